@@ -1,0 +1,42 @@
+"""Large-scale clustering on one machine or on a Dask cluster, with the same bits everywhere."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public names and where they live: loaded when first used, so that importing the package, and
+# every command of `largek`, starts fast.
+_PUBLIC = {
+    "KMeans": "largek_dask.estimators.kmeans",
+    "Lloyd": "largek_dask.algorithms.lloyd",
+    "MiniBatch": "largek_dask.algorithms.minibatch",
+    "Model": "largek_dask.model",
+    "ingest": "largek_dask.data.ingest",
+    "load_model": "largek_dask.model",
+    "open_rows": "largek_dask.data.sources",
+}
+
+__all__ = ["KMeans", "Lloyd", "MiniBatch", "Model", "__version__", "ingest", "load_model", "open_rows"]
+
+if TYPE_CHECKING:
+    from largek_dask.algorithms.lloyd import Lloyd
+    from largek_dask.algorithms.minibatch import MiniBatch
+    from largek_dask.data.ingest import ingest
+    from largek_dask.data.sources import open_rows
+    from largek_dask.estimators.kmeans import KMeans
+    from largek_dask.model import Model, load_model
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,0 +1,219 @@
+"""What an algorithm is, and what it may ask of the data.
+
+An algorithm is ``init`` and ``step`` over explicit state. It knows no cluster, no storage and no
+clock: its only door to the data is :class:`Passes`, whose ``reduce`` runs one function over
+every chunk and adds the results up. The loop, checkpoints, progress and stop rules are written
+once, in ``largek_dask.driver``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.statistics import Statistics
+
+__all__ = [
+    "Algorithm",
+    "Chunk",
+    "Info",
+    "ModelArrays",
+    "Passes",
+    "Rng",
+    "RowSlice",
+    "RowState",
+]
+
+Total = TypeVar("Total")
+
+
+@dataclass(frozen=True, slots=True)
+class Rng:
+    """Randomness derived by counter, so that it depends on no order of execution.
+
+    The same ``(seed, stream, step, purpose, chunk)`` gives the same numbers on any worker, in
+    any process, before and after a resume.
+    """
+
+    seed: int
+    stream: int = 0
+    """Which restart (``n_init``) draws."""
+
+    def generator(self, step: int, purpose: str, chunk: int = 0) -> np.random.Generator:
+        """A generator of its own for this step, purpose and chunk."""
+        tag = int.from_bytes(purpose.encode()[:8].ljust(8, b"\0"), "little")
+        key = (self.stream, step, tag & 0xFFFFFFFF, tag >> 32, chunk)
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(self.seed, spawn_key=key)))
+
+
+@dataclass(frozen=True, slots=True)
+class RowSlice:
+    """A share of every chunk's rows, in the order of that chunk's one seeded permutation.
+
+    Chunk ``c`` with ``n_c`` rows contributes the rows ``permutation_c[a:b]`` with
+    ``a = begin * n_c // of`` and ``b = end * n_c // of``. A nested batch is ``begin=0``.
+    """
+
+    rng: Rng
+    begin: int
+    end: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """Declares that a pass keeps something per row on whoever owns the chunk.
+
+    What is kept is a cache: any worker can rebuild it. The state of ``generation - 1`` is what
+    ``chunk.state`` shows; where it is missing, or of another generation, the passes rebuild it by
+    calling the same chunk function with each broadcast of ``replay`` in turn on an empty state
+    (totals thrown away), and only then run the pass itself. So a state that is a function of
+    (chunk, model) gives the one model before, ``replay=((model,),)``; a state that depends on
+    the path gives the broadcasts of all passes since its last anchor. On the first pass
+    (``replay=()``) ``chunk.state`` is None.
+    """
+
+    name: str
+    generation: int
+    """Counter of the pass that writes the state; it reads what ``generation - 1`` left."""
+    replay: tuple[tuple[Any, ...], ...] = ()
+    retain: bool = False
+    """Keep the total between passes: ``chunk.counted`` then says that the total already holds
+    this chunk as its row state describes it, and the function adds differences only."""
+
+
+class Chunk(Protocol):
+    """One chunk of rows as a chunk function sees it."""
+
+    index: int
+    """Position in the chunk table."""
+    start: int
+    """Global index of the chunk's first row."""
+    x: NDArray[Any]
+    """(n, d) rows, C-contiguous, read-only, float32 or float64 or a small integer type."""
+    weight: NDArray[np.float64] | None
+    """(n,) row weights; None where every row weighs 1. Rows that are skipped weigh 0."""
+    rows: NDArray[np.int64] | None
+    """(n,) positions inside the chunk when a ``RowSlice`` was asked for, else None."""
+    bad: NDArray[np.bool_] | None
+    """(n,) rows with NaN or infinity (their ``x`` is replaced by the shift), None if none."""
+    state: Mapping[str, NDArray[Any]] | None
+    """Row state that the previous generation kept, None on the first pass."""
+    counted: bool
+    """The running total already holds this chunk as ``state`` describes it."""
+
+    def keep(self, **arrays: NDArray[Any]) -> None:
+        """Keep these arrays as the chunk's row state of this generation."""
+
+
+ChunkFunction = Callable[..., None]
+"""``chunk_fn(chunk, total, *broadcast)`` adds the chunk to ``total`` in place."""
+
+
+class Passes(Protocol):
+    """The only door to the data. Implemented by ``passes.local`` and ``passes.cluster``."""
+
+    n_rows: int
+    n_features: int
+    n_chunks: int
+    statistics: Statistics
+    """Mean, extent, weight and fixed-point grid of the rows."""
+
+    def reduce(
+        self,
+        chunk_fn: ChunkFunction,
+        *broadcast: Any,
+        start: Callable[[], Total],
+        combine: Callable[[Total, Total], Total],
+        state: RowState | None = None,
+        rows: RowSlice | None = None,
+        chunks: Sequence[int] | None = None,
+        finish: Callable[[Total], Any] | None = None,
+    ) -> Any:
+        """One distributed map-reduce; every chunk counts exactly once.
+
+        Parameters
+        ----------
+        chunk_fn : callable
+            ``chunk_fn(chunk, total, *broadcast) -> None``; importable by name (it travels to
+            workers). It adds one chunk to ``total`` in place.
+        *broadcast : object
+            Sent once to every worker and unpickled there once a pass.
+        start : callable
+            Makes an empty total; called once a thread.
+        combine : callable
+            ``combine(a, b)`` adds ``b`` into ``a`` and returns ``a``; exact, so that the order
+            does not matter.
+        state : RowState, optional
+            Row state that this pass reads and writes.
+        rows : RowSlice, optional
+            Only a share of every chunk's rows.
+        chunks : sequence of int, optional
+            Only these chunks.
+        finish : callable, optional
+            Applied to the final total where that total is.
+
+        Raises
+        ------
+        CancelledFit
+            The driver asked for a stop, or the time limit has passed, inside this pass.
+        """
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """The rows with these global indices, in this order: (len(rows), d), compute dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What one step did, for events, history and stop rules."""
+
+    cost: float
+    """Weighted sum of squared distances (or the algorithm's own objective) as known in this step."""
+    rows: int
+    """Rows assigned in this step (nominal work)."""
+    n_changed: int | None = None
+    """Rows whose label changed; None where the algorithm does not know."""
+    shift: float | None = None
+    """Squared movement of the centres divided by the mean variance of the features
+    (scikit-learn's ``tol`` is compared with it)."""
+    converged: bool = False
+    """A fixed point: another step would change nothing."""
+    extra: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelArrays:
+    """The numbers of a model, without where they came from."""
+
+    centers: NDArray[Any]
+    """(k, d), compute dtype, in the coordinates of the data."""
+    counts: NDArray[np.float64]
+    """(k,) weight of the rows of each cluster."""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute, compute dtype."""
+    extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Further arrays of a kind of model (variances, priors)."""
+
+
+State = TypeVar("State")
+
+
+class Algorithm(Protocol[State]):
+    """One paper, one file: ``init`` and ``step`` over a frozen dataclass ``State``.
+
+    A state holds numpy arrays, numbers, strings, None and tuples of these; the driver writes
+    it into checkpoints as it is.
+    """
+
+    def init(self, passes: Passes, rng: Rng) -> State:
+        """The state before the first step."""
+
+    def step(self, passes: Passes, rng: Rng, state: State) -> tuple[State, Info]:
+        """One step of the loop."""
+
+    def model(self, state: State) -> ModelArrays:
+        """The best model that this state stands for."""

@@ -1,0 +1,50 @@
+"""Defaults, kept in ``dask.config`` under the key ``largek``.
+
+Any of them can be set as ``dask.config.set({"largek.kernels.tile": "avx2"})``, in a YAML file
+that Dask reads, or by environment (``DASK_LARGEK__KERNELS__TILE=avx2``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.config
+
+__all__ = ["DEFAULTS", "get"]
+
+DEFAULTS: dict[str, Any] = {
+    "kernels": {
+        # register tile of the dense kernels: auto | avx512 | avx2 | plain
+        "tile": "auto",
+        # where compiled code is kept; None: the user's cache folder
+        "cache-dir": None,
+    },
+    "data": {
+        # bytes of one chunk of an in-memory array (bounded by rows below)
+        "memory-chunk-bytes": 2 << 20,
+        # bytes to which small stored chunks are grouped on reading
+        "read-chunk-bytes": 16 << 20,
+        # rows of one chunk of a store that `ingest` writes
+        "ingest-chunk-rows": 65_536,
+    },
+    "passes": {
+        # bytes of row state a process may keep; None: a quarter of its memory
+        "row-state-bytes": None,
+        # bytes of chunks a process may keep between passes instead of reading them again
+        "cache-bytes": 512 << 20,
+        # a task gives its worker thread back after this many seconds
+        "slice-seconds": 2.0,
+        # above this many bytes of partial results together, reduce in a tree over workers
+        "tree-bytes": 64 << 20,
+        # how often one chunk may fail with its worker before the job fails with its name
+        "chunk-retries": 4,
+    },
+    "checkpoints": {"keep": 3, "seconds": 30.0},
+}
+
+dask.config.update_defaults({"largek": DEFAULTS})
+
+
+def get(key: str) -> Any:
+    """The value of ``largek.<key>``, e.g. ``get("kernels.tile")``."""
+    return dask.config.get(f"largek.{key}")

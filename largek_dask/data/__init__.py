@@ -1,0 +1,1 @@
+"""Rows from anywhere, chunk by chunk."""

@@ -1,0 +1,1 @@
+"""The loop, written once: checkpoints, events, stop rules."""

@@ -1,0 +1,94 @@
+"""Every error and warning a user meets.
+
+Each message says what is wrong, where (row, chunk, URL, parameter), and what to do next.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadRowsError",
+    "CancelledFit",
+    "CheckpointError",
+    "ClusterError",
+    "DataChangedError",
+    "DataError",
+    "DegenerateDataWarning",
+    "IncompleteStoreError",
+    "InterruptedFitWarning",
+    "LargekError",
+    "MissingDependencyError",
+    "ModelFormatError",
+    "NotEnoughMemoryError",
+    "OutputError",
+    "ParameterError",
+    "RecoveryWarning",
+    "VersionMismatchError",
+]
+
+
+class LargekError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class ParameterError(LargekError, ValueError):
+    """A parameter has a value that cannot work with these data."""
+
+
+class DataError(LargekError, ValueError):
+    """The input cannot be read or is not a table of numbers."""
+
+
+class BadRowsError(DataError):
+    """Rows hold NaN or infinity; the message names the first row and its chunk."""
+
+
+class IncompleteStoreError(DataError):
+    """A store whose writing did not end: it is refused as data."""
+
+
+class DataChangedError(DataError):
+    """The data differ from those a checkpoint or job was made with."""
+
+
+class MissingDependencyError(LargekError, ImportError):
+    """An optional package is needed; the message names the extra that installs it."""
+
+
+class OutputError(LargekError, OSError):
+    """An output exists already or cannot be written."""
+
+
+class CheckpointError(LargekError):
+    """A checkpoint folder holds another job, or nothing that can be read."""
+
+
+class ModelFormatError(LargekError, ValueError):
+    """A file is not a model of a format this version reads."""
+
+
+class NotEnoughMemoryError(LargekError, MemoryError):
+    """The plan does not fit the memory there is; found before computing."""
+
+
+class ClusterError(LargekError, RuntimeError):
+    """The Dask cluster cannot do the work; the message names worker and chunk."""
+
+
+class VersionMismatchError(ClusterError):
+    """Workers run another version of this package."""
+
+
+class CancelledFit(LargekError):
+    """Raised inside a pass when the driver asked for a stop; never reaches a user."""
+
+
+class DegenerateDataWarning(UserWarning):
+    """The data have fewer distinct rows than clusters were asked for."""
+
+
+class InterruptedFitWarning(UserWarning):
+    """The fit was interrupted; the model is the best one so far."""
+
+
+class RecoveryWarning(UserWarning):
+    """Something was damaged or lost and has been worked around; says what."""

@@ -1,0 +1,1 @@
+"""Map-reduce over chunks: in this process, or on a Dask cluster."""
