@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ __all__ = [
     "Algorithm",
     "Chunk",
     "Info",
+    "KMeansProblem",
     "ModelArrays",
     "Passes",
     "Rng",
@@ -29,6 +30,9 @@ __all__ = [
 ]
 
 Total = TypeVar("Total")
+
+ChunkFunction = Callable[..., None]
+"""``chunk_fn(chunk, total, *broadcast)`` adds the chunk to ``total`` in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,12 @@ class RowState:
     generation: int
     """Counter of the pass that writes the state; it reads what ``generation - 1`` left."""
     replay: tuple[tuple[Any, ...], ...] = ()
+    rebuild: ChunkFunction | None = None
+    """What ``replay`` is replayed with; None: the pass's own chunk function. A pass that only
+    reads a state names the function that writes it, with a scratch total of its
+    own kind (``rebuild_start``)."""
+    rebuild_start: Callable[[], Any] | None = None
+    """Makes the scratch total for ``rebuild``; None: the pass's own ``start``."""
     retain: bool = False
     """Keep the total between passes: ``chunk.counted`` then says that the total already holds
     this chunk as its row state describes it, and the function adds differences only."""
@@ -108,10 +118,6 @@ class Chunk(Protocol):
 
     def keep(self, **arrays: NDArray[Any]) -> None:
         """Keep these arrays as the chunk's row state of this generation."""
-
-
-ChunkFunction = Callable[..., None]
-"""``chunk_fn(chunk, total, *broadcast)`` adds the chunk to ``total`` in place."""
 
 
 class Passes(Protocol):
@@ -199,11 +205,28 @@ class ModelArrays:
     """Further arrays of a kind of model (variances, priors)."""
 
 
+@dataclass(frozen=True, slots=True)
+class KMeansProblem:
+    """What is asked of every k-means algorithm, whichever it is.
+
+    An algorithm object as a user makes it (``Lloyd()``) holds its own parameters; it runs once
+    it has been given a problem: ``dataclasses.replace(algorithm, problem=problem)``.
+    """
+
+    n_clusters: int
+    init: str | NDArray[Any] = "auto"
+    """A name of ``algorithms.seeding.INITS``, or the (k, d) starting centres themselves."""
+    empty_clusters: Literal["relocate", "keep"] = "relocate"
+    """Move a centre without rows to the rows farthest from theirs, or leave it where it is."""
+
+
 State = TypeVar("State")
 
 
 class Algorithm(Protocol[State]):
     """One paper, one file: ``init`` and ``step`` over a frozen dataclass ``State``.
+
+    Implementations are frozen dataclasses with a field ``problem`` (None until a fit sets it).
 
     A state holds numpy arrays, numbers, strings, None and tuples of these; the driver writes
     it into checkpoints as it is.

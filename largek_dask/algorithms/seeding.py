@@ -1,0 +1,377 @@
+"""Starting centres: random rows, k-means++, greedy k-means++, k-means||, or a given array.
+
+D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
+B. Bahmani et al., Scalable k-means++, VLDB 2012 (k-means||).
+Greedy k-means++ draws 2 + log k candidates for each centre and keeps the best, as scikit-learn.
+
+Every draw is by D²: a row is chosen with probability in proportion to its weight times its
+squared distance to the nearest centre so far. On chunks this takes one pass a centre: every
+chunk draws candidates of its own by D², with uniforms derived from (step, chunk), and reports
+its mass; then the chunk is drawn by mass.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.sampling import (
+    bernoulli_by_d2,
+    draw_by_d2,
+    potentials,
+    update_d2,
+)
+from largek_dask.kernels.statistics import RowScan
+from largek_dask.kernels.sums import ClusterSums, Squares
+
+__all__ = ["INITS", "initial_centers"]
+
+INITS = ("random", "k-means++", "greedy-k-means++", "k-means||")
+
+AUTO_PLUS_PLUS_CLUSTERS = 100
+"""`init="auto"` is k-means++ up to here and random rows above: k passes cost too much there."""
+
+PARALLEL_ROUNDS = 5
+"""Rounds of k-means||; each draws about k / 2 candidates (Bahmani et al., section 5.3)."""
+
+CANDIDATE_LLOYD_STEPS = 3
+"""Weighted Lloyd steps on the candidates of k-means|| after k-means++ among them."""
+
+
+def initial_centers(
+    passes: Passes, rng: Rng, n_clusters: int, init: str | NDArray[Any]
+) -> NDArray[Any]:
+    """Starting centres of shape (n_clusters, n_features), compute dtype.
+
+    Raises
+    ------
+    ParameterError
+        Unknown name, or an array of the wrong shape or with NaN or infinity.
+    """
+    dtype = passes.statistics.dtype
+    if not isinstance(init, str):
+        return _given(np.asarray(init), n_clusters, passes.n_features).astype(dtype)
+    if init == "auto":
+        init = "k-means++" if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS else "random"
+    if init == "random":
+        return _random_rows(passes, rng, n_clusters)
+    if init == "k-means++":
+        return _plus_plus(passes, rng, n_clusters, 1)
+    if init == "greedy-k-means++":
+        return _plus_plus(passes, rng, n_clusters, 2 + int(log(n_clusters)))
+    if init == "k-means||":
+        return _parallel(passes, rng, n_clusters)
+    raise ParameterError(f"init={init!r} is not known; choose one of {', '.join(INITS)} or an array")
+
+
+def _given(init: NDArray[Any], n_clusters: int, n_features: int) -> NDArray[Any]:
+    if init.shape != (n_clusters, n_features):
+        raise ParameterError(
+            f"init has shape {init.shape}; with n_clusters={n_clusters} and rows of "
+            f"{n_features} features it must be ({n_clusters}, {n_features})"
+        )
+    bad = ~np.isfinite(init).all(axis=1)
+    if bad.any():
+        raise ParameterError(f"init: centre {int(np.argmax(bad))} holds NaN or infinity")
+    return init
+
+
+# --- drawing rows by mass -----------------------------------------------------------------------
+
+
+class Draws:
+    """What each chunk drew by itself: its mass and candidate rows."""
+
+    __slots__ = ("chunks",)
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, tuple[float, NDArray[np.int64], NDArray[Any]]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel when this total is sent."""
+        return sum(8 + rows.nbytes + x.nbytes for _, rows, x in self.chunks.values())
+
+    @staticmethod
+    def combine(a: Draws, b: Draws) -> Draws:
+        """Add ``b`` into ``a``."""
+        a.chunks.update(b.chunks)
+        return a
+
+    def choose(self, uniforms: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
+
+        Fewer (none) where no mass is left.
+        """
+        order = sorted(index for index, (mass, _, _) in self.chunks.items() if mass > 0)
+        if not order:
+            _, rows, x = next(iter(self.chunks.values()))
+            return rows[:0], x[:0]
+        # Sequential sums in chunk order: the same bits whoever computed the chunks.
+        edges = np.cumsum([self.chunks[index][0] for index in order])
+        places = np.searchsorted(edges, uniforms * edges[-1], side="right")
+        picks = [self.chunks[order[min(p, len(order) - 1)]] for p in places]
+        rows = np.array([r[j] for j, (_, r, _) in enumerate(picks)], np.int64)
+        return rows, np.stack([x[j] for j, (_, _, x) in enumerate(picks)])
+
+
+def _weights(chunk: Chunk) -> NDArray[np.float64]:
+    return np.ones(len(chunk.x)) if chunk.weight is None else chunk.weight
+
+
+def weight_chunk(chunk: Chunk, total: Draws, rng: Rng, step: int, n: int) -> None:
+    """Draw ``n`` rows of the chunk by weight."""
+    weight = _weights(chunk)
+    uniforms = rng.generator(step, "weight", chunk.index).random(n)
+    picks, mass = draw_by_d2(weight, None, uniforms)
+    total.chunks[chunk.index] = (mass, chunk.start + picks, chunk.x[picks])
+
+
+def d2_chunk(
+    chunk: Chunk,
+    total: Draws,
+    centers: NDArray[Any],
+    shift: NDArray[Any],
+    rng: Rng,
+    step: int,
+    n: int,
+) -> None:
+    """Account for new centres in the chunk's D², then draw ``n`` of its rows by D²."""
+    d2 = _updated(chunk, centers, shift)
+    uniforms = rng.generator(step, "d2", chunk.index).random(n)
+    picks, mass = draw_by_d2(d2, chunk.weight, uniforms)
+    total.chunks[chunk.index] = (mass, chunk.start + picks, chunk.x[picks])
+    chunk.keep(d2=d2)
+
+
+def _updated(chunk: Chunk, centers: NDArray[Any], shift: NDArray[Any]) -> NDArray[np.float64]:
+    d2 = np.full(len(chunk.x), np.inf) if chunk.state is None else chunk.state["d2"].copy()
+    update_d2(chunk.x, pack_centers(centers, shift), d2)
+    return d2
+
+
+def potential_chunk(chunk: Chunk, total: Squares, centers: NDArray[Any], shift: NDArray[Any]) -> None:
+    """Potential that each candidate would leave behind."""
+    assert chunk.state is not None
+    total.merge(
+        potentials(chunk.x, pack_centers(centers, shift), chunk.state["d2"], chunk.weight, total.grid)
+    )
+
+
+# --- random rows --------------------------------------------------------------------------------
+
+
+def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
+    """k rows without replacement; by weight where rows are weighted."""
+    statistics = passes.statistics
+    if statistics.n_present == passes.n_rows and not statistics.weighted:
+        rows = rng.generator(0, "random").choice(passes.n_rows, k, replace=False)
+        return passes.take(np.sort(rows))
+    chosen: dict[int, NDArray[Any]] = {}
+    # Draw with replacement, keep what is new: the law of successive draws without replacement.
+    # Chunks are drawn by mass, so rows of a small chunk may repeat: hence several rounds.
+    attempt = 0
+    while len(chosen) < k and attempt < 64:
+        n = 2 * (k - len(chosen)) + 16
+        draws: Draws = passes.reduce(
+            weight_chunk, rng, attempt, n, start=Draws, combine=Draws.combine
+        )
+        rows, x = draws.choose(rng.generator(attempt, "random").random(n))
+        for row, point in zip(rows.tolist(), x, strict=True):
+            if len(chosen) < k:
+                chosen.setdefault(row, point)
+        attempt += 1
+    rows = sorted(chosen)
+    if len(rows) < k:
+        # Nearly all weight lies on a few rows: the rest comes from whatever rows there are.
+        rows += [r for r in range(min(passes.n_rows, 2 * k)) if r not in chosen][: k - len(rows)]
+    return passes.take(np.array(rows, np.int64))
+
+
+# --- k-means++ ----------------------------------------------------------------------------------
+
+
+def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[Any]:
+    """k-means++ by exact D²; greedy where ``n_candidates`` > 1."""
+    statistics = passes.statistics
+    shift = statistics.shift
+    draws: Draws = passes.reduce(weight_chunk, rng, 0, 1, start=Draws, combine=Draws.combine)
+    _, new = draws.choose(rng.generator(0, "first").random(1))
+    centers = np.empty((k, passes.n_features), statistics.dtype)
+    centers[0] = new[0]
+    for t in range(1, k):
+        # A lost chunk's D² is a function of all centres so far: one broadcast rebuilds it.
+        replay = ((centers[: t - 1], shift, rng, t, 0),) if t > 1 else ()
+        draws = passes.reduce(
+            d2_chunk,
+            centers[t - 1 : t],
+            shift,
+            rng,
+            t,
+            n_candidates,
+            start=Draws,
+            combine=Draws.combine,
+            state=RowState("d2", t, replay),
+        )
+        _, new = draws.choose(rng.generator(t, "choose").random(n_candidates))
+        if not len(new):
+            # Every row lies on a centre: the data have only t distinct rows.
+            centers[t:] = centers[0]
+            break
+        best = 0
+        if n_candidates > 1:
+            total: Squares = passes.reduce(
+                potential_chunk,
+                new,
+                shift,
+                start=partial(Squares, n_candidates, statistics.grid),
+                combine=Squares.merge,
+                state=RowState(
+                    "d2", t + 1, ((centers[:t], shift, rng, t, 0),), d2_chunk, Draws
+                ),
+            )
+            best = int(np.argmin(total.values))
+        centers[t] = new[best]
+    return centers
+
+
+# --- k-means|| ----------------------------------------------------------------------------------
+
+
+class Candidates:
+    """Rows sampled in a round of k-means||."""
+
+    __slots__ = ("chunks",)
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, NDArray[Any]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel when this total is sent."""
+        return sum(x.nbytes for x in self.chunks.values())
+
+    @staticmethod
+    def combine(a: Candidates, b: Candidates) -> Candidates:
+        """Add ``b`` into ``a``."""
+        a.chunks.update(b.chunks)
+        return a
+
+    def points(self) -> NDArray[Any]:
+        """All of them in chunk order."""
+        return np.concatenate([self.chunks[index] for index in sorted(self.chunks)])
+
+
+def sample_chunk(chunk: Chunk, total: Candidates, rng: Rng, turn: int, factor: float) -> None:
+    """Sample every row with probability min(1, factor · weight · D²)."""
+    assert chunk.state is not None
+    uniforms = rng.generator(turn, "sample", chunk.index).random(len(chunk.x))
+    picks = bernoulli_by_d2(chunk.state["d2"], chunk.weight, factor, uniforms)
+    if len(picks):
+        total.chunks[chunk.index] = chunk.x[picks]
+
+
+def nearest_candidate_chunk(
+    chunk: Chunk, total: Squares, candidates: NDArray[Any], shift: NDArray[Any], offset: int
+) -> None:
+    """Account for new candidates (numbered from ``offset``) in D² and nearest candidate."""
+    if chunk.state is None:
+        d2, labels = np.full(len(chunk.x), np.inf), np.zeros(len(chunk.x), np.int32)
+    else:
+        d2, labels = chunk.state["d2"].copy(), chunk.state["labels"].copy()
+    update_d2(chunk.x, pack_centers(candidates, shift), d2, labels, offset)
+    total.add(d2, chunk.weight)
+    chunk.keep(d2=d2, labels=labels)
+
+
+def candidate_weight_chunk(chunk: Chunk, total: ClusterSums) -> None:
+    """Weight of the rows nearest to each candidate."""
+    assert chunk.state is not None
+    total.add(chunk.x[:, :0], chunk.state["labels"], chunk.weight)
+
+
+def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
+    """k-means||: a few rounds that sample about k / 2 rows each, then k-means++ among them."""
+    statistics = passes.statistics
+    shift, grid = statistics.shift, statistics.grid
+    draws: Draws = passes.reduce(weight_chunk, rng, 0, 1, start=Draws, combine=Draws.combine)
+    _, candidates = draws.choose(rng.generator(0, "first").random(1))
+    new = candidates
+    turn = 0
+    while True:
+        turn += 1
+        known = len(candidates) - len(new)
+        replay = ((candidates[:known], shift, 0),) if known else ()
+        left: Squares = passes.reduce(
+            nearest_candidate_chunk,
+            new,
+            shift,
+            known,
+            start=partial(Squares, 1, grid),
+            combine=Squares.merge,
+            state=RowState("candidates", turn, replay),
+        )
+        written = RowState(
+            "candidates",
+            turn + 1,
+            ((candidates, shift, 0),),
+            nearest_candidate_chunk,
+            partial(Squares, 1, grid),
+        )
+        # More rounds than planned only while there are too few candidates to choose k from.
+        enough = turn > PARALLEL_ROUNDS and len(candidates) >= k
+        if enough or left.value <= 0 or turn > 20 * PARALLEL_ROUNDS:
+            break
+        sample: Candidates = passes.reduce(
+            sample_chunk,
+            rng,
+            turn,
+            max(k / 2, 1.0) / left.value,
+            start=Candidates,
+            combine=Candidates.combine,
+            state=written,
+        )
+        new = sample.points() if sample.chunks else candidates[:0]
+        candidates = np.concatenate([candidates, new])
+    weight: ClusterSums = passes.reduce(
+        candidate_weight_chunk,
+        start=partial(ClusterSums, len(candidates), 0, grid),
+        combine=ClusterSums.merge,
+        state=written,
+    )
+    return _choose_among(candidates.astype(statistics.dtype), weight.counts, k, shift, rng)
+
+
+def _choose_among(
+    points: NDArray[Any], weight: NDArray[np.float64], k: int, shift: NDArray[Any], rng: Rng
+) -> NDArray[Any]:
+    """k-means++ on weighted points in memory, then a few Lloyd steps on them."""
+    if len(points) < k:
+        # Fewer distinct rows than clusters (or nearly): repeat, the empty ones are dealt with later.
+        return np.resize(points, (k, points.shape[1]))
+    generator = rng.generator(0, "among")
+    d2 = np.full(len(points), np.inf)
+    centers = np.empty((k, points.shape[1]), points.dtype)
+    picks, _ = draw_by_d2(weight, None, generator.random(1))
+    for t in range(k):
+        if not len(picks):
+            centers[t:] = centers[0]
+            break
+        centers[t] = points[picks[0]]
+        update_d2(points, pack_centers(centers[t : t + 1], shift), d2)
+        picks, _ = draw_by_d2(d2, weight, generator.random(1))
+    scan = RowScan(points.shape[1], points.dtype)
+    scan.add(points, weight, 0)
+    grid = scan.finish(shift=shift).grid
+    for _ in range(CANDIDATE_LLOYD_STEPS):
+        sums = ClusterSums(*centers.shape, grid)
+        sums.add(points, nearest(points, pack_centers(centers, shift)), weight)
+        centers = sums.means(centers)
+    return centers
