@@ -1,0 +1,281 @@
+"""The only ``njit`` of the project, with a cache that 8 processes may share.
+
+Options are the same for every kernel: the GIL is released, a division by zero gives infinity as in
+numpy, and floating-point operations are neither fused nor reordered (no ``fastmath``, no
+``parallel``), so that a kernel's result does not depend on the machine.
+
+Compiled code is kept in one folder a version. The name of the folder is a hash of every source
+file in ``kernels/``, of the versions that make code (Python, numba, llvmlite, numpy, this
+package), and of the processor: numba's own key knows only the file that defines a function, and
+would go on calling an old copy of a function inlined from another file. Every overload is one file
+whose name is a hash of its key; it is written aside and renamed, so there is no index that two
+processes could write at once, and no lock. What cannot be read is compiled again, what cannot be
+written stays in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import pickle
+import platform
+import re
+import shutil
+import sys
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, overload
+
+import llvmlite
+import numba
+import numpy as np
+from llvmlite import binding
+from numba.core import caching, compiler
+from numba.core.dispatcher import Dispatcher
+from numba.core.errors import NumbaWarning
+from numba.core.serialize import dumps
+from numba.extending import _Intrinsic
+from numba.misc.appdirs import AppDirs
+from numpy.typing import NDArray
+
+from largek_dask import config
+
+__all__ = ["cache_folder", "njit", "readonly"]
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+FIXED = {"nogil": True, "error_model": "numpy", "fastmath": False, "parallel": False, "cache": False}
+KEPT_VERSIONS = 4
+SOURCES = Path(__file__).parent
+
+
+@overload
+def njit(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def njit(*signatures: Any, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def njit(*signatures: Any, **options: Any) -> Any:
+    """Compile a function with the project's fixed options and its cache.
+
+    Used as ``@njit``, ``@njit()`` or ``@njit(signature, ...)``; with signatures the function is
+    compiled (or loaded) where it is defined and takes no other types. With
+    ``NUMBA_DISABLE_JIT=1`` the plain function comes back.
+
+    Parameters
+    ----------
+    *signatures : str, numba signature or tuple of types
+        Compile for exactly these.
+    **options : object
+        Any numba option that is not fixed here (``inline``, ``locals``, ``boundscheck``).
+
+    Raises
+    ------
+    TypeError
+        An option that this module fixes.
+
+    Notes
+    -----
+    A function made by a factory is told from its sisters by what its closure holds: plain values,
+    functions, other kernels and intrinsics may stand there, and count by content.
+    """
+    if len(signatures) == 1 and not options and callable(signatures[0]) and _is_function(signatures[0]):
+        return _compile_lazily(signatures[0], (), {})
+    refused = sorted(FIXED.keys() & options.keys())
+    if refused:
+        raise TypeError(f"fixed for every kernel, not an option here: {', '.join(refused)}")
+    return lambda function: _compile_lazily(function, signatures, options)
+
+
+def readonly(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    """A read-only view: kernels called with it need no second copy for writable arrays."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _is_function(value: Any) -> bool:
+    return hasattr(value, "__code__")
+
+
+def _compile_lazily(function: Any, signatures: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    compiled = numba.njit(**{**options, **FIXED})(function)
+    if not isinstance(compiled, Dispatcher):  # NUMBA_DISABLE_JIT
+        return compiled
+    compiled._cache = KernelCache(function)
+    for signature in signatures:
+        compiled.compile(signature)
+    if signatures:
+        compiled.disable_compile()
+    return compiled
+
+
+class KernelCache(caching._Cache):  # type: ignore[misc]
+    """One function's compiled overloads, each in a file of its own."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._enabled = True
+
+    @property
+    def cache_path(self) -> str:
+        """The folder of this version."""
+        return str(cache_folder())
+
+    def enable(self) -> None:
+        """Load and save from now on."""
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Neither load nor save."""
+        self._enabled = False
+
+    def flush(self) -> None:
+        """Forget the saved overloads of this function."""
+        for path in cache_folder().glob(f"{self._prefix()}*.bin"):
+            path.unlink(missing_ok=True)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled overload, or None if it must be compiled."""
+        if not self._enabled:
+            return None
+        target_context.refresh()
+        key = self._key(sig, target_context.codegen())
+        path = self._path(key)
+        try:
+            saved_key, payload = pickle.loads(path.read_bytes())
+            if saved_key != key:
+                return None
+            return compiler.CompileResult._rebuild(target_context, *payload)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            # a torn or foreign file costs a compilation, never a fit
+            log.debug("cannot load %s: %r", path, error)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save one overload; a folder that cannot be written is no error."""
+        if not self._enabled:
+            return
+        if data.lifted or data.library.has_dynamic_globals:
+            warnings.warn(
+                f"{self._function.__qualname__} holds addresses of this process and cannot be "
+                "cached: it will be compiled in every process",
+                NumbaWarning,
+                stacklevel=2,
+            )
+            return
+        key = self._key(sig, data.codegen)
+        path = self._path(key)
+        try:
+            _prepare(path.parent)
+            _write(path, dumps((key, data._reduce())))
+        except OSError as error:
+            log.debug("cannot save %s: %r", path, error)
+
+    def _prefix(self) -> str:
+        code = self._function.__code__
+        name = re.sub(r"[^\w.]", "", self._function.__qualname__)
+        return f"{Path(code.co_filename).stem}.{name}-{code.co_firstlineno}-"
+
+    def _key(self, sig: Any, codegen: Any) -> tuple[str, str, str]:
+        return str(sig), repr(codegen.magic_tuple()), _describe(self._function).hex()
+
+    def _path(self, key: tuple[str, str, str]) -> Path:
+        name = hashlib.sha256("\n".join(key).encode()).hexdigest()[:24]
+        return cache_folder() / f"{self._prefix()}{name}.bin"
+
+
+def cache_folder() -> Path:
+    """The folder that holds the compiled code of this very version on this very processor."""
+    root = config.get("kernels.cache-dir") or AppDirs("largek_dask", False).user_cache_dir
+    return Path(root) / "kernels" / f"v-{_version(SOURCES)}"
+
+
+@cache
+def _version(sources: Path) -> str:
+    """Hash of everything that compiled code depends on."""
+    digest = hashlib.sha256()
+    for text in (
+        platform.python_implementation(),
+        sys.version,
+        numba.__version__,
+        llvmlite.__version__,
+        np.__version__,
+        metadata.version("largek_dask"),
+        binding.get_default_triple(),
+        binding.get_host_cpu_name(),
+        binding.get_host_cpu_features().flatten(),
+    ):
+        digest.update(text.encode() + b"\0")
+    for path in sorted(sources.rglob("*.py")):
+        digest.update(path.relative_to(sources).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:20]
+
+
+def _describe(value: Any) -> bytes:
+    """Hash of a function, or of a value in its closure, that is the same in every process."""
+    if isinstance(value, Dispatcher):
+        value = value.py_func
+    elif isinstance(value, _Intrinsic):
+        value = value._defn
+    digest = hashlib.sha256()
+    if not _is_function(value):
+        digest.update(dumps(value))
+        return digest.digest()
+    code = value.__code__
+    digest.update(f"{value.__module__}\0{value.__qualname__}\0{code.co_firstlineno}\0".encode())
+    digest.update(code.co_code)
+    digest.update(_source_hash(code.co_filename))
+    for cell in value.__closure__ or ():
+        # an empty cell is a function that names itself
+        with contextlib.suppress(ValueError):
+            content = cell.cell_contents
+            if content is not value and getattr(content, "py_func", None) is not value:
+                digest.update(_describe(content))
+    return digest.digest()
+
+
+@cache
+def _source_hash(filename: str) -> bytes:
+    path = Path(filename)
+    return hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write aside and rename, so that a reader sees all of it or nothing."""
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        aside.write_bytes(content)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@cache
+def _prepare(folder: Path) -> None:
+    """Make the folder, mark it as used now, and remove those of versions long unused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    for old in sorted(_versions(folder.parent), reverse=True)[KEPT_VERSIONS:]:
+        shutil.rmtree(old[1], ignore_errors=True)
+
+
+def _versions(root: Path) -> Iterator[tuple[int, Path]]:
+    for path in root.glob("v-" + "?" * 20):
+        with contextlib.suppress(FileNotFoundError):  # another process may prune as well
+            yield path.stat().st_mtime_ns, path
