@@ -1,0 +1,121 @@
+"""Is this the same data as before? Sampled hashes, chunk tables and stamps of storage."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from largek_dask.data.rows import Rows
+
+__all__ = ["content_of", "rows_per_chunk", "same_data"]
+
+WHOLE_BYTES = 32 << 20
+"""Data up to this size are hashed completely."""
+SAMPLES = 16
+SAMPLE_ROWS = 64
+
+
+def content_of(rows: Rows) -> dict[str, Any]:
+    """Shape, dtype and a hash of sampled rows (and weights), equal wherever the data lie.
+
+    Up to 32 MB everything is hashed. Above, ``SAMPLES`` runs of ``SAMPLE_ROWS`` rows are: the
+    first, the last, and seeded ones between, at places that depend on the number of rows
+    alone, so that chunking and storage format do not matter.
+    """
+    digest = hashlib.sha256()
+    weight_digest = None if rows.weight is None else hashlib.sha256()
+    for i, (begin, end) in _samples_by_chunk(rows):
+        start = int(rows.chunk_table[i])
+        x = rows.read(i)[begin - start : end - start]
+        digest.update(np.ascontiguousarray(x.astype(x.dtype.newbyteorder("<"), copy=False)))
+        if weight_digest is not None and rows.weight is not None:
+            weight = np.ascontiguousarray(rows.weight.read(begin, end), "<f8")
+            weight_digest.update(weight)
+    return {
+        "shape": list(rows.shape),
+        "dtype": rows.dtype.name,
+        "sha256": digest.hexdigest(),
+        "weight_sha256": None if weight_digest is None else weight_digest.hexdigest(),
+    }
+
+
+def _samples_by_chunk(rows: Rows) -> list[tuple[int, tuple[int, int]]]:
+    """``(chunk, (first row, end row))`` of every stretch to hash, in the order of rows."""
+    n = rows.n_rows
+    if rows.nbytes <= WHOLE_BYTES or n <= SAMPLES * SAMPLE_ROWS:
+        spans = [(0, n)]
+    else:
+        inner = np.random.default_rng(n).integers(0, n - SAMPLE_ROWS, SAMPLES - 2)
+        starts = sorted({0, n - SAMPLE_ROWS, *inner.tolist()})
+        spans = [(s, s + SAMPLE_ROWS) for s in starts]
+    table = rows.chunk_table
+    pieces = []
+    for begin, end in spans:
+        i = int(np.searchsorted(table, begin, side="right")) - 1
+        while begin < end:
+            stop = min(end, int(table[i + 1]))
+            pieces.append((i, (begin, stop)))
+            begin, i = stop, i + 1
+    return pieces
+
+
+def rows_per_chunk(chunk_table: NDArray[np.int64]) -> list[list[int]]:
+    """The chunk table as runs ``[rows of a chunk, how many such chunks follow each other]``."""
+    lengths = np.diff(chunk_table)
+    edges = np.flatnonzero(np.diff(lengths)) + 1
+    bounds = [0, *edges.tolist(), len(lengths)]
+    return [[int(lengths[a]), b - a] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
+    """Whether two fingerprints may stand for the same data.
+
+    The place may differ (a copy is the same data), the chunk table may not: it decides what
+    a mini-batch is. At the same place, a chunk that was written again counts as changed.
+
+    Parameters
+    ----------
+    a, b : mapping
+        What ``Rows.fingerprint`` gave before and gives now.
+
+    Returns
+    -------
+    str or None
+        None if they agree, else one sentence that names what differs.
+    """
+    before, now = a["content"], b["content"]
+    if list(before["shape"]) != list(now["shape"]):
+        old, new = tuple(before["shape"]), tuple(now["shape"])
+        return f"The data had shape {old} and have shape {new} now."
+    if before["dtype"] != now["dtype"]:
+        return f"The data had dtype {before['dtype']} and have dtype {now['dtype']} now."
+    if before["sha256"] != now["sha256"]:
+        return "The values of the rows have changed (their sampled hash differs)."
+    if before["weight_sha256"] != now["weight_sha256"]:
+        if before["weight_sha256"] is None:
+            return "There were no row weights before, and there are now."
+        if now["weight_sha256"] is None:
+            return "There were row weights before, and there are none now."
+        return "The row weights have changed (their sampled hash differs)."
+    if [list(run) for run in a["chunk_rows"]] != [list(run) for run in b["chunk_rows"]]:
+        old_n, new_n = (sum(run[1] for run in f["chunk_rows"]) for f in (a, b))
+        return (
+            f"The rows were read in {old_n} chunks and are read in {new_n} now "
+            "(chunk sizes differ)."
+            if old_n != new_n
+            else f"The rows are read in {new_n} chunks of other sizes than before."
+        )
+    if a["location"] == b["location"] and a["stamps"] and b["stamps"]:
+        pairs = zip(a["stamps"], b["stamps"], strict=True)
+        changed = [i for i, (old_stamp, new_stamp) in enumerate(pairs) if old_stamp != new_stamp]
+        if changed:
+            return (
+                f"Chunk {changed[0]} of {b['location']} was written again since "
+                f"({len(changed)} of {len(b['stamps'])} chunks have another size or time)."
+            )
+    return None

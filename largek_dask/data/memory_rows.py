@@ -1,0 +1,194 @@
+"""Rows that this process holds already: arrays, memory maps, sparse matrices, DataFrames."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask import config
+from largek_dask.data.rows import (
+    MAX_CHUNK_ROWS,
+    Column,
+    Rows,
+    check_table_shape,
+    native_dtype,
+    regular_table,
+)
+from largek_dask.errors import DataError
+
+__all__ = ["ArrayColumn", "ArrayRows", "FrameRows", "NpyRows", "SlicedRows", "SparseRows"]
+
+MIN_CHUNK_ROWS = 1_024
+
+
+def memory_table(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> NDArray[np.int64]:
+    """Chunk table of something sliced in memory: a function of shape and dtype alone.
+
+    Chunks of ``largek.data.memory-chunk-bytes``, at least 1,024 and at most 65,536 rows: small
+    enough to stay in cache and to give every thread work, large enough to hide the call.
+    """
+    row_bytes = max(1, n_features * native_dtype(dtype).itemsize)
+    wanted = int(config.get("data.memory-chunk-bytes")) // row_bytes
+    return regular_table(n_rows, min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
+
+
+class ArrayColumn:
+    """Row weights held in memory."""
+
+    def __init__(self, values: Any, what: str = "sample_weight") -> None:
+        values = np.asarray(values)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+        if values.ndim != 1:
+            raise DataError(f"{what} has shape {values.shape}; give one number per row.")
+        native_dtype(values.dtype, what)
+        self._values = values
+        self.n_rows = len(values)
+
+    def read(self, start: int, stop: int) -> NDArray[np.float64]:
+        """The values of the rows ``start`` to ``stop`` as float64."""
+        return np.asarray(self._values[start:stop], np.float64)
+
+
+class SlicedRows(Rows):
+    """Rows of anything two-dimensional that ``source[start:stop]`` cuts without loading all.
+
+    A C-contiguous numpy array is not copied; Fortran order, strides and foreign byte order are
+    converted one chunk at a time.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        dtype: Any = None,
+        chunk_table: NDArray[np.int64] | None = None,
+        location: str | None = None,
+        weight: Column | None = None,
+    ) -> None:
+        what = self.describe_source(location)
+        shape = tuple(int(n) for n in source.shape)
+        check_table_shape(shape, what)
+        stored = native_dtype(source.dtype if dtype is None else dtype, what)
+        self._source = source
+        super().__init__(
+            n_features=shape[1],
+            dtype=stored,
+            chunk_table=memory_table(*shape, stored) if chunk_table is None else chunk_table,
+            location=location,
+            weight=weight,
+        )
+
+    def _load(self, i: int, start: int, stop: int) -> Any:
+        return self._source[start:stop]
+
+
+class ArrayRows(SlicedRows):
+    """Rows of a numpy array in memory."""
+
+    def __init__(self, array: Any, *, weight: Column | None = None) -> None:
+        if isinstance(array, np.ma.MaskedArray):
+            raise DataError(
+                "the data are a masked array; fill it first, e.g. with x.filled(np.nan) "
+                "and on_bad_rows='skip'."
+            )
+        super().__init__(np.asarray(array), weight=weight)
+
+
+class NpyRows(SlicedRows):
+    """Rows of a local ``.npy`` file, mapped into memory; pickles as its path."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        chunk_table: NDArray[np.int64] | None = None,
+        weight: Column | None = None,
+    ) -> None:
+        path = os.path.abspath(path)
+        try:
+            source = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            # numpy says so in words that tell a user to allow pickles: never do
+            if "allow_pickle" in str(error) or "Python objects" in str(error):
+                reason = "it holds Python objects, not numbers; save x.astype(float) instead"
+            else:
+                reason = f"it is truncated or not a .npy file ({error})"
+            raise DataError(f"{path} cannot be read: {reason}.") from error
+        super().__init__(source, location=path, chunk_table=chunk_table, weight=weight)
+
+    def _stamps(self) -> list[str]:
+        status = os.stat(str(self.location))
+        return [f"{status.st_size}-{status.st_mtime_ns}"] * self.n_chunks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen_npy, (self.location, np.array(self.chunk_table), self.weight)
+
+
+def _reopen_npy(path: str, chunk_table: NDArray[np.int64], weight: Column | None) -> NpyRows:
+    return NpyRows(path, chunk_table=chunk_table, weight=weight)
+
+
+class SparseRows(SlicedRows):
+    """Rows of a scipy sparse matrix, made dense one chunk at a time."""
+
+    def __init__(self, matrix: Any, *, weight: Column | None = None) -> None:
+        what = "the sparse matrix"
+        check_table_shape(tuple(matrix.shape), what)
+        native_dtype(matrix.dtype, what)
+        super().__init__(matrix.tocsr(), weight=weight)
+
+    def _load(self, i: int, start: int, stop: int) -> Any:
+        return self._source[start:stop].toarray()
+
+
+class FrameRows(SlicedRows):
+    """Rows of a pandas DataFrame, converted one chunk at a time."""
+
+    def __init__(self, frame: Any, *, weight: Column | None = None) -> None:
+        super().__init__(_FrameSlices(frame), weight=weight)
+
+
+class _FrameSlices:
+    """A DataFrame as something with shape, dtype and row slices."""
+
+    def __init__(self, frame: Any) -> None:
+        self.dtype = frame_dtype(frame)
+        self.shape = frame.shape
+        self._frame = frame
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return frame_values(self._frame.iloc[rows], self.dtype)
+
+
+def frame_dtype(frame: Any) -> np.dtype[Any]:
+    """The common type of a DataFrame's columns (pandas or Dask).
+
+    Raises
+    ------
+    DataError
+        A column is not numeric; the message names it and its type.
+    """
+    types = []
+    for name, kind in zip(frame.columns, frame.dtypes, strict=True):
+        # pandas' nullable types carry the numpy type of their values; a missing value needs NaN
+        numpy_kind = getattr(kind, "numpy_dtype", kind)
+        if not isinstance(numpy_kind, np.dtype) or numpy_kind.kind not in "biuf":
+            raise DataError(
+                f"column {name!r} has type {kind}, not numbers; drop it or encode it as numbers."
+            )
+        nullable = numpy_kind is not kind
+        types.append(np.result_type(numpy_kind, np.float32) if nullable else numpy_kind)
+    if not types:
+        raise DataError("the DataFrame has no columns.")
+    return native_dtype(np.result_type(*types))
+
+
+def frame_values(frame: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A pandas DataFrame as an array of that type; missing values become NaN."""
+    if dtype.kind == "f":
+        return np.asarray(frame.to_numpy(dtype=dtype, na_value=np.nan))
+    return np.asarray(frame.to_numpy(dtype=dtype))

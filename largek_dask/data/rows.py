@@ -1,0 +1,266 @@
+"""The one view of data that everything above uses: a table of rows, cut into chunks.
+
+Whatever a user hands in (a Zarr store, an array, a DataFrame) becomes a :class:`Rows`. Chunks are
+consecutive ranges of rows; ``read(i)`` gives one of them and is the only way to the numbers, so
+that nothing ever holds more than a few chunks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.data.fingerprint import content_of, rows_per_chunk
+from largek_dask.errors import DataError
+
+__all__ = ["Column", "Rows", "native_dtype", "regular_table", "table_from_lengths"]
+
+MAX_CHUNK_ROWS = 65_536
+"""No reading chunk is made larger than this by grouping or cutting."""
+
+
+class Column(Protocol):
+    """One number per row, read by ranges of rows."""
+
+    n_rows: int
+
+    def read(self, start: int, stop: int) -> NDArray[np.float64]:
+        """The values of the rows ``start`` to ``stop`` (exclusive), float64."""
+
+
+class Rows(ABC):
+    """A table of numbers, read chunk by chunk.
+
+    Reading is thread-safe, and a chunk holds the same rows whoever reads it and whenever. Rows
+    with a :attr:`location` can be pickled and sent: what travels is the address, not the data.
+
+    Parameters
+    ----------
+    n_features : int
+        Columns d.
+    dtype : numpy.dtype
+        The type of the numbers as stored; see :func:`native_dtype`.
+    chunk_table : (n_chunks + 1,) int64
+        Global index of every chunk's first row, and the number of rows at the end.
+    location : str, optional
+        URL or absolute path that another process could open.
+    weight : Column, optional
+        Row weights.
+
+    Raises
+    ------
+    DataError
+        No rows, no columns, or weights of another length.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_features: int,
+        dtype: np.dtype[Any],
+        chunk_table: NDArray[np.int64],
+        location: str | None = None,
+        weight: Column | None = None,
+    ) -> None:
+        self.dtype = native_dtype(dtype, str(self.describe_source(location)))
+        """Type of what ``read`` returns: the stored one in native byte order (bool as uint8)."""
+        self.chunk_table = np.ascontiguousarray(chunk_table, np.int64)
+        self.chunk_table.flags.writeable = False
+        self.n_rows = int(chunk_table[-1])
+        self.n_features = int(n_features)
+        self.location = location
+        """URL or absolute path; None for rows that live in this process only."""
+        self.weight = weight
+        self._fingerprint: dict[str, Any] | None = None
+        where = self.describe_source(location)
+        if self.n_rows == 0:
+            raise DataError(f"{where} has no rows (shape {self.shape}); clustering needs one.")
+        if self.n_features == 0:
+            raise DataError(f"{where} has no columns (shape {self.shape}).")
+        if weight is not None and weight.n_rows != self.n_rows:
+            raise DataError(
+                f"sample_weight has {weight.n_rows} values, but {where} has {self.n_rows} rows; "
+                "give one weight per row."
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns (n, d)."""
+        return self.n_rows, self.n_features
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows together as dense numbers."""
+        return self.n_rows * self.n_features * self.dtype.itemsize
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of reading chunks."""
+        return len(self.chunk_table) - 1
+
+    def chunk_rows(self, i: int) -> tuple[int, int]:
+        """The global row range ``(start, stop)`` of chunk ``i``."""
+        if not 0 <= i < self.n_chunks:
+            raise IndexError(f"chunk {i} of {self.n_chunks}")
+        return int(self.chunk_table[i]), int(self.chunk_table[i + 1])
+
+    def read(self, i: int) -> NDArray[Any]:
+        """Chunk ``i`` as a dense (n, d) array, C-contiguous and read-only, in :attr:`dtype`.
+
+        Raises
+        ------
+        DataError
+            The chunk is missing, truncated or corrupt; the message names it.
+        """
+        start, stop = self.chunk_rows(i)
+        x = np.asarray(self._load(i, start, stop))
+        if x.dtype == np.bool_:
+            x = x.view(np.uint8) if x.flags.c_contiguous else x.astype(np.uint8)
+        x = np.ascontiguousarray(x, self.dtype)
+        if x.shape != (stop - start, self.n_features):
+            raise DataError(
+                f"{self.name_chunk(i)} holds an array of shape {x.shape}, "
+                f"but ({stop - start}, {self.n_features}) was expected; "
+                "the source has changed since it was opened."
+            )
+        x = x.view()
+        x.flags.writeable = False
+        return x
+
+    @abstractmethod
+    def _load(self, i: int, start: int, stop: int) -> Any:
+        """Chunk ``i``, the rows ``start`` to ``stop``, as anything ``numpy.asarray`` takes."""
+
+    def read_weight(self, i: int) -> NDArray[np.float64] | None:
+        """The (n,) weights of chunk ``i``'s rows, or None where every row weighs 1.
+
+        Raises
+        ------
+        DataError
+            A weight is negative, NaN or infinite; the message names its row.
+        """
+        if self.weight is None:
+            return None
+        start, stop = self.chunk_rows(i)
+        weight = np.ascontiguousarray(self.weight.read(start, stop), np.float64)
+        wrong = ~((weight >= 0) & (weight < np.inf))
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise DataError(
+                f"sample_weight of row {start + at} is {weight[at]} ({self.name_chunk(i)}); "
+                "weights are finite and not negative."
+            )
+        return weight
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What identifies these data, as JSON: compare two with ``same_data``.
+
+        ``content`` (shape, dtype, sampled hash of rows and weights) is equal for the same data
+        in another place or format; ``chunk_rows`` is the chunk table as ``[rows, repeats]``
+        runs; ``stamps`` (None where there is no storage) has one entry a chunk, made of the
+        sizes and modification times, or ETags, of what is stored.
+        """
+        if self._fingerprint is None:
+            self._fingerprint = {
+                "content": content_of(self),
+                "chunk_rows": rows_per_chunk(self.chunk_table),
+                "location": self.location,
+                "stamps": self._stamps(),
+            }
+        return self._fingerprint
+
+    def _stamps(self) -> list[str] | None:
+        """One short text a chunk that changes when the stored bytes are written again."""
+        return None
+
+    def stored_statistics(self) -> dict[str, Any] | None:
+        """The statistics that ``ingest`` left with the data (unit weights), or None."""
+        return None
+
+    def describe_source(self, location: str | None) -> str:
+        """How messages call this source."""
+        return location if location is not None else "the data"
+
+    def name_chunk(self, i: int) -> str:
+        """Chunk ``i`` in words, for messages."""
+        start, stop = self.chunk_rows(i)
+        where = self.describe_source(self.location)
+        return f"chunk {i} (rows {start} to {stop - 1}) of {where}"
+
+    def __repr__(self) -> str:
+        where = self.location or "in this process"
+        return (
+            f"<{type(self).__name__} {self.n_rows} x {self.n_features} {self.dtype}, "
+            f"{self.n_chunks} chunks, {where}>"
+        )
+
+
+def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
+    """The type that ``Rows.read`` returns for a stored type.
+
+    Native byte order; bool becomes uint8, extended precision becomes float64.
+
+    Raises
+    ------
+    DataError
+        The type is not one of real numbers; the message says what to do.
+    """
+    if isinstance(dtype, Mapping) or getattr(dtype, "names", None):
+        raise DataError(f"{what} has named fields ({dtype}); give a plain (rows, columns) array.")
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return np.dtype(np.uint8)
+    if dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8):
+        return dtype.newbyteorder("=")
+    if dtype.kind == "f":
+        return np.dtype(np.float64)
+    advice = {
+        "c": "complex numbers have no order of distances here; "
+        "stack real and imaginary parts as columns",
+        "O": "an array of Python objects; convert it with .astype(float)",
+        "U": "text; encode it as numbers first",
+        "S": "text; encode it as numbers first",
+        "T": "text; encode it as numbers first",
+        "M": "dates; convert them to numbers first",
+        "m": "time spans; convert them to numbers first",
+    }.get(dtype.kind, "convert it to float32 first")
+    raise DataError(f"{what} has dtype {dtype}, not numbers to cluster: {advice}.")
+
+
+def check_table_shape(shape: tuple[int, ...], what: str) -> None:
+    """Refuse anything but two dimensions, saying how to make two of what there is.
+
+    Raises
+    ------
+    DataError
+        ``shape`` has not two entries.
+    """
+    if len(shape) == 2:
+        return
+    if len(shape) == 1:
+        advice = "one column of values? use x.reshape(-1, 1); one single row? x.reshape(1, -1)"
+    elif len(shape) == 0:
+        advice = "a single value cannot be clustered"
+    else:
+        advice = "flatten each row: x.reshape(len(x), -1)"
+    raise DataError(
+        f"{what} has {len(shape)} dimensions (shape {tuple(shape)}), "
+        f"but rows are a (rows, columns) table; {advice}."
+    )
+
+
+def regular_table(n_rows: int, chunk_rows: int) -> NDArray[np.int64]:
+    """Chunk table of equal chunks and a shorter last one."""
+    n_chunks = -(-n_rows // chunk_rows)
+    table = np.arange(n_chunks + 1, dtype=np.int64) * chunk_rows
+    table[-1] = n_rows
+    return table
+
+
+def table_from_lengths(lengths: Any) -> NDArray[np.int64]:
+    """Chunk table from every chunk's number of rows; empty chunks have to be left out before."""
+    return np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int64)

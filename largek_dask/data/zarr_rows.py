@@ -1,0 +1,341 @@
+"""Rows of a Zarr array: grouped reading, raw chunks read directly, errors that name the chunk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import BytesCodec, Crc32cCodec
+from zarr.core.sync import sync
+from zarr.storage import LocalStore
+
+from largek_dask import config
+from largek_dask.data.rows import (
+    MAX_CHUNK_ROWS,
+    Column,
+    Rows,
+    check_table_shape,
+    native_dtype,
+    regular_table,
+)
+from largek_dask.data.stores import check_complete, filesystem, is_local, location_of, open_node
+from largek_dask.errors import DataError
+
+__all__ = ["ZarrColumn", "ZarrRows", "group_chunks"]
+
+
+def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = None) -> int:
+    """Rows of one reading chunk: as many whole stored chunks as are worth one read.
+
+    Up to ``largek.data.read-chunk-bytes`` and 65,536 rows, and one stored chunk where that is
+    larger. Inside a shard, the groups cut the shard evenly, so that no read straddles two.
+    """
+    budget = int(config.get("data.read-chunk-bytes"))
+    group = max(1, min(budget // max(1, storage_rows * row_bytes), MAX_CHUNK_ROWS // storage_rows))
+    if shard_rows is not None:
+        inner = shard_rows // storage_rows
+        if group >= inner:
+            group -= group % inner
+        else:
+            group = max(m for m in range(1, group + 1) if inner % m == 0)
+    return storage_rows * group
+
+
+class _RawChunks:
+    """Where a local array's chunks lie as plain bytes, so that reading needs no decoding."""
+
+    def __init__(self, array: Any, folder: str, checked: bool) -> None:
+        self._array = array
+        self._folder = folder
+        self._dtype = array.dtype
+        self._chunk_shape = tuple(array.chunks)
+        self._checked = checked
+        self._bytes = int(np.prod(self._chunk_shape)) * self._dtype.itemsize
+
+    @classmethod
+    def of(cls, array: Any) -> _RawChunks | None:
+        """The raw chunks of a local, uncompressed, unsharded array with full-width C chunks."""
+        store = array.store
+        shape, chunks, dtype = array.shape, array.chunks, array.dtype
+        little = dtype.itemsize == 1 or dtype.newbyteorder("=") == dtype.newbyteorder("<")
+        if not isinstance(store, LocalStore) or array.shards is not None or not little:
+            return None
+        if len(shape) != 2 or chunks[1] != shape[1]:
+            return None
+        folder = os.path.join(os.fspath(store.root), array.path)
+        if array.metadata.zarr_format == 2:
+            plain = not array.compressors and not array.filters and array.order == "C"
+            return cls(array, folder, checked=False) if plain and dtype.isnative else None
+        codecs = array.metadata.codecs
+        if not isinstance(codecs[0], BytesCodec):
+            return None
+        endian = getattr(codecs[0].endian, "value", codecs[0].endian)
+        if endian not in ("little", None):
+            return None
+        rest = codecs[1:]
+        if not rest:
+            return cls(array, folder, checked=False)
+        if len(rest) == 1 and isinstance(rest[0], Crc32cCodec):
+            return cls(array, folder, checked=True)
+        return None
+
+    def path(self, row: int) -> str:
+        """File of the stored chunk number ``row``."""
+        return os.path.join(self._folder, self._array.metadata.encode_chunk_key((row, 0)))
+
+    def read(self, row: int) -> NDArray[Any] | None:
+        """The stored chunk number ``row``, None if there is no such file.
+
+        Raises
+        ------
+        ValueError
+            The file has another size or another checksum than was written.
+        """
+        try:
+            with open(self.path(row), "rb", buffering=0) as file:
+                data = file.read(self._bytes)
+                rest = file.read()
+        except FileNotFoundError:
+            return None
+        found, expected = len(data) + len(rest), self._bytes + 4 * self._checked
+        if found != expected:
+            raise ValueError(f"{found} bytes are there instead of {expected}")
+        if self._checked and google_crc32c.value(data) != int.from_bytes(rest, "little"):
+            raise ValueError("its checksum (crc32c) does not match its bytes")
+        return np.frombuffer(data, self._dtype).reshape(self._chunk_shape)
+
+
+class ZarrRows(Rows):
+    """Rows of a two-dimensional Zarr array, v2 or v3, anywhere fsspec reaches.
+
+    Small stored chunks are grouped on reading (:func:`group_chunks`). A chunk that a store
+    lacks is fill values, as Zarr defines it, unless ``ingest`` wrote the store: then every chunk
+    was there, and a missing one is an error.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Open array.
+    location : str, optional
+        URL or absolute path of the store, None if only this process has it.
+    component : str, optional
+        Path of the array inside the store.
+    storage_options : mapping, optional
+        Passed to fsspec.
+    weight : Column, optional
+        Row weights.
+    chunk_rows : int, optional
+        Rows of a reading chunk; None chooses.
+    """
+
+    def __init__(
+        self,
+        array: Any,
+        *,
+        location: str | None = None,
+        component: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        weight: Column | None = None,
+        chunk_rows: int | None = None,
+    ) -> None:
+        self.component = component
+        self.storage_options = dict(storage_options) if storage_options else None
+        what = self.describe_source(location)
+        check_table_shape(array.shape, what)
+        dtype = native_dtype(array.dtype, what)
+        self._notes = check_complete(array, what)
+        self._array = array
+        self._raw = _RawChunks.of(array)
+        if chunk_rows is None:
+            stored = max(1, array.chunks[0])
+            shard_rows = None if array.shards is None else array.shards[0]
+            chunk_rows = group_chunks(stored, array.shape[1] * dtype.itemsize, shard_rows)
+        self._chunk_rows = chunk_rows
+        super().__init__(
+            n_features=array.shape[1],
+            dtype=dtype,
+            chunk_table=regular_table(array.shape[0], chunk_rows),
+            location=location,
+            weight=weight,
+        )
+
+    def describe_source(self, location: str | None) -> str:
+        """URL and component, for messages."""
+        where = "the Zarr array" if location is None else location
+        return f"{where}/{self.component}" if self.component else where
+
+    def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
+        try:
+            if self._raw is not None:
+                return self._load_raw(self._raw, start, stop)
+            x = np.asarray(self._array[start:stop])
+            if self._notes.get("complete"):
+                self._refuse_filled(x, start, stop)
+            return x
+        except MemoryError:
+            raise
+        except Exception as error:
+            # every codec and driver raises errors of its own kinds
+            reason = str(error) or type(error).__name__
+            raise DataError(
+                f"{self.name_chunk(i)} cannot be read: {reason}. "
+                "The chunk is damaged or its storage is out of reach."
+            ) from error
+
+    def _load_raw(self, raw: _RawChunks, start: int, stop: int) -> NDArray[Any]:
+        size = self._array.chunks[0]
+        first, last = start // size, (stop - 1) // size
+        out: NDArray[Any] | None = None
+        for row in range(first, last + 1):
+            stored = raw.read(row)
+            if stored is None and self._notes.get("complete"):
+                raise ValueError(f"the file {raw.path(row)} is missing")
+            begin, end = row * size, min((row + 1) * size, self.n_rows)
+            if first == last and stored is not None:
+                return stored[: end - begin]
+            if out is None:
+                out = np.empty((stop - start, self.n_features), self._array.dtype)
+            piece = self._array.fill_value if stored is None else stored[: end - begin]
+            out[begin - start : end - start] = piece
+        assert out is not None
+        return out
+
+    def _refuse_filled(self, x: NDArray[Any], start: int, stop: int) -> None:
+        """Ask the store for every chunk that reads as fill values only: it must be there.
+
+        Asking costs a request each, so chunks with any other value are taken as present.
+        """
+        array = self._array
+        size = (array.shards or array.chunks)[0]
+        width = (array.shards or array.chunks)[1]
+        for row in range(start // size, (stop - 1) // size + 1):
+            begin, end = max(start, row * size), min(stop, (row + 1) * size)
+            for column in range(-(-self.n_features // width)):
+                part = x[begin - start : end - start, column * width : (column + 1) * width]
+                if (part == array.fill_value).all() and not self._stored(row, column):
+                    key = array.metadata.encode_chunk_key((row, column))
+                    raise ValueError(f"the stored chunk {key} is missing")
+
+    def _stored(self, row: int, column: int) -> bool:
+        key = self._array.metadata.encode_chunk_key((row, column))
+        return bool(sync((self._array.store_path / key).exists()))
+
+    def stored_statistics(self) -> dict[str, Any] | None:
+        """The statistics that ``ingest`` left as an attribute, or None."""
+        statistics = self._notes.get("statistics")
+        return statistics if isinstance(statistics, dict) else None
+
+    def _stamps(self) -> list[str] | None:
+        if self.location is None:
+            return None
+        size, width = self._array.shards or self._array.chunks
+        n_columns = -(-self.n_features // width)
+        encode = self._array.metadata.encode_chunk_key
+        if is_local(self.location):
+            root = os.path.join(self.location, self.component or "")
+
+            def stamp(key: str) -> str:
+                try:
+                    status = os.stat(os.path.join(root, key))
+                except FileNotFoundError:
+                    return "-"
+                return f"{status.st_size}-{status.st_mtime_ns}"
+        else:
+            fs, path = filesystem(self.location, self.storage_options)
+            root = f"{path}/{self.component}" if self.component else path
+            listed = fs.find(root, detail=True)
+
+            def stamp(key: str) -> str:
+                entry = listed.get(f"{root}/{key}")
+                if entry is None:
+                    return "-"
+                version = next(
+                    (entry[k] for k in ("ETag", "etag", "LastModified", "created") if k in entry),
+                    "",
+                )
+                return f"{entry['size']}-{version}"
+
+        stamps = []
+        for i in range(self.n_chunks):
+            start, stop = self.chunk_rows(i)
+            digest = hashlib.sha256()
+            for row in range(start // size, (stop - 1) // size + 1):
+                for column in range(n_columns):
+                    digest.update(stamp(encode((row, column))).encode())
+            stamps.append(digest.hexdigest()[:12])
+        return stamps
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.location is None:
+            return _from_array, (self._array, self.weight, self._chunk_rows)
+        address = (self.location, self.component, self.storage_options)
+        return _reopen, (*address, self.weight, self._chunk_rows)
+
+
+def _from_array(array: Any, weight: Column | None, chunk_rows: int) -> ZarrRows:
+    return ZarrRows(array, weight=weight, chunk_rows=chunk_rows)
+
+
+def _reopen(
+    location: str,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+    weight: Column | None,
+    chunk_rows: int,
+) -> ZarrRows:
+    return ZarrRows(
+        open_node(location, component, storage_options),
+        location=location,
+        component=component,
+        storage_options=storage_options,
+        weight=weight,
+        chunk_rows=chunk_rows,
+    )
+
+
+class ZarrColumn:
+    """Row weights in a one-dimensional Zarr array (or one of a single column)."""
+
+    def __init__(self, array: Any, where: str) -> None:
+        shape = tuple(array.shape)
+        if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
+            raise DataError(f"sample_weight {where} has shape {shape}; give one number per row.")
+        native_dtype(array.dtype, f"sample_weight {where}")
+        check_complete(array, where)
+        self._array = array
+        self._where = where
+        self.n_rows = int(shape[0])
+
+    def read(self, start: int, stop: int) -> NDArray[np.float64]:
+        """The values of the rows ``start`` to ``stop`` as float64."""
+        try:
+            values = np.asarray(self._array[start:stop], np.float64)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"sample_weight {self._where}, rows {start} to {stop - 1}, cannot be read: {error}"
+            ) from error
+        return values.reshape(-1)
+
+
+def open_zarr_array(array: Any, *, weight: Column | None = None, location: Any = None) -> ZarrRows:
+    """Rows of an open ``zarr.Array``; ``location`` overrides what its store says."""
+    found = location_of(array) if location is None else location
+    if found is None:
+        return ZarrRows(array, weight=weight)
+    url, component, options = found
+    return ZarrRows(
+        array, location=url, component=component, storage_options=options, weight=weight
+    )
+
+
+def zarr_kind(node: Any) -> str:
+    """``array`` or ``group``."""
+    return "array" if isinstance(node, zarr.Array) else "group"
