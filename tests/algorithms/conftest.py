@@ -1,0 +1,19 @@
+"""Data on which algorithms are tested."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+def blobs(n: int, d: int, k: int, seed: int = 0, spread: float = 6.0) -> np.ndarray:
+    """n rows around k centres, float32."""
+    r = np.random.default_rng(seed)
+    centers = r.normal(size=(k, d)) * spread
+    return (centers[r.integers(k, size=n)] + r.normal(size=(n, d))).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def rows_20k() -> np.ndarray:
+    """20,000 x 12 overlapping blobs."""
+    return blobs(20_000, 12, 40, spread=2.0)

@@ -1,0 +1,120 @@
+"""Starting centres: the laws they are drawn by, and degenerate data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.seeding import INITS, initial_centers
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import ParameterError
+from largek_dask.passes.local import LocalPasses
+from tests import oracles
+from tests.algorithms.conftest import blobs
+
+
+def seeds(x, k, init, seed=0, **options):
+    with LocalPasses(open_rows(x, **options), n_threads=1) as passes:
+        return initial_centers(passes, Rng(seed), k, init)
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_centres_are_rows(init, rows_20k):
+    x = rows_20k[:4000]
+    centers = seeds(x, 30, init)
+    assert centers.shape == (30, x.shape[1])
+    assert centers.dtype == np.float32
+    if init != "k-means||":  # whose centres are means of its candidates
+        assert {c.tobytes() for c in centers} <= {row.tobytes() for row in x}
+        assert len({c.tobytes() for c in centers}) == 30
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_seed_decides(init, rows_20k):
+    x = rows_20k[:4000]
+    assert seeds(x, 12, init, seed=5).tobytes() == seeds(x, 12, init, seed=5).tobytes()
+    assert seeds(x, 12, init, seed=5).tobytes() != seeds(x, 12, init, seed=6).tobytes()
+
+
+@pytest.mark.parametrize("init", ["k-means++", "greedy-k-means++", "k-means||"])
+def test_far_blobs_get_a_centre_each(init):
+    x = blobs(6000, 5, 12, seed=3, spread=500.0)
+    centers = seeds(x, 12, init, seed=1)
+    _, inertia = oracles.assign(x.astype(np.float64), centers.astype(np.float64))
+    assert inertia / len(x) < 4 * x.shape[1], "some blob has no centre of its own"
+
+
+def test_plus_plus_follows_its_law():
+    """Second centre: D² law given the first, on a handful of weighted points."""
+    x = np.array([[0.0], [1.0], [3.0]])
+    weight = np.array([2.0, 1.0, 1.0])
+    pairs = np.zeros((3, 3))
+    n = 3000
+    for seed in range(n):
+        first, second = seeds(x, 2, "k-means++", seed=seed, sample_weight=weight).ravel()
+        pairs[np.flatnonzero(x == first)[0], np.flatnonzero(x == second)[0]] += 1
+    d2 = (x - x.T) ** 2 * weight[None]
+    expected = (weight / weight.sum())[:, None] * d2 / d2.sum(axis=1, keepdims=True)
+    sigma = np.sqrt(n * expected * (1 - expected)) + 1e-9
+    assert (np.abs(pairs - n * expected) < 5 * sigma).all()
+
+
+def test_random_rows_follow_weights():
+    x = np.arange(50.0)[:, None]
+    weight = np.zeros(50)
+    weight[[3, 7, 8, 20]] = 1, 1, 5, 1
+    counts = np.zeros(50)
+    for seed in range(200):
+        rows = seeds(x, 2, "random", seed=seed, sample_weight=weight).ravel().astype(int)
+        assert len(set(rows)) == 2
+        counts[rows] += 1
+    assert set(np.flatnonzero(counts)) == {3, 7, 8, 20}
+    assert counts[8] == counts.max()
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_fewer_distinct_rows_than_centres(init):
+    x = np.repeat(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 5.0]]), 20, axis=0)
+    centers = seeds(x, 7, init)
+    assert centers.shape == (7, 2)
+    assert np.isfinite(centers).all()
+    if init != "random":
+        assert len(np.unique(centers, axis=0)) == 3
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_every_row_a_centre(init):
+    x = np.arange(9.0)[:, None] ** 2
+    centers = seeds(x, 9, init)
+    if init == "k-means||":
+        assert centers.shape == (9, 1)
+    else:
+        assert sorted(centers.ravel()) == sorted(x.ravel())
+
+
+def test_given_centres_are_checked(rows_20k):
+    x = rows_20k[:100]
+    np.testing.assert_array_equal(seeds(x, 3, x[:3]), x[:3])
+    with pytest.raises(ParameterError, match=r"\(2, 12\).*must be \(3, 12\)"):
+        seeds(x, 3, x[:2])
+    bad = x[:3].copy()
+    bad[1, 4] = np.nan
+    with pytest.raises(ParameterError, match="centre 1 holds NaN"):
+        seeds(x, 3, bad)
+    with pytest.raises(ParameterError, match="not known"):
+        seeds(x, 3, "kmeans")
+
+
+def test_greedy_is_better_than_plain_on_average(rows_20k):
+    x = rows_20k[:3000]
+
+    def mean_inertia(init):
+        return np.mean(
+            [
+                oracles.assign(x.astype(float), seeds(x, 25, init, seed=s).astype(float))[1]
+                for s in range(6)
+            ]
+        )
+
+    assert mean_inertia("greedy-k-means++") < mean_inertia("k-means++")
