@@ -1,0 +1,201 @@
+"""One contract for every algorithm there is: same data, seed and versions, same bits.
+
+A new algorithm is added to ALGORITHMS and has to pass everything here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from tests.algorithms.conftest import blobs
+from tests.faults import Killer, WithBarrier
+
+N_ROWS, N_FEATURES, K = 12_000, 10, 24
+
+ALGORITHMS = {
+    "lloyd": lk.Lloyd(),
+    "minibatch": lk.MiniBatch(batch_rows=1000),
+}
+ANY_CHUNKING = {"lloyd"}
+"""Algorithms that promise the same bits for another chunking, given the same starting centres."""
+
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray:
+    return blobs(N_ROWS, N_FEATURES, 30, seed=11, spread=1.5)
+
+
+@pytest.fixture(scope="module")
+def url(x, tmp_path_factory) -> str:
+    out = tmp_path_factory.mktemp("contract") / "rows.zarr"
+    lk.ingest(x, str(out), chunk_rows=1000, progress=False)
+    return str(out)
+
+
+def fit(data, name, *, algorithm=None, **options):
+    options = {"init": "k-means++", "max_iter": 9, "tol": 0, "random_state": 7} | options
+    return lk.KMeans(K, algorithm=algorithm or ALGORITHMS[name], **options).fit(data)
+
+
+def bits(km) -> tuple[str, bytes, float, int]:
+    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
+
+
+@pytest.fixture(scope="module")
+def clean(url) -> dict[str, tuple[str, bytes, float, int]]:
+    """What one thread of this process gives: the oracle of every test below."""
+    return {name: bits(fit(url, name, n_threads=1)) for name in ALGORITHMS}
+
+
+@every_algorithm
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+def test_threads(name, n_threads, url, clean):
+    assert bits(fit(url, name, n_threads=n_threads)) == clean[name]
+
+
+@every_algorithm
+def test_memory_or_store(name, x, url, clean):
+    """The same chunks from an array: only where they come from differs."""
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1024 * N_FEATURES * 4}):
+        in_memory = bits(fit(x, name, init=x[:K]))
+    if name in ANY_CHUNKING:
+        assert in_memory == bits(fit(url, name, init=x[:K]))
+    assert in_memory[3] == clean[name][3] or name in ANY_CHUNKING
+
+
+@pytest.mark.parametrize("name", sorted(ANY_CHUNKING))
+@pytest.mark.parametrize("chunk_rows", [37, 4096, N_ROWS])
+def test_chunking(name, chunk_rows, x, tmp_path):
+    out = str(tmp_path / "rows.zarr")
+    lk.ingest(x, out, chunk_rows=chunk_rows, progress=False)
+    assert bits(fit(out, name, init=x[:K])) == bits(fit(x, name, init=x[:K]))
+
+
+@every_algorithm
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+def test_workers(name, n_workers, url, clean, worker_clients):
+    assert bits(fit(url, name, client=worker_clients(n_workers))) == clean[name]
+
+
+@every_algorithm
+def test_resume_at_every_checkpoint(name, url, clean, tmp_path):
+    """Stop after each step, and go on from there in a fit that knows only the folder."""
+    with dask.config.set({"largek.checkpoints.seconds": 0}):
+        for steps in range(1, clean[name][3]):
+            folder = str(tmp_path / f"stop-{steps}")
+            stopped = fit(url, name, max_iter=steps, checkpoint=folder)
+            assert stopped.n_iter_ == steps
+            assert bits(fit(url, name, checkpoint=folder)) == clean[name]
+
+
+@every_algorithm
+def test_resume_on_a_cluster(name, url, clean, tmp_path, worker_clients):
+    folder = str(tmp_path / "job")
+    fit(url, name, max_iter=4, checkpoint=folder)
+    assert bits(fit(url, name, checkpoint=folder, client=worker_clients(2))) == clean[name]
+
+
+@every_algorithm
+def test_worker_killed_inside_a_pass(name, url, clean, tmp_path, fresh_cluster):
+    client = fresh_cluster(n_workers=2)
+    before = {w["pid"] for w in worker_identities(client)}
+    killer = Killer(tmp_path)
+    killer.start()
+    records = []
+    km = fit(
+        url,
+        name,
+        algorithm=WithBarrier(ALGORITHMS[name], str(tmp_path)),
+        client=client,
+        callbacks=[records.append],
+    )
+    killer.join()
+    assert killer.killed in before, "the pass was not in flight on a worker"
+    assert bits(km) == clean[name]
+    assert sum(h["retries"] for h in km.history_) > 0, "nothing was computed again"
+    if name == "lloyd":
+        assert sum(h["rebuilt"] for h in km.history_) > 0, "no row state was rebuilt"
+
+
+@every_algorithm
+def test_worker_joins(name, url, clean, fresh_cluster):
+    client = fresh_cluster(n_workers=1)
+    cluster = client.cluster
+
+    def join(record):
+        if record["step"] == 3:
+            cluster.scale(2)
+            client.wait_for_workers(2)
+
+    km = fit(url, name, client=client, callbacks=[join])
+    assert bits(km) == clean[name]
+    assert len(worker_identities(client)) == 2
+
+
+def worker_identities(client):
+    def identity(dask_worker):
+        return {"pid": os.getpid(), "address": dask_worker.address}
+
+    return list(client.run(identity).values())
+
+
+@every_algorithm
+@pytest.mark.parametrize("tile", ["avx512", "avx2", "plain"])
+def test_vector_widths(name, tile, url, clean):
+    with dask.config.set({"largek.kernels.tile": tile}):
+        assert bits(fit(url, name)) == clean[name]
+
+
+@pytest.mark.parametrize("tile", ["avx512", "avx2", "plain"])
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
+def test_vector_widths_of_other_types(tile, dtype, x):
+    x = (x * 9 + 120).clip(0, 255).astype(dtype)
+    expected = bits(fit(x, "lloyd"))
+    with dask.config.set({"largek.kernels.tile": tile}):
+        assert bits(fit(x, "lloyd")) == expected
+
+
+SCRIPT = """
+import hashlib, json, sys
+from tests.algorithms.test_contract import ALGORITHMS, bits, fit
+out = {name: bits(fit(sys.argv[1], name)) for name in ALGORITHMS}
+print(json.dumps({n: [b[0], hashlib.sha256(b[1]).hexdigest(), b[2].hex(), b[3]] for n, b in out.items()}))
+"""
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OPENBLAS_CORETYPE": "Prescott"},
+        {"NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"},
+        {"OPENBLAS_CORETYPE": "Haswell", "OMP_NUM_THREADS": "3"},
+    ],
+    ids=lambda e: "-".join(e),
+)
+def test_other_libraries_choices_do_not_matter(environment, url, clean):
+    """BLAS and numpy pick their code by CPU; nothing of theirs may reach a model."""
+    import hashlib
+
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, url],
+        env=os.environ | environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    got = json.loads(done.stdout.splitlines()[-1])
+    for name, (digest, labels, inertia, n_iter) in clean.items():
+        expected = [digest, hashlib.sha256(labels).hexdigest(), inertia.hex(), n_iter]
+        assert got[name] == expected

@@ -1,0 +1,81 @@
+"""Faults on purpose: a barrier inside a chunk function, behind which a test may kill a worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+def barrier_chunk(folder: str, inner: Any, chunk: Any, total: Any, *broadcast: Any) -> None:
+    """Run ``inner``; the first process to come here reports its pid and waits to be killed."""
+    try:
+        os.close(os.open(os.path.join(folder, "met"), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        pass
+    else:
+        # Both block until somebody is at the other end: no polling, no sleeping.
+        with open(os.path.join(folder, "pid"), "w") as fifo:
+            fifo.write(str(os.getpid()))
+        with open(os.path.join(folder, "go")) as fifo:
+            fifo.read()
+    inner(chunk, total, *broadcast)
+
+
+class BarrierPasses:
+    """Passes whose chunk functions meet a barrier."""
+
+    def __init__(self, passes: Any, folder: str) -> None:
+        self._passes, self._folder = passes, folder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._passes, name)
+
+    def reduce(self, chunk_fn: Any, *broadcast: Any, **options: Any) -> Any:
+        chunk_fn = partial(barrier_chunk, self._folder, chunk_fn)
+        return self._passes.reduce(chunk_fn, *broadcast, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithBarrier:
+    """An algorithm whose step ``at_step`` meets a barrier in the first chunk that is touched."""
+
+    inner: Any
+    folder: str
+    at_step: int = 3
+    problem: Any = dataclasses.field(default=None, repr=False, kw_only=True)
+
+    def _algorithm(self) -> Any:
+        return dataclasses.replace(self.inner, problem=self.problem)
+
+    def init(self, passes: Any, rng: Any) -> Any:
+        return self._algorithm().init(passes, rng)
+
+    def step(self, passes: Any, rng: Any, state: Any) -> Any:
+        if state.step + 1 == self.at_step:
+            passes = BarrierPasses(passes, self.folder)
+        return self._algorithm().step(passes, rng, state)
+
+    def model(self, state: Any) -> Any:
+        return self._algorithm().model(state)
+
+
+class Killer(threading.Thread):
+    """Waits at the barrier's other end and kills whoever arrives, in the middle of its pass."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(name="killer", daemon=True)
+        self.folder = folder
+        self.killed: int | None = None
+        for name in ("pid", "go"):
+            os.mkfifo(folder / name)
+
+    def run(self) -> None:
+        with open(self.folder / "pid") as fifo:
+            pid = int(fifo.read())
+        os.kill(pid, signal.SIGKILL)
+        self.killed = pid
