@@ -1,0 +1,280 @@
+"""Sums of float64 values with no rounding at all, so that no order of adding changes a bit.
+
+A finite float64 is an integer times 2^-1074. :class:`ExactSums` keeps every sum as such an
+integer, cut into limbs of 32 bits on one absolute grid of powers of two: limb ``l`` counts units of
+2^(32 l - 1088). Integers add exactly in any order, what was added can be removed, and the value
+that comes out at the end is the true sum rounded once.
+
+Source: R. M. Neal, "Fast exact summation using small and large superaccumulators" (2015).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.jit import njit, readonly
+
+__all__ = ["LIMB", "ORIGIN", "ExactSums", "two_product_error"]
+
+LIMB = 32
+"""Bits a limb."""
+ORIGIN = 1088
+"""The lowest limb counts units of 2^-ORIGIN (below the smallest float64, a multiple of LIMB)."""
+
+_MASK = (1 << LIMB) - 1
+_MAX_PENDING = 1 << 29
+# beyond these a product's rounding error is itself rounded: it is then left out
+_LARGEST, _SMALLEST = 2.0**960, 2.0**-900
+_SPLITTER = 134217729.0  # 2^27 + 1
+
+
+@njit
+def two_product_error(a: Any, b: Any, product: Any) -> Any:
+    """``a * b - product`` where ``product`` is ``a * b`` rounded: exact (Veltkamp, Dekker 1971).
+
+    Zero where the operands are too large or the product too small for it to be exact.
+    """
+    size = abs(product)
+    if not (_SMALLEST < size < _LARGEST) or abs(a) > _LARGEST or abs(b) > _LARGEST:
+        return 0.0
+    t = _SPLITTER * a
+    a_high = t - (t - a)
+    a_low = a - a_high
+    t = _SPLITTER * b
+    b_high = t - (t - b)
+    b_low = b - b_high
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+@njit
+def _add_one(limbs: Any, low: Any, cell: Any, value: Any, sign: Any) -> Any:
+    """Add ``sign * value`` to one cell; False if the value is not finite."""
+    bits = np.float64(value).view(np.int64)
+    exponent = (bits >> 52) & 0x7FF
+    if exponent == 0x7FF:
+        return False
+    mantissa = bits & 0xFFFFFFFFFFFFF
+    if exponent > 0:
+        mantissa |= 0x10000000000000
+        exponent -= 1
+    if bits < 0:
+        mantissa = -mantissa
+    if sign < 0:
+        mantissa = -mantissa
+    place = exponent + 14  # 2^-1074 in units of 2^-ORIGIN
+    limb = (place >> 5) - low
+    shift = place & 31
+    # arithmetic shifts round down, so the lower parts are never negative
+    upper = mantissa >> (32 - shift)
+    limbs[limb, cell] += (mantissa - (upper << (32 - shift))) << shift
+    limbs[limb + 1, cell] += upper & 0xFFFFFFFF
+    limbs[limb + 2, cell] += upper >> 32
+    return True
+
+
+@njit
+def _add(limbs: Any, low: Any, values: Any, weight: Any, cells: Any, sign: Any) -> Any:
+    """Add (n,) values times weights to their cells; returns how many were not finite."""
+    skipped = 0
+    for i in range(values.shape[0]):
+        cell = cells[i] if cells.shape[0] > 0 else 0
+        if cell < 0:
+            continue
+        value = values[i]
+        if weight.shape[0] > 0:
+            if weight[i] == 0.0:
+                continue
+            product = value * weight[i]
+            rest = two_product_error(value, weight[i], product)
+            if rest != 0.0:
+                _add_one(limbs, low, cell, rest, sign)
+            value = product
+        if value != 0.0 and not _add_one(limbs, low, cell, value, sign):
+            skipped += 1
+    return skipped
+
+
+@njit
+def _exponents(values: Any) -> Any:
+    """Lowest and highest biased exponent of the finite values that are not zero."""
+    lowest, highest = 0x7FF, 0
+    for i in range(values.shape[0]):
+        bits = np.float64(values[i]).view(np.int64)
+        exponent = (bits >> 52) & 0x7FF
+        if bits & 0x7FFFFFFFFFFFFFFF != 0 and exponent != 0x7FF:
+            lowest = min(lowest, exponent)
+            highest = max(highest, exponent)
+    return lowest, highest
+
+
+_NO_WEIGHT = readonly(np.empty(0))
+_NO_CELLS = readonly(np.empty(0, np.int64))
+
+
+class ExactSums:
+    """Exact sums of float64 values in ``n_cells`` cells.
+
+    The limbs in use are a window that grows with the exponents that occur. An addition puts less
+    than 2^32 into a limb, carries are taken before 2^29 additions have gathered, so a limb stays
+    below 2^62; the window ends two limbs above the largest value, so its top limb counts units of
+    more than 2^32 times the largest value and cannot overflow before 2^94 additions.
+    """
+
+    __slots__ = ("_limbs", "_low", "_pending", "n_cells", "n_not_finite")
+
+    def __init__(self, n_cells: int = 1) -> None:
+        self.n_cells = n_cells
+        self.n_not_finite = 0
+        """Values that were infinite or NaN, removed ones subtracted."""
+        self._low = ORIGIN // LIMB
+        self._limbs: NDArray[np.int64] = np.zeros((0, n_cells), np.int64)
+        self._pending = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the limbs."""
+        return self._limbs.nbytes
+
+    def add(
+        self,
+        values: NDArray[np.float64],
+        weight: NDArray[np.float64] | None = None,
+        cells: NDArray[np.integer[Any]] | None = None,
+    ) -> None:
+        """Add ``weight * values`` exactly.
+
+        Parameters
+        ----------
+        values : (n,) float64
+        weight : (n,) float64, optional
+            The product with the value is exact as well; rows that weigh 0 are absent.
+        cells : (n,) integers, optional
+            Cell of each value, cell 0 by default; rows with a negative cell are left out.
+        """
+        self._change(values, weight, cells, 1)
+
+    def remove(
+        self,
+        values: NDArray[np.float64],
+        weight: NDArray[np.float64] | None = None,
+        cells: NDArray[np.integer[Any]] | None = None,
+    ) -> None:
+        """Undo an :meth:`add` of the same arguments."""
+        self._change(values, weight, cells, -1)
+
+    def add_units(self, limb: int, counts: NDArray[np.int64]) -> None:
+        """Add ``counts[cell]`` units of 2^(LIMB * limb - ORIGIN) to every cell."""
+        self._cover(limb, limb + 3)
+        self._book(1)
+        upper = counts >> LIMB
+        at = limb - self._low
+        self._limbs[at] += counts & _MASK
+        self._limbs[at + 1] += upper & _MASK
+        self._limbs[at + 2] += upper >> LIMB
+
+    def merge(self, other: ExactSums) -> ExactSums:
+        """Add another accumulator's sums into this one, which is returned."""
+        self.n_not_finite += other.n_not_finite
+        if len(other._limbs):
+            self._cover(other._low, other._low + len(other._limbs))
+            self._carry()
+            other._carry()
+            at = other._low - self._low
+            self._limbs[at : at + len(other._limbs)] += other._limbs
+        return self
+
+    def integers(self) -> tuple[list[int], int]:
+        """The sums as ``integers * 2**exponent``, exactly."""
+        self._carry()
+        totals = [0] * self.n_cells
+        for limb in self._limbs[::-1]:
+            totals = [(t << LIMB) + v for t, v in zip(totals, limb.tolist(), strict=True)]
+        return totals, LIMB * self._low - ORIGIN
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """(n_cells,) sums, each rounded once; NaN if a value was not finite."""
+        if self.n_not_finite:
+            return np.full(self.n_cells, np.nan)
+        totals, exponent = self.integers()
+        return np.array([_scaled(t, exponent) for t in totals], np.float64)
+
+    @property
+    def value(self) -> float:
+        """The sum over all cells, rounded once; NaN if a value was not finite."""
+        if self.n_not_finite:
+            return float("nan")
+        totals, exponent = self.integers()
+        return _scaled(sum(totals), exponent)
+
+    def _change(self, values: Any, weight: Any, cells: Any, sign: int) -> None:
+        lowest, highest = _exponents(readonly(values))
+        if lowest <= highest:
+            lowest, highest = max(lowest, 1) - 1, max(highest, 1) - 1
+            if weight is not None:
+                least, most = _exponents(readonly(weight))
+                # a product's lowest bit is the product of the lowest bits (bias 1023, 52 bits)
+                lowest = max(lowest + min(least, most) - 1023 - 53, 0)
+                highest = min(highest + most - 1022, 2046)
+            self._cover((lowest + 14) >> 5, ((max(highest, 0) + 14) >> 5) + 4)
+        elif not len(self._limbs):
+            self._cover(self._low, self._low + 3)
+        self._book(len(values))
+        self.n_not_finite += sign * _add(
+            self._limbs,
+            self._low,
+            readonly(values),
+            _NO_WEIGHT if weight is None else readonly(weight),
+            _NO_CELLS if cells is None else readonly(cells),
+            sign,
+        )
+
+    def _cover(self, low: int, high: int) -> None:
+        """Let the window hold the limbs ``low <= l < high``."""
+        if not len(self._limbs):
+            self._low, self._limbs = low, np.zeros((high - low, self.n_cells), np.int64)
+            return
+        below, above = max(self._low - low, 0), max(high - self._low - len(self._limbs), 0)
+        if below or above:
+            self._carry()
+            if above and len(self._limbs):
+                # the old top limb carried the sign: hand it on
+                self._limbs = np.pad(self._limbs, ((below, above), (0, 0)))
+                self._low -= below
+                self._pending = 1
+                self._carry()
+            else:
+                self._limbs = np.pad(self._limbs, ((below, above), (0, 0)))
+                self._low -= below
+
+    def _book(self, n: int) -> None:
+        if self._pending + 2 * n > _MAX_PENDING:
+            self._carry()
+        self._pending += 2 * n
+
+    def _carry(self) -> None:
+        """Bring every limb but the top one into [0, 2^32)."""
+        if self._pending:
+            for lower, upper in zip(self._limbs[:-1], self._limbs[1:], strict=True):
+                upper += lower >> LIMB
+                lower &= _MASK
+            self._pending = 0
+
+    def __getstate__(self) -> tuple[int, int, int, NDArray[np.int64]]:
+        self._carry()
+        return self.n_cells, self.n_not_finite, self._low, self._limbs
+
+    def __setstate__(self, state: tuple[int, int, int, NDArray[np.int64]]) -> None:
+        self.n_cells, self.n_not_finite, self._low, self._limbs = state
+        self._pending = 0
+
+
+def _scaled(number: int, exponent: int) -> float:
+    """``number * 2**exponent`` rounded once."""
+    try:
+        return number / (1 << -exponent) if exponent < 0 else float(number << exponent)
+    except OverflowError:
+        return float("inf") if number > 0 else float("-inf")
