@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,9 @@ def content_of(rows: Rows) -> dict[str, Any]:
     for i, (begin, end) in _samples_by_chunk(rows):
         start = int(rows.chunk_table[i])
         x = rows.read(i)[begin - start : end - start]
-        digest.update(np.ascontiguousarray(x.astype(x.dtype.newbyteorder("<"), copy=False)))
+        digest.update(x.astype(x.dtype.newbyteorder("<"), copy=False).tobytes())
         if weight_digest is not None and rows.weight is not None:
-            weight = np.ascontiguousarray(rows.weight.read(begin, end), "<f8")
-            weight_digest.update(weight)
+            weight_digest.update(rows.weight.read(begin, end).astype("<f8").tobytes())
     return {
         "shape": list(rows.shape),
         "dtype": rows.dtype.name,
@@ -69,7 +69,7 @@ def rows_per_chunk(chunk_table: NDArray[np.int64]) -> list[list[int]]:
     lengths = np.diff(chunk_table)
     edges = np.flatnonzero(np.diff(lengths)) + 1
     bounds = [0, *edges.tolist(), len(lengths)]
-    return [[int(lengths[a]), b - a] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [[int(lengths[a]), b - a] for a, b in itertools.pairwise(bounds)]
 
 
 def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:

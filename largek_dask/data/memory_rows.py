@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from largek_dask.data.rows import (
 )
 from largek_dask.errors import DataError
 
-__all__ = ["ArrayColumn", "ArrayRows", "FrameRows", "NpyRows", "SlicedRows", "SparseRows"]
+__all__ = ["ArrayColumn", "ArrayRows", "FrameRows", "SlicedRows", "SparseRows"]
 
 MIN_CHUNK_ROWS = 1_024
 
@@ -77,7 +76,9 @@ class SlicedRows(Rows):
         super().__init__(
             n_features=shape[1],
             dtype=stored,
-            chunk_table=memory_table(*shape, stored) if chunk_table is None else chunk_table,
+            chunk_table=memory_table(shape[0], shape[1], stored)
+            if chunk_table is None
+            else chunk_table,
             location=location,
             weight=weight,
         )
@@ -96,40 +97,6 @@ class ArrayRows(SlicedRows):
                 "and on_bad_rows='skip'."
             )
         super().__init__(np.asarray(array), weight=weight)
-
-
-class NpyRows(SlicedRows):
-    """Rows of a local ``.npy`` file, mapped into memory; pickles as its path."""
-
-    def __init__(
-        self,
-        path: str,
-        *,
-        chunk_table: NDArray[np.int64] | None = None,
-        weight: Column | None = None,
-    ) -> None:
-        path = os.path.abspath(path)
-        try:
-            source = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            # numpy says so in words that tell a user to allow pickles: never do
-            if "allow_pickle" in str(error) or "Python objects" in str(error):
-                reason = "it holds Python objects, not numbers; save x.astype(float) instead"
-            else:
-                reason = f"it is truncated or not a .npy file ({error})"
-            raise DataError(f"{path} cannot be read: {reason}.") from error
-        super().__init__(source, location=path, chunk_table=chunk_table, weight=weight)
-
-    def _stamps(self) -> list[str]:
-        status = os.stat(str(self.location))
-        return [f"{status.st_size}-{status.st_mtime_ns}"] * self.n_chunks
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen_npy, (self.location, np.array(self.chunk_table), self.weight)
-
-
-def _reopen_npy(path: str, chunk_table: NDArray[np.int64], weight: Column | None) -> NpyRows:
-    return NpyRows(path, chunk_table=chunk_table, weight=weight)
 
 
 class SparseRows(SlicedRows):

@@ -7,9 +7,9 @@ that nothing ever holds more than a few chunks.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from largek_dask.data.fingerprint import content_of, rows_per_chunk
 from largek_dask.errors import DataError
 
-__all__ = ["Column", "Rows", "native_dtype", "regular_table", "table_from_lengths"]
+__all__ = [
+    "MAX_CHUNK_ROWS",
+    "Column",
+    "Rows",
+    "check_table_shape",
+    "native_dtype",
+    "regular_table",
+    "table_from_lengths",
+]
 
 MAX_CHUNK_ROWS = 65_536
 """No reading chunk is made larger than this by grouping or cutting."""
@@ -66,7 +74,7 @@ class Rows(ABC):
         location: str | None = None,
         weight: Column | None = None,
     ) -> None:
-        self.dtype = native_dtype(dtype, str(self.describe_source(location)))
+        self.dtype = native_dtype(dtype, self.describe_source(location))
         """Type of what ``read`` returns: the stored one in native byte order (bool as uint8)."""
         self.chunk_table = np.ascontiguousarray(chunk_table, np.int64)
         self.chunk_table.flags.writeable = False
@@ -74,18 +82,36 @@ class Rows(ABC):
         self.n_features = int(n_features)
         self.location = location
         """URL or absolute path; None for rows that live in this process only."""
-        self.weight = weight
+        self.weight: Column | None = None
         self._fingerprint: dict[str, Any] | None = None
         where = self.describe_source(location)
         if self.n_rows == 0:
             raise DataError(f"{where} has no rows (shape {self.shape}); clustering needs one.")
         if self.n_features == 0:
             raise DataError(f"{where} has no columns (shape {self.shape}).")
+        self._set_weight(weight)
+
+    def _set_weight(self, weight: Column | None) -> None:
         if weight is not None and weight.n_rows != self.n_rows:
+            where = self.describe_source(self.location)
             raise DataError(
                 f"sample_weight has {weight.n_rows} values, but {where} has {self.n_rows} rows; "
                 "give one weight per row."
             )
+        self.weight = weight
+
+    def with_weight(self, weight: Column | None) -> Self:
+        """The same rows with these weights (None: every row weighs 1).
+
+        Raises
+        ------
+        DataError
+            The number of weights is not the number of rows.
+        """
+        other = copy.copy(self)
+        other._fingerprint = None
+        other._set_weight(weight)
+        return other
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -209,13 +235,13 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
     DataError
         The type is not one of real numbers; the message says what to do.
     """
-    if isinstance(dtype, Mapping) or getattr(dtype, "names", None):
-        raise DataError(f"{what} has named fields ({dtype}); give a plain (rows, columns) array.")
     dtype = np.dtype(dtype)
+    if dtype.names:
+        raise DataError(f"{what} has named fields ({dtype}); give a plain (rows, columns) array.")
     if dtype.kind == "b":
         return np.dtype(np.uint8)
     if dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8):
-        return dtype.newbyteorder("=")
+        return np.dtype(dtype.newbyteorder("="))
     if dtype.kind == "f":
         return np.dtype(np.float64)
     advice = {

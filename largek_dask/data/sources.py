@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import zarr
 
-from largek_dask.data.memory_rows import ArrayColumn, ArrayRows
+from largek_dask.data.csr_rows import CSRRows, is_sparse_group
+from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, FrameRows, SlicedRows, SparseRows
+from largek_dask.data.numpy_files import NpyRows, open_npy_column, open_npz
 from largek_dask.data.rows import Column, Rows
-from largek_dask.data.stores import normalize, open_node
-from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows, open_zarr_array
+from largek_dask.data.stores import location_of, normalize, open_node
+from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
+from largek_dask.errors import DataError, ParameterError
 
 __all__ = ["open_rows"]
+
+TABLE_FILES = (".csv", ".tsv", ".parquet", ".pq", ".h5", ".hdf5", ".h5ad")
 
 
 def open_rows(
@@ -24,24 +29,189 @@ def open_rows(
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Rows:
-    """A table of rows from whatever there is."""
-    weight = open_weight(sample_weight, storage_options)
-    if isinstance(source, Rows):
-        return source
+    """Open anything that holds a table of numbers, without reading it.
+
+    Parameters
+    ----------
+    source : object
+        URL or path of a Zarr array or group (v2 or v3; also a CSR group or a whole store as
+        AnnData writes them), of a ``.npy`` or ``.npz`` file; a numpy array, list of lists, scipy
+        sparse matrix, zarr.Array or Group, dask.array, xarray.DataArray, pandas or dask
+        DataFrame; :class:`Rows` pass through.
+    sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
+        One weight per row.
+    component : str, optional
+        The array inside a Zarr group, ``.npz`` file or xarray.Dataset.
+    storage_options : mapping, optional
+        Passed to fsspec with every URL.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    DataError
+        Not a table of numbers, not there, or damaged; the message says which and what to do.
+    IncompleteStoreError
+        A store whose writing did not end.
+    MissingDependencyError
+        The driver of a URL is not installed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = open_rows(np.zeros((5, 3), np.float32))
+    >>> rows.shape, rows.n_chunks
+    ((5, 3), 1)
+    """
+    weight = _open_weight(sample_weight, storage_options)
     if isinstance(source, (str, os.PathLike)):
-        url = normalize(source)
-        node = open_node(url, component, storage_options)
-        return open_zarr_array(node, weight=weight, location=(url, component, storage_options))
+        return _open_url(normalize(source), component, storage_options, weight)
+    if _is_xarray(source, "Dataset"):
+        if component is None:
+            names = ", ".join(map(str, source.data_vars))
+            raise DataError(
+                f"an xarray.Dataset holds several arrays; pass component= one of {names}."
+            )
+        source = source[component]
+    elif isinstance(source, zarr.Group):
+        source, component = _find_in_group(source, component, str(source.store_path))
+        if isinstance(source, zarr.Group):
+            return CSRRows(source, **_address(source), weight=weight)
+    elif component is not None:
+        raise ParameterError(
+            f"component={component!r} names an array inside a store, "
+            f"but the source is a {type(source).__name__}."
+        )
+    if isinstance(source, Rows):
+        return source if weight is None else source.with_weight(weight)
     if isinstance(source, zarr.Array):
-        return open_zarr_array(source, weight=weight)
-    return ArrayRows(np.asarray(source), weight=weight)
+        return ZarrRows(source, **_address(source), weight=weight)
+    return _open_object(source, weight)
 
 
-def open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) -> Column | None:
-    """Row weights from an array-like or a URL."""
+def _open_object(source: Any, weight: Column | None) -> Rows:
+    """Rows of something in memory, or of a lazy collection."""
+    if _is_xarray(source, "DataArray"):
+        if source.chunks is None:
+            from largek_dask.data.lazy_rows import XarrayRows
+
+            return XarrayRows(source, weight=weight)
+        source = source.data
+    if _is_of(source, "dask.array", "Array"):
+        from largek_dask.data.lazy_rows import dask_array_rows
+
+        return dask_array_rows(source, weight=weight)
+    if _is_of(source, "dask.dataframe", "DataFrame"):
+        from largek_dask.data.lazy_rows import dask_frame_rows
+
+        return dask_frame_rows(source, weight=weight)
+    if _is_of(source, "h5py", "Dataset"):
+        return SlicedRows(source, weight=weight)
+    if _is_of(source, "pandas", "DataFrame"):
+        return FrameRows(source, weight=weight)
+    if hasattr(source, "tocsr"):
+        return SparseRows(source, weight=weight)
+    try:
+        array = source if isinstance(source, np.ma.MaskedArray) else np.asarray(source)
+    except ValueError as error:
+        # rows of different lengths
+        raise DataError(f"the data are not a table of numbers: {error}") from error
+    if array.ndim == 0 and array.dtype.kind == "O":
+        raise DataError(
+            f"cannot open a {type(source).__name__} as rows; give an array, a DataFrame, "
+            "or the URL of a Zarr store."
+        )
+    return ArrayRows(array, weight=weight)
+
+
+def _open_url(
+    url: str,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+    weight: Column | None,
+) -> Rows:
+    suffix = os.path.splitext(url)[1].lower()
+    if suffix == ".npy":
+        return NpyRows(url, storage_options=storage_options, weight=weight)
+    if suffix == ".npz":
+        return open_npz(url, component, storage_options, weight)
+    if suffix in TABLE_FILES:
+        raise DataError(
+            f"{url} cannot be read by rows as it is; write it to a Zarr store first: "
+            f"largek ingest {url} OUT.zarr (or largek_dask.ingest)."
+        )
+    node = open_node(url, component, storage_options)
+    if isinstance(node, zarr.Group):
+        node, component = _find_in_group(node, None, url, component)
+    address = {"location": url, "component": component, "storage_options": storage_options}
+    kind = CSRRows if isinstance(node, zarr.Group) else ZarrRows
+    return kind(node, weight=weight, **address)
+
+
+def _find_in_group(
+    group: zarr.Group, component: str | None, where: str, path: str | None = None
+) -> tuple[zarr.Group | zarr.Array[Any], str | None]:
+    """The table inside a group: the group itself if it is a sparse matrix, ``X``, or the only one.
+
+    ``path`` is where ``group`` is in its store; the path of what was found is returned too.
+    """
+    if component is not None:
+        if component not in group:
+            raise DataError(f"{where} has no array or group named {component!r}.")
+        node = group[component]
+        path = f"{path}/{component}" if path else component
+        if not isinstance(node, zarr.Group):
+            return node, path
+        group = node
+    if is_sparse_group(group):
+        return group, path
+    if "X" in group:
+        return _find_in_group(group, "X", where, path)
+    tables = [name for name, array in group.arrays() if array.ndim == 2]
+    if len(tables) == 1:
+        return _find_in_group(group, tables[0], where, path)
+    names = ", ".join(sorted(name for name, _ in group.members())) or "nothing"
+    raise DataError(
+        f"{where} is a Zarr group without one obvious table (it holds {names}); "
+        "pass component= the path of the array inside it."
+    )
+
+
+def _address(node: Any) -> dict[str, Any]:
+    """Keyword arguments that tell rows where their open zarr node is."""
+    found = location_of(node)
+    if found is None:
+        return {}
+    return dict(zip(("location", "component", "storage_options"), found, strict=True))
+
+
+def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) -> Column | None:
+    """Row weights from an array-like, a dask collection or a URL."""
     if sample_weight is None:
         return None
     if isinstance(sample_weight, (str, os.PathLike)):
         url = normalize(sample_weight)
+        if url.lower().endswith(".npy"):
+            return open_npy_column(url, storage_options)
         return ZarrColumn(open_node(url, None, storage_options), url)
+    if isinstance(sample_weight, zarr.Array):
+        return ZarrColumn(sample_weight, "(zarr.Array)")
+    if _is_of(sample_weight, "dask", "Array") or _is_of(sample_weight, "dask", "Series"):
+        from largek_dask.data.lazy_rows import dask_column
+
+        return dask_column(sample_weight)
     return ArrayColumn(sample_weight)
+
+
+def _is_of(source: Any, module: str, name: str) -> bool:
+    """Whether an object is of a class of an optional library, without importing it."""
+    return any(
+        base.__name__ == name and base.__module__.split(".")[0] == module.split(".")[0]
+        for base in type(source).__mro__
+    )
+
+
+def _is_xarray(source: Any, name: str) -> bool:
+    return _is_of(source, "xarray", name)

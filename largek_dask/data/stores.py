@@ -18,6 +18,7 @@ __all__ = [
     "check_complete",
     "filesystem",
     "is_local",
+    "list_stamps",
     "location_of",
     "normalize",
     "open_node",
@@ -35,8 +36,8 @@ def normalize(url: str | os.PathLike[str]) -> str:
     text = os.fspath(url)
     protocol, path = split_protocol(text)
     if protocol in (None, "file", "local"):
-        return os.path.abspath(os.path.expanduser(path))
-    return text.rstrip("/") if not text.endswith("://") else text
+        return os.path.abspath(os.path.expanduser(str(path)))
+    return text if text.endswith("://") else text.rstrip("/")
 
 
 def is_local(location: str) -> bool:
@@ -56,7 +57,7 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
     """
     protocol = split_protocol(url)[0] or "file"
     try:
-        return fsspec.url_to_fs(url, **dict(storage_options or {}))
+        fs, path = fsspec.url_to_fs(url, **dict(storage_options or {}))
     except ImportError as error:
         if protocol in _EXTRAS:
             advice = f"pip install 'largek_dask[{_EXTRAS[protocol]}]'"
@@ -69,14 +70,13 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
         ) from error
     except (TypeError, ValueError) as error:
         raise DataError(f"{url} cannot be opened: {error}") from error
+    return fs, str(path)
 
 
 def open_node(
     url: str,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    *,
-    mode: str = "r",
 ) -> Any:
     """The ``zarr.Array`` or ``zarr.Group`` at a URL or path.
 
@@ -98,7 +98,7 @@ def open_node(
         filesystem(url, storage_options)
         options = dict(storage_options or {})
     try:
-        return zarr.open(url, path=component, mode=mode, storage_options=options)
+        return zarr.open(url, path=component, mode="r", storage_options=options)
     except FileNotFoundError as error:
         if is_local(url) and not component:
             what = f"{url} is a folder, but holds no Zarr array or group"
@@ -142,3 +142,26 @@ def check_complete(node: Any, where: str) -> dict[str, Any]:
             "Write it again (largek ingest --force) or remove it."
         )
     return notes
+
+
+def list_stamps(
+    location: str, component: str | None, storage_options: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """Size and modification time (or ETag) of everything stored under a node, by its key."""
+    stamps = {}
+    if is_local(location):
+        root = os.path.join(location, component or "")
+        for folder, _, names in os.walk(root):
+            for name in names:
+                path = os.path.join(folder, name)
+                status = os.stat(path)
+                key = os.path.relpath(path, root).replace(os.sep, "/")
+                stamps[key] = f"{status.st_size}-{status.st_mtime_ns}"
+        return stamps
+    fs, path = filesystem(location, storage_options)
+    root = f"{path}/{component}" if component else path
+    for name, entry in fs.find(root, detail=True).items():
+        fields = (entry.get(k) for k in ("ETag", "etag", "LastModified", "mtime", "created"))
+        version = next((str(f) for f in fields if f is not None), "")
+        stamps[name.removeprefix(root).lstrip("/")] = f"{entry['size']}-{version}"
+    return stamps

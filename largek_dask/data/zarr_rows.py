@@ -9,7 +9,6 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.core.sync import sync
@@ -24,7 +23,7 @@ from largek_dask.data.rows import (
     native_dtype,
     regular_table,
 )
-from largek_dask.data.stores import check_complete, filesystem, is_local, location_of, open_node
+from largek_dask.data.stores import check_complete, list_stamps, location_of, open_node
 from largek_dask.errors import DataError
 
 __all__ = ["ZarrColumn", "ZarrRows", "group_chunks"]
@@ -237,37 +236,14 @@ class ZarrRows(Rows):
         size, width = self._array.shards or self._array.chunks
         n_columns = -(-self.n_features // width)
         encode = self._array.metadata.encode_chunk_key
-        if is_local(self.location):
-            root = os.path.join(self.location, self.component or "")
-
-            def stamp(key: str) -> str:
-                try:
-                    status = os.stat(os.path.join(root, key))
-                except FileNotFoundError:
-                    return "-"
-                return f"{status.st_size}-{status.st_mtime_ns}"
-        else:
-            fs, path = filesystem(self.location, self.storage_options)
-            root = f"{path}/{self.component}" if self.component else path
-            listed = fs.find(root, detail=True)
-
-            def stamp(key: str) -> str:
-                entry = listed.get(f"{root}/{key}")
-                if entry is None:
-                    return "-"
-                version = next(
-                    (entry[k] for k in ("ETag", "etag", "LastModified", "created") if k in entry),
-                    "",
-                )
-                return f"{entry['size']}-{version}"
-
+        listed = list_stamps(self.location, self.component, self.storage_options)
         stamps = []
         for i in range(self.n_chunks):
             start, stop = self.chunk_rows(i)
             digest = hashlib.sha256()
             for row in range(start // size, (stop - 1) // size + 1):
                 for column in range(n_columns):
-                    digest.update(stamp(encode((row, column))).encode())
+                    digest.update(listed.get(encode((row, column)), "-").encode())
             stamps.append(digest.hexdigest()[:12])
         return stamps
 
@@ -334,8 +310,3 @@ def open_zarr_array(array: Any, *, weight: Column | None = None, location: Any =
     return ZarrRows(
         array, location=url, component=component, storage_options=options, weight=weight
     )
-
-
-def zarr_kind(node: Any) -> str:
-    """``array`` or ``group``."""
-    return "array" if isinstance(node, zarr.Array) else "group"

@@ -1,0 +1,164 @@
+"""Rows of a CSR matrix in a Zarr group, in the layout that AnnData writes.
+
+The group holds ``data``, ``indices`` and ``indptr`` and the attribute ``shape`` (older files:
+``h5sparse_shape``). Rows are made dense one chunk at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask import config
+from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, Rows, native_dtype, regular_table
+from largek_dask.data.stores import list_stamps, open_node
+from largek_dask.errors import DataError
+
+__all__ = ["CSRRows", "is_sparse_group"]
+
+MIN_CHUNK_ROWS = 256
+
+
+def is_sparse_group(group: Any) -> bool:
+    """Whether a Zarr group is a sparse matrix."""
+    return all(name in group for name in ("data", "indices", "indptr"))
+
+
+class CSRRows(Rows):
+    """Rows of a CSR group.
+
+    Parameters
+    ----------
+    group : zarr.Group
+        Open group with ``data``, ``indices``, ``indptr``.
+    location, component, storage_options
+        Where it is, as in :class:`~largek_dask.data.zarr_rows.ZarrRows`.
+    weight : Column, optional
+        Row weights.
+    chunk_rows : int, optional
+        Rows of a reading chunk; None: ``largek.data.read-chunk-bytes`` of dense rows, at least
+        256 of them.
+
+    Raises
+    ------
+    DataError
+        CSC layout, or arrays that do not fit each other.
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        *,
+        location: str | None = None,
+        component: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        weight: Column | None = None,
+        chunk_rows: int | None = None,
+    ) -> None:
+        self.component = component
+        self.storage_options = dict(storage_options) if storage_options else None
+        what = self.describe_source(location)
+        attributes = group.attrs
+        kind = str(attributes.get("encoding-type", attributes.get("h5sparse_format", "csr")))
+        if "csc" in kind:
+            raise DataError(
+                f"{what} is stored by columns (CSC) and cannot be read row by row; "
+                "write it as CSR, e.g. adata.X = adata.X.tocsr()."
+            )
+        shape = attributes.get("shape", attributes.get("h5sparse_shape"))
+        if not isinstance(shape, (list, tuple)) or len(shape) != 2:
+            raise DataError(
+                f"{what} is a CSR group without the attribute 'shape' = [rows, columns]."
+            )
+        self._group = group
+        self._data, self._indices, self._indptr = (
+            group[name] for name in ("data", "indices", "indptr")
+        )
+        n_rows, n_features = int(shape[0]), int(shape[1])
+        if self._indptr.shape != (n_rows + 1,) or self._data.shape != self._indices.shape:
+            raise DataError(
+                f"{what} is not a CSR matrix of shape {tuple(shape)}: indptr has "
+                f"{self._indptr.shape[0]} values, data {self._data.shape[0]}, "
+                f"indices {self._indices.shape[0]}."
+            )
+        dtype = native_dtype(self._data.dtype, what)
+        if chunk_rows is None:
+            budget = int(config.get("data.read-chunk-bytes"))
+            wanted = budget // max(1, n_features * dtype.itemsize)
+            chunk_rows = min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)
+        self._chunk_rows = chunk_rows
+        super().__init__(
+            n_features=n_features,
+            dtype=dtype,
+            chunk_table=regular_table(n_rows, chunk_rows),
+            location=location,
+            weight=weight,
+        )
+
+    def describe_source(self, location: str | None) -> str:
+        """URL and component, for messages."""
+        where = "the CSR group" if location is None else location
+        return f"{where}/{self.component}" if self.component else where
+
+    def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
+        from scipy.sparse import csr_matrix
+
+        try:
+            indptr = np.asarray(self._indptr[start : stop + 1]).astype(np.int64)
+            begin, end = int(indptr[0]), int(indptr[-1])
+            if begin < 0 or end > self._data.shape[0] or (np.diff(indptr) < 0).any():
+                raise ValueError("indptr does not rise from row to row")
+            indices = np.asarray(self._indices[begin:end])
+            # scipy does not look before it writes there
+            if len(indices) and not 0 <= indices.min() <= indices.max() < self.n_features:
+                raise ValueError(f"a column index lies outside 0 to {self.n_features - 1}")
+            # scipy knows no float16
+            kind = np.float32 if self.dtype == np.float16 else self.dtype
+            data = np.asarray(self._data[begin:end]).astype(kind, copy=False)
+            shape = (stop - start, self.n_features)
+            return np.asarray(csr_matrix((data, indices, indptr - begin), shape=shape).toarray())
+        except MemoryError:
+            raise
+        except Exception as error:
+            # every codec and driver raises errors of its own kinds
+            raise DataError(f"{self.name_chunk(i)} cannot be read: {error}") from error
+
+    def _stamps(self) -> list[str] | None:
+        if self.location is None:
+            return None
+        # which stored chunks a range of rows touches is known only after reading indptr,
+        # so every chunk carries the stamp of the whole group
+        listed = list_stamps(self.location, self.component, self.storage_options)
+        text = "\n".join(f"{key} {stamp}" for key, stamp in sorted(listed.items()))
+        return [hashlib.sha256(text.encode()).hexdigest()[:12]] * self.n_chunks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.location is None:
+            return _from_group, (self._group, self.weight, self._chunk_rows)
+        address = (self.location, self.component, self.storage_options)
+        return _reopen, (*address, self.weight, self._chunk_rows)
+
+
+def _from_group(group: Any, weight: Column | None, chunk_rows: int) -> CSRRows:
+    return CSRRows(group, weight=weight, chunk_rows=chunk_rows)
+
+
+def _reopen(
+    location: str,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+    weight: Column | None,
+    chunk_rows: int,
+) -> CSRRows:
+    return CSRRows(
+        open_node(location, component, storage_options),
+        location=location,
+        component=component,
+        storage_options=storage_options,
+        weight=weight,
+        chunk_rows=chunk_rows,
+    )

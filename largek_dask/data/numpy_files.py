@@ -1,0 +1,195 @@
+"""Rows of ``.npy`` and ``.npz`` files, local (mapped into memory) or anywhere fsspec reaches."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SlicedRows, SparseRows
+from largek_dask.data.rows import Column, Rows
+from largek_dask.data.stores import filesystem, is_local
+from largek_dask.errors import DataError
+
+__all__ = ["NpyRows", "open_npy_column", "open_npz"]
+
+
+class NpyRows(SlicedRows):
+    """Rows of a ``.npy`` file; pickles as its address.
+
+    A local file is mapped into memory; of a remote one, every chunk is one request for a range
+    of bytes. (A remote file in Fortran order has no rows to ask for: it is loaded once.)
+    """
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        chunk_table: NDArray[np.int64] | None = None,
+        weight: Column | None = None,
+    ) -> None:
+        self.storage_options = dict(storage_options) if storage_options else None
+        super().__init__(
+            _open_array(location, self.storage_options),
+            location=location,
+            chunk_table=chunk_table,
+            weight=weight,
+        )
+
+    def _stamps(self) -> list[str]:
+        location = str(self.location)
+        if is_local(location):
+            status = os.stat(location)
+            stamp = f"{status.st_size}-{status.st_mtime_ns}"
+        else:
+            fs, path = filesystem(location, self.storage_options)
+            stamp = str(fs.ukey(path))
+        return [stamp] * self.n_chunks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (
+            self.location,
+            self.storage_options,
+            np.array(self.chunk_table),
+            self.weight,
+        )
+
+
+def _reopen(
+    location: str,
+    storage_options: Mapping[str, Any] | None,
+    chunk_table: NDArray[np.int64],
+    weight: Column | None,
+) -> NpyRows:
+    return NpyRows(
+        location, storage_options=storage_options, chunk_table=chunk_table, weight=weight
+    )
+
+
+def _open_array(location: str, storage_options: Mapping[str, Any] | None) -> Any:
+    """Something with shape, dtype and row slices."""
+    try:
+        if is_local(location):
+            return np.load(location, mmap_mode="r", allow_pickle=False)
+        return _open_remote(location, storage_options)
+    except FileNotFoundError as error:
+        raise DataError(f"{location} does not exist.") from error
+    except (ValueError, EOFError) as error:
+        # numpy would have the user allow pickles: never
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
+            reason = "it holds Python objects, not numbers; save x.astype(float) instead"
+        else:
+            reason = f"it is truncated or not a .npy file ({error})"
+        raise DataError(f"{location} cannot be read: {reason}.") from error
+    except OSError as error:
+        raise DataError(f"{location} cannot be opened: {error}") from error
+
+
+def _open_remote(location: str, storage_options: Mapping[str, Any] | None) -> Any:
+    fs, path = filesystem(location, storage_options)
+    with fs.open(path, "rb") as file:
+        version = np.lib.format.read_magic(file)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read_header is None:
+            raise ValueError(f"format version {version}")
+        shape, fortran, dtype = read_header(file)
+        if dtype.hasobject:
+            raise ValueError("Python objects in dtype")
+        if fortran or len(shape) != 2:
+            file.seek(0)
+            return np.load(file, allow_pickle=False)
+        return _RemoteSlices(fs, path, shape, dtype, file.tell())
+
+
+class _RemoteSlices:
+    """Rows of a remote ``.npy`` file in C order, by ranges of bytes."""
+
+    def __init__(
+        self, fs: Any, path: str, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self._fs = fs
+        self._path = path
+        self._offset = offset
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        row_bytes = self.shape[1] * self.dtype.itemsize
+        begin, end = (self._offset + row * row_bytes for row in (rows.start, rows.stop))
+        data = self._fs.cat_file(self._path, start=begin, end=end)
+        if len(data) != end - begin:
+            raise DataError(
+                f"rows {rows.start} to {rows.stop - 1} of {self._path} cannot be read: "
+                f"{len(data)} bytes are there instead of {end - begin}."
+            )
+        return np.frombuffer(data, self.dtype).reshape(-1, self.shape[1])
+
+
+def open_npz(
+    location: str,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+    weight: Column | None,
+) -> Rows:
+    """Rows of an array in a ``.npz`` file, or of a matrix that ``scipy.sparse.save_npz`` wrote.
+
+    It is loaded into memory: zipped arrays cannot be read by rows.
+    """
+    if not is_local(location):
+        fs, path = filesystem(location, storage_options)
+    try:
+        if is_local(location):
+            return _load_npz(location, location, component, weight)
+        with fs.open(path, "rb") as file:
+            return _load_npz(file, location, component, weight)
+    except FileNotFoundError as error:
+        raise DataError(f"{location} does not exist.") from error
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise DataError(f"{location} cannot be read: it is truncated or no .npz file.") from error
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{location} cannot be read: {error}") from error
+
+
+def _load_npz(file: Any, where: str, component: str | None, weight: Column | None) -> Rows:
+    with np.load(file, allow_pickle=False) as arrays:
+        names = list(arrays)
+        if component is None and {"data", "indices", "indptr", "format", "shape"} <= set(names):
+            return SparseRows(_sparse_of(arrays, where), weight=weight)
+        if component is None:
+            if len(names) != 1:
+                raise DataError(
+                    f"{where} holds several arrays; pass component= one of {', '.join(names)}."
+                )
+            component = names[0]
+        if component not in names:
+            raise DataError(f"{where} has no array {component!r}, only {', '.join(names)}.")
+        return ArrayRows(arrays[component], weight=weight)
+
+
+def _sparse_of(arrays: Any, where: str) -> Any:
+    from scipy.sparse import csc_matrix, csr_matrix
+
+    kind = arrays["format"].item()
+    kind = kind.decode() if isinstance(kind, bytes) else str(kind)
+    build = {"csr": csr_matrix, "csc": csc_matrix}.get(kind)
+    if build is None:
+        raise DataError(f"{where} is a sparse matrix in {kind} format; save it as CSR.")
+    parts = (arrays["data"], arrays["indices"], arrays["indptr"])
+    matrix = build(parts, shape=tuple(arrays["shape"]))
+    matrix.check_format(full_check=True)
+    return matrix
+
+
+def open_npy_column(location: str, storage_options: Mapping[str, Any] | None) -> Column:
+    """Row weights of a ``.npy`` file."""
+    return ArrayColumn(_open_array(location, storage_options))
