@@ -18,6 +18,7 @@ __all__ = [
     "LargekError",
     "MissingDependencyError",
     "ModelFormatError",
+    "NoModelError",
     "NotEnoughMemoryError",
     "OutputError",
     "ParameterError",
@@ -64,6 +65,10 @@ class CheckpointError(LargekError):
 
 class ModelFormatError(LargekError, ValueError):
     """A file is not a model of a format this version reads."""
+
+
+class NoModelError(LargekError, RuntimeError):
+    """The fit was stopped (time limit, cancel) before it had any centres."""
 
 
 class NotEnoughMemoryError(LargekError, MemoryError):

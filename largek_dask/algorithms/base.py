@@ -126,8 +126,10 @@ class Passes(Protocol):
     n_rows: int
     n_features: int
     n_chunks: int
-    statistics: Statistics
-    """Mean, extent, weight and fixed-point grid of the rows."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """Mean, extent, weight and fixed-point grid of the rows."""
 
     def reduce(
         self,

@@ -1,0 +1,312 @@
+"""Checkpoints of a fit, and what tells one job from another.
+
+A job's folder::
+
+    job.json                    what the job is: data, algorithm, parameters, seed, statistics
+    checkpoints/000012.zarr/    the arrays of the state after step 12
+    checkpoints/000012.json     written last: the rest of the state, the checksum of every array
+    starts/01/checkpoints/...   the same for every further start of ``n_init``
+
+A checkpoint counts once its JSON file is there, and that file appears whole or not at all. What
+it names is checked byte for byte on reading; a damaged checkpoint falls back to the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask import config
+from largek_dask.data.fingerprint import same_data
+from largek_dask.driver.encoding import decode, decode_inline, encode, encode_inline
+from largek_dask.driver.stopping import StepRecord
+from largek_dask.driver.storage import DamagedError, Folder, canonical_json, sha256_of
+from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning
+
+__all__ = ["Checkpoints", "Job", "Progress", "describe"]
+
+FORMAT = 1
+PUBLISHED = re.compile(r"(\d{6,12})\.json")
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(Generic[State]):
+    """A fit between two steps: all that a resume needs."""
+
+    state: State
+    n_iter: int
+    history: tuple[StepRecord, ...]
+    seconds: float
+    """Seconds used so far, earlier runs included."""
+
+
+class Checkpoints(Generic[State]):
+    """The checkpoints of one start of a fit.
+
+    Parameters
+    ----------
+    folder : Folder
+        Holds ``checkpoints/``.
+    expected : type
+        The algorithm's state class.
+    keep : int, optional
+        How many to keep; ``largek.checkpoints.keep`` by default.
+    seconds : float, optional
+        Least time between two of them; ``largek.checkpoints.seconds`` by default. When one is
+        written changes no result.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        expected: type[State],
+        *,
+        keep: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        self.folder = folder.sub("checkpoints")
+        self._expected = expected
+        self._keep = max(1, config.get("checkpoints.keep") if keep is None else keep)
+        self._every = config.get("checkpoints.seconds") if seconds is None else seconds
+        self._written_at = time.monotonic()
+        self._newest: int | None = None
+        self._damaged: set[int] = set()
+
+    def latest(self) -> Progress[State] | None:
+        """The newest checkpoint that is whole, None without one.
+
+        Warns
+        -----
+        RecoveryWarning
+            A newer one is damaged; names it and what it falls back to.
+        """
+        broken = []
+        for n in sorted(self._published(), reverse=True):
+            try:
+                progress = self._read(n)
+            except (DamagedError, OSError) as error:
+                self._damaged.add(n)
+                broken.append(f"{self.folder.url}/{n:06d} ({error})")
+                continue
+            if broken:
+                self._warn(broken, f"continuing from the one after step {n}")
+            self._newest = n
+            return progress
+        if broken:
+            self._warn(broken, "no other is whole, so the fit starts again")
+        return None
+
+    @staticmethod
+    def _warn(broken: list[str], then: str) -> None:
+        warnings.warn(
+            f"Damaged checkpoint: {'; '.join(broken)}; {then}.", RecoveryWarning, stacklevel=3
+        )
+
+    def _published(self) -> list[int]:
+        found = (PUBLISHED.fullmatch(name) for name in self.folder.names())
+        return [int(match[1]) for match in found if match]
+
+    def _read(self, n: int) -> Progress[State]:
+        name = f"{n:06d}"
+        try:
+            record = json.loads(self.folder.read(f"{name}.json"))
+            digest = record.pop("sha256")
+            intact = digest == hashlib.sha256(canonical_json(record)).hexdigest()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedError(f"{name}.json is not a record: {error!r}") from error
+        if not intact:
+            raise DamagedError(f"{name}.json has changed since it was written (sha256)")
+        if record["format"] > FORMAT:
+            raise CheckpointError(
+                f"{self.folder.url}/{name}.json has format {record['format']}, this version reads "
+                f"up to {FORMAT}: a newer largek_dask wrote it."
+            )
+        arrays = self.folder.read_arrays(f"{name}.zarr", record["arrays"])
+        state = decode(record["state"], arrays, self._expected)
+        return Progress(state, record["n_iter"], tuple(record["history"]), record["seconds"])
+
+    def due(self) -> bool:
+        """Whether it is time for the next one."""
+        return time.monotonic() - self._written_at >= self._every
+
+    def save(self, progress: Progress[State]) -> bool:
+        """Write a checkpoint unless the same one is there; False if it was.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        n, name = progress.n_iter, f"{progress.n_iter:06d}"
+        if self._newest == n:
+            return False
+        arrays: dict[str, NDArray[Any]] = {}
+        tree = encode(progress.state, arrays)
+        # A damaged checkpoint of this step must stop counting before its arrays are replaced.
+        self.folder.remove(f"{name}.json")
+        record = {
+            "format": FORMAT,
+            "n_iter": n,
+            "seconds": progress.seconds,
+            "state": tree,
+            "history": list(progress.history),
+            "arrays": self.folder.write_arrays(f"{name}.zarr", arrays),
+        }
+        record["sha256"] = hashlib.sha256(canonical_json(record)).hexdigest()
+        self.folder.publish(f"{name}.json", json.dumps(record, allow_nan=False).encode())
+        self._newest = n
+        self._damaged.discard(n)
+        self._prune(n)
+        self._written_at = time.monotonic()
+        return True
+
+    def _prune(self, newest: int) -> None:
+        """Remove what is too old or damaged, and arrays that were never published."""
+        whole = sorted(n for n in self._published() if n <= newest and n not in self._damaged)
+        kept = {f"{n:06d}{end}" for n in whole[-self._keep :] for end in (".json", ".zarr")}
+        # Records first: arrays without a record are nothing, a record without arrays is damage.
+        for name in sorted(set(self.folder.names()) - kept):
+            self.folder.remove(name)
+
+
+def describe(value: Any) -> Any:
+    """A parameter as JSON that tells it from another: arrays by shape, dtype and hash."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return {"shape": list(value.shape), "dtype": value.dtype.str, "sha256": sha256_of(value)}
+    if isinstance(value, (list, tuple)):
+        return [describe(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        name = type(value).__name__
+        return {"name": name, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
+    return repr(value)
+
+
+Statistics = TypeVar("Statistics")
+
+
+class Job:
+    """The identity of a fit in a folder: opened again only by the very same job.
+
+    Parameters
+    ----------
+    folder : Folder
+        The job's folder, new or of an earlier run.
+    identity : mapping
+        What has to be equal on a resume: algorithm, parameters, seed. Plain JSON.
+    data : mapping
+        ``Rows.fingerprint()``.
+    versions : mapping
+        Name and version of whatever might change bits.
+
+    Raises
+    ------
+    CheckpointError
+        The folder holds another job (says which field differs) or cannot be understood.
+    DataChangedError
+        The data differ from those the job was started with.
+
+    Warns
+    -----
+    RecoveryWarning
+        The job was started with other versions: bits may differ from those of a run without
+        a stop.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        identity: Mapping[str, Any],
+        data: Mapping[str, Any],
+        versions: Mapping[str, str],
+    ) -> None:
+        self.folder = folder
+        # As JSON would give it back, so that the two can be compared.
+        self._record: dict[str, Any] = json.loads(
+            canonical_json(
+                {"format": FORMAT, "job": identity, "data": data, "versions": dict(versions)}
+            )
+        )
+        self._before = self._read()
+        if self._before is not None:
+            self._compare(self._before)
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            record = json.loads(self.folder.read("job.json"))
+            if record["format"] > FORMAT:
+                raise CheckpointError(
+                    f"{self.folder.url} was written by a newer largek_dask (format "
+                    f"{record['format']}, this version reads up to {FORMAT})."
+                )
+            return {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
+        except FileNotFoundError:
+            if self.folder.sub("checkpoints").names():
+                raise CheckpointError(
+                    f"{self.folder.url} holds checkpoints but no job.json that says of what; "
+                    "give another folder."
+                ) from None
+            return None
+        except (ValueError, KeyError, TypeError, DamagedError) as error:
+            raise CheckpointError(
+                f"{self.folder.url}/job.json cannot be read ({error!r}); give another folder."
+            ) from error
+
+    def _compare(self, before: Mapping[str, Any]) -> None:
+        mine, theirs = self._record["job"], before["job"]
+        for key in sorted({*mine, *theirs}):
+            if mine.get(key) != theirs.get(key):
+                raise CheckpointError(
+                    f"{self.folder.url} holds another job: its {key} is {theirs.get(key)!r}, "
+                    f"not {mine.get(key)!r}. Give the same {key}, or another folder."
+                )
+        changed = same_data(before["data"], self._record["data"])
+        if changed is not None:
+            raise DataChangedError(
+                f"{self.folder.url} was started with other data. {changed} "
+                "Restore the data, or give another folder."
+            )
+        versions = self._record["versions"]
+        other = [
+            f"{name} {before['versions'].get(name)} then, {version} now"
+            for name, version in versions.items()
+            if before["versions"].get(name) != version
+        ]
+        if other:
+            warnings.warn(
+                f"{self.folder.url} was started with other versions ({'; '.join(other)}): "
+                "the result may differ in its last bits.",
+                RecoveryWarning,
+                stacklevel=4,
+            )
+
+    def statistics(self, expected: type[Statistics]) -> Statistics | None:
+        """The statistics of the rows that an earlier run has found, None in a new job."""
+        if self._before is None:
+            return None
+        try:
+            return decode_inline(self._before["statistics"], expected)  # type: ignore[no-any-return]
+        except DamagedError:
+            return None  # another version's: the rows are scanned again
+
+    def begin(self, statistics: Any) -> None:
+        """Write ``job.json`` unless an earlier run has."""
+        if self._before is None:
+            record = {**self._record, "statistics": encode_inline(statistics)}
+            self.folder.publish("job.json", json.dumps(record, indent=1).encode())
+            self._before = record

@@ -1,0 +1,333 @@
+"""What a running fit tells the world: events as JSON lines, and one line of progress.
+
+An event is a flat mapping of JSON values with ``event`` (its kind), ``time`` (UTC) and what its
+kind adds:
+
+========== =====================================================================================
+started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on a resume)
+step       the history record (``step cost rows n_changed shift``), ``seconds`` of this step as
+           ``{total, compute, read, wait, reduce}``, ``bytes``, ``rows_per_second``, ``elapsed``,
+           ``eta_s``
+checkpoint ``n_iter``, ``url``, ``seconds``
+warning    ``message``
+stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
+========== =====================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from largek_dask.driver.stopping import StepRecord, StopRules
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import RecoveryWarning
+
+__all__ = [
+    "Event",
+    "Events",
+    "JsonLines",
+    "ProgressLine",
+    "Sink",
+    "estimate_seconds_left",
+    "open_sinks",
+]
+
+Event = Mapping[str, Any]
+Sink = Callable[[Event], None]
+
+
+class Events:
+    """Hands every event to every sink.
+
+    Parameters
+    ----------
+    sinks : iterable of callable
+        Each is called with the event. One that fails is dropped with a warning: the fit is
+        worth more than its log.
+    context : mapping, optional
+        Put into every event (which start, which job).
+    """
+
+    def __init__(
+        self, sinks: Iterable[Sink] = (), context: Mapping[str, Any] | None = None
+    ) -> None:
+        self._sinks = list(sinks)
+        self._context = dict(context or {})
+
+    def __bool__(self) -> bool:
+        return bool(self._sinks)
+
+    def within(self, **context: Any) -> Events:
+        """The same sinks with more context in every event."""
+        inner = Events((), {**self._context, **context})
+        inner._sinks = self._sinks
+        return inner
+
+    def emit(self, kind: str, **values: Any) -> None:
+        """Send one event."""
+        event = {
+            "event": kind,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            **self._context,
+            **values,
+        }
+        for sink in list(self._sinks):
+            try:
+                sink(event)
+            except Exception as error:
+                self._sinks.remove(sink)
+                warnings.warn(
+                    f"No more events go to {sink!r}: {error!r}", RecoveryWarning, stacklevel=2
+                )
+
+    def close(self) -> None:
+        """Close every sink that can be closed."""
+        for sink in self._sinks:
+            close = getattr(sink, "close", None)
+            if close is not None:
+                close()
+
+
+class JsonLines:
+    """A sink that keeps events as lines of JSON in a file of any fsspec URL.
+
+    What the file holds already is kept. Local files grow line by line; object stores cannot
+    append, so there the file is written anew at most every ``every`` seconds and on closing.
+    JSON escapes line ends, so that no text inside an event can forge another one.
+
+    Parameters
+    ----------
+    folder : Folder
+        Where the file lies.
+    name : str
+        Name of the file.
+    every : float
+        Seconds between two writes to an object store.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+
+    def __init__(self, folder: Folder, name: str = "events.jsonl", *, every: float = 10.0) -> None:
+        self._folder, self._name, self._every = folder, name, every
+        try:
+            kept = folder.read(name)
+        except FileNotFoundError:
+            kept = b""
+        if kept and not kept.endswith(b"\n"):
+            kept += b"\n"  # a kill cut the last line: it stays a broken line of its own
+        self._file: Any = None
+        self._text = b""
+        if folder.is_local:
+            folder.publish(name, kept)
+            self._file = open(folder.path(name), "ab")  # noqa: SIM115 - closed in close()
+        else:
+            self._text = kept
+            folder.publish(name, kept)
+        self._written = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"{self._folder.url}/{self._name}"
+
+    def __call__(self, event: Event) -> None:
+        """Add one event."""
+        line = json.dumps(_plain(event), allow_nan=False).encode() + b"\n"
+        if self._file is not None:
+            self._file.write(line)
+            self._file.flush()
+            return
+        self._text += line
+        if time.monotonic() - self._written >= self._every:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._folder.publish(self._name, self._text)
+        self._written = time.monotonic()
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._file is not None:
+            self._file.close()
+        else:
+            self._flush()
+
+    @staticmethod
+    def read(folder: Folder, name: str = "events.jsonl") -> list[dict[str, Any]]:
+        """The events in a file; lines that a kill has cut are left out."""
+        events = []
+        for line in folder.read(name).splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                events.append(event)
+        return events
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as JSON that every reader takes: NaN and infinity become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+TREND = 8
+"""Steps that the estimate of the time left looks back over."""
+
+
+def estimate_seconds_left(
+    history: Sequence[StepRecord], stop: StopRules, elapsed: float
+) -> float | None:
+    """Seconds until the fit will have ended, None while nothing can be said.
+
+    The smallest of three: the steps left to ``max_iter``; the steps until ``n_changed`` falls
+    below one row, or ``shift`` to ``tol``, if they go on falling by the mean factor of the last
+    eight steps; the time left to ``max_time``. Steps are taken to last as long as the mean of
+    the last eight. Only shown, never used to decide anything.
+    """
+    recent = history[-TREND - 1 :]
+    limits = []
+    if len(recent) >= 2:
+        steps_done = recent[-1]["step"] - recent[0]["step"]
+        per_step = (recent[-1]["seconds"] - recent[0]["seconds"]) / max(1, steps_done)
+        steps = [float(stop.max_iter - recent[-1]["step"])]
+        changed = [float(r["n_changed"]) for r in recent if r["n_changed"] is not None]
+        steps += _steps_until(changed, 0.5)
+        if stop.tol > 0:
+            steps += _steps_until([r["shift"] for r in recent if r["shift"] is not None], stop.tol)
+        limits.append(max(0.0, min(steps)) * per_step)
+    if stop.max_time is not None:
+        limits.append(max(0.0, stop.seconds - elapsed))
+    return min(limits) if limits else None
+
+
+def _steps_until(values: Sequence[float], goal: float) -> list[float]:
+    """How many more steps a falling sequence needs to ``goal``; nothing if it does not fall."""
+    if len(values) < 3 or not 0 < values[-1] < values[0]:
+        return []
+    factor = (math.log(values[-1]) - math.log(values[0])) / (len(values) - 1)
+    return [max(0.0, (math.log(goal) - math.log(values[-1])) / factor)]
+
+
+class ProgressLine:
+    """A sink that shows a fit as one line of text.
+
+    On a terminal the line is rewritten, at most ten times a second; elsewhere a plain line is
+    written at most every ten seconds, and the last one always.
+
+    Parameters
+    ----------
+    stream : text stream, optional
+        Standard error by default.
+    clock : callable
+        Seconds, for the limits of rate.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._terminal = self._stream.isatty()
+        self._shown_at = -math.inf
+        self._line = ""
+        self._pending = False
+
+    def __call__(self, event: Event) -> None:
+        """Show one event, if it is time to."""
+        kind = event["event"]
+        if kind == "step":
+            self._line, self._pending = _progress_text(event), True
+            if self._clock() - self._shown_at >= (0.1 if self._terminal else 10.0):
+                self._show()
+        elif kind == "warning":
+            self._end_line()
+            self._stream.write(f"warning: {_printable(event['message'])}\n")
+        elif kind == "stopped":
+            if self._pending:
+                self._show()
+            self._end_line()
+            self._stream.write(
+                f"stopped: {event['reason']} after {event['n_iter']} steps, "
+                f"{_duration(event['elapsed'])}\n"
+            )
+        self._stream.flush()
+
+    def _show(self) -> None:
+        self._stream.write(f"\r{self._line}\x1b[K" if self._terminal else f"{self._line}\n")
+        self._shown_at, self._pending = self._clock(), False
+
+    def _end_line(self) -> None:
+        if self._terminal and self._line:
+            self._stream.write("\n")
+        self._line = ""
+
+
+def _progress_text(event: Event) -> str:
+    """One step in words."""
+    parts = [f"step {event['step']}"]
+    if event["cost"] is not None:
+        parts.append(f"cost {event['cost']:.6g}")
+    if event["n_changed"] is not None:
+        parts.append(f"{event['n_changed']:,} rows changed")
+    if event["rows_per_second"] is not None:
+        parts.append(f"{_count(event['rows_per_second'])} rows/s")
+    if event["eta_s"] is not None:
+        parts.append(f"at most {_duration(event['eta_s'])} left")
+    return ", ".join(parts)
+
+
+def _printable(text: object) -> str:
+    """Text without control characters: it can neither forge a line nor steer a terminal."""
+    return "".join(c if c.isprintable() else " " for c in str(text))
+
+
+def _count(value: float) -> str:
+    """A number to three figures with k, M, G."""
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in words."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def open_sinks(sinks: Iterable[Sink | str], folder: Folder | None) -> list[Sink]:
+    """Sinks from callables and URLs, and ``events.jsonl`` in the job's folder if it has one.
+
+    Raises
+    ------
+    OutputError
+        A file of events cannot be written.
+    """
+    opened: list[Sink] = []
+    for sink in sinks:
+        if isinstance(sink, str):
+            parent, _, name = sink.rpartition("/")
+            opened.append(JsonLines(Folder(parent or "."), name))
+        else:
+            opened.append(sink)
+    if folder is not None:
+        opened.append(JsonLines(folder))
+    return opened

@@ -1,0 +1,281 @@
+"""The loop: the only one in the package.
+
+It knows neither what an algorithm computes nor where. It steps, keeps the history, writes
+checkpoints, tells the world, and stops.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
+from largek_dask.driver.checkpoint import Checkpoints, Progress
+from largek_dask.driver.events import Events, estimate_seconds_left
+from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
+from largek_dask.errors import CancelledFit, NoModelError
+from largek_dask.passes.base import BasePasses
+
+__all__ = ["Callback", "Clock", "RunResult", "Snapshot", "run", "state_class"]
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a callback sees after a step."""
+
+    record: StepRecord
+    history: Sequence[StepRecord]
+    model: Callable[[], ModelArrays]
+    """Makes the model as it is now."""
+
+
+Callback = Callable[[Snapshot], object]
+"""Called after every step; a true result stops the fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult(Generic[State]):
+    """How a run ended."""
+
+    arrays: ModelArrays
+    n_iter: int
+    history: tuple[StepRecord, ...]
+    stop_reason: StopReason
+    state: State
+    seconds: float
+    """Seconds used, earlier runs included."""
+
+
+def state_class(algorithm: Algorithm[State]) -> type[State]:
+    """The class of an algorithm's state, from the annotation of its ``init``."""
+    return get_type_hints(type(algorithm).init)["return"]  # type: ignore[no-any-return]
+
+
+def run(
+    algorithm: Algorithm[State],
+    passes: BasePasses,
+    *,
+    rng: Rng,
+    stop: StopRules,
+    checkpoints: Checkpoints[State] | None = None,
+    events: Events | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    callbacks: Sequence[Callback] = (),
+    seconds_used: float = 0.0,
+) -> RunResult[State]:
+    """Step until a rule says stop, from the newest checkpoint if there is one.
+
+    The result is that of the last complete step, which is the best so far for algorithms whose
+    cost falls; a step that was cut leaves nothing behind.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        With its problem set.
+    passes : LocalPasses or ClusterPasses
+        The data.
+    rng : Rng
+        Seed and start.
+    stop : StopRules
+        The limits; they may differ from those of the run that wrote the checkpoint.
+    checkpoints : Checkpoints, optional
+        Where to resume from and write to. The last step is always written.
+    events : Events, optional
+        Told of every step.
+    cancelled : callable, optional
+        Asked between steps and inside them whether to stop.
+    callbacks : sequence of callable
+        See :data:`Callback`.
+    seconds_used : float
+        Time that the fit has used before this run (a scan of the rows, other starts).
+
+    Returns
+    -------
+    RunResult
+
+    Raises
+    ------
+    NoModelError
+        The time limit or a cancel came before there was any state.
+    KeyboardInterrupt
+        Ctrl-C came before there was any state, or a second time while the first was being
+        obeyed.
+    """
+    events = Events() if events is None else events
+    progress = checkpoints.latest() if checkpoints else None
+    clock = Clock(seconds_used if progress is None else max(seconds_used, progress.seconds), stop)
+    asked = cancelled or _never
+    meter = _Meter(passes)
+    events.emit(
+        "started",
+        n_rows=passes.n_rows,
+        n_features=passes.n_features,
+        n_chunks=passes.n_chunks,
+        n_iter=0 if progress is None else progress.n_iter,
+    )
+    reason: StopReason | None = None
+    passes.cancelled = lambda: asked() or clock.is_over()
+    try:
+        if progress is None:
+            progress = Progress(algorithm.init(passes, rng), 0, (), clock.seconds())
+        reason = _reason(stop, progress, clock, asked)
+        while reason is None:
+            _save_if_due(checkpoints, progress, events)
+            state, info = algorithm.step(passes, rng, progress.state)
+            progress = _advance(progress, state, info, clock.seconds())
+            _tell(events, progress, meter, stop)
+            reason = _reason(stop, progress, clock, asked)
+            if _any_says_stop(callbacks, algorithm, progress) and reason is None:
+                reason = "callback"
+    except CancelledFit as cut:
+        reason = "max_time" if clock.is_over() else "cancelled"
+        if progress is None:
+            raise NoModelError(_nothing_yet(reason, stop)) from cut
+    except KeyboardInterrupt:
+        reason = "interrupted"
+        if progress is None:
+            raise
+    finally:
+        passes.cancelled = None
+    _save_if_due(checkpoints, progress, events, always=True)
+    last = progress.history[-1] if progress.history else None
+    events.emit(
+        "stopped",
+        reason=reason,
+        n_iter=progress.n_iter,
+        cost=last["cost"] if last else None,
+        elapsed=clock.seconds(),
+    )
+    return RunResult(
+        algorithm.model(progress.state),
+        progress.n_iter,
+        progress.history,
+        reason,
+        progress.state,
+        clock.seconds(),
+    )
+
+
+def _never() -> bool:
+    return False
+
+
+def _advance(before: Progress[State], state: State, info: Info, seconds: float) -> Progress[State]:
+    """The progress after a step: one object, so that a stop finds either it or the one before."""
+    n_iter = before.n_iter + 1
+    return Progress(state, n_iter, (*before.history, record_of(n_iter, info, seconds)), seconds)
+
+
+def _reason(
+    stop: StopRules, progress: Progress[Any], clock: Clock, asked: Callable[[], bool]
+) -> StopReason | None:
+    """Why to stop between two steps."""
+    last = progress.history[-1] if progress.history else None
+    reason = stop.reason(last, progress.n_iter, clock.seconds())
+    if reason is None and asked():
+        return "cancelled"
+    return reason
+
+
+def _any_says_stop(
+    callbacks: Sequence[Callback], algorithm: Algorithm[State], progress: Progress[State]
+) -> bool:
+    """Call every callback, whether or not one before it said stop."""
+    snapshot = Snapshot(
+        progress.history[-1], progress.history, lambda: algorithm.model(progress.state)
+    )
+    answers = [bool(callback(snapshot)) for callback in callbacks]
+    return any(answers)
+
+
+def _save_if_due(
+    checkpoints: Checkpoints[State] | None,
+    progress: Progress[State],
+    events: Events,
+    *,
+    always: bool = False,
+) -> None:
+    """Write a checkpoint if it is time for one."""
+    if checkpoints is None or not (always or checkpoints.due()):
+        return
+    begin = time.monotonic()
+    if checkpoints.save(progress):
+        events.emit(
+            "checkpoint",
+            n_iter=progress.n_iter,
+            url=checkpoints.folder.url,
+            seconds=time.monotonic() - begin,
+        )
+
+
+def _tell(events: Events, progress: Progress[Any], meter: _Meter, stop: StopRules) -> None:
+    """Send the event of the last step."""
+    seconds, n_bytes = meter.since_last()
+    if not events:
+        return
+    record = progress.history[-1]
+    total = seconds["total"]
+    events.emit(
+        "step",
+        **{**record, "seconds": seconds},
+        bytes=n_bytes,
+        rows_per_second=record["rows"] / total if total > 0 else None,
+        elapsed=progress.seconds,
+        eta_s=estimate_seconds_left(progress.history, stop, progress.seconds),
+    )
+
+
+def _nothing_yet(reason: StopReason, stop: StopRules) -> str:
+    if reason == "max_time":
+        return (
+            f"The time limit (max_time={stop.seconds:g} s) passed before there were any centres; "
+            "allow more time, or choose a cheaper init such as 'random'."
+        )
+    return "The fit was cancelled before there were any centres."
+
+
+class Clock:
+    """Seconds used so far, and whether they are used up."""
+
+    def __init__(self, used_before: float, stop: StopRules) -> None:
+        self._origin = time.monotonic() - used_before
+        self._limit = stop.seconds
+
+    def seconds(self) -> float:
+        """Seconds used so far."""
+        return time.monotonic() - self._origin
+
+    def is_over(self) -> bool:
+        """Whether the limit is reached."""
+        return not math.isinf(self._limit) and self.seconds() >= self._limit
+
+
+class _Meter:
+    """What the passes spent since it was last asked."""
+
+    def __init__(self, passes: BasePasses) -> None:
+        self._passes = passes
+        self._before = self._now()
+
+    def _now(self) -> dict[str, float]:
+        spent = self._passes.total
+        return {
+            "total": time.monotonic(),
+            "compute": spent.compute,
+            "read": spent.read,
+            "wait": spent.wait,
+            "reduce": spent.reduce,
+            "bytes": spent.bytes_read + spent.bytes_moved,
+        }
+
+    def since_last(self) -> tuple[dict[str, float], int]:
+        """Seconds by kind (summed over threads; ``total`` is on the wall), and bytes moved."""
+        now, before = self._now(), self._before
+        self._before = now
+        spent = {key: now[key] - before[key] for key in now}
+        return spent, int(spent.pop("bytes"))

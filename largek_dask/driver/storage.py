@@ -1,0 +1,261 @@
+"""A folder behind any fsspec URL: small files that appear whole or not at all, and arrays.
+
+What is written here is written so that a kill at any moment leaves either the old state or the
+new one: arrays first, then one small file that names them with their checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import posixpath
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+import numpy as np
+import zarr
+from fsspec.implementations.local import LocalFileSystem
+from numpy.typing import NDArray
+from zarr.storage import FsspecStore, LocalStore
+
+from largek_dask.errors import LargekError, MissingDependencyError, OutputError
+
+__all__ = ["DamagedError", "Folder", "canonical_json", "sha256_of"]
+
+SMALL_FILE = 256 << 20
+"""No small file that is read as a whole is larger than this."""
+ARRAY_CHUNK = 64 << 20
+"""Bytes of one stored piece of an array."""
+
+
+class DamagedError(LargekError):
+    """What was read is not what was written; the message says what and why."""
+
+
+def canonical_json(value: Any) -> bytes:
+    """One byte string a value, whatever the order of its keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def sha256_of(array: NDArray[Any]) -> str:
+    """Hash of an array's numbers in little-endian C order."""
+    canonical = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return hashlib.sha256(canonical.reshape(-1).view(np.uint8).data).hexdigest()
+
+
+class Folder:
+    """A folder of a file system that fsspec knows.
+
+    Parameters
+    ----------
+    url : str
+        URL or path; it need not exist yet.
+    storage_options : mapping, optional
+        Given to the file system (keys, end points).
+
+    Raises
+    ------
+    MissingDependencyError
+        The URL's driver is not installed.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.url = str(url).rstrip("/")
+        try:
+            self.fs, root = fsspec.core.url_to_fs(self.url, **(storage_options or {}))
+        except ImportError as error:
+            scheme = self.url.split("://")[0]
+            extra = "s3" if scheme in ("s3", "s3a") else None
+            advice = f"pip install 'largek_dask[{extra}]'" if extra else str(error)
+            raise MissingDependencyError(f"{self.url} needs another package: {advice}") from error
+        except ValueError as error:
+            raise OutputError(f"{self.url} cannot be opened: {error}") from error
+        self.root = str(root).rstrip("/")
+        self.storage_options = dict(storage_options or {})
+        self.is_local = isinstance(self.fs, LocalFileSystem)
+
+    def __repr__(self) -> str:
+        return f"<Folder {self.url}>"
+
+    def sub(self, name: str) -> Folder:
+        """A folder inside this one."""
+        inner = object.__new__(Folder)
+        inner.__dict__.update(self.__dict__, url=f"{self.url}/{name}", root=self.path(name))
+        return inner
+
+    def path(self, name: str) -> str:
+        """Path of ``name`` on the file system."""
+        return posixpath.join(self.root, name)
+
+    def names(self) -> list[str]:
+        """What lies directly in this folder; nothing if it does not exist."""
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.ls(self.root, detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+
+    def exists(self, name: str = "") -> bool:
+        """Whether ``name`` is there, as a file or as a folder."""
+        self.fs.invalidate_cache()
+        return bool(self.fs.exists(self.path(name) if name else self.root))
+
+    def remove(self, name: str) -> None:
+        """Remove a file or folder if it is there."""
+        if self.exists(name):
+            self.fs.rm(self.path(name), recursive=True)
+
+    def publish(self, name: str, data: bytes) -> None:
+        """Write a small file that appears whole or not at all.
+
+        One PUT on object stores; on a local disk a file of another name that is then renamed.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        target = self.path(name)
+        try:
+            self.fs.makedirs(posixpath.dirname(target), exist_ok=True)
+            if self.is_local:
+                partial = f"{target}.{uuid.uuid4().hex}.partial"
+                self.fs.pipe_file(partial, data)
+                os.replace(partial, target)
+            else:
+                self.fs.pipe_file(target, data)
+        except OSError as error:
+            raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+
+    def read(self, name: str, limit: int = SMALL_FILE) -> bytes:
+        """A small file's bytes.
+
+        Raises
+        ------
+        FileNotFoundError
+            It is not there.
+        DamagedError
+            It is larger than ``limit`` bytes.
+        """
+        self.fs.invalidate_cache()
+        with self.fs.open(self.path(name), "rb") as file:
+            data: bytes = file.read(limit + 1)
+        if len(data) > limit:
+            raise DamagedError(f"{self.url}/{name} is larger than {limit} bytes.")
+        return data
+
+    def check_writable(self) -> None:
+        """Find out before computing that nothing could be written here.
+
+        Raises
+        ------
+        OutputError
+            A small file cannot be written and removed.
+        """
+        name = f".writable-{uuid.uuid4().hex}"
+        self.publish(name, b"")
+        self.remove(name)
+
+    def store(self, name: str, *, read_only: bool = False) -> LocalStore | FsspecStore:
+        """The Zarr store at ``name``."""
+        if self.is_local:
+            return LocalStore(self.path(name), read_only=read_only)
+        mapper = fsspec.mapping.FSMap(self.path(name), self.fs)
+        return FsspecStore.from_mapper(mapper, read_only=read_only)
+
+    def write_arrays(
+        self,
+        name: str,
+        arrays: Mapping[str, NDArray[Any]],
+        attributes: Mapping[str, Any] | None = None,
+    ) -> dict[str, dict[str, Any]]:
+        """Write arrays as one Zarr group, anything there before is removed first.
+
+        Returns
+        -------
+        dict
+            For every array what :meth:`read_arrays` checks it by: dtype, shape, sha256.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        try:
+            self.remove(name)
+            if self.is_local:
+                self.fs.makedirs(self.path(name), exist_ok=True)
+            group = zarr.create_group(
+                self.store(name), zarr_format=3, attributes=dict(attributes or {})
+            )
+            records = {}
+            for key, array in arrays.items():
+                row_bytes = max(1, array.nbytes // max(1, len(array)))
+                rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
+                stored = group.create_array(
+                    key,
+                    shape=array.shape,
+                    dtype=array.dtype.newbyteorder("<"),
+                    chunks=(rows, *(max(1, n) for n in array.shape[1:])),
+                    compressors=None,
+                    filters=None,
+                    config={"write_empty_chunks": True},
+                )
+                stored[...] = array
+                records[key] = {
+                    "dtype": array.dtype.newbyteorder("<").str,
+                    "shape": list(array.shape),
+                    "sha256": sha256_of(array),
+                }
+        except OSError as error:
+            raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+        return records
+
+    def read_arrays(
+        self, name: str, records: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, NDArray[Any]]:
+        """Read the arrays of a group, each checked against its record; they are read-only.
+
+        Raises
+        ------
+        DamagedError
+            An array is missing, of another shape or type than its record says, or its hash
+            differs.
+        """
+        where = f"{self.url}/{name}"
+        arrays = {}
+        for key, record in records.items():
+            try:
+                stored = zarr.open_array(self.store(name, read_only=True), path=key, mode="r")
+                shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
+                if stored.shape != shape or stored.dtype != dtype.newbyteorder("="):
+                    raise DamagedError(f"{where}/{key} is not the array that was recorded.")
+                check_bounded(stored, where)
+                array = np.asarray(stored[...], dtype.newbyteorder("=")).reshape(shape)
+            except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+                # Whatever a torn or flipped file makes zarr say: it cannot be read.
+                raise DamagedError(f"{where}/{key} cannot be read: {error!r}") from error
+            if sha256_of(array) != record["sha256"]:
+                raise DamagedError(f"{where}/{key} has changed since it was written (sha256).")
+            array.flags.writeable = False
+            arrays[key] = array
+        return arrays
+
+
+def check_bounded(stored: zarr.Array[Any], where: str) -> None:
+    """Refuse an array whose pieces would take more memory than the array itself.
+
+    Raises
+    ------
+    DamagedError
+        A piece is larger than 64 MB and than the array, or the array is compressed.
+    """
+    piece = math.prod(stored.chunks) * stored.dtype.itemsize
+    whole = math.prod(stored.shape) * stored.dtype.itemsize
+    if piece > max(ARRAY_CHUNK, whole) or stored.compressors or stored.filters:
+        raise DamagedError(f"{where}/{stored.basename} is stored in a way this version never does.")

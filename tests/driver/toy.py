@@ -1,0 +1,122 @@
+"""A small algorithm and the smallest possible passes, to drive the driver with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Info, ModelArrays, Passes, Rng
+from largek_dask.errors import CancelledFit
+from largek_dask.passes.telemetry import PassReport
+
+
+class ToyPasses:
+    """Whole-number rows in a list of chunks, one after the other in this thread."""
+
+    def __init__(self, x: NDArray[Any], n_chunks: int = 4) -> None:
+        self.pieces = np.array_split(x, n_chunks)
+        self.n_rows, self.n_features = x.shape
+        self.n_chunks = n_chunks
+        self.statistics: Any = None
+        self.cancelled: Callable[[], bool] | None = None
+        self.total = PassReport()
+        self.chunks_done = 0
+        self.after_chunk: Callable[[int], None] = lambda n: None
+
+    def reduce(
+        self,
+        chunk_fn: Any,
+        *broadcast: Any,
+        start: Any,
+        combine: Any,
+        chunks: Sequence[int] | None = None,
+        **_: Any,
+    ) -> Any:
+        total = start()
+        for i in range(self.n_chunks) if chunks is None else chunks:
+            if self.cancelled is not None and self.cancelled():
+                raise CancelledFit("toy")
+            chunk_fn(SimpleNamespace(index=i, x=self.pieces[i]), total, *broadcast)
+            self.total.bytes_read += self.pieces[i].nbytes
+            self.chunks_done += 1
+            self.after_chunk(self.chunks_done)
+        return total
+
+
+class Total:
+    def __init__(self, k: int, d: int) -> None:
+        self.sums = np.zeros((k, d))
+        self.counts = np.zeros(k)
+        self.cost = 0.0
+
+
+def add_chunk(chunk: Any, total: Total, centers: NDArray[Any]) -> None:
+    distances = ((chunk.x[:, None] - centers) ** 2).sum(-1)
+    labels = distances.argmin(1)
+    np.add.at(total.sums, labels, chunk.x)
+    np.add.at(total.counts, labels, 1)
+    total.cost += float(distances.min(1).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    drawn: NDArray[np.int16]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToyState:
+    step: int
+    centers: NDArray[np.float64]
+    path: tuple[float, ...]
+    inner: Inner | None
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Lloyd with a little noise that depends on the step, and a state of every kind of value."""
+
+    n_clusters: int = 3
+    noise: float = 0.1
+
+    def init(self, passes: Passes, rng: Rng) -> ToyState:
+        generator = rng.generator(0, "init")
+        scale = np.float64(passes.reduce(_extent, start=_Extent, combine=None).largest)
+        centers = generator.uniform(-scale, scale, (self.n_clusters, passes.n_features))
+        return ToyState(0, centers, (), None)
+
+    def step(self, passes: Passes, rng: Rng, state: ToyState) -> tuple[ToyState, Info]:
+        k, d = state.centers.shape
+        total = passes.reduce(
+            add_chunk, state.centers, start=lambda: Total(k, d), combine=lambda a, b: a
+        )
+        generator = rng.generator(state.step, "noise")
+        counts = np.maximum(total.counts, 1)[:, None]
+        noise = self.noise * generator.standard_normal((k, d)) / (state.step + 1) ** 3
+        centers = np.where(total.counts[:, None] > 0, total.sums / counts, state.centers) + noise
+        shift = float(((centers - state.centers) ** 2).sum())
+        inner = Inner(generator.integers(0, 99, 4).astype(np.int16), f"step {state.step}")
+        new = ToyState(state.step + 1, centers, (*state.path, total.cost), inner)
+        return new, Info(total.cost, passes.n_rows, None, shift, shift == 0.0, {"k": float(k)})
+
+    def model(self, state: ToyState) -> ModelArrays:
+        k, d = state.centers.shape
+        return ModelArrays(state.centers, np.zeros(k), np.zeros(d))
+
+
+class _Extent:
+    largest = 0.0
+
+
+def _extent(chunk: Any, total: _Extent) -> None:
+    total.largest = max(total.largest, float(np.abs(chunk.x).max()))
+
+
+def toy_rows(n: int = 60, d: int = 2) -> NDArray[np.float64]:
+    generator = np.random.default_rng(5)
+    return np.round(generator.normal(0, 20, (n, d)))
