@@ -1,0 +1,297 @@
+"""What local and cluster passes share: statistics, picking rows, generations, reports."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState
+from largek_dask.data.rows import Rows
+from largek_dask.errors import CancelledFit, DataError, ParameterError
+from largek_dask.kernels.statistics import RowScan, Statistics, compute_dtype
+from largek_dask.passes.chunks import Preparation, bad_row_error
+from largek_dask.passes.engine import PassSpec, StateSpec
+from largek_dask.passes.statistics import TakenRows, scan_chunk, take_chunk
+from largek_dask.passes.telemetry import PassReport
+
+__all__ = ["BasePasses", "LogCallback"]
+
+LogCallback = Callable[[str, str], None]
+"""``callback(kind, message)``: kind is "waiting", "retry", "workers" or "replay"."""
+
+
+class BasePasses(ABC):
+    """The only door to the data; see ``algorithms.base.Passes`` for ``reduce``.
+
+    Parameters
+    ----------
+    rows : Rows
+    normalize : "l2" or None
+        "l2": rows of unit length, wherever they go.
+    on_bad_rows : "raise" or "skip"
+        What becomes of rows with NaN or infinity. Skipped rows weigh 0.
+    statistics : Statistics, optional
+        Where they are known already; else the store's attributes or a first scan gives them.
+    cancelled : callable, optional
+        Asked between chunks; True ends the pass with ``CancelledFit``.
+    deadline : float, optional
+        Time (``time.monotonic``) after which passes end with ``CancelledFit``.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        normalize: Literal["l2"] | None = None,
+        on_bad_rows: Literal["raise", "skip"] = "raise",
+        statistics: Statistics | None = None,
+        cancelled: Callable[[], bool] | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        if normalize not in (None, "l2"):
+            raise ParameterError(f"normalize={normalize!r} is unknown; use None or 'l2'.")
+        if on_bad_rows not in ("raise", "skip"):
+            raise ParameterError(f"on_bad_rows={on_bad_rows!r} is unknown; use 'raise' or 'skip'.")
+        self.rows = rows
+        self.n_rows = rows.n_rows
+        self.n_features = rows.n_features
+        self.n_chunks = rows.n_chunks
+        self.normalize = normalize
+        self.on_bad_rows = on_bad_rows
+        self.cancelled = cancelled
+        self.deadline = deadline
+        self.last = PassReport()
+        """Figures of the last pass."""
+        self.total = PassReport()
+        """Figures of all passes so far."""
+        self._statistics = statistics
+        self._callbacks: list[LogCallback] = []
+        # name of a row state -> (run that uses it, last generation written)
+        self._runs: dict[str, tuple[int, int]] = {}
+        self._n_runs = 0
+
+    # --- reducing ---------------------------------------------------------------------------------
+
+    def reduce(
+        self,
+        chunk_fn: ChunkFunction,
+        *broadcast: Any,
+        start: Callable[[], Any],
+        combine: Callable[[Any, Any], Any],
+        state: RowState | None = None,
+        rows: RowSlice | None = None,
+        chunks: Sequence[int] | None = None,
+        finish: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """One map-reduce over the chunks; see ``algorithms.base.Passes.reduce``.
+
+        Chunks of which a ``RowSlice`` takes no row are not visited, unless the pass keeps row
+        state. A total that is retained must not be aliased by ``combine``: what it adds into
+        ``a`` has to be copied out of ``b``.
+
+        A name of a row state belongs to one run at a time: a pass without a replay, or with
+        a generation that does not follow the last one, begins another run, which sees nothing
+        of the earlier one's state.
+        """
+        spec = PassSpec(
+            chunk_fn=chunk_fn,
+            broadcast=broadcast,
+            start=start,
+            combine=combine,
+            state=None if state is None else self._state_spec(state),
+            rows=rows,
+            preparation=self._preparation(),
+        )
+        replay = () if state is None else state.replay
+        return self._timed(spec, replay, self._checked(chunks), finish)
+
+    def _checked(self, chunks: Sequence[int] | None) -> Sequence[int]:
+        if chunks is None:
+            return range(self.n_chunks)
+        chosen = sorted({int(index) for index in chunks})
+        if chosen and not 0 <= chosen[0] <= chosen[-1] < self.n_chunks:
+            raise ParameterError(f"chunks go from 0 to {self.n_chunks - 1}, not {chosen}.")
+        return chosen
+
+    def _timed(
+        self,
+        spec: PassSpec,
+        replay: tuple[tuple[Any, ...], ...],
+        chunks: Sequence[int],
+        finish: Callable[[Any], Any] | None,
+    ) -> Any:
+        self.last = report = PassReport(passes=1)
+        began = time.perf_counter()
+        try:
+            self._raise_if_stopped()
+            return self._run(spec, replay, chunks, finish, report)
+        finally:
+            report.seconds = time.perf_counter() - began
+            self.total.add(report)
+
+    @abstractmethod
+    def _run(
+        self,
+        spec: PassSpec,
+        replay: tuple[tuple[Any, ...], ...],
+        chunks: Sequence[int],
+        finish: Callable[[Any], Any] | None,
+        report: PassReport,
+    ) -> Any:
+        """Run one pass, fill in its report, return the (finished) total."""
+
+    def _state_spec(self, state: RowState) -> StateSpec:
+        run = self._runs.get(state.name)
+        if run is None or not state.replay or state.generation not in (run[1], run[1] + 1):
+            self._n_runs += 1
+            run = (self._n_runs, state.generation)
+        self._runs[state.name] = (run[0], state.generation)
+        return StateSpec(
+            name=state.name,
+            epoch=run[0],
+            generation=state.generation,
+            first=not state.replay,
+            retain=state.retain,
+            rebuild=state.rebuild,
+            rebuild_start=state.rebuild_start,
+        )
+
+    def _preparation(self) -> Preparation:
+        known = self._statistics
+        return Preparation(
+            normalize=self.normalize,
+            on_bad_rows=self.on_bad_rows,
+            # Rows of weight 0 are absent: the statistics do not say whether they are finite.
+            check=known is None or known.n_bad > 0 or self.rows.weight is not None,
+            shift=np.zeros(self.n_features) if known is None else known.shift,
+        )
+
+    # --- stopping ---------------------------------------------------------------------------------
+
+    def _stop(self) -> BaseException | None:
+        if self.cancelled is not None and self.cancelled():
+            return CancelledFit("the driver asked for a stop")
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            return CancelledFit("the time limit has passed")
+        return None
+
+    def _raise_if_stopped(self) -> None:
+        if (error := self._stop()) is not None:
+            raise error
+
+    # --- statistics and rows ------------------------------------------------------------------
+
+    @property
+    def statistics(self) -> Statistics:
+        """Mean, extent, weight and grid of the rows; scanned for at first use.
+
+        Raises
+        ------
+        BadRowsError
+            A row holds NaN or infinity, and ``on_bad_rows`` is "raise".
+        DataError
+            No row has any weight, or a weight is negative, NaN or infinite.
+        """
+        return self.scan()
+
+    def scan(self) -> Statistics:
+        """Find the statistics, by reading all rows unless the store has them."""
+        if self._statistics is None:
+            stored = self.rows.stored_statistics()
+            if stored is not None and self.normalize is None and self.rows.weight is None:
+                found = Statistics.from_dict(stored)
+            else:
+                dtype = self.rows.dtype
+                if self.normalize is not None:
+                    dtype = compute_dtype(dtype)
+                # Built around `_timed`, not `reduce`: bad rows are what the scan looks for.
+                spec = PassSpec(
+                    chunk_fn=scan_chunk,
+                    broadcast=(),
+                    start=partial(RowScan, self.n_features, dtype),
+                    combine=RowScan.merge,
+                    preparation=Preparation(normalize=self.normalize),
+                )
+                scan: RowScan = self._timed(spec, (), range(self.n_chunks), None)
+                found = scan.finish()
+            self._check(found)
+            self._statistics = found
+        return self._statistics
+
+    def _check(self, found: Statistics) -> None:
+        if found.n_bad and self.on_bad_rows == "raise":
+            assert found.first_bad is not None
+            index = int(np.searchsorted(self.rows.chunk_table, found.first_bad, "right")) - 1
+            raise bad_row_error(self.rows, found.first_bad, index)
+        if found.n_bad and not found.n_rows:
+            raise DataError(f"all {found.n_bad} rows hold NaN or infinity: none is left.")
+        if not found.total_weight > 0:
+            raise DataError("all sample weights are zero; at least one row has to weigh something.")
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """The rows with these global indices, in this order.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Global row indices, repeats allowed.
+
+        Returns
+        -------
+        ndarray of shape (len(rows), d)
+            In the compute dtype, normalised where the job normalises.
+
+        Raises
+        ------
+        ParameterError
+            An index outside the rows.
+        """
+        rows = np.asarray(rows, np.int64)
+        dtype = self.statistics.dtype
+        if not len(rows):
+            return np.empty((0, self.n_features), dtype)
+        wanted, inverse = np.unique(rows, return_inverse=True)
+        if wanted[0] < 0 or wanted[-1] >= self.n_rows:
+            raise ParameterError(f"rows go from 0 to {self.n_rows - 1}, not {rows}.")
+        touched = np.unique(np.searchsorted(self.rows.chunk_table, wanted, side="right") - 1)
+        taken: TakenRows = self.reduce(
+            take_chunk,
+            wanted,
+            dtype,
+            start=TakenRows,
+            combine=TakenRows.combine,
+            chunks=touched.tolist(),
+        )
+        return taken.in_order()[inverse]
+
+    # --- log, end ---------------------------------------------------------------------------------
+
+    def log(self, callback: LogCallback) -> None:
+        """Call ``callback(kind, message)`` for what a user should know meanwhile."""
+        self._callbacks.append(callback)
+
+    def _say(self, kind: str, message: str) -> None:
+        for callback in self._callbacks:
+            callback(kind, message)
+
+    @abstractmethod
+    def close(self) -> None:
+        """End threads and drop everything kept."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

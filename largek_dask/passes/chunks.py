@@ -1,0 +1,154 @@
+"""A chunk as chunk functions see it: sliced, normalised, bad rows dealt with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import RowSlice
+from largek_dask.data.rows import Rows
+from largek_dask.errors import BadRowsError
+from largek_dask.passes.prefetch import Block
+from largek_dask.passes.rowstate import RowStateStore
+
+__all__ = ["ChunkView", "Preparation", "Preparer"]
+
+
+@dataclass(slots=True)
+class ChunkView:
+    """Implements ``algorithms.base.Chunk``."""
+
+    index: int
+    start: int
+    x: NDArray[Any]
+    weight: NDArray[np.float64] | None
+    rows: NDArray[np.int64] | None = None
+    bad: NDArray[np.bool_] | None = None
+    state: Mapping[str, NDArray[Any]] | None = None
+    counted: bool = False
+    kept: dict[str, NDArray[Any]] | None = None
+
+    def keep(self, **arrays: NDArray[Any]) -> None:
+        """Keep these arrays as the chunk's row state of this generation.
+
+        They become read-only. A later call replaces an earlier one.
+        """
+        self.kept = arrays
+
+    def again(self, state: Mapping[str, NDArray[Any]] | None, counted: bool = False) -> ChunkView:
+        """The same rows with another state, nothing kept yet."""
+        return replace(self, state=state, counted=counted, kept=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What is done to rows between reading them and the chunk function."""
+
+    normalize: Literal["l2"] | None = None
+    """"l2": rows of unit length."""
+    on_bad_rows: Literal["raise", "skip"] = "raise"
+    check: bool = False
+    """Look for NaN and infinity; needless where the statistics say that there are none."""
+    shift: NDArray[Any] | None = None
+    """(d,) what replaces the coordinates of a bad row."""
+
+
+class Preparer:
+    """Makes :class:`ChunkView` out of what was read, on the computing threads.
+
+    Parameters
+    ----------
+    rows : Rows
+    store : RowStateStore
+        Keeps the permutations of row slices, within its budget.
+    """
+
+    def __init__(self, rows: Rows, store: RowStateStore) -> None:
+        self._rows = rows
+        self._store = store
+        self._lock = threading.Lock()
+        # Chunks known to be without bad rows: looked through once, not in every pass.
+        self._clean: set[int] = set()
+        self._permutations: set[str] = set()
+
+    def __call__(self, block: Block, preparation: Preparation, rows: RowSlice | None) -> ChunkView:
+        """The chunk that a pass sees.
+
+        Raises
+        ------
+        BadRowsError
+            A row holds NaN or infinity and ``on_bad_rows`` is "raise".
+        """
+        assert block.x is not None
+        index = block.index
+        start = int(self._rows.chunk_table[index])
+        x, weight = block.x, block.weight
+        chosen = None
+        if rows is not None:
+            chosen = self.chosen_rows(rows, index, len(x))
+            x = x[chosen]
+            weight = None if weight is None else weight[chosen]
+        bad = None
+        if preparation.check and x.dtype.kind == "f" and index not in self._clean:
+            bad = self._find_bad(index, x, weight, chosen, preparation)
+        if preparation.normalize == "l2":
+            from largek_dask.kernels.rows import normalize_rows
+
+            x = normalize_rows(x)
+        if bad is not None:
+            assert preparation.shift is not None
+            x = np.where(bad[:, None], preparation.shift.astype(x.dtype), x)
+            weight = np.where(bad, 0.0, 1.0 if weight is None else weight)
+        x.flags.writeable = False
+        return ChunkView(index, start, x, weight, chosen, bad)
+
+    def _find_bad(
+        self,
+        index: int,
+        x: NDArray[Any],
+        weight: NDArray[np.float64] | None,
+        chosen: NDArray[np.int64] | None,
+        preparation: Preparation,
+    ) -> NDArray[np.bool_] | None:
+        bad: NDArray[np.bool_] = ~np.isfinite(x).all(axis=1)
+        if not bad.any():
+            if chosen is None:
+                with self._lock:
+                    self._clean.add(index)
+            return None
+        # A row of weight 0 is absent, whatever it holds.
+        present = bad if weight is None else bad & (weight > 0)
+        if preparation.on_bad_rows == "raise" and present.any():
+            first = int(np.argmax(present))
+            inside = first if chosen is None else int(chosen[first])
+            raise bad_row_error(self._rows, int(self._rows.chunk_table[index]) + inside, index)
+        return bad
+
+    def chosen_rows(self, rows: RowSlice, index: int, n: int) -> NDArray[np.int64]:
+        """Positions inside the chunk that the slice takes, ascending."""
+        begin, end = rows.begin * n // rows.of, rows.end * n // rows.of
+        name = f"permutation {rows.rng.seed} {rows.rng.stream}"
+        with self._lock:
+            if name not in self._permutations:
+                self._permutations.add(name)
+                self._store.begin(name, 0, 0)
+        kept = self._store.get(name, index, 0)
+        if kept is None:
+            permutation = rows.rng.generator(0, "rows", index).permutation(n)
+            self._store.put(name, 0, index, 0, {"rows": permutation})
+        else:
+            permutation = kept["rows"]
+        return np.sort(permutation[begin:end])
+
+
+def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
+    """The error that names a row with NaN or infinity."""
+    return BadRowsError(
+        f"row {row} holds NaN or infinity ({rows.name_chunk(index)}); "
+        "clean the data, or skip such rows with on_bad_rows='skip'."
+    )

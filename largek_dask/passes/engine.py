@@ -1,0 +1,425 @@
+"""Runs a chunk function over chunks in one process: what local passes and Dask workers share.
+
+An engine belongs to one job. It owns a pool of computing threads, one reading thread, the row
+state, the retained totals and the cache of chunks. A :class:`Ticket` is one process's share of
+one pass; it may be advanced in several slices of time, and its total comes back once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from largek_dask.algorithms.base import ChunkFunction, RowSlice
+from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
+from largek_dask.data.numpy_files import NpyRows
+from largek_dask.data.rows import Rows
+from largek_dask.passes.chunks import ChunkView, Preparation, Preparer
+from largek_dask.passes.prefetch import Block, ChunkSource
+from largek_dask.passes.rowstate import ChunkCache, RowStateStore
+from largek_dask.passes.telemetry import PassReport
+
+__all__ = ["Engine", "PassSpec", "StateSpec", "Stop", "Ticket", "total_of"]
+
+Stop = Callable[[], BaseException | None]
+"""Asked between chunks: the error with which to end the pass, or None to go on."""
+
+POLL_SECONDS = 0.05
+"""How often a waiting caller asks for a stop (chunks may take long)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """What of a ``RowState`` travels with every pass; the replay travels only when needed."""
+
+    name: str
+    epoch: int
+    """Number of the run that uses the name: states of different runs never meet."""
+    generation: int
+    first: bool
+    """There is no earlier state: nothing to look up, nothing to replay."""
+    retain: bool
+    rebuild: ChunkFunction | None = None
+    rebuild_start: Callable[[], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassSpec:
+    """One pass, as every process that takes part in it needs to know it."""
+
+    chunk_fn: ChunkFunction
+    broadcast: tuple[Any, ...]
+    start: Callable[[], Any]
+    combine: Callable[[Any, Any], Any]
+    state: StateSpec | None = None
+    rows: RowSlice | None = None
+    preparation: Preparation = field(default_factory=Preparation)
+
+
+@dataclass(slots=True)
+class _Retained:
+    """Totals that survive between passes, one a thread, and the chunks they hold."""
+
+    epoch: int
+    generation: int
+    totals: list[Any]
+    members: frozenset[int]
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One process's share of one pass."""
+
+    spec: PassSpec
+    chunks: frozenset[int]
+    totals: list[Any]
+    """One a thread; together they are the total."""
+    counted: frozenset[int]
+    """Chunks that the totals already hold as of the generation before."""
+    retains: bool
+    source: ChunkSource
+    replay: tuple[tuple[Any, ...], ...] | None
+    waiting: list[int]
+    """Chunks that need a replay that has not been supplied yet."""
+    report: PassReport = field(default_factory=PassReport)
+    done: set[int] = field(default_factory=set)
+    scratch: dict[int, Any] = field(default_factory=dict)
+    errors: list[tuple[int, BaseException]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    read_seen: float = 0.0
+
+    @property
+    def finished(self) -> bool:
+        """Every chunk has been counted."""
+        return len(self.done) == len(self.chunks)
+
+
+class Engine:
+    """Computes passes over the rows of one job in this process.
+
+    Parameters
+    ----------
+    rows : Rows
+    n_threads : int
+        Computing threads.
+    state_limit, cache_limit : callable
+        Budgets of row state and of cached chunks in bytes, asked anew each time.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        n_threads: int,
+        state_limit: Callable[[], int],
+        cache_limit: Callable[[], int],
+    ) -> None:
+        self.rows = rows
+        self.n_threads = n_threads
+        self.store = RowStateStore(state_limit)
+        self.cache = ChunkCache(cache_limit)
+        self._prepare = Preparer(rows, self.store)
+        # A slice of an array costs nothing: no reading thread, no cache.
+        self._in_memory = isinstance(rows, ArrayRows | FrameRows | NpyRows | SparseRows)
+        self._retained: dict[str, _Retained] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._reader: ThreadPoolExecutor | None = None
+
+    # --- one share of a pass ---------------------------------------------------------------------
+
+    def open(
+        self,
+        spec: PassSpec,
+        chunks: Iterable[int],
+        replay: tuple[tuple[Any, ...], ...] | None = (),
+        retain: bool = True,
+    ) -> Ticket:
+        """Begin a share of a pass.
+
+        Parameters
+        ----------
+        spec : PassSpec
+        chunks : iterable of int
+        replay : tuple of tuples, optional
+            Broadcasts that rebuild a missing row state. None: not at hand; the chunks that need
+            them wait (``ticket.waiting``) until :meth:`supply`.
+        retain : bool
+            False: leave this process's retained totals alone, whatever the pass says.
+        """
+        members = frozenset(chunks)
+        state = spec.state
+        if state is not None:
+            self.store.begin(state.name, state.epoch, state.generation)
+        elif spec.rows is not None:
+            members = self._nonempty(members, spec.rows)
+        held, retains = self._held(state, members) if retain else (None, False)
+        totals = [] if held is None else held.totals
+        while len(totals) < self.n_threads:
+            totals.append(spec.start())
+        ready, waiting = self._order(state, members, replay)
+        ticket = Ticket(
+            spec=spec,
+            chunks=members,
+            totals=totals,
+            counted=frozenset() if held is None else held.members,
+            retains=retains,
+            source=self._source(ready),
+            replay=replay,
+            waiting=waiting,
+        )
+        self.cache.begin()
+        return ticket
+
+    def _nonempty(self, chunks: frozenset[int], rows: RowSlice) -> frozenset[int]:
+        """Chunks of which the slice takes any row: the others need not be read."""
+        table = self.rows.chunk_table
+        sizes = {index: int(table[index + 1] - table[index]) for index in chunks}
+        return frozenset(
+            index
+            for index, n in sizes.items()
+            if rows.begin * n // rows.of < rows.end * n // rows.of
+        )
+
+    def _held(
+        self, state: StateSpec | None, chunks: frozenset[int]
+    ) -> tuple[_Retained | None, bool]:
+        """Retained totals that this share may go on from, and whether it retains its own."""
+        if state is None or not state.retain:
+            return None, False
+        held = self._retained.get(state.name)
+        if held is not None and held.epoch == state.epoch and held.generation == state.generation:
+            # More chunks of a pass whose own share is already done (another worker was lost),
+            # or the same once more: the retained totals stay as they are.
+            return None, False
+        # Taken out: should this pass fail half-way, they are lost and the next one starts anew.
+        self._retained.pop(state.name, None)
+        if (
+            held is not None
+            and held.epoch == state.epoch
+            and held.generation == state.generation - 1
+            and held.members <= chunks
+        ):
+            return held, True
+        return None, True
+
+    def _order(
+        self, state: StateSpec | None, chunks: frozenset[int], replay: object
+    ) -> tuple[list[int], list[int]]:
+        """Chunks that can be computed now, and those that need a replay that is not at hand."""
+        order = sorted(chunks)
+        if state is None or state.first or replay is not None:
+            return order, []
+        before = state.generation - 1
+        missing = [i for i in order if self.store.get(state.name, i, before) is None]
+        lost = set(missing)
+        return [i for i in order if i not in lost], missing
+
+    def supply(self, ticket: Ticket, replay: tuple[tuple[Any, ...], ...]) -> None:
+        """Hand in the replay that ``ticket.waiting`` chunks need."""
+        ticket.replay = replay
+        ticket.source = self._source(ticket.waiting)
+        ticket.read_seen = 0.0
+        ticket.waiting = []
+
+    def advance(self, ticket: Ticket, stop: Stop, until: float | None = None) -> bool:
+        """Compute chunks of a ticket on all threads.
+
+        Parameters
+        ----------
+        ticket : Ticket
+        stop : callable
+            Asked between chunks; an error that it returns ends the pass.
+        until : float, optional
+            Start no further chunk after this time (``time.monotonic``).
+
+        Returns
+        -------
+        bool
+            Nothing is left to do, apart from chunks that wait for a replay.
+
+        Raises
+        ------
+        BaseException
+            What a chunk function or a read raised (of the lowest chunk that failed), what
+            ``stop`` returned, or KeyboardInterrupt. No thread is at work any more then.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.n_threads, "largek-compute")
+            self._reader = ThreadPoolExecutor(4, "largek-read")
+        assert self._reader is not None
+        ticket.source.start(self._reader)
+        futures = [
+            self._pool.submit(self._work, ticket, slot, stop, until)
+            for slot in range(self.n_threads)
+        ]
+        try:
+            while wait(futures, POLL_SECONDS).not_done:
+                if (error := stop()) is not None:
+                    ticket.errors.append((-1, error))
+                    ticket.source.stop()
+        except BaseException:
+            self._interrupt(ticket, futures)
+            raise
+        ticket.source.stop()
+        ticket.report.read += ticket.source.read_seconds - ticket.read_seen
+        ticket.read_seen = ticket.source.read_seconds
+        if ticket.errors:
+            raise min(ticket.errors, key=lambda item: item[0])[1]
+        for future in futures:
+            future.result()
+        return len(ticket.done) + len(ticket.waiting) == len(ticket.chunks)
+
+    def _interrupt(self, ticket: Ticket, futures: Sequence[Future[None]]) -> None:
+        """Stop all threads and wait for them, even if Ctrl-C is pressed again meanwhile."""
+        ticket.source.stop()
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                wait(futures)
+                self._shut_down()
+                return
+
+    def collect(self, ticket: Ticket) -> Any:
+        """The total of a finished ticket; totals that are retained are copied."""
+        spec = ticket.spec
+        began = time.perf_counter()
+        if ticket.retains:
+            assert spec.state is not None
+            total = total_of(spec, ticket.totals)
+            self._retained[spec.state.name] = _Retained(
+                spec.state.epoch, spec.state.generation, ticket.totals, ticket.chunks
+            )
+        else:
+            total = ticket.totals[0]
+            for other in ticket.totals[1:]:
+                total = spec.combine(total, other)
+        ticket.report.reduce += time.perf_counter() - began
+        ticket.report.state_bytes = self.store.nbytes
+        return total
+
+    def close(self) -> None:
+        """End the threads and drop everything kept."""
+        self._shut_down()
+        self._retained.clear()
+        self.store.clear()
+        self.cache.clear()
+
+    def _shut_down(self) -> None:
+        for executor in (self._pool, self._reader):
+            if executor is not None:
+                executor.shutdown(wait=True)
+        self._pool = self._reader = None
+
+    # --- on the threads ---------------------------------------------------------------------------
+
+    def _work(self, ticket: Ticket, slot: int, stop: Stop, until: float | None) -> None:
+        """Take chunk after chunk, on one computing thread."""
+        report = PassReport()
+        try:
+            while until is None or time.monotonic() < until:
+                if (error := stop()) is not None:
+                    ticket.errors.append((-1, error))
+                    ticket.source.stop()
+                    break
+                began = time.perf_counter()
+                block = ticket.source.next()
+                report.wait += time.perf_counter() - began
+                if block is None:
+                    break
+                try:
+                    self._count(ticket, slot, block, report)
+                except BaseException as failure:
+                    ticket.errors.append((block.index, failure))
+                    ticket.source.stop()
+                    break
+        finally:
+            with ticket.lock:
+                ticket.report.add(report)
+
+    def _count(self, ticket: Ticket, slot: int, block: Block, report: PassReport) -> None:
+        """Add one chunk to this thread's total and keep its row state."""
+        if block.error is not None:
+            raise block.error
+        assert block.x is not None
+        spec, state, index = ticket.spec, ticket.spec.state, block.index
+        began = time.perf_counter()
+        view = self._prepare(block, spec.preparation, spec.rows)
+        if state is not None and not state.first:
+            arrays = self.store.get(state.name, index, state.generation - 1)
+            if arrays is None:
+                view = self._rebuild(ticket, slot, view)
+                report.rebuilt += 1
+            else:
+                view = view.again(arrays)
+        view.counted = index in ticket.counted
+        spec.chunk_fn(view, ticket.totals[slot], *spec.broadcast)
+        if state is not None and view.kept is not None:
+            before = self.store.evictions
+            self.store.put(state.name, state.epoch, index, state.generation, view.kept)
+            report.evictions += self.store.evictions - before
+        report.compute += time.perf_counter() - began
+        report.rows += len(view.x)
+        report.chunks += 1
+        report.cached += block.cached
+        if not (block.cached or self._in_memory):
+            report.bytes_read += block.x.nbytes
+        with ticket.lock:
+            ticket.done.add(index)
+
+    def _rebuild(self, ticket: Ticket, slot: int, view: ChunkView) -> ChunkView:
+        """Replay what the chunk's lost row state was made by; totals are thrown away."""
+        spec, state = ticket.spec, ticket.spec.state
+        assert state is not None
+        assert ticket.replay is not None
+        function = state.rebuild or spec.chunk_fn
+        if slot not in ticket.scratch:
+            ticket.scratch[slot] = (state.rebuild_start or spec.start)()
+        arrays = None
+        for broadcast in ticket.replay:
+            view = view.again(arrays)
+            function(view, ticket.scratch[slot], *broadcast)
+            arrays = view.kept
+        if arrays is not None:
+            # Kept at once: a pass that only reads the state leaves it for the next one.
+            self.store.put(state.name, state.epoch, view.index, state.generation - 1, arrays)
+        return view.again(arrays)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def _source(self, chunks: Sequence[int]) -> ChunkSource:
+        if self._in_memory:
+            return ChunkSource(self._read, self._read, (), chunks, 0)
+        present = {index for index in chunks if index in self.cache}
+        return ChunkSource(
+            self._read,
+            self._recall,
+            [index for index in chunks if index not in present],
+            [index for index in chunks if index in present],
+            self.n_threads + 1,
+        )
+
+    def _recall(self, index: int) -> Block:
+        kept = self.cache.get(index)
+        # The cache's limit may have shrunk since the pass began.
+        return self._read(index) if kept is None else Block(index, *kept, cached=True)
+
+    def _read(self, index: int) -> Block:
+        try:
+            x = self.rows.read(index)
+            weight = self.rows.read_weight(index)
+        except Exception as error:
+            return Block(index, error=error)
+        if not self._in_memory:
+            self.cache.put(index, x, weight)
+        return Block(index, x, weight)
+
+
+def total_of(spec: PassSpec, totals: Iterable[Any]) -> Any:
+    """A new total that holds all of ``totals``, none of which is changed."""
+    out = spec.start()
+    for total in totals:
+        out = spec.combine(out, total)
+    return out

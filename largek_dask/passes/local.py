@@ -1,0 +1,112 @@
+"""Passes on threads of this process: the embedded default, and the oracle of the cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from largek_dask import config
+from largek_dask.data.rows import Rows
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.statistics import Statistics
+from largek_dask.passes.base import BasePasses
+from largek_dask.passes.engine import Engine, PassSpec
+from largek_dask.passes.rowstate import process_memory
+from largek_dask.passes.telemetry import PassReport
+
+__all__ = ["LocalPasses", "available_cpus", "state_budget"]
+
+
+def available_cpus() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def state_budget(memory_limit: int | None, memory: int) -> int:
+    """Bytes of row state a process may keep.
+
+    Parameters
+    ----------
+    memory_limit : int or None
+        What the user asked for; None: the configuration, or a quarter of ``memory``.
+    memory : int
+        Bytes that the process may use.
+    """
+    if memory_limit is None:
+        memory_limit = config.get("passes.row-state-bytes")
+    return memory // 4 if memory_limit is None else int(memory_limit)
+
+
+class LocalPasses(BasePasses):
+    """Passes over rows on threads of this process.
+
+    Use it as a context manager, or call :meth:`close`.
+
+    Parameters
+    ----------
+    rows : Rows
+    n_threads : int, optional
+        Computing threads; None: one a core this process may run on.
+    memory_limit : int, optional
+        Budget of row state in bytes.
+    normalize, on_bad_rows, statistics, cancelled, deadline
+        See :class:`BasePasses`.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        n_threads: int | None = None,
+        memory_limit: int | None = None,
+        normalize: Literal["l2"] | None = None,
+        on_bad_rows: Literal["raise", "skip"] = "raise",
+        statistics: Statistics | None = None,
+        cancelled: Callable[[], bool] | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(
+            rows,
+            normalize=normalize,
+            on_bad_rows=on_bad_rows,
+            statistics=statistics,
+            cancelled=cancelled,
+            deadline=deadline,
+        )
+        self.n_threads = available_cpus() if n_threads is None else int(n_threads)
+        if self.n_threads < 1:
+            raise ParameterError(f"n_threads={n_threads} has to be at least 1.")
+        budget = state_budget(memory_limit, process_memory())
+        cache = int(config.get("passes.cache-bytes"))
+        self._engine = Engine(rows, self.n_threads, lambda: budget, lambda: cache)
+        # Whoever forgets to close leaves no threads behind.
+        self._finalizer = weakref.finalize(self, self._engine.close)
+
+    def _run(
+        self,
+        spec: PassSpec,
+        replay: tuple[tuple[Any, ...], ...],
+        chunks: Sequence[int],
+        finish: Callable[[Any], Any] | None,
+        report: PassReport,
+    ) -> Any:
+        ticket = self._engine.open(spec, chunks, replay)
+        try:
+            self._engine.advance(ticket, self._stop)
+            total = self._engine.collect(ticket)
+        finally:
+            report.add(ticket.report)
+        report.workers = 1
+        began = time.perf_counter()
+        result = total if finish is None else finish(total)
+        report.reduce += time.perf_counter() - began
+        return result
+
+    def close(self) -> None:
+        """End the threads and drop row state and cached chunks."""
+        self._finalizer()

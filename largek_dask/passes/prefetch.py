@@ -1,0 +1,121 @@
+"""Chunks handed to the computing threads: read ahead by one background thread, or from memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Block", "ChunkSource"]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A chunk as it was read, or the error that reading it raised."""
+
+    index: int
+    x: NDArray[Any] | None = None
+    weight: NDArray[np.float64] | None = None
+    error: BaseException | None = None
+    cached: bool = False
+
+
+class ChunkSource:
+    """The chunks of one pass, each handed out once to whichever thread asks next.
+
+    Chunks in memory (or in the cache) fill the time while the next stored one is being read, so
+    that reading and computing overlap over the whole pass.
+
+    Parameters
+    ----------
+    read : callable
+        ``read(index) -> Block`` of a stored chunk; called on the reading thread only.
+    recall : callable
+        ``recall(index) -> Block`` of a chunk in memory, called on the thread that asks.
+    stored, present : iterable of int
+        Chunks to read, and chunks in memory.
+    depth : int
+        How many chunks may wait, read but not yet asked for.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], Block],
+        recall: Callable[[int], Block],
+        stored: Iterable[int],
+        present: Iterable[int],
+        depth: int,
+    ) -> None:
+        self._read = read
+        self._recall = recall
+        self._stored = deque(stored)
+        self._present = deque(present)
+        self._ready: deque[Block] = deque()
+        self._depth = depth
+        self._changed = threading.Condition()
+        self._reading = False
+        self._stopped = True
+        self.read_seconds = 0.0
+
+    def start(self, executor: Executor) -> None:
+        """Read on in the background, on a thread of ``executor``."""
+        with self._changed:
+            self._stopped = False
+            if self._reading or not self._stored:
+                return
+            self._reading = True
+        executor.submit(self._fill)
+
+    def stop(self) -> None:
+        """Read no further; what has been read stays, and ``start`` goes on from there."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def next(self) -> Block | None:
+        """The next chunk; None when there is none left or the source is stopped."""
+        with self._changed:
+            while True:
+                if self._stopped:
+                    return None
+                if self._ready:
+                    block = self._ready.popleft()
+                    self._changed.notify_all()
+                    return block
+                if self._present:
+                    index = self._present.popleft()
+                    break
+                if not self._stored and not self._reading:
+                    return None
+                self._changed.wait()
+        return self._recall(index)
+
+    def give_back(self, block: Block) -> None:
+        """Hand a chunk out again later."""
+        with self._changed:
+            self._ready.appendleft(block)
+
+    def _fill(self) -> None:
+        while True:
+            with self._changed:
+                while len(self._ready) >= self._depth and not self._stopped:
+                    self._changed.wait()
+                if self._stopped or not self._stored:
+                    self._reading = False
+                    self._changed.notify_all()
+                    return
+                index = self._stored.popleft()
+            began = time.perf_counter()
+            block = self._read(index)
+            elapsed = time.perf_counter() - began
+            with self._changed:
+                self.read_seconds += elapsed
+                self._ready.append(block)
+                self._changed.notify_all()

@@ -1,0 +1,201 @@
+"""What a process keeps between passes, each within a budget: row state and chunks already read.
+
+Both are caches. Losing an entry costs time (a replay, a read), never correctness, so both simply
+decline what does not fit: passes visit the chunks in the same order over and over, and there a
+cache that evicts the least recently used entry would evict each one just before its next use.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ChunkCache", "RowStateStore", "process_memory"]
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def process_memory() -> int:
+    """Bytes of memory this process may use: the machine's, or its control group's limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.exists() and (text := limit.read_text().strip()).isdigit():
+        total = min(total, int(text))
+    return total
+
+
+def owned(array: NDArray[Any]) -> NDArray[Any]:
+    """The array itself, or a copy where it is a view that would keep a larger one alive."""
+    array = np.asarray(array)
+    if array.base is not None:
+        array = array.copy()
+    array.setflags(write=False)
+    return array
+
+
+class RowStateStore:
+    """Row state of one job's chunks: arrays by name, chunk and generation.
+
+    The arrays of generation ``g - 1`` stay while a pass writes generation ``g``, as far as the
+    budget allows, so that a pass that failed half-way is run again without a replay. They are
+    the first to go when space is short.
+
+    Parameters
+    ----------
+    limit : callable
+        The budget in bytes; asked anew each time, for several jobs may share a process.
+    """
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        # name -> chunk -> generation -> arrays; at most two generations of a chunk
+        self._states: dict[str, dict[int, dict[int, Arrays]]] = {}
+        self._epochs: dict[str, int] = {}
+        self.nbytes = 0
+        self.evictions = 0
+
+    def begin(self, name: str, epoch: int, generation: int) -> None:
+        """Drop what a pass that writes ``generation`` can no longer use.
+
+        Parameters
+        ----------
+        name : str
+        epoch : int
+            Number of the run that uses the name; the states of other runs are dropped.
+        generation : int
+        """
+        with self._lock:
+            if self._epochs.get(name) != epoch:
+                self._epochs[name] = epoch
+                for versions in self._states.pop(name, {}).values():
+                    self.nbytes -= sum(map(_nbytes, versions.values()))
+            chunks = self._states.get(name, {})
+            for chunk in list(chunks):
+                versions = chunks[chunk]
+                for old in [g for g in versions if g not in (generation - 1, generation)]:
+                    self.nbytes -= _nbytes(versions.pop(old))
+                if not versions:
+                    del chunks[chunk]
+
+    def get(self, name: str, chunk: int, generation: int) -> Arrays | None:
+        """The arrays that ``generation`` left for the chunk, None where they are missing."""
+        with self._lock:
+            return self._states.get(name, {}).get(chunk, {}).get(generation)
+
+    def put(self, name: str, epoch: int, chunk: int, generation: int, arrays: Arrays) -> None:
+        """Keep the arrays if they fit; a pass of another run writes nothing."""
+        arrays = MappingProxyType({key: owned(array) for key, array in arrays.items()})
+        size = _nbytes(arrays)
+        with self._lock:
+            if self._epochs.get(name) != epoch:
+                return
+            versions = self._states.setdefault(name, {}).setdefault(chunk, {})
+            if generation in versions:
+                self.nbytes -= _nbytes(versions.pop(generation))
+            self._make_room(size - self._limit(), versions)
+            if self.nbytes + size <= self._limit():
+                versions[generation] = arrays
+                self.nbytes += size
+            else:
+                self.evictions += 1
+
+    def _make_room(self, offset: int, own: dict[int, Arrays]) -> None:
+        """Drop older generations until ``nbytes + offset`` is no longer positive.
+
+        Those of chunks that have a newer one go first, then the chunk's own.
+        """
+        if self.nbytes + offset <= 0:
+            return
+        for chunks in self._states.values():
+            for versions in chunks.values():
+                if len(versions) > 1:
+                    self.nbytes -= _nbytes(versions.pop(min(versions)))
+                    if self.nbytes + offset <= 0:
+                        return
+        for old in list(own):
+            self.nbytes -= _nbytes(own.pop(old))
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._states.clear()
+            self._epochs.clear()
+            self.nbytes = 0
+
+
+def _nbytes(arrays: Arrays) -> int:
+    return sum(array.nbytes for array in arrays.values())
+
+
+@dataclass(slots=True)
+class _Cached:
+    x: NDArray[Any]
+    weight: NDArray[np.float64] | None
+    used: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.x.nbytes + (0 if self.weight is None else self.weight.nbytes)
+
+
+class ChunkCache:
+    """The first chunks that fit, as they were read.
+
+    Parameters
+    ----------
+    limit : callable
+        The budget in bytes, asked anew each time.
+    """
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._chunks: dict[int, _Cached] = {}
+        self._pass = 0
+        self.nbytes = 0
+
+    def begin(self) -> None:
+        """Another pass starts; chunks that two passes in a row did not ask for may go."""
+        with self._lock:
+            self._pass += 1
+            over = self.nbytes > self._limit()
+            for index in [i for i, c in self._chunks.items() if over or c.used < self._pass - 2]:
+                if over and self.nbytes <= self._limit():
+                    over = False
+                if over or self._chunks[index].used < self._pass - 2:
+                    self.nbytes -= self._chunks.pop(index).nbytes
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._chunks
+
+    def get(self, index: int) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
+        """Rows and weights of a chunk, None where it is not kept."""
+        with self._lock:
+            entry = self._chunks.get(index)
+            if entry is None:
+                return None
+            entry.used = self._pass
+            return entry.x, entry.weight
+
+    def put(self, index: int, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
+        """Keep a chunk if it fits."""
+        entry = _Cached(x, weight, self._pass)
+        with self._lock:
+            if index not in self._chunks and self.nbytes + entry.nbytes <= self._limit():
+                self._chunks[index] = entry
+                self.nbytes += entry.nbytes
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._chunks.clear()
+            self.nbytes = 0

@@ -1,0 +1,77 @@
+"""What a pass cost: rows, seconds, bytes, and what had to be done again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+__all__ = ["PassReport", "nbytes"]
+
+
+@dataclass(slots=True)
+class PassReport:
+    """Figures of one pass, or of many added up.
+
+    ``compute``, ``read`` and ``wait`` are summed over threads and workers; ``seconds`` is what
+    the caller waited.
+    """
+
+    passes: int = 0
+    rows: int = 0
+    """Rows that chunk functions saw and that were counted."""
+    chunks: int = 0
+    seconds: float = 0.0
+    compute: float = 0.0
+    """Seconds in preparing chunks and in chunk functions."""
+    read: float = 0.0
+    """Seconds in reading chunks."""
+    wait: float = 0.0
+    """Seconds in which computing threads had no chunk."""
+    reduce: float = 0.0
+    """Seconds in combining totals and in ``finish``."""
+    bytes_read: int = 0
+    bytes_moved: int = 0
+    """Bytes of broadcasts and totals between processes."""
+    cached: int = 0
+    """Chunks that did not have to be read again."""
+    rebuilt: int = 0
+    """Chunks whose row state was rebuilt by a replay."""
+    evictions: int = 0
+    """Times that row state did not fit its budget."""
+    retries: int = 0
+    """Chunks handed out again after a failure."""
+    workers: int = 0
+    state_bytes: int = 0
+    """Bytes of row state held when the pass ended."""
+
+    def add(self, other: PassReport) -> None:
+        """Add another's figures; ``workers`` and ``state_bytes`` take its value."""
+        for field in fields(self):
+            if field.name in ("workers", "state_bytes"):
+                setattr(self, field.name, getattr(other, field.name))
+            else:
+                setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures by name, for events."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def nbytes(value: Any) -> int:
+    """About how many bytes an object holds in arrays: what decides how it travels."""
+    size = getattr(value, "nbytes", None)
+    if isinstance(size, int | np.integer):
+        return int(size)
+    if isinstance(value, bytes | bytearray | memoryview | str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(nbytes(item) for item in value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return sum(nbytes(item) for item in value)
+    names = [
+        *getattr(value, "__dict__", ()),
+        *(name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())),
+    ]
+    return 8 + sum(nbytes(getattr(value, name, None)) for name in names)
