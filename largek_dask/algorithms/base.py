@@ -49,9 +49,9 @@ class Rng:
 
     def generator(self, step: int, purpose: str, chunk: int = 0) -> np.random.Generator:
         """A generator of its own for this step, purpose and chunk."""
-        tag = int.from_bytes(purpose.encode()[:8].ljust(8, b"\0"), "little")
-        key = (self.stream, step, tag & 0xFFFFFFFF, tag >> 32, chunk)
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence(self.seed, spawn_key=key)))
+        key = (self.stream, step, chunk, *purpose.encode())
+        sequence = np.random.SeedSequence(self.seed, spawn_key=key)
+        return np.random.Generator(np.random.Philox(sequence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Info:
     """What one step did, for events, history and stop rules."""
 
     cost: float
-    """Weighted sum of squared distances (or the algorithm's own objective) as known in this step."""
+    """Weighted sum of squared distances, or the algorithm's own objective, as this step met it."""
     rows: int
     """Rows assigned in this step (nominal work)."""
     n_changed: int | None = None

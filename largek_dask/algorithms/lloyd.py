@@ -28,7 +28,8 @@ from largek_dask.algorithms.base import (
 from largek_dask.algorithms.relocation import relocate_empty
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
-from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares, squared_shift
+from largek_dask.kernels.movement import squared_movement
+from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares
 
 __all__ = ["AssignTotal", "Lloyd", "LloydState", "assign_chunk"]
 
@@ -45,7 +46,7 @@ class AssignTotal:
 
     def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
         self.sums = ClusterSums(k, d, grid)
-        self.squares = Squares(1, grid)
+        self.squares = Squares(1)
         self.step = -1
         self.n_changed = 0
 
@@ -80,7 +81,7 @@ def assign_chunk(chunk: Chunk, total: AssignTotal, centers: PackedCenters, step:
         total.sums.move(chunk.x, old, labels, chunk.weight)
     else:
         total.sums.add(chunk.x, labels, chunk.weight)
-        total.squares.add_squares(chunk.x, chunk.weight)
+        total.squares.add_squares(chunk.x, total.sums.grid.shift, chunk.weight)
     # A row of weight 0 is absent: what happens to its label must not hold back a stop.
     changed = np.ones(len(labels), bool) if old is None else labels != old
     if chunk.weight is not None:
@@ -153,10 +154,10 @@ class Lloyd:
             centers, n_moved = relocate_empty(passes, packed, centers, empty)
             extra = {"relocated": float(n_moved)}
         info = Info(
-            cost=total.sums.cost(packed, total.squares),
+            cost=total.sums.cost(state.centers, total.squares),
             rows=passes.n_rows,
             n_changed=total.n_changed,
-            shift=squared_shift(centers, state.centers) / variance if variance > 0 else 0.0,
+            shift=squared_movement(centers, state.centers) / variance if variance > 0 else 0.0,
             converged=total.n_changed == 0 and n_moved == 0,
             extra=extra,
         )

@@ -37,7 +37,7 @@ class BatchTotal:
 
     def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
         self.sums = ClusterSums(k, d, grid)
-        self.squares = Squares(1, grid)
+        self.squares = Squares(1)
         self.n_rows = 0
 
     @property
@@ -50,7 +50,7 @@ class BatchTotal:
     ) -> None:
         """Assign rows (n, d) of weight (n,) and add them."""
         self.sums.add(x, nearest(x, centers), weight)
-        self.squares.add_squares(x, weight)
+        self.squares.add_squares(x, self.sums.grid.shift, weight)
         self.n_rows += len(x)
 
     @staticmethod
@@ -128,9 +128,7 @@ class MiniBatch:
             0, centers.astype(np.float64), np.zeros(len(centers)), passes.statistics.shift, 0
         )
 
-    def step(
-        self, passes: Passes, rng: Rng, state: MiniBatchState
-    ) -> tuple[MiniBatchState, Info]:
+    def step(self, passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
         """Assign one batch and let its rows vote."""
         k, d = state.means.shape
         n = passes.n_rows
@@ -147,7 +145,7 @@ class MiniBatch:
         means, votes = running_means(state.means, state.votes, total)
         weight = float(total.sums.counts.sum())
         # The batch's cost under the centres that it met, scaled to all rows: an estimate.
-        cost = total.sums.cost(packed, total.squares)
+        cost = total.sums.cost(packed.centers, total.squares)
         scale = passes.statistics.total_weight / weight if weight > 0 else 0.0
         info = Info(cost=cost * scale, rows=total.n_rows, extra={"batch_rows": float(total.n_rows)})
         begin = 0 if end == n else end
@@ -179,8 +177,7 @@ def update_online(
     """
     scan = RowScan(x.shape[1], x.dtype)
     scan.add(x, weight, 0)
-    statistics = scan.finish(shift=model.shift)
-    total = BatchTotal(*model.centers.shape, statistics.grid)
+    total = BatchTotal(*model.centers.shape, scan.finish().grid)
     total.add(x, weight, pack_centers(model.centers, model.shift))
     means, votes = running_means(model.centers.astype(np.float64), model.counts, total)
     return ModelArrays(means.astype(model.centers.dtype), votes, model.shift, model.extra)

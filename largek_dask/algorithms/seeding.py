@@ -12,6 +12,7 @@ its mass; then the chunk is drawn by mass.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import log
 from typing import Any
@@ -68,7 +69,9 @@ def initial_centers(
         return _plus_plus(passes, rng, n_clusters, 2 + int(log(n_clusters)))
     if init == "k-means||":
         return _parallel(passes, rng, n_clusters)
-    raise ParameterError(f"init={init!r} is not known; choose one of {', '.join(INITS)} or an array")
+    raise ParameterError(
+        f"init={init!r} is not known; choose one of {', '.join(INITS)} or an array"
+    )
 
 
 def _given(init: NDArray[Any], n_clusters: int, n_features: int) -> NDArray[Any]:
@@ -157,21 +160,22 @@ def _updated(chunk: Chunk, centers: NDArray[Any], shift: NDArray[Any]) -> NDArra
     return d2
 
 
-def potential_chunk(chunk: Chunk, total: Squares, centers: NDArray[Any], shift: NDArray[Any]) -> None:
+def potential_chunk(
+    chunk: Chunk, total: Squares, centers: NDArray[Any], shift: NDArray[Any]
+) -> None:
     """Potential that each candidate would leave behind."""
     assert chunk.state is not None
-    total.merge(
-        potentials(chunk.x, pack_centers(centers, shift), chunk.state["d2"], chunk.weight, total.grid)
-    )
+    total.merge(potentials(chunk.x, pack_centers(centers, shift), chunk.state["d2"], chunk.weight))
 
 
 # --- random rows --------------------------------------------------------------------------------
 
 
 def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
-    """k rows without replacement; by weight where rows are weighted."""
+    """Rows without replacement; by weight where rows are weighted."""
     statistics = passes.statistics
-    if statistics.n_present == passes.n_rows and not statistics.weighted:
+    same_weight = statistics.max_weight <= 1 and statistics.total_weight == statistics.n_rows
+    if same_weight and statistics.n_rows == passes.n_rows:
         rows = rng.generator(0, "random").choice(passes.n_rows, k, replace=False)
         return passes.take(np.sort(rows))
     chosen: dict[int, NDArray[Any]] = {}
@@ -231,11 +235,9 @@ def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[A
                 potential_chunk,
                 new,
                 shift,
-                start=partial(Squares, n_candidates, statistics.grid),
+                start=partial(Squares, n_candidates),
                 combine=Squares.merge,
-                state=RowState(
-                    "d2", t + 1, ((centers[:t], shift, rng, t, 0),), d2_chunk, Draws
-                ),
+                state=RowState("d2", t + 1, ((centers[:t], shift, rng, t, 0),), d2_chunk, Draws),
             )
             best = int(np.argmin(total.values))
         centers[t] = new[best]
@@ -300,7 +302,9 @@ def candidate_weight_chunk(chunk: Chunk, total: ClusterSums) -> None:
 def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
     """k-means||: a few rounds that sample about k / 2 rows each, then k-means++ among them."""
     statistics = passes.statistics
-    shift, grid = statistics.shift, statistics.grid
+    shift = statistics.shift
+    # Weights only, no coordinates: the grid of the rows without their features.
+    grid = replace(statistics.grid, shift=shift[:0])
     draws: Draws = passes.reduce(weight_chunk, rng, 0, 1, start=Draws, combine=Draws.combine)
     _, candidates = draws.choose(rng.generator(0, "first").random(1))
     new = candidates
@@ -314,7 +318,7 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
             new,
             shift,
             known,
-            start=partial(Squares, 1, grid),
+            start=Squares,
             combine=Squares.merge,
             state=RowState("candidates", turn, replay),
         )
@@ -323,7 +327,7 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
             turn + 1,
             ((candidates, shift, 0),),
             nearest_candidate_chunk,
-            partial(Squares, 1, grid),
+            Squares,
         )
         # More rounds than planned only while there are too few candidates to choose k from.
         enough = turn > PARALLEL_ROUNDS and len(candidates) >= k
@@ -354,7 +358,7 @@ def _choose_among(
 ) -> NDArray[Any]:
     """k-means++ on weighted points in memory, then a few Lloyd steps on them."""
     if len(points) < k:
-        # Fewer distinct rows than clusters (or nearly): repeat, the empty ones are dealt with later.
+        # About as few distinct rows as clusters: repeat some, empty clusters are moved later.
         return np.resize(points, (k, points.shape[1]))
     generator = rng.generator(0, "among")
     d2 = np.full(len(points), np.inf)
@@ -369,7 +373,7 @@ def _choose_among(
         picks, _ = draw_by_d2(d2, weight, generator.random(1))
     scan = RowScan(points.shape[1], points.dtype)
     scan.add(points, weight, 0)
-    grid = scan.finish(shift=shift).grid
+    grid = scan.finish().grid
     for _ in range(CANDIDATE_LLOYD_STEPS):
         sums = ClusterSums(*centers.shape, grid)
         sums.add(points, nearest(points, pack_centers(centers, shift)), weight)

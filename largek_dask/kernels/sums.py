@@ -204,11 +204,15 @@ class ClusterSums:
         """(k, d) means in the coordinates of the data, compute dtype; empty clusters keep
         ``fallback``.
         """
+        return self.means_float64(fallback).astype(self.grid.shift.dtype)
+
+    def means_float64(self, fallback: NDArray[Any]) -> NDArray[np.float64]:
+        """(k, d) means before they are rounded to the compute dtype."""
         weights = self._weights[:, None]
         step = 2.0 ** (self.grid.weight_bits - self.grid.bits)
         centered = self.sums / np.maximum(weights, 1) * step
         means = self.grid.shift.astype(np.float64) + centered
-        return np.where(weights > 0, means, fallback).astype(self.grid.shift.dtype)
+        return np.where(weights > 0, means, fallback)
 
     def cost(self, centers: NDArray[Any], squares: Squares) -> float:
         """Inertia of the rows added here if each belongs to its label's row of ``centers``.
