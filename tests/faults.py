@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 
 def barrier_chunk(folder: str, inner: Any, chunk: Any, total: Any, *broadcast: Any) -> None:
@@ -56,9 +59,19 @@ class WithBarrier:
         return self._algorithm().init(passes, rng)
 
     def step(self, passes: Any, rng: Any, state: Any) -> Any:
-        if state.step + 1 == self.at_step:
-            passes = BarrierPasses(passes, self.folder)
-        return self._algorithm().step(passes, rng, state)
+        before = (passes.total.retries, passes.total.rebuilt)
+        barrier = state.step + 1 == self.at_step
+        door = BarrierPasses(passes, self.folder) if barrier else passes
+        result = self._algorithm().step(door, rng, state)
+        if barrier:
+            after = (passes.total.retries, passes.total.rebuilt)
+            spent = dict(zip(("retries", "rebuilt"), np.subtract(after, before), strict=True))
+            Path(self.folder, "spent.json").write_text(json.dumps(spent, default=int))
+        return result
+
+    def spent(self) -> dict[str, int]:
+        """Retries and rebuilt row states of the step with the barrier."""
+        return json.loads(Path(self.folder, "spent.json").read_text())
 
     def model(self, state: Any) -> Any:
         return self._algorithm().model(state)

@@ -5,6 +5,7 @@ A new algorithm is added to ALGORITHMS and has to pass everything here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -112,20 +113,14 @@ def test_worker_killed_inside_a_pass(name, url, clean, tmp_path, fresh_cluster):
     before = {w["pid"] for w in worker_identities(client)}
     killer = Killer(tmp_path)
     killer.start()
-    records = []
-    km = fit(
-        url,
-        name,
-        algorithm=WithBarrier(ALGORITHMS[name], str(tmp_path)),
-        client=client,
-        callbacks=[records.append],
-    )
+    algorithm = WithBarrier(ALGORITHMS[name], str(tmp_path))
+    km = fit(url, name, algorithm=algorithm, client=client)
     killer.join()
     assert killer.killed in before, "the pass was not in flight on a worker"
     assert bits(km) == clean[name]
-    assert sum(h["retries"] for h in km.history_) > 0, "nothing was computed again"
+    assert algorithm.spent()["retries"] > 0, "nothing was computed again"
     if name == "lloyd":
-        assert sum(h["rebuilt"] for h in km.history_) > 0, "no row state was rebuilt"
+        assert algorithm.spent()["rebuilt"] > 0, "no row state was rebuilt"
 
 
 @every_algorithm
@@ -133,8 +128,8 @@ def test_worker_joins(name, url, clean, fresh_cluster):
     client = fresh_cluster(n_workers=1)
     cluster = client.cluster
 
-    def join(record):
-        if record["step"] == 3:
+    def join(snapshot):
+        if snapshot.record["step"] == 3:
             cluster.scale(2)
             client.wait_for_workers(2)
 
@@ -170,7 +165,9 @@ SCRIPT = """
 import hashlib, json, sys
 from tests.algorithms.test_contract import ALGORITHMS, bits, fit
 out = {name: bits(fit(sys.argv[1], name)) for name in ALGORITHMS}
-print(json.dumps({n: [b[0], hashlib.sha256(b[1]).hexdigest(), b[2].hex(), b[3]] for n, b in out.items()}))
+for name, (digest, labels, inertia, n_iter) in out.items():
+    out[name] = [digest, hashlib.sha256(labels).hexdigest(), inertia.hex(), n_iter]
+print(json.dumps(out))
 """
 
 
@@ -185,8 +182,6 @@ print(json.dumps({n: [b[0], hashlib.sha256(b[1]).hexdigest(), b[2].hex(), b[3]] 
 )
 def test_other_libraries_choices_do_not_matter(environment, url, clean):
     """BLAS and numpy pick their code by CPU; nothing of theirs may reach a model."""
-    import hashlib
-
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, url],
         env=os.environ | environment,
