@@ -70,10 +70,8 @@ class CSRRows(Rows):
                 "write it as CSR, e.g. adata.X = adata.X.tocsr()."
             )
         shape = attributes.get("shape", attributes.get("h5sparse_shape"))
-        if not isinstance(shape, (list, tuple)) or len(shape) != 2:
-            raise DataError(
-                f"{what} is a CSR group without the attribute 'shape' = [rows, columns]."
-            )
+        if shape is None or len(shape) != 2:
+            raise DataError(f"{what} is a CSR group without the attribute shape = [rows, columns].")
         self._group = group
         self._data, self._indices, self._indptr = (
             group[name] for name in ("data", "indices", "indptr")

@@ -73,12 +73,12 @@ class SlicedRows(Rows):
         check_table_shape(shape, what)
         stored = native_dtype(source.dtype if dtype is None else dtype, what)
         self._source = source
+        if chunk_table is None:
+            chunk_table = memory_table(shape[0], shape[1], stored)
         super().__init__(
             n_features=shape[1],
             dtype=stored,
-            chunk_table=memory_table(shape[0], shape[1], stored)
-            if chunk_table is None
-            else chunk_table,
+            chunk_table=chunk_table,
             location=location,
             weight=weight,
         )

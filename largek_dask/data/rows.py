@@ -241,7 +241,8 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
     if dtype.kind == "b":
         return np.dtype(np.uint8)
     if dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8):
-        return np.dtype(dtype.newbyteorder("="))
+        native: np.dtype[Any] = dtype.newbyteorder("=")
+        return native
     if dtype.kind == "f":
         return np.dtype(np.float64)
     advice = {

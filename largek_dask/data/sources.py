@@ -145,7 +145,11 @@ def _open_url(
     node = open_node(url, component, storage_options)
     if isinstance(node, zarr.Group):
         node, component = _find_in_group(node, None, url, component)
-    address = {"location": url, "component": component, "storage_options": storage_options}
+    address: dict[str, Any] = {
+        "location": url,
+        "component": component,
+        "storage_options": storage_options,
+    }
     kind = CSRRows if isinstance(node, zarr.Group) else ZarrRows
     return kind(node, weight=weight, **address)
 

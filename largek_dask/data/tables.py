@@ -1,11 +1,10 @@
-"""Streams of rows for ``ingest``: CSV, Parquet and HDF5 files beside anything ``open_rows`` takes."""
+"""Streams of rows for ``ingest``: CSV, Parquet, HDF5, and anything ``open_rows`` takes."""
 
 from __future__ import annotations
 
 import importlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +31,9 @@ class Table(Protocol):
     """Rows as a stream, read once from the first to the last."""
 
     where: str
+    """What messages call the source."""
+    location: str | None
+    """URL or path, None for something in this process."""
     n_features: int
     dtype: np.dtype[Any]
     n_rows: int | None
@@ -69,36 +71,21 @@ def open_table(
     return RowsTable(open_rows(source, component=component, storage_options=storage_options))
 
 
-@dataclass(frozen=True, slots=True)
 class RowsTable:
-    """A stream over :class:`Rows`."""
+    """A stream over :class:`Rows`, one block a chunk."""
 
-    rows: Rows
-
-    @property
-    def where(self) -> str:
-        """Where the rows are, for messages."""
-        return self.rows.describe_source(self.rows.location)
-
-    @property
-    def n_features(self) -> int:
-        """Columns."""
-        return self.rows.n_features
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Stored type."""
-        return self.rows.dtype
-
-    @property
-    def n_rows(self) -> int | None:
-        """Rows."""
-        return self.rows.n_rows
+    def __init__(self, rows: Rows) -> None:
+        self.where = rows.describe_source(rows.location)
+        self.location = rows.location
+        self.n_features = rows.n_features
+        self.dtype = rows.dtype
+        self.n_rows: int | None = rows.n_rows
+        self._rows = rows
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """One block a chunk."""
-        for i in range(self.rows.n_chunks):
-            yield self.rows.read(i)
+        """The chunks in order."""
+        for i in range(self._rows.n_chunks):
+            yield self._rows.read(i)
 
 
 class CSVTable:
@@ -111,6 +98,7 @@ class CSVTable:
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
         self._pandas = _need("pandas", "parquet", "CSV files")
         self.where = url
+        self.location: str | None = url
         self.dtype = np.dtype(np.float64)
         self.n_rows: int | None = None
         self._options: dict[str, Any] = {"skipinitialspace": True}
@@ -180,6 +168,7 @@ class ParquetTable:
         import pyarrow.dataset as dataset
 
         self.where = url
+        self.location: str | None = url
         fs, path = filesystem(url, storage_options)
         try:
             self._dataset = dataset.dataset(path, filesystem=fs, format="parquet")

@@ -227,6 +227,9 @@ class ZarrRows(Rows):
 
     def stored_statistics(self) -> dict[str, Any] | None:
         """The statistics that ``ingest`` left as an attribute, or None."""
+        if self.weight is not None:
+            # they were taken with unit weights
+            return None
         statistics = self._notes.get("statistics")
         return statistics if isinstance(statistics, dict) else None
 

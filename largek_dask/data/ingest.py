@@ -1,0 +1,234 @@
+"""From any table to a store that reads at the speed of the disk, with its statistics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask import config
+from largek_dask.data.rows import Rows, native_dtype
+from largek_dask.data.shuffle import n_buckets_for, shuffled
+from largek_dask.data.sources import open_rows
+from largek_dask.data.store_writer import StoreWriter, refuse_existing
+from largek_dask.data.stores import filesystem, is_local, normalize
+from largek_dask.data.tables import Table, open_table
+from largek_dask.errors import OutputError, ParameterError
+from largek_dask.kernels.statistics import RowScan
+
+__all__ = ["ingest"]
+
+MAX_CHUNK_BYTES = 64 << 20
+INNER_ROWS = 4_096
+SCAN_VALUES = 1 << 18
+
+
+def ingest(
+    source: Any,
+    out: str | os.PathLike[str],
+    *,
+    chunk_rows: int | None = None,
+    dtype: Any = None,
+    shuffle: int | None = None,
+    progress: bool = True,
+    force: bool = False,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Rows:
+    """Write a table to a Zarr store made for clustering, streaming.
+
+    The store is one Zarr v3 array with chunks of full rows, checksums, and the statistics of
+    the rows (mean, extent, number of bad rows) as attributes, which spare every fit its first
+    scan. It opens as data only after the last write: what a killed ingest leaves is refused.
+
+    Parameters
+    ----------
+    source : object
+        CSV, Parquet or HDF5 file, or anything :func:`~largek_dask.open_rows` takes.
+    out : str or path
+        URL or path of the new store.
+    chunk_rows : int, optional
+        Rows of a chunk; None: 65,536, fewer where a chunk would be larger than 64 MB.
+    dtype : numpy dtype, optional
+        Type to store; None: that of the source (float64 for CSV). ``"float32"`` halves the
+        store and doubles the speed of everything after.
+    shuffle : int, optional
+        Seed: write the rows permuted, in shards with small inner chunks, so that any stretch
+        of rows is a random sample that can be read alone. Needs temporary disk space of the size of
+        the data (beside ``out`` where that is local) and memory for one bucket (64 MB, or
+        1/256 of the data where that is more).
+    progress : bool
+        Show a progress bar on stderr.
+    force : bool
+        Replace a Zarr store that is at ``out``.
+    component : str, optional
+        Array, dataset or column inside the source.
+    storage_options : mapping, optional
+        Passed to fsspec for source and output.
+
+    Returns
+    -------
+    Rows
+        The new store, open.
+
+    Raises
+    ------
+    OutputError
+        ``out`` exists or cannot be written (found before reading), or does not read back.
+    DataError
+        The source is no table of numbers, is damaged, or has no rows.
+    MissingDependencyError
+        The package that reads the format is not installed.
+    """
+    target = normalize(out)
+    refuse_existing(target, storage_options, force=force)
+    table = open_table(source, component, storage_options)
+    _refuse_own_source(table.location, target)
+    kind = _stored_dtype(table.dtype, dtype)
+    chunk_rows = _choose_chunk_rows(
+        chunk_rows, table.n_features * kind.itemsize, table.n_rows, shuffle is not None
+    )
+    writer = StoreWriter(
+        target,
+        n_features=table.n_features,
+        dtype=kind,
+        n_rows=table.n_rows,
+        chunk_rows=chunk_rows,
+        inner_rows=None if shuffle is None else min(INNER_ROWS, chunk_rows),
+        storage_options=storage_options,
+        force=force,
+    )
+    scan = RowScan(table.n_features, kind)
+    blocks: Iterator[NDArray[Any]] = (_convert(block, kind) for block in table.blocks())
+    with _progress_bar(progress) as bar:
+        total = table.n_rows
+        if shuffle is not None:
+            blocks = shuffled(
+                _counted(blocks, bar, "shuffling", total),
+                seed=int(shuffle),
+                n_buckets=n_buckets_for(_bytes_of(table, kind, storage_options)),
+                folder=os.path.dirname(target) if is_local(target) else None,
+            )
+        for block in _counted(blocks, bar, "writing", total):
+            _scan(scan, block, writer.n_written)
+            writer.append(block)
+    writer.finish({"statistics": scan.finish().to_dict(), "shuffle": shuffle})
+    return open_rows(target, storage_options=storage_options)
+
+
+def _refuse_own_source(source: str | None, target: str) -> None:
+    """An output must not lie in, above or at the place that is still being read."""
+    if source is None:
+        return
+    inside = (source + "/").startswith(target + "/") or (target + "/").startswith(source + "/")
+    if inside:
+        raise OutputError(
+            f"the output {target} would overwrite its source {source}; choose another output."
+        )
+
+
+def _stored_dtype(source: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
+    if wanted is None:
+        return source
+    try:
+        kind = native_dtype(wanted, "dtype")
+    except TypeError as error:
+        raise ParameterError(f"dtype={wanted!r} is no numpy dtype.") from error
+    if not np.can_cast(source, kind, "same_kind"):
+        raise ParameterError(
+            f"dtype={kind} cannot hold the source's {source}; use float32 or float64."
+        )
+    return kind
+
+
+def _choose_chunk_rows(
+    wanted: int | None, row_bytes: int, n_rows: int | None, sharded: bool
+) -> int:
+    if wanted is not None and wanted < 1:
+        raise ParameterError(f"chunk_rows={wanted} must be at least 1.")
+    if wanted is None:
+        fitting = max(1, MAX_CHUNK_BYTES // row_bytes)
+        wanted = min(int(config.get("data.ingest-chunk-rows")), fitting)
+    if n_rows is not None:
+        wanted = min(wanted, max(1, n_rows))
+    if sharded and wanted > INNER_ROWS:
+        # shards hold whole inner chunks
+        wanted -= wanted % INNER_ROWS
+    return wanted
+
+
+def _convert(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    # float64 beyond float32's range becomes inf, which the statistics count as a bad row
+    with np.errstate(over="ignore"):
+        return block.astype(dtype, copy=False)
+
+
+def _scan(scan: RowScan, block: NDArray[Any], start: int) -> None:
+    """Add a block in pieces: the scan's temporaries are several times what it is given."""
+    step = max(1, SCAN_VALUES // block.shape[1])
+    for begin in range(0, len(block), step):
+        scan.add(block[begin : begin + step], start_row=start + begin)
+
+
+def _bytes_of(table: Table, dtype: np.dtype[Any], storage_options: Mapping[str, Any] | None) -> int:
+    """Size of the rows; of a CSV file, its own size (a number takes about eight characters)."""
+    if table.n_rows is not None:
+        return table.n_rows * table.n_features * dtype.itemsize
+    fs, path = filesystem(table.where, storage_options)
+    return int(fs.size(path) or 0)
+
+
+class _Bar(Protocol):
+    """The part of rich's progress display that is used here."""
+
+    def add_task(self, description: str, *, total: float | None) -> Any:
+        """A new line."""
+
+    def advance(self, task_id: Any, advance: float = 1) -> None:
+        """So many rows more."""
+
+
+@contextmanager
+def _progress_bar(show: bool) -> Iterator[_Bar]:
+    """Progress lines on stderr: rows, rows per second, time to go."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Speed(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:,.0f} rows/s")
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Speed(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not show,
+    ) as bar:
+        yield bar
+
+
+def _counted(
+    blocks: Iterator[NDArray[Any]], bar: _Bar, what: str, total: int | None
+) -> Iterator[NDArray[Any]]:
+    """The same blocks, counted on the bar after each was used."""
+    task = bar.add_task(what, total=total)
+    for block in blocks:
+        yield block
+        bar.advance(task, len(block))

@@ -1,0 +1,73 @@
+"""A seeded permutation of a stream of rows in bounded memory.
+
+Rows are thrown into buckets at random, buckets are permuted one at a time and written one after
+the other: every permutation is equally likely (Rao 1961; Sanders 1998). Buckets are files that
+have no name and vanish with the process. Memory is one bucket (about 64 MB, or 1/256 of the data
+where that is more) and one block; temporary disk space is the size of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["n_buckets_for", "shuffled"]
+
+BUCKET_BYTES = 64 << 20
+MAX_BUCKETS = 256
+
+
+def n_buckets_for(n_bytes: int) -> int:
+    """Number of buckets for data of this size."""
+    return min(max(1, -(-n_bytes // BUCKET_BYTES)), MAX_BUCKETS)
+
+
+def shuffled(
+    blocks: Iterable[NDArray[Any]], *, seed: int, n_buckets: int, folder: str | None = None
+) -> Iterator[NDArray[Any]]:
+    """The rows of all blocks in a permutation that depends on seed and ``n_buckets`` alone.
+
+    Parameters
+    ----------
+    blocks : iterable of (n, d) arrays of one dtype
+        How the rows are cut into blocks does not matter.
+    seed : int
+        Seed of the permutation.
+    n_buckets : int
+        See :func:`n_buckets_for`.
+    folder : str, optional
+        Where temporary files go; None: the system's folder.
+
+    Yields
+    ------
+    (m, d) array
+        One permuted bucket.
+    """
+    choose = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(0,))))
+    with ExitStack() as stack:
+        files = [stack.enter_context(TemporaryFile(dir=folder)) for _ in range(n_buckets)]
+        width, dtype = 0, np.dtype(np.float32)
+        for block in blocks:
+            width, dtype = block.shape[1], block.dtype
+            # one double a row, so that the stream of draws does not see the blocks
+            bucket = (choose.random(len(block)) * n_buckets).astype(np.intp)
+            order = np.argsort(bucket, kind="stable")
+            ends = np.cumsum(np.bincount(bucket, minlength=n_buckets)).tolist()
+            for file, begin, end in zip(files, [0, *ends[:-1]], ends, strict=True):
+                if end > begin:
+                    file.write(block[order[begin:end]].tobytes())
+        for number, file in enumerate(files):
+            file.seek(0)
+            rows = np.frombuffer(file.read(), dtype)
+            file.truncate(0)
+            if len(rows) == 0:
+                continue
+            rows = rows.reshape(-1, width)
+            key = np.random.SeedSequence(seed, spawn_key=(1, number))
+            permutation = np.random.Generator(np.random.Philox(key)).permutation(len(rows))
+            yield rows[permutation]

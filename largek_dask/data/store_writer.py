@@ -1,0 +1,233 @@
+"""Writing a store of rows that is refused as data until its last byte is there.
+
+The attribute ``largek.complete`` is false from the first write on and becomes true in the last
+one, a single small file. Every chunk is read back and compared before the next is written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import BloscCodec, Crc32cCodec
+
+from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local
+from largek_dask.errors import DataError, OutputError
+
+__all__ = ["StoreWriter", "refuse_existing"]
+
+_ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+
+
+def refuse_existing(
+    out: str, storage_options: Mapping[str, Any] | None = None, *, force: bool = False
+) -> None:
+    """Refuse an output that exists, or with ``force`` one that is no Zarr store.
+
+    Raises
+    ------
+    OutputError
+        The message says what is in the way. Nothing has been touched.
+    """
+    try:
+        fs, path = filesystem(out, storage_options)
+        exists = fs.exists(path)
+        names = (
+            [os.path.basename(p.rstrip("/")) for p in fs.ls(path, detail=False)]
+            if (exists and fs.isdir(path))
+            else None
+        )
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise OutputError(f"{out} cannot be looked at: {error}") from error
+    if not exists:
+        return
+    if not force:
+        raise OutputError(
+            f"{out} exists already; nothing was changed. Overwrite it with --force "
+            "(force=True) or choose another output."
+        )
+    if names is None or (names and not set(names) & set(_ZARR_FILES)):
+        raise OutputError(
+            f"{out} exists and is not a Zarr store, so force does not replace it; "
+            "nothing was changed. Remove it yourself or choose another output."
+        )
+
+
+def _remove(out: str, storage_options: Mapping[str, Any] | None) -> None:
+    fs, path = filesystem(out, storage_options)
+    if not fs.exists(path):
+        return
+    # its own description first: a kill in between must not leave a store that looks whole
+    for name in _ZARR_FILES:
+        if fs.exists(f"{path}/{name}"):
+            fs.rm(f"{path}/{name}")
+    if fs.exists(path):
+        fs.rm(path, recursive=True)
+
+
+class StoreWriter:
+    """Writes rows in order into a new Zarr v3 array.
+
+    Floats are stored without compressor (they hardly shrink, and plain bytes read at the speed
+    of the disk), integers with blosc-lz4; both with a checksum (crc32c) that every reader of Zarr
+    verifies.
+
+    Parameters
+    ----------
+    out : str
+        Normalized path or URL.
+    n_features : int
+    dtype : numpy.dtype
+    n_rows : int or None
+        None where only the end of the stream tells.
+    chunk_rows : int
+        Rows of a chunk; of a shard where ``inner_rows`` is given.
+    inner_rows : int, optional
+        Rows of the chunks inside a shard; divides ``chunk_rows``.
+    force : bool
+        Replace a Zarr store that is there.
+
+    Raises
+    ------
+    OutputError
+        ``out`` exists, or cannot be written.
+    """
+
+    def __init__(
+        self,
+        out: str,
+        *,
+        n_features: int,
+        dtype: np.dtype[Any],
+        n_rows: int | None,
+        chunk_rows: int,
+        inner_rows: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        force: bool = False,
+    ) -> None:
+        refuse_existing(out, storage_options, force=force)
+        _check_space(out, n_rows, n_features, dtype)
+        self.out = out
+        self.n_features = n_features
+        self.dtype = dtype
+        self._n_rows = n_rows
+        self._chunk_rows = chunk_rows
+        self._written = 0
+        self._buffer = np.empty((chunk_rows, n_features), dtype)
+        self._filled = 0
+        checksum = Crc32cCodec()
+        compressors = (
+            [checksum]
+            if dtype.kind == "f"
+            else [BloscCodec(cname="lz4", clevel=5, typesize=dtype.itemsize), checksum]
+        )
+        inner_rows = chunk_rows if inner_rows is None else inner_rows
+        try:
+            _remove(out, storage_options)
+            self._array = zarr.create_array(
+                out,
+                shape=(n_rows or 0, n_features),
+                dtype=dtype,
+                chunks=(inner_rows, n_features),
+                shards=None if inner_rows == chunk_rows else (chunk_rows, n_features),
+                compressors=compressors,
+                fill_value=0,
+                attributes={ATTRIBUTE: {"format": 1, "complete": False}},
+                config={"write_empty_chunks": True},
+                storage_options=None if is_local(out) else dict(storage_options or {}),
+            )
+        except Exception as error:
+            # drivers raise errors of their own kinds
+            raise OutputError(f"{out} cannot be written: {error}") from error
+
+    @property
+    def n_written(self) -> int:
+        """Rows taken so far."""
+        return self._written + self._filled
+
+    def append(self, block: NDArray[Any]) -> None:
+        """Take the next rows; whole chunks are written and read back.
+
+        Raises
+        ------
+        OutputError
+            A chunk could not be written, or does not read back as it was.
+        """
+        at = 0
+        while at < len(block):
+            take = min(len(block) - at, self._chunk_rows - self._filled)
+            # float64 beyond float32's range becomes inf, which the statistics count as bad rows
+            with np.errstate(over="ignore"):
+                self._buffer[self._filled : self._filled + take] = block[at : at + take]
+            self._filled += take
+            at += take
+            if self._filled == self._chunk_rows:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._filled:
+            return
+        start, stop = self._written, self._written + self._filled
+        rows = self._buffer[: self._filled]
+        try:
+            if stop > self._array.shape[0]:
+                self._array.resize((stop, self.n_features))
+            self._array[start:stop] = rows
+            found = np.asarray(self._array[start:stop])
+        except Exception as error:
+            # disk full, no access, codec or driver errors of any kind
+            raise OutputError(
+                f"rows {start} to {stop - 1} could not be written to {self.out}: {error}"
+            ) from error
+        if not _same_bytes(found, rows):
+            raise OutputError(
+                f"rows {start} to {stop - 1} of {self.out} do not read back as they were written: "
+                "the storage is faulty."
+            )
+        self._written, self._filled = stop, 0
+
+    def finish(self, notes: Mapping[str, Any]) -> None:
+        """Write what is left, then declare the store complete with these notes, in one write.
+
+        Raises
+        ------
+        DataError
+            No rows came, or another number than was announced.
+        """
+        self._flush()
+        if self._written == 0:
+            raise DataError(f"the source of {self.out} has no rows; nothing can be clustered.")
+        if self._n_rows is not None and self._written != self._n_rows:
+            raise DataError(
+                f"the source of {self.out} gave {self._written} rows instead of {self._n_rows}; "
+                "it was changed meanwhile."
+            )
+        self._array.update_attributes({ATTRIBUTE: {"format": 1, "complete": True, **notes}})
+
+
+def _same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Compared as bytes (NaN equals itself), without copies."""
+    views: list[Any] = [x.reshape(-1).view(np.uint8) for x in (a, b)]
+    return memoryview(views[0]) == memoryview(views[1])
+
+
+def _check_space(out: str, n_rows: int | None, n_features: int, dtype: np.dtype[Any]) -> None:
+    """Refuse at the start what a local disk cannot hold (floats are stored as they are)."""
+    if n_rows is None or dtype.kind != "f" or not is_local(out):
+        return
+    folder = os.path.dirname(out)
+    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    needed = n_rows * n_features * dtype.itemsize
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OutputError(
+            f"{out} needs {needed / 1e9:.1f} GB, but {folder} has {free / 1e9:.1f} GB free."
+        )
