@@ -1,0 +1,279 @@
+"""Seeded data of any size, made block by block: in memory, or straight to a store.
+
+Every block of 4,096 rows is drawn from a generator of its own, derived from the seed and the number
+of the block, so the rows depend neither on how they are read or stored nor on the memory there
+is; 80 million rows of 32 features need a few megabytes to make.
+
+Kinds
+-----
+mixture
+    Overlapping Gaussians of unequal weight and scale; their means lie on a low-dimensional plane.
+low-rank
+    Every cluster fills a few directions of its own and is thin in all others.
+duplicates
+    ``n_components`` distinct rows, each many times.
+sorted
+    A mixture whose rows come sorted by component: the worst order for reading a part.
+offset
+    A mixture of extent 1 that lies 1e6 away from the origin: what cancellation ruins.
+A, B, C
+    The sets of the benchmarks: 200,000 x 64 of 2,000 components on 16 dimensions, 1,000,000 x 18
+    of 3,000 components, 60,000 x 784 upsampled, shifted and noised handwritten digits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.data.ingest import ingest
+from largek_dask.data.rows import Rows, regular_table
+from largek_dask.errors import ParameterError
+
+__all__ = ["KINDS", "SyntheticRows", "generate", "write"]
+
+BLOCK_ROWS = 4_096
+"""Rows that one derived generator draws. Changing it changes all data."""
+
+_DEFAULTS: dict[str, dict[str, int]] = {
+    "A": {"n_rows": 200_000, "n_features": 64, "n_components": 2_000, "seed": 1, "intrinsic": 16},
+    "B": {"n_rows": 1_000_000, "n_features": 18, "n_components": 3_000, "seed": 2, "intrinsic": 8},
+    "C": {"n_rows": 60_000, "n_features": 784, "n_components": 10, "seed": 3},
+}
+_SPREAD = {"A": 1.0, "B": 2.5}
+_OFFSET = 1e6
+
+
+def generate(
+    kind: str,
+    n_rows: int | None = None,
+    n_features: int | None = None,
+    *,
+    n_components: int | None = None,
+    seed: int | None = None,
+    dtype: Any = np.float32,
+) -> NDArray[Any]:
+    """The rows in memory: an (n_rows, n_features) array, the same rows that ``write`` stores.
+
+    Parameters
+    ----------
+    kind : str
+        See the module's list.
+    n_rows, n_features : int, optional
+        Size; A, B and C have their own.
+    n_components : int, optional
+        Clusters; 100 unless the kind says otherwise.
+    seed : int, optional
+        0 unless the kind says otherwise.
+    dtype : numpy dtype
+        Type of the values.
+
+    Raises
+    ------
+    ParameterError
+        No such kind, or a size is missing or does not fit.
+
+    Examples
+    --------
+    >>> generate("mixture", 1_000, 3, n_components=5).shape
+    (1000, 3)
+    """
+    rows = SyntheticRows(
+        kind, n_rows, n_features, n_components=n_components, seed=seed, dtype=dtype
+    )
+    out = np.empty(rows.shape, rows.dtype)
+    for i in range(rows.n_chunks):
+        start, stop = rows.chunk_rows(i)
+        out[start:stop] = rows.read(i)
+    return out
+
+
+def write(
+    kind: str,
+    out: str | os.PathLike[str],
+    n_rows: int | None = None,
+    n_features: int | None = None,
+    *,
+    n_components: int | None = None,
+    seed: int | None = None,
+    dtype: Any = np.float32,
+    chunk_rows: int | None = None,
+    progress: bool = False,
+    force: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Rows:
+    """Write the rows to a Zarr store in bounded memory, with all that ``ingest`` does.
+
+    Parameters as in :func:`generate` and :func:`~largek_dask.data.ingest.ingest`.
+
+    Returns
+    -------
+    Rows
+        The store, open.
+    """
+    rows = SyntheticRows(
+        kind, n_rows, n_features, n_components=n_components, seed=seed, dtype=dtype
+    )
+    return ingest(
+        rows,
+        out,
+        chunk_rows=chunk_rows,
+        progress=progress,
+        force=force,
+        storage_options=storage_options,
+    )
+
+
+class SyntheticRows(Rows):
+    """Rows that are made when they are read; parameters as in :func:`generate`."""
+
+    def __init__(
+        self,
+        kind: str,
+        n_rows: int | None = None,
+        n_features: int | None = None,
+        *,
+        n_components: int | None = None,
+        seed: int | None = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        if kind not in KINDS:
+            raise ParameterError(f"kind={kind!r}: choose one of {', '.join(KINDS)}.")
+        default = {"n_components": 100, "seed": 0} | _DEFAULTS.get(kind, {})
+        given = {
+            "n_rows": n_rows,
+            "n_features": n_features,
+            "n_components": n_components,
+            "seed": seed,
+        }
+        chosen = default | {name: value for name, value in given.items() if value is not None}
+        for name in ("n_rows", "n_features", "n_components"):
+            if chosen.get(name, 0) < 1:
+                raise ParameterError(f"kind={kind!r} needs {name} of at least 1.")
+        if kind == "C" and chosen["n_features"] != 784:
+            raise ParameterError("kind='C' has images of 28 x 28: n_features is 784.")
+        self.kind = kind
+        self._seed = chosen["seed"]
+        self._maker = KINDS[kind](self._generator(0), kind, chosen)
+        super().__init__(
+            n_features=chosen["n_features"],
+            dtype=np.dtype(dtype),
+            chunk_table=regular_table(chosen["n_rows"], BLOCK_ROWS),
+        )
+
+    def _generator(self, *key: int) -> np.random.Generator:
+        return np.random.Generator(
+            np.random.Philox(np.random.SeedSequence(self._seed, spawn_key=key))
+        )
+
+    def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
+        x = self._maker.rows(self._generator(1, i), start, stop)
+        if self.dtype.kind != "f":
+            limits = np.iinfo(self.dtype)
+            x = np.clip(np.rint(x), limits.min, limits.max)
+        return x.astype(self.dtype)
+
+
+class _Mixture:
+    """Gaussians with diagonal covariance; also its sorted and its far-away form."""
+
+    def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
+        n_components, n_features = size["n_components"], size["n_features"]
+        rank = min(size.get("intrinsic", max(2, n_features // 4)), n_features)
+        plane = draw.standard_normal((rank, n_features)) / np.sqrt(rank)
+        places = draw.standard_normal((n_components, rank))
+        self._means = _SPREAD.get(kind, 2.0) * (places @ plane)
+        self._scales = draw.lognormal(0.0, 0.25, (n_components, n_features))
+        self._shares = np.cumsum(draw.dirichlet(np.full(n_components, 1.5)))
+        self._n_rows = size["n_rows"]
+        self._sorted = kind == "sorted"
+        if kind == "offset":
+            extent = float(np.abs(self._means).max())
+            self._means = _OFFSET + self._means / extent
+            self._scales *= 0.1 / extent
+
+    def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
+        """The rows ``start`` to ``stop``."""
+        if self._sorted:
+            place = (np.arange(start, stop) + 0.5) / self._n_rows
+        else:
+            place = draw.random(stop - start)
+        which = np.searchsorted(self._shares, place).clip(max=len(self._shares) - 1)
+        noise = draw.standard_normal((stop - start, self._means.shape[1]))
+        return self._means[which] + self._scales[which] * noise
+
+
+class _LowRank:
+    """Clusters that are flat: a few directions each, and little noise across."""
+
+    def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
+        n_components, n_features = size["n_components"], size["n_features"]
+        rank = max(1, min(4, n_features // 2))
+        self._means = 2.0 * draw.standard_normal((n_components, n_features))
+        self._directions = draw.standard_normal((n_components, rank, n_features))
+
+    def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
+        """The rows ``start`` to ``stop``."""
+        n_components, rank, n_features = self._directions.shape
+        which = draw.integers(0, n_components, stop - start)
+        along = draw.standard_normal((stop - start, rank))
+        x = self._means[which] + 0.05 * draw.standard_normal((stop - start, n_features))
+        for direction in range(rank):
+            x += along[:, direction, None] * self._directions[which, direction]
+        return x
+
+
+class _Duplicates:
+    """A few distinct rows."""
+
+    def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
+        self._points = draw.standard_normal((size["n_components"], size["n_features"]))
+
+    def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
+        """The rows ``start`` to ``stop``."""
+        return self._points[draw.integers(0, len(self._points), stop - start)]
+
+
+class _Digits:
+    """scikit-learn's 8 x 8 digits enlarged to 20 x 20, placed on 28 x 28, scaled and noised."""
+
+    def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
+        from sklearn.datasets import load_digits
+
+        images = load_digits().images * (255.0 / 16.0)
+        # linear interpolation along both sides is a product with one matrix from either side
+        place = np.linspace(0.0, 7.0, 20)
+        left = np.minimum(place.astype(int), 6)
+        weights = np.zeros((20, 8))
+        weights[np.arange(20), left] = 1.0 - (place - left)
+        weights[np.arange(20), left + 1] = place - left
+        self._images = np.einsum("ai,nij,bj->nab", weights, images, weights)
+
+    def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
+        """The rows ``start`` to ``stop``."""
+        n = stop - start
+        which = draw.integers(0, len(self._images), n)
+        corner = np.rint(4.0 + 1.2 * draw.standard_normal((n, 2))).clip(0, 8).astype(int)
+        brightness = draw.uniform(0.8, 1.2, n)
+        canvas = np.zeros((n, 28, 28))
+        for row, (y, x) in enumerate(corner):
+            canvas[row, y : y + 20, x : x + 20] = brightness[row] * self._images[which[row]]
+        canvas += (canvas > 0) * draw.normal(0.0, 20.0, canvas.shape)
+        return canvas.clip(0.0, 255.0).reshape(n, 784)
+
+
+KINDS = {
+    "mixture": _Mixture,
+    "low-rank": _LowRank,
+    "duplicates": _Duplicates,
+    "sorted": _Mixture,
+    "offset": _Mixture,
+    "A": _Mixture,
+    "B": _Mixture,
+    "C": _Digits,
+}
+"""Maker of every kind of data, by name."""
