@@ -1,0 +1,214 @@
+"""What all commands share: options, exit codes, output for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+import warnings
+from ast import literal_eval
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = [
+    "CANCELLED",
+    "FAILED",
+    "Command",
+    "Group",
+    "connected",
+    "emit",
+    "human_bytes",
+    "human_seconds",
+    "option_scheduler",
+    "option_storage",
+    "parse_settings",
+]
+
+FAILED = 1
+CANCELLED = 3
+
+_DEBUG = "largek.debug"
+
+
+class Group(click.Group):
+    """Turns what a command raises into one line on stderr and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which one meets them, not by the alphabet."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; see the module's exit codes."""
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except (click.ClickException, click.exceptions.Exit):
+                raise
+            except (KeyboardInterrupt, click.Abort):
+                click.echo("Cancelled.", err=True)
+                ctx.exit(CANCELLED)
+            except Exception as error:
+                if ctx.meta.get(_DEBUG):
+                    traceback.print_exc(file=sys.stderr)
+                click.echo(f"Error: {_one_line(error)}", err=True)
+                ctx.exit(FAILED)
+
+
+class Command(click.Command):
+    """A command with ``--json``, ``--debug`` and an example in its help."""
+
+    def __init__(self, *args: Any, example: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.example = example
+        self.params += [
+            click.Option(
+                ["--json", "as_json"], is_flag=True, help="Print one JSON object and nothing else."
+            ),
+            click.Option(
+                ["--debug"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=_remember_debug,
+                help="Print the traceback when something fails.",
+            ),
+        ]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The example, as it is typed."""
+        with formatter.section("Example"):
+            for line in self.example.strip().splitlines():
+                formatter.write(f"  {line.strip()}\n")
+
+
+def _remember_debug(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
+    ctx.meta[_DEBUG] = value
+
+
+def _one_line(error: BaseException) -> str:
+    from largek_dask.errors import LargekError
+
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, (LargekError, OSError)):
+        return text
+    return f"{type(error).__name__}: {text} (--debug prints the traceback)"
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"Warning: {message}", err=True)
+
+
+def emit(payload: Mapping[str, Any], as_json: bool, table: Callable[[], Any]) -> None:
+    """Print ``payload`` as JSON, or what ``table()`` makes, with rich."""
+    if as_json:
+        click.echo(json.dumps(payload, default=_plain, allow_nan=False))
+        return
+    from rich.console import Console
+
+    Console(highlight=False, soft_wrap=True).print(table())
+
+
+def _plain(value: Any) -> Any:
+    """What json does not know: numpy scalars and arrays, paths."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
+
+
+def key_values(pairs: Mapping[str, str], title: str | None = None) -> Any:
+    """A two-column rich table."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, box=SIMPLE_HEAD, show_header=False, title_justify="left")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in pairs.items():
+        table.add_row(name, value)
+    return table
+
+
+def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """``("batch_rows=4096", "votes=all")`` as keyword arguments.
+
+    A value is read as a Python literal where it is one, else as text.
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(
+                f"{pair!r} is not name=value, e.g. --set batch_rows=4096", param_hint="--set"
+            )
+        try:
+            settings[name] = literal_eval(text)
+        except (ValueError, SyntaxError):
+            settings[name] = text
+    return settings
+
+
+def option_scheduler(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--scheduler ADDR``."""
+    return click.option(
+        "--scheduler",
+        metavar="ADDR",
+        help="Address of a Dask scheduler (tcp://host:8786); without it, threads of this process.",
+    )(command)
+
+
+def option_storage(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--storage-option name=value``, kept as a dictionary or None."""
+    return click.option(
+        "--storage-option",
+        "storage_options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=lambda _ctx, _option, value: parse_settings(value) or None,
+        help="Passed to fsspec with the data's URL, e.g. anon=True; may be repeated.",
+    )(command)
+
+
+@contextmanager
+def connected(scheduler: str | None) -> Iterator[Client | None]:
+    """A client of the scheduler at this address, closed at the end; None without an address."""
+    if scheduler is None:
+        yield None
+        return
+    from distributed import Client
+
+    from largek_dask.errors import ClusterError
+
+    try:
+        client = Client(scheduler, timeout="10s", set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ClusterError(
+            f"no Dask scheduler answers at {scheduler!r} ({type(error).__name__}): check the "
+            "address and that `dask scheduler` runs there"
+        ) from error
+    with client:
+        yield client
+
+
+def human_bytes(n: float) -> str:
+    """``1536`` as ``1.5 KiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"
+
+
+def human_seconds(s: float) -> str:
+    """``3700`` as ``1 h 02 min``."""
+    if s < 60:
+        return f"{s:.2g} s" if s < 10 else f"{s:.0f} s"
+    if s < 3600:
+        return f"{int(s // 60)} min {int(s % 60):02d} s"
+    return f"{int(s // 3600)} h {int(s % 3600 // 60):02d} min"

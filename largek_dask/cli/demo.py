@@ -1,0 +1,231 @@
+"""``largek demo``: the main job from end to end on real input, without any set-up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from largek_dask.cli.common import Command, emit, human_seconds, key_values
+
+if TYPE_CHECKING:
+    import numpy as np
+    from distributed import Client
+    from numpy.typing import NDArray
+
+    from largek_dask.model import Model
+
+__all__ = ["demo"]
+
+MAX_ITER = 30
+"""Steps: more lower the cost by less than a thousandth, and the demo is to be short."""
+
+FILES = {
+    "data": "patches.zarr",
+    "model": "model.zarr",
+    "labels": "labels.zarr",
+    "picture": "codebook.png",
+}
+
+
+@click.command(
+    cls=Command,
+    short_help="Cluster patches of two photographs: all of it in one command.",
+    example="largek demo --out largek-demo",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("largek-demo"),
+    show_default=True,
+    metavar="DIR",
+    help="Folder for what is written; an earlier demo's files there are replaced.",
+)
+@click.option(
+    "-k", "--n-clusters", type=click.IntRange(min=1), default=256, show_default=True, metavar="K"
+)
+@click.option(
+    "--stride",
+    type=click.IntRange(1, 8),
+    default=2,
+    show_default=True,
+    help="Pixels between patches: 1 gives 531,720 rows, 2 gives 133,140, 8 gives 8,480.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> None:
+    """Cluster the 8 × 8 colour patches of two photographs on a local Dask cluster.
+
+    Cuts the photographs that scikit-learn ships into patches, stores them as Zarr, starts a
+    cluster, learns a codebook, and rebuilds the photographs from it.
+    """
+    import numpy as np
+
+    from largek_dask.cli.photographs import patches, sample_photographs
+    from largek_dask.data.ingest import ingest
+    from largek_dask.estimators.kmeans import KMeans
+
+    def say(text: str) -> None:
+        if not as_json:
+            click.echo(text, err=True)
+
+    begun = perf_counter()
+    prepare_folder(out)
+    paths = {name: out / file for name, file in FILES.items()}
+    photographs = sample_photographs()
+    tables = [patches(image, stride) for image in photographs.values()]
+    table = np.concatenate(tables)
+    say(f"1. {len(table):,} patches of {len(tables)} photographs, {table.shape[1]} numbers each")
+    # A quarter of the rows a chunk, so that two workers share them evenly.
+    chunk_rows = -(-len(table) // 4)
+    ingest(table, str(paths["data"]), chunk_rows=chunk_rows, force=True, progress=False)
+    say(f"2. stored in {paths['data']}")
+    with local_client() as client:
+        say(f"3. a local Dask cluster; its dashboard: {client.dashboard_link}")
+        say(f"4. clustering to {n_clusters} codewords")
+        begun_fit = perf_counter()
+        km = KMeans(
+            n_clusters,
+            max_iter=MAX_ITER,
+            random_state=seed,
+            client=client,
+            verbose=0 if as_json else 1,
+        ).fit(str(paths["data"].resolve()))
+        seconds_fit = perf_counter() - begun_fit
+        model = km.model_
+        model.save(str(paths["model"]))
+        labels = model.predict(
+            str(paths["data"].resolve()),
+            out=str(paths["labels"].resolve()),
+            client=client,
+            force=True,
+        )
+    say("5. drawing what the codewords make of the photographs")
+    values = np.concatenate([labels.read(i).reshape(-1) for i in range(labels.n_chunks)])
+    decibels, picture = draw(model, photographs, tables, values, stride, paths["picture"])
+    told: dict[str, Any] = {
+        "out": str(out),
+        "n_rows": len(table),
+        "n_features": table.shape[1],
+        "n_clusters": n_clusters,
+        "n_iter": km.n_iter_,
+        "stop_reason": km.stop_reason_,
+        "inertia": km.inertia_,
+        "psnr": decibels,
+        "digest": model.digest(),
+        "seconds_fit": seconds_fit,
+        "seconds": perf_counter() - begun,
+        "files": {name: str(path) for name, path in paths.items() if path.exists()},
+    }
+    emit(told, as_json, lambda: summary(told, picture))
+    if km.stop_reason_ == "interrupted":
+        raise KeyboardInterrupt
+
+
+def prepare_folder(out: Path) -> None:
+    """Make the folder; remove the files of an earlier demo and nothing else.
+
+    Raises
+    ------
+    OutputError
+        It cannot be made, or holds other things only.
+    """
+    import shutil
+
+    from largek_dask.errors import OutputError
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        there = {path.name for path in out.iterdir()}
+        if there and not there & set(FILES.values()):
+            raise OutputError(
+                f"{out} holds other things ({sorted(there)[0]!r}): choose another --out"
+            )
+        for name in there & set(FILES.values()):
+            path = out / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except PermissionError as error:
+        raise OutputError(f"{out} cannot be written: choose another --out") from error
+
+
+def local_client() -> Client:
+    """A client that owns a cluster of two workers of one thread each, or one on one core."""
+    import dask.system
+    from distributed import Client
+
+    return Client(
+        n_workers=min(2, dask.system.CPU_COUNT),
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=":0",
+        set_as_default=False,
+    )
+
+
+def draw(
+    model: Model,
+    photographs: dict[str, NDArray[np.uint8]],
+    tables: list[NDArray[np.uint8]],
+    labels: NDArray[np.int32],
+    stride: int,
+    path: Path,
+) -> tuple[dict[str, float], str]:
+    """Rebuild the photographs and draw them beside the codewords.
+
+    Returns
+    -------
+    decibels : dict
+        PSNR by photograph.
+    picture : str
+        Where the picture is, or what to install to get it.
+    """
+    import numpy as np
+
+    from largek_dask.cli.photographs import codeword_mosaic, psnr, rebuild
+    from largek_dask.errors import MissingDependencyError
+    from largek_dask.observe.plots import codebook_figure
+
+    codewords = model.cluster_centers.astype(np.float64)
+    decibels, pairs, begin = {}, [], 0
+    for (name, image), rows in zip(photographs.items(), tables, strict=True):
+        own = labels[begin : begin + len(rows)]
+        begin += len(rows)
+        again = rebuild(codewords, own, image.shape[:2], stride)
+        decibels[name] = psnr(image, again)
+        pairs.append((name, image, again, decibels[name]))
+    title = f"{begin:,} colour patches of 8 × 8 pixels in {len(codewords)} clusters"
+    try:
+        figure = codebook_figure(codeword_mosaic(codewords, model.counts), pairs, title)
+    except MissingDependencyError as error:
+        return decibels, f"not drawn: {error}"
+    figure.savefig(path)
+    return decibels, str(path)
+
+
+def summary(told: dict[str, Any], picture: str) -> Any:
+    """Where everything is and what to try next, as a rich table."""
+    out = told["out"]
+    quality = ", ".join(f"{name} {value:.1f} dB" for name, value in told["psnr"].items())
+    return key_values(
+        {
+            "rows": f"{told['n_rows']:,} × {told['n_features']}",
+            "clusters": f"{told['n_clusters']:,} after {told['n_iter']} steps "
+            f"({told['stop_reason']})",
+            "cost": f"{told['inertia']:.6g}",
+            "rebuilt (PSNR)": quality,
+            "time": f"{human_seconds(told['seconds'])}, of which clustering "
+            f"{human_seconds(told['seconds_fit'])}",
+            "picture": picture,
+            "data": f"{out}/{FILES['data']}",
+            "model": f"{out}/{FILES['model']}",
+            "labels": f"{out}/{FILES['labels']}",
+            "try next": f"largek fit {out}/{FILES['data']} -k 1000 --out run",
+            "": f"largek predict {out}/{FILES['model']} {out}/{FILES['data']} --out labels.zarr",
+            " ": f"largek doctor --data {out}/{FILES['data']}",
+        },
+        title="largek demo",
+    )

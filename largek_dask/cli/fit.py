@@ -1,0 +1,228 @@
+"""``largek fit``: cluster a data set into a folder that holds everything about the job."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from largek_dask.cli.common import (
+    Command,
+    connected,
+    emit,
+    human_bytes,
+    human_seconds,
+    key_values,
+    option_scheduler,
+    option_storage,
+    parse_settings,
+)
+
+if TYPE_CHECKING:
+    from largek_dask.driver.storage import Folder
+
+__all__ = ["fit"]
+
+JOB_FILES = ("job.json", "events.jsonl", "checkpoints", "starts", "model.zarr", "labels.zarr")
+"""What a job writes into its folder, and all that ``--force`` removes."""
+
+
+@click.command(
+    cls=Command,
+    short_help="Cluster a data set into K clusters.",
+    example="largek fit features.zarr -k 1000 --out run --max-time 30m",
+)
+@click.argument("data")
+@click.option("-k", "--n-clusters", type=click.IntRange(min=1), required=True, metavar="K")
+@click.option("--out", metavar="DIR", help="Folder of the job: model, labels, checkpoints, events.")
+@click.option("--algorithm", default="auto", show_default=True, metavar="NAME")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter of the algorithm, e.g. batch_rows=10000; may be repeated.",
+)
+@click.option("--init", default="auto", show_default=True, help="How the first centres are chosen.")
+@click.option("--n-init", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--max-iter", type=click.IntRange(min=1), default=300, show_default=True)
+@click.option(
+    "--tol",
+    type=click.FloatRange(min=0),
+    default=1e-4,
+    show_default=True,
+    help="0: until no label changes.",
+)
+@click.option("--max-time", metavar="TIME", help="Such as 90s, 30m or 6h.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--normalize", type=click.Choice(["l2"]), help="Give every row unit length.")
+@click.option("--sample-weight", metavar="URL", help="Weights of the rows, one number each.")
+@click.option(
+    "--on-bad-rows",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="What to do with rows that hold NaN or infinity.",
+)
+@click.option(
+    "--labels/--no-labels", default=True, show_default=True, help="Write labels.zarr as well."
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Computing threads.  [all cores]")
+@click.option("--force", is_flag=True, help="Begin anew: remove the job that DIR holds.")
+@click.option("--plan", is_flag=True, help="Only say what it would take; computes nothing.")
+@option_scheduler
+@option_storage
+def fit(
+    data: str,
+    n_clusters: int,
+    out: str | None,
+    algorithm: str,
+    settings: tuple[str, ...],
+    init: str,
+    n_init: int,
+    max_iter: int,
+    tol: float,
+    max_time: str | None,
+    seed: int,
+    normalize: str | None,
+    sample_weight: str | None,
+    on_bad_rows: str,
+    labels: bool,
+    threads: int | None,
+    force: bool,
+    plan: bool,
+    scheduler: str | None,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+) -> None:
+    """Cluster DATA (a Zarr or npy URL) into K clusters.
+
+    Run again with the same options, it goes on from its last checkpoint; Ctrl-C leaves one.
+    """
+    from largek_dask.data.sources import open_rows
+    from largek_dask.driver.storage import Folder
+    from largek_dask.estimators.kmeans import KMeans
+
+    if out is None and not plan:
+        raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
+    chosen = choose_algorithm(algorithm, parse_settings(settings))
+    rows = open_rows(data, sample_weight=sample_weight, storage_options=storage_options)
+    if plan:
+        from largek_dask.cli.plan import make_plan
+
+        with connected(scheduler) as client:
+            planned = make_plan(rows, n_clusters, init, n_init, max_iter, threads, client)
+        emit(planned.as_json(), as_json, planned.table)
+        return
+    assert out is not None
+    folder = Folder(out)
+    check_folder(folder, force)
+    with connected(scheduler) as client:
+        km = KMeans(
+            n_clusters,
+            algorithm=chosen,
+            init=init,
+            n_init=n_init,
+            max_iter=max_iter,
+            tol=tol,
+            max_time=max_time,
+            on_bad_rows=on_bad_rows,
+            normalize=normalize,
+            random_state=seed,
+            client=client,
+            n_threads=threads,
+            checkpoint=out,
+            verbose=0 if as_json else 1,
+        ).fit(rows)
+        model_url, labels_url = f"{folder.url}/model.zarr", f"{folder.url}/labels.zarr"
+        km.model_.save(model_url, force=True)
+        if labels and km.stop_reason_ != "interrupted":
+            km.model_.predict(rows, out=labels_url, client=client, force=True)
+    told = {
+        "out": folder.url,
+        "model": model_url,
+        "labels": labels_url if folder.exists("labels.zarr") else None,
+        "n_rows": rows.n_rows,
+        "n_features": rows.n_features,
+        "n_clusters": n_clusters,
+        "n_iter": km.n_iter_,
+        "stop_reason": km.stop_reason_,
+        "inertia": km.inertia_,
+        "seconds": km.history_[-1]["seconds"] if km.history_ else 0.0,
+        "digest": km.model_.digest(),
+    }
+    emit(told, as_json, lambda: summary(told, rows.nbytes))
+    if km.stop_reason_ == "interrupted":
+        raise KeyboardInterrupt
+
+
+def choose_algorithm(name: str, settings: dict[str, Any]) -> Any:
+    """The name itself, or the algorithm object with its settings.
+
+    Raises
+    ------
+    click.BadParameter
+        Unknown algorithm, or a setting that it does not have.
+    """
+    from largek_dask.estimators.kmeans import ALGORITHMS
+
+    if name not in ALGORITHMS:
+        raise click.BadParameter(
+            f"{name!r} is not known; choose one of {', '.join(ALGORITHMS)}",
+            param_hint="--algorithm",
+        )
+    if not settings:
+        return name
+    kind = ALGORITHMS[name]
+    known = [field.name for field in fields(kind) if field.name != "problem"]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise click.BadParameter(
+            f"{kind.__name__} has no parameter {unknown[0]!r}; "
+            f"it has {', '.join(known) if known else 'none'}",
+            param_hint="--set",
+        )
+    return kind(**settings)
+
+
+def check_folder(folder: Folder, force: bool) -> None:
+    """Make sure that the folder is new, or a job's.
+
+    Whether it is the *same* job is found when the fit opens its checkpoints.
+
+    Raises
+    ------
+    OutputError
+        It holds something else.
+    """
+    from largek_dask.errors import OutputError
+
+    names = folder.names()
+    if force:
+        for name in JOB_FILES:
+            folder.remove(name)
+    elif names and "job.json" not in names:
+        raise OutputError(
+            f"{folder.url} exists and holds no job ({names[0]!r} lies there): choose another "
+            "--out, or --force"
+        )
+
+
+def summary(told: dict[str, Any], nbytes: int) -> Any:
+    """What came out and what to try next, as a rich table."""
+    out = told["out"]
+    return key_values(
+        {
+            "rows": f"{told['n_rows']:,} × {told['n_features']:,} ({human_bytes(nbytes)})",
+            "clusters": f"{told['n_clusters']:,} after {told['n_iter']:,} steps "
+            f"({told['stop_reason']})",
+            "inertia": f"{told['inertia']:.10g}",
+            "time": human_seconds(told["seconds"]),
+            "model": told["model"],
+            "labels": told["labels"] or "not written",
+            "digest": told["digest"],
+            "next": f"largek plot {out} --out fit.png",
+        },
+        title="largek fit",
+    )

@@ -1,0 +1,82 @@
+"""``largek ingest``: turn what there is into a store that reads fast."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import click
+
+from largek_dask.cli.common import (
+    Command,
+    emit,
+    human_bytes,
+    human_seconds,
+    key_values,
+    option_storage,
+)
+
+__all__ = ["ingest"]
+
+
+@click.command(
+    cls=Command,
+    short_help="Turn npy, npz, CSV, Parquet, HDF5 into a store that reads fast.",
+    example="largek ingest features.npy features.zarr",
+)
+@click.argument("source", metavar="SRC")
+@click.argument("out", metavar="OUT.zarr")
+@click.option("--chunk-rows", type=click.IntRange(min=1), help="Rows of a chunk.  [65,536]")
+@click.option("--dtype", metavar="TYPE", help="Store as this type, e.g. float32.")
+@click.option("--shuffle", type=int, metavar="SEED", help="Store the rows permuted.")
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@option_storage
+def ingest(
+    source: str,
+    out: str,
+    chunk_rows: int | None,
+    dtype: str | None,
+    shuffle: int | None,
+    force: bool,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+) -> None:
+    """Write SRC (npy, npz, CSV, Parquet, HDF5, Zarr) as a Zarr store that reads fast."""
+    from largek_dask.data.ingest import ingest as write
+
+    begun = perf_counter()
+    rows = write(
+        source,
+        out,
+        chunk_rows=chunk_rows,
+        dtype=dtype,
+        shuffle=shuffle,
+        force=force,
+        storage_options=storage_options,
+        progress=not as_json,
+    )
+    seconds = perf_counter() - begun
+    statistics = rows.stored_statistics() or {}
+    told = {
+        "out": out,
+        "n_rows": rows.n_rows,
+        "n_features": rows.n_features,
+        "dtype": str(rows.dtype),
+        "n_chunks": rows.n_chunks,
+        "n_bad": statistics.get("n_bad", 0),
+        "seconds": seconds,
+    }
+    emit(
+        told,
+        as_json,
+        lambda: key_values(
+            {
+                "written": out,
+                "rows": f"{rows.n_rows:,} × {rows.n_features:,} {rows.dtype}",
+                "size": f"{human_bytes(rows.nbytes)} in {rows.n_chunks:,} chunks",
+                "bad rows": f"{told['n_bad']:,}",
+                "time": human_seconds(seconds),
+                "next": f"largek fit {out} -k 256 --out run",
+            }
+        ),
+    )

@@ -1,0 +1,198 @@
+"""``largek fit --plan``: what a fit would take, without doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from largek_dask.cli.common import human_bytes, human_seconds, key_values
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from largek_dask.data.rows import Rows
+
+__all__ = ["Plan", "make_plan"]
+
+PROBE_ROWS = 4_096
+PROBE_CENTERS = 2_048
+"""Size of the trial run of the kernel: its rate hardly changes beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An estimate: rates are measured for a moment, on this machine."""
+
+    n_rows: int
+    n_features: int
+    n_clusters: int
+    dtype: str
+    compute_dtype: str
+    n_chunks: int
+    n_processes: int
+    n_threads: int
+    """Of all processes together."""
+    memory_model: int
+    """Bytes a process for centres, packed centres and exact sums."""
+    memory_reading: int
+    """Bytes a process for chunks being read and computed."""
+    memory_row_state: int
+    """Bytes a process for what is kept per row."""
+    memory_available: int
+    """Bytes that the smallest process may use."""
+    passes_before: int
+    """Passes over the data for statistics and starting centres."""
+    passes_most: int
+    """Passes in all if no rule stops earlier."""
+    seconds_compute: float
+    """Of one pass, on all threads."""
+    seconds_read: float
+    """Of one pass; overlaps with computing."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes a process in all."""
+        return self.memory_model + self.memory_reading + self.memory_row_state
+
+    @property
+    def seconds_pass(self) -> float:
+        """Reading and computing overlap: the slower one counts."""
+        return max(self.seconds_compute, self.seconds_read)
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures, with the sums."""
+        return {
+            **asdict(self),
+            "memory": self.memory,
+            "fits": self.memory <= self.memory_available,
+            "seconds_pass": self.seconds_pass,
+            "seconds_most": self.seconds_pass * self.passes_most,
+        }
+
+    def table(self) -> Any:
+        """For people: a rich table."""
+        verdict = "fits" if self.memory <= self.memory_available else "[bold red]does not fit[/]"
+        loop = self.passes_most - self.passes_before
+        return key_values(
+            {
+                "data": f"{self.n_rows:,} × {self.n_features:,} {self.dtype} in "
+                f"{self.n_chunks:,} chunks, computed in {self.compute_dtype}",
+                "where": f"{self.n_processes} process(es), {self.n_threads} thread(s) in all",
+                "memory": f"{human_bytes(self.memory)} a process of "
+                f"{human_bytes(self.memory_available)}: {verdict}",
+                "  model and sums": human_bytes(self.memory_model),
+                "  reading": human_bytes(self.memory_reading),
+                "  kept per row": human_bytes(self.memory_row_state),
+                "passes": f"{self.passes_before} for statistics and starting centres, then at "
+                f"most {loop}",
+                "time": f"about {human_seconds(self.seconds_pass)} a pass "
+                f"(computing {human_seconds(self.seconds_compute)}, "
+                f"reading {human_seconds(self.seconds_read)}), at most "
+                f"{human_seconds(self.seconds_pass * self.passes_most)} in all",
+            },
+            title="largek fit --plan",
+        )
+
+
+def make_plan(
+    rows: Rows,
+    n_clusters: int,
+    init: str,
+    n_init: int,
+    max_iter: int,
+    threads: int | None,
+    client: Client | None,
+) -> Plan:
+    """Estimate a fit of ``rows``; times the kernel and one read for a moment."""
+    import numpy as np
+    from distributed.system import MEMORY_LIMIT
+
+    from largek_dask import config
+    from largek_dask.kernels.statistics import compute_dtype
+    from largek_dask.passes.local import available_cpus, state_budget
+
+    n, d = rows.shape
+    compute = compute_dtype(rows.dtype)
+    if client is None:
+        n_processes, n_threads = 1, threads or available_cpus()
+        available = int(MEMORY_LIMIT)
+    else:
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        n_processes = max(1, len(workers))
+        n_threads = max(1, sum(worker["nthreads"] for worker in workers))
+        limits = [worker["memory_limit"] or int(MEMORY_LIMIT) for worker in workers]
+        available = min(limits, default=int(MEMORY_LIMIT))
+    cells = n_clusters * d
+    own_threads = -(-n_threads // n_processes)
+    chunk = int(np.diff(rows.chunk_table).max()) * d * rows.dtype.itemsize
+    cached = min(int(config.get("passes.cache-bytes")), rows.nbytes // n_processes)
+    before = passes_before(rows, n_clusters, init) * n_init
+    return Plan(
+        n_rows=n,
+        n_features=d,
+        n_clusters=n_clusters,
+        dtype=str(rows.dtype),
+        compute_dtype=str(compute),
+        n_chunks=rows.n_chunks,
+        n_processes=n_processes,
+        n_threads=n_threads,
+        # now, packed, previous; one exact sum a thread and one more where they are added up
+        memory_model=cells * (3 * compute.itemsize + 8 * (own_threads + 1)),
+        memory_reading=chunk * (own_threads + 2) + cached,
+        memory_row_state=min(4 * n // n_processes, state_budget(None, available)),
+        memory_available=available,
+        passes_before=before,
+        passes_most=before + n_init * (max_iter + 1),
+        seconds_compute=2.0 * n * cells / flops(n_clusters, d, compute) / n_threads,
+        seconds_read=rows.nbytes / read_rate(rows) / n_processes,
+    )
+
+
+def passes_before(rows: Rows, n_clusters: int, init: str) -> int:
+    """Passes until there are starting centres."""
+    from largek_dask.algorithms.seeding import AUTO_PLUS_PLUS_CLUSTERS, PARALLEL_ROUNDS
+
+    scan = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
+    if init == "auto":
+        init = "k-means++" if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS else "random"
+    seeding = {
+        "random": 1,
+        "k-means++": n_clusters,
+        "greedy-k-means++": n_clusters,
+        "k-means||": PARALLEL_ROUNDS + 2,
+    }
+    return scan + seeding.get(init, 0)
+
+
+def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
+    """Operations a second of one thread in the assignment kernel, measured for a moment."""
+    import numpy as np
+
+    from largek_dask.kernels.distances import nearest, pack_centers
+
+    random = np.random.default_rng(0)
+    k = min(n_clusters, PROBE_CENTERS)
+    x = random.standard_normal((PROBE_ROWS, n_features)).astype(dtype)
+    packed = pack_centers(x[np.arange(k) % PROBE_ROWS] + 1, np.zeros(n_features, dtype))
+    seconds = best_seconds(lambda: nearest(x, packed))
+    return 2.0 * len(x) * k * n_features / seconds
+
+
+def read_rate(rows: Rows) -> float:
+    """Bytes a second of reading, from the first chunk."""
+    n_bytes = rows.read(0).nbytes
+    return n_bytes / best_seconds(lambda: rows.read(0))
+
+
+def best_seconds(function: Callable[[], Any]) -> float:
+    """The faster of two calls after one that warms up."""
+    from time import perf_counter
+
+    function()
+    seconds = []
+    for _ in range(2):
+        begun = perf_counter()
+        function()
+        seconds.append(perf_counter() - begun)
+    return max(min(seconds), 1e-9)

@@ -1,0 +1,112 @@
+"""``largek plot``: pictures of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from largek_dask.cli.common import Command, emit, key_values, option_storage
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plot"]
+
+
+@click.command(
+    cls=Command,
+    short_help="Draw cost against time and passes, and cluster sizes.",
+    example="largek plot run --out run.png",
+)
+@click.argument("folder", metavar="DIR")
+@click.option("--out", metavar="PNG", help="The picture.  [DIR's name with .png]")
+@click.option("--force", is_flag=True, help="Replace the picture if it exists.")
+@option_storage
+def plot(
+    folder: str, out: str | None, force: bool, storage_options: dict[str, Any] | None, as_json: bool
+) -> None:
+    """Draw cost against time and passes, and cluster sizes, of a job's folder or a model.
+
+    Of a job that is still running, what its events tell so far.
+    """
+    from pathlib import Path
+
+    from largek_dask.errors import OutputError
+
+    name = folder.rstrip("/").rsplit("/", 1)[-1].removesuffix(".zarr")
+    path = Path(out if out is not None else f"{name}.png")
+    if path.exists() and not force:
+        raise OutputError(f"{path} exists: choose another --out, or --force")
+    figure, told = draw(folder, storage_options)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error}") from error
+    told = {"out": str(path), **told}
+    emit(told, as_json, lambda: key_values({key: str(value) for key, value in told.items()}))
+
+
+def draw(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[Figure, dict[str, Any]]:
+    """The figure of a job's folder or of a model, and what it shows.
+
+    Raises
+    ------
+    DataError
+        The folder holds neither a model nor events.
+    """
+    from largek_dask.driver.storage import Folder
+    from largek_dask.errors import DataError
+    from largek_dask.model import load_model
+    from largek_dask.observe.plots import cost_figure, fit_figure, sizes_figure
+
+    place = Folder(folder, storage_options)
+    if place.exists("model.zarr") or place.exists("zarr.json"):
+        model_url = f"{place.url}/model.zarr" if place.exists("model.zarr") else place.url
+        model = load_model(model_url, storage_options=storage_options)
+        history = model.provenance.get("history", [])
+        n_rows = model.provenance["data"]["n_rows"]
+        k, d = model.cluster_centers.shape
+        title = f"{k:,} clusters of {n_rows:,} rows × {d:,}"
+        told = {"n_clusters": k, "n_rows": n_rows, "n_iter": len(history)}
+        if not history:
+            return sizes_figure(model.counts), told
+        return fit_figure(history, model.counts, n_rows, title), told
+    if place.exists("events.jsonl"):
+        history, n_rows = history_of(read_events(place))
+        return cost_figure(history, n_rows), {"n_rows": n_rows, "n_iter": len(history)}
+    raise DataError(f"{folder} holds neither model.zarr nor events.jsonl: nothing to draw")
+
+
+def read_events(place: Any) -> list[dict[str, Any]]:
+    """The events of a job's folder."""
+    from largek_dask.driver.events import JsonLines
+
+    return JsonLines.read(place)
+
+
+def history_of(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """History and number of rows from events; of a resumed job, the last of each step.
+
+    Raises
+    ------
+    DataError
+        No step has ended yet.
+    """
+    from largek_dask.errors import DataError
+
+    steps: dict[int, dict[str, Any]] = {}
+    n_rows = 1
+    for event in events:
+        if event["event"] == "started":
+            n_rows = event["n_rows"]
+        elif event["event"] == "step":
+            steps[event["step"]] = {
+                "cost": event["cost"],
+                "rows": event["rows"],
+                "seconds": event["elapsed"],
+            }
+    if not steps:
+        raise DataError("there is nothing to draw: no step has ended yet")
+    return [steps[step] for step in sorted(steps)], n_rows

@@ -1,0 +1,115 @@
+"""``largek predict`` and ``largek score``: a saved model on other data."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import click
+
+from largek_dask.cli.common import (
+    Command,
+    connected,
+    emit,
+    human_seconds,
+    key_values,
+    option_scheduler,
+    option_storage,
+)
+
+__all__ = ["predict", "score"]
+
+
+@click.command(
+    cls=Command,
+    short_help="Write the nearest cluster of every row.",
+    example="largek predict run/model.zarr new.zarr --out labels.zarr",
+)
+@click.argument("model_url", metavar="MODEL")
+@click.argument("data")
+@click.option("--out", required=True, metavar="LABELS.zarr", help="Where the labels go.")
+@click.option("--force", is_flag=True, help="Replace the labels if they exist.")
+@option_scheduler
+@option_storage
+def predict(
+    model_url: str,
+    data: str,
+    out: str,
+    force: bool,
+    scheduler: str | None,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+) -> None:
+    """Write the nearest cluster of every row of DATA, chunk by chunk.
+
+    A run that was stopped goes on where it was.
+    """
+    from largek_dask.data.sources import open_rows
+    from largek_dask.model import load_model
+
+    begun = perf_counter()
+    model = load_model(model_url)
+    rows = open_rows(data, storage_options=storage_options)
+    with connected(scheduler) as client:
+        model.predict(rows, out=out, client=client, force=force)
+    told = {"out": out, "n_rows": rows.n_rows, "seconds": perf_counter() - begun}
+    emit(
+        told,
+        as_json,
+        lambda: key_values(
+            {
+                "labels": out,
+                "rows": f"{rows.n_rows:,}",
+                "time": human_seconds(told["seconds"]),
+            }
+        ),
+    )
+
+
+@click.command(
+    cls=Command,
+    short_help="Tell how well a model fits other data.",
+    example="largek score run/model.zarr held_out.zarr",
+)
+@click.argument("model_url", metavar="MODEL")
+@click.argument("data")
+@option_scheduler
+@option_storage
+def score(
+    model_url: str,
+    data: str,
+    scheduler: str | None,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+) -> None:
+    """Tell how well a model fits DATA: minus the sum of squared distances, as scikit-learn.
+
+    Also the mean squared distance of a row.
+    """
+    from largek_dask.data.sources import open_rows
+    from largek_dask.model import load_model
+
+    begun = perf_counter()
+    model = load_model(model_url)
+    rows = open_rows(data, storage_options=storage_options)
+    with connected(scheduler) as client:
+        value = model.score(rows, client=client)
+    told = {
+        "score": value,
+        "inertia": -value,
+        "mean_squared_distance": -value / rows.n_rows,
+        "n_rows": rows.n_rows,
+        "seconds": perf_counter() - begun,
+    }
+    emit(
+        told,
+        as_json,
+        lambda: key_values(
+            {
+                "score": f"{value:.10g}",
+                "mean squared distance": f"{-value / rows.n_rows:.10g}",
+                "rows": f"{rows.n_rows:,}",
+                "time": human_seconds(told["seconds"]),
+            }
+        ),
+    )

@@ -1,0 +1,174 @@
+"""Pictures of a fit, as matplotlib figures: no pyplot, no global state, no display needed.
+
+Every function returns a ``matplotlib.figure.Figure``; ``figure.savefig(path)`` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.errors import DataError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["codebook_figure", "cost_figure", "fit_figure", "sizes_figure"]
+
+INK = "#1f2933"
+BLUE = "#2563eb"
+ORANGE = "#ea580c"
+
+
+def _figure(width: float, height: float) -> Figure:
+    """An empty figure, inches."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "pictures need matplotlib: pip install 'largek_dask[plots]'"
+        ) from error
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _style(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title, loc="left", fontsize=12, color=INK)
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, color="#e5e7eb", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _draw_cost(
+    axes: Axes, x: NDArray[np.float64], cost: NDArray[np.float64], title: str, unit: str
+) -> None:
+    axes.plot(x, cost, color=BLUE, linewidth=1.8, marker="o", markersize=3.5)
+    _style(axes, title, unit, "cost (Σ w d²)")
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
+    axes.annotate(
+        f"{cost[-1]:.5g}",
+        (x[-1], cost[-1]),
+        xytext=(0, 10),
+        textcoords="offset points",
+        ha="right",
+        color=INK,
+    )
+
+
+def _draw_costs(left: Axes, right: Axes, history: Sequence[Mapping[str, Any]], n_rows: int) -> None:
+    known = np.array([step["cost"] is not None for step in history], bool)
+    if not known.any():
+        raise DataError("there is nothing to draw: the fit has made no step yet")
+    cost = np.array([float(step["cost"]) for step in history if step["cost"] is not None])
+    seconds = np.array([float(step["seconds"]) for step in history])
+    passes = np.cumsum([float(step["rows"]) for step in history]) / n_rows
+    _draw_cost(left, seconds[known], cost, "Cost against time", "seconds")
+    _draw_cost(right, passes[known], cost, "Cost against passes", "passes over the data")
+
+
+def _draw_sizes(left: Axes, right: Axes, counts: NDArray[np.float64]) -> None:
+    ordered = np.sort(counts)[::-1]
+    rank = np.arange(1, len(ordered) + 1)
+    left.fill_between(rank, ordered, step="mid", color=ORANGE, alpha=0.25, linewidth=0)
+    left.plot(rank, ordered, color=ORANGE, linewidth=1.8, drawstyle="steps-mid")
+    left.axhline(ordered.mean(), color=INK, linewidth=0.9, linestyle="--")
+    left.annotate(
+        f"mean {ordered.mean():.4g}",
+        (len(ordered), ordered.mean()),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="right",
+        color=INK,
+    )
+    left.set_ylim(bottom=0)
+    _style(left, "Cluster sizes, sorted", "rank of the cluster", "weight of its rows")
+    n_empty = int(np.count_nonzero(ordered == 0))
+    n_bins = int(np.clip(np.sqrt(len(ordered)) * 1.5, 5, 60))
+    right.hist(ordered, bins=n_bins, color=ORANGE, edgecolor="white", linewidth=0.6)
+    title = "Histogram of cluster sizes" + (f" ({n_empty} empty)" if n_empty else "")
+    _style(right, title, "weight of a cluster's rows", "clusters")
+
+
+def cost_figure(history: Sequence[Mapping[str, Any]], n_rows: int) -> Figure:
+    """Cost against time and against passes over the data.
+
+    Parameters
+    ----------
+    history : sequence of mappings
+        One a step, with ``cost`` (None where it is not known), ``seconds`` since the start, and
+        ``rows`` assigned in the step, as ``KMeans.history_`` holds them.
+    n_rows : int
+        Rows of the data: a pass assigns as many.
+
+    Raises
+    ------
+    DataError
+        The history is empty.
+    """
+    figure = _figure(11, 4)
+    left, right = figure.subplots(1, 2)
+    _draw_costs(left, right, history, n_rows)
+    return figure
+
+
+def sizes_figure(counts: NDArray[np.float64]) -> Figure:
+    """Weights of the clusters, sorted and as a histogram; ``counts`` is (k,)."""
+    figure = _figure(11, 4)
+    left, right = figure.subplots(1, 2)
+    _draw_sizes(left, right, np.asarray(counts, float))
+    return figure
+
+
+def fit_figure(
+    history: Sequence[Mapping[str, Any]], counts: NDArray[np.float64], n_rows: int, title: str
+) -> Figure:
+    """:func:`cost_figure` above :func:`sizes_figure`, with one title."""
+    figure = _figure(11, 8)
+    axes = figure.subplots(2, 2)
+    figure.suptitle(title, fontsize=14, color=INK)
+    _draw_costs(axes[0, 0], axes[0, 1], history, n_rows)
+    _draw_sizes(axes[1, 0], axes[1, 1], np.asarray(counts, float))
+    return figure
+
+
+def codebook_figure(
+    sheet: NDArray[np.uint8],
+    pairs: Sequence[tuple[str, NDArray[np.uint8], NDArray[np.uint8], float]],
+    title: str,
+) -> Figure:
+    """A sheet of codewords beside photographs and what the codewords make of them.
+
+    Parameters
+    ----------
+    sheet : (h, w, 3) uint8
+        The codewords.
+    pairs : sequence of (name, original, rebuilt, psnr)
+        Images are (h, w, 3) uint8; PSNR in dB.
+    title : str
+        Above all.
+    """
+    n = len(pairs)
+    figure = _figure(16, 1.0 + 3.4 * n)
+    figure.suptitle(title, fontsize=17, color=INK)
+    grid = figure.add_gridspec(n, 3, width_ratios=[1.32, 1, 1])
+    axes = figure.add_subplot(grid[:, 0])
+    axes.imshow(sheet, interpolation="nearest")
+    axes.set_title("The codewords, most used first", fontsize=13, color=INK)
+    axes.set_axis_off()
+    for row, (name, original, rebuilt, decibel) in enumerate(pairs):
+        for column, (image, caption) in enumerate(
+            ((original, f"{name}: the photograph"), (rebuilt, f"rebuilt, PSNR {decibel:.1f} dB"))
+        ):
+            axes = figure.add_subplot(grid[row, 1 + column])
+            axes.imshow(image, interpolation="lanczos")
+            axes.set_title(caption, fontsize=13, color=INK)
+            axes.set_axis_off()
+    return figure

@@ -1,0 +1,84 @@
+"""Figures: what is drawn, not how it looks."""
+
+import builtins
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from largek_dask.errors import DataError, MissingDependencyError
+from largek_dask.observe.plots import codebook_figure, cost_figure, fit_figure, sizes_figure
+
+HISTORY = [
+    {"cost": 100.0, "seconds": 1.0, "rows": 50},
+    {"cost": 60.0, "seconds": 1.5, "rows": 100},
+    {"cost": 50.0, "seconds": 4.0, "rows": 100},
+]
+
+
+def curve(axes):
+    return axes.lines[0].get_xydata()
+
+
+def test_cost_figure__against_time_and_passes():
+    left, right = cost_figure(HISTORY, n_rows=100).axes
+    np.testing.assert_allclose(curve(left), [[1, 100], [1.5, 60], [4, 50]])
+    np.testing.assert_allclose(curve(right), [[0.5, 100], [1.5, 60], [2.5, 50]])
+    assert left.get_xlabel() == "seconds"
+    assert "passes" in right.get_xlabel()
+
+
+def test_cost_figure__leaves_out_steps_without_a_cost():
+    history = [{"cost": None, "seconds": 0.5, "rows": 100}, *HISTORY]
+    _, right = cost_figure(history, n_rows=100).axes
+    np.testing.assert_allclose(curve(right), [[1.5, 100], [2.5, 60], [3.5, 50]])
+
+
+def test_cost_figure__of_nothing_says_so():
+    with pytest.raises(DataError, match="no step yet"):
+        cost_figure([], n_rows=10)
+
+
+def test_sizes_figure__sorted_with_empty_clusters_counted():
+    left, right = sizes_figure(np.array([3.0, 0.0, 9.0, 0.0])).axes
+    np.testing.assert_allclose(curve(left)[:, 1], [9, 3, 0, 0])
+    assert sum(bar.get_height() for bar in right.patches) == 4
+    assert "2 empty" in right.get_title(loc="left")
+
+
+def test_fit_figure__has_all_four(tmp_path):
+    figure = fit_figure(HISTORY, np.arange(5.0), 100, "a title")
+    assert len(figure.axes) == 4
+    figure.savefig(tmp_path / "fit.png")
+    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_codebook_figure__names_photographs_and_psnr():
+    image = np.zeros((16, 24, 3), np.uint8)
+    figure = codebook_figure(image, [("one", image, image, 21.34), ("two", image, image, 9.0)], "t")
+    titles = [axes.get_title() for axes in figure.axes]
+    assert len(titles) == 5
+    assert titles[1:3] == ["one: the photograph", "rebuilt, PSNR 21.3 dB"]
+
+
+def test_no_pyplot():
+    code = (
+        "import sys, numpy as np; from largek_dask.observe.plots import sizes_figure; "
+        "assert 'matplotlib' not in sys.modules; sizes_figure(np.ones(3)); "
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingDependencyError, match=r"largek_dask\[plots\]"):
+        sizes_figure(np.ones(3))
