@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,7 +175,17 @@ class SyntheticRows(Rows):
         if self.dtype.kind != "f":
             limits = np.iinfo(self.dtype)
             x = np.clip(np.rint(x), limits.min, limits.max)
-        return x.astype(self.dtype)
+        return np.asarray(x, self.dtype)
+
+
+class _Maker(Protocol):
+    """One kind of data."""
+
+    def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
+        """Draw what all rows share."""
+
+    def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
+        """The rows ``start`` to ``stop``, float64."""
 
 
 class _Mixture:
@@ -186,7 +196,11 @@ class _Mixture:
         rank = min(size.get("intrinsic", max(2, n_features // 4)), n_features)
         plane = draw.standard_normal((rank, n_features)) / np.sqrt(rank)
         places = draw.standard_normal((n_components, rank))
-        self._means = _SPREAD.get(kind, 2.0) * (places @ plane)
+        self._means = np.zeros((n_components, n_features))
+        # term by term: a BLAS product has other bits on other machines
+        for axis in range(rank):
+            self._means += places[:, axis, None] * plane[axis]
+        self._means *= _SPREAD.get(kind, 2.0)
         self._scales = draw.lognormal(0.0, 0.25, (n_components, n_features))
         self._shares = np.cumsum(draw.dirichlet(np.full(n_components, 1.5)))
         self._n_rows = size["n_rows"]
@@ -235,7 +249,8 @@ class _Duplicates:
 
     def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
         """The rows ``start`` to ``stop``."""
-        return self._points[draw.integers(0, len(self._points), stop - start)]
+        which = draw.integers(0, len(self._points), stop - start)
+        return np.take(self._points, which, axis=0)
 
 
 class _Digits:
@@ -245,13 +260,11 @@ class _Digits:
         from sklearn.datasets import load_digits
 
         images = load_digits().images * (255.0 / 16.0)
-        # linear interpolation along both sides is a product with one matrix from either side
         place = np.linspace(0.0, 7.0, 20)
         left = np.minimum(place.astype(int), 6)
-        weights = np.zeros((20, 8))
-        weights[np.arange(20), left] = 1.0 - (place - left)
-        weights[np.arange(20), left + 1] = place - left
-        self._images = np.einsum("ai,nij,bj->nab", weights, images, weights)
+        part = place - left
+        rows = images[:, left] * (1.0 - part)[:, None] + images[:, left + 1] * part[:, None]
+        self._images = rows[:, :, left] * (1.0 - part) + rows[:, :, left + 1] * part
 
     def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
         """The rows ``start`` to ``stop``."""
@@ -266,7 +279,7 @@ class _Digits:
         return canvas.clip(0.0, 255.0).reshape(n, 784)
 
 
-KINDS = {
+KINDS: dict[str, type[_Maker]] = {
     "mixture": _Mixture,
     "low-rank": _LowRank,
     "duplicates": _Duplicates,
