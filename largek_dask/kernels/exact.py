@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import njit, readonly
 
-__all__ = ["LIMB", "ORIGIN", "ExactSums", "two_product_error"]
+__all__ = ["LIMB", "ORIGIN", "ExactSums", "add_one", "two_product_error"]
 
 LIMB = 32
 """Bits a limb."""
@@ -50,8 +50,11 @@ def two_product_error(a: Any, b: Any, product: Any) -> Any:
 
 
 @njit
-def _add_one(limbs: Any, low: Any, cell: Any, value: Any, sign: Any) -> Any:
-    """Add ``sign * value`` to one cell; False if the value is not finite."""
+def add_one(limbs: Any, low: Any, cell: Any, value: Any, sign: Any) -> Any:
+    """Add ``sign * value`` to one cell of a window that starts at limb ``low``.
+
+    False, and nothing is added, if the value is not finite.
+    """
     bits = np.float64(value).view(np.int64)
     exponent = (bits >> 52) & 0x7FF
     if exponent == 0x7FF:
@@ -90,9 +93,9 @@ def _add(limbs: Any, low: Any, values: Any, weight: Any, cells: Any, sign: Any) 
             product = value * weight[i]
             rest = two_product_error(value, weight[i], product)
             if rest != 0.0:
-                _add_one(limbs, low, cell, rest, sign)
+                add_one(limbs, low, cell, rest, sign)
             value = product
-        if value != 0.0 and not _add_one(limbs, low, cell, value, sign):
+        if value != 0.0 and not add_one(limbs, low, cell, value, sign):
             skipped += 1
     return skipped
 

@@ -15,41 +15,22 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.errors import DataError
-from largek_dask.kernels.exact import LIMB, ORIGIN, ExactSums, two_product_error
+from largek_dask.kernels.exact import LIMB, ORIGIN, ExactSums, add_one, two_product_error
 from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 from largek_dask.kernels.sums import FixedPoint
 
 __all__ = ["RowScan", "Statistics", "compute_dtype"]
 
 _MAGIC = 6755399441055744.0  # 1.5 * 2^52
-_MAGIC_BITS = 0x4338000000000000
-_BLOCK_VALUES = 1 << 17
-_MAX_BLOCK_ROWS = 1 << 12
-_WIDE = 64
-
-
-def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """The type in which the kernels compute with rows of this type.
-
-    float32 for float16, float32, bool and integers of up to 16 bits; float64 for float64 and
-    larger integers.
-
-    Raises
-    ------
-    DataError
-        Anything else is not a table of numbers (complex, object, text, dates).
-    """
-    dtype = np.dtype(dtype)
-    if dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize <= 2):
-        return np.dtype(np.float32)
-    if dtype.kind in "iu":
-        return np.dtype(np.float64)
-    if dtype.kind == "f" and dtype.itemsize <= 8:
-        return np.dtype(np.float32 if dtype.itemsize <= 4 else np.float64)
-    raise DataError(
-        f"rows of type {dtype} are not a table of numbers: convert them to float32, float64 or "
-        "integers"
-    )
+_MAGIC_BITS = 0x4338000000000000  # its bit pattern
+_ABS_BITS = 0x7FFFFFFFFFFFFFFF
+_MAX_WEIGHT = 2.0**500
+_UNIT_LIMB = ORIGIN // LIMB  # the limb that counts units of 1
+_N_LIMBS = 2 * _UNIT_LIMB + 3
+_BLOCK_VALUES = 1 << 15  # values that stay in the second-level cache while they are peeled
+_BLOCK_ROWS = 1 << 15
+_WIDE = 64  # a row of fewer features is seen together with the next ones
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -170,40 +151,76 @@ class RowScan:
 
         Parameters
         ----------
-        x : (n, d)
+        x : (n, d), C-contiguous, of the scan's type
         weight : (n,) float64, optional
             Rows of weight 0 are absent. A negative or infinite weight or NaN is recorded, and its
             row left out.
         start_row : int
             Global index of the first row.
         """
-        n = len(x)
-        self._n_total += n
-        counts = np.ones(n, bool)
+        if x.dtype != self.dtype or x.shape[1:] != (self.n_features,):
+            raise ValueError(
+                f"expected rows of {self.n_features} {self.dtype}, not {x.dtype} of {x.shape}"
+            )
+        self._n_total += len(x)
+        at = np.arange(start_row, start_row + len(x))
         if weight is not None:
             valid = np.isfinite(weight) & (weight >= 0)
             if not valid.all():
-                at = start_row + int(np.argmin(valid))
-                self._first_bad_weight = _lowest(self._first_bad_weight, at)
-            counts = valid & (weight > 0)
-        finite = np.isfinite(x).all(axis=1)
-        bad = counts & ~finite
-        if bad.any():
-            self._n_bad += int(bad.sum())
-            self._first_bad = _lowest(self._first_bad, start_row + int(np.argmax(bad)))
-            counts &= finite
-        rows = x[counts].astype(np.float64)
-        self._n_rows += len(rows)
-        if not len(rows):
+                self._first_bad_weight = _lowest(self._first_bad_weight, int(at[~valid][0]))
+            present = valid & (weight > 0)
+            if not present.all():
+                x, weight, at = x[present], weight[present], at[present]
+        if x.dtype.kind == "f":
+            finite = finite_rows(x)
+            if not finite.all():
+                self._n_bad += int((~finite).sum())
+                self._first_bad = _lowest(self._first_bad, int(at[~finite][0]))
+                x, weight = x[finite], None if weight is None else weight[finite]
+        if not len(x):
             return
-        self._low = np.minimum(self._low, rows.min(axis=0))
-        self._high = np.maximum(self._high, rows.max(axis=0))
-        row_weights = np.ones(len(rows)) if weight is None else weight[counts]
-        self._weights.add(row_weights)
-        self._max_weight = max(self._max_weight, float(row_weights.max()))
-        self._integer_weights &= bool((row_weights == np.floor(row_weights)).all())
-        cells = np.tile(np.arange(self.n_features), len(rows))
-        self._sums.add(rows.ravel(), np.repeat(row_weights, self.n_features), cells)
+        self._n_rows += len(x)
+        if weight is None:
+            self._max_weight = max(self._max_weight, 1.0)
+            self._weights.add_units(_UNIT_LIMB, np.array([len(x)]))
+        else:
+            self._max_weight = max(self._max_weight, float(weight.max()))
+            self._integer_weights &= bool((weight == np.floor(weight)).all())
+            self._weights.add(weight)
+        for rows, block in native_blocks(x):
+            self._add_rows(block, None if weight is None else weight[rows])
+
+    def _add_rows(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
+        """Extent and sums of finite rows of positive weight."""
+        if weight is None:
+            # rows of few features are scanned several at once, as if they were one
+            group = min(len(x), max(1, _WIDE // self.n_features))
+            whole = len(x) // group * group
+            self._scan(np.reshape(x[:whole], (-1, group * self.n_features)), None)
+            if whole < len(x):
+                self._scan(x[whole:], None)
+        else:
+            self._scan(x, weight)
+
+    def _scan(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
+        width = x.shape[1]
+        x = readonly(np.ascontiguousarray(x))
+        if x.dtype.kind in "iu" and x.itemsize <= 2 and weight is None:
+            low, high = x[0].copy(), x[0].copy()
+            sums = np.zeros(width, np.int64)
+            _scan_integers(x, sums, low, high)
+            self._sums.add_units(_UNIT_LIMB, sums.reshape(-1, self.n_features).sum(axis=0))
+        else:
+            low, high = np.full(width, np.inf), np.full(width, -np.inf)
+            limbs = np.zeros((_N_LIMBS, self.n_features), np.int64)
+            if weight is None:
+                _scan_floats(x, limbs, low, high)
+            else:
+                self._sums.n_not_finite += _scan_weighted(x, readonly(weight), limbs, low, high)
+            for limb in np.flatnonzero(limbs.any(axis=1)):
+                self._sums.add_units(int(limb), limbs[limb])
+        self._low = np.minimum(self._low, low.reshape(-1, self.n_features).min(axis=0))
+        self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
 
     def merge(self, other: RowScan) -> RowScan:
         """Add another scan's rows into this one, which is returned."""
@@ -228,6 +245,15 @@ class RowScan:
         DataError
             The values are so large that squared distances overflow the compute dtype.
         """
+        with np.errstate(over="ignore"):
+            extent = float((self._high - self._low).max()) if self._n_rows else 0.0
+            overflows = self.n_features * np.square(extent) > np.finfo(self.compute_dtype).max
+        if overflows or self._max_weight > _MAX_WEIGHT or self._sums.n_not_finite:
+            raise DataError(
+                f"values that differ by {extent:.3g} with weights up to {self._max_weight:.3g}: "
+                f"squared distances overflow {self.compute_dtype}; divide the data (or the weights) "
+                "by a constant"
+            )
         integer_data = self.dtype.kind in "biu"
         sums, exponent = self._sums.integers()
         weights, weight_exponent = self._weights.integers()
@@ -240,12 +266,7 @@ class RowScan:
         max_abs = 0.0
         if self._n_rows:
             about = shift.astype(np.float64)
-            max_abs = float(max((self._high - about).max(), (about - self._low).max()))
-        if not 4.0 * self.n_features * max_abs**2 <= float(np.finfo(self.compute_dtype).max):
-            raise DataError(
-                f"values up to {max_abs:.3g} away from the mean: squared distances overflow "
-                f"{self.compute_dtype}; divide the data by a constant"
-            )
+            max_abs = float(np.maximum(self._high - about, about - self._low).max())
         total_weight = float(total)
         return Statistics(
             n_rows=self._n_rows,
@@ -275,3 +296,116 @@ class RowScan:
 
 def _lowest(a: int | None, b: int | None) -> int | None:
     return b if a is None else a if b is None else min(a, b)
+
+
+@njit
+def _peel(values: Any, limbs: Any, largest: Any) -> Any:
+    """Add (r, w) values exactly to their columns' limbs; ``values`` is used up.
+
+    Layer by layer: a layer is the values rounded to integers in units of one limb, by adding and
+    subtracting 1.5 * 2^52; what rounding leaves is exact (a multiple of the value's last bit and
+    not larger than the value), and is the next layer. The first unit is such that integers are at
+    most 2^46, later ones at most 2^31, so a column of 2^15 rows stays below 2^61. Returns how many
+    values were not finite.
+    """
+    n, width = values.shape
+    d = limbs.shape[1]
+    layer = np.empty(width, np.int64)
+    limb = ((largest >> 52) + 51) >> 5
+    while True:
+        power = 32 * limb - 1088
+        if power < -900 or power > 900:
+            break
+        unit = np.int64((power + 1023) << 52).view(np.float64)
+        scale = np.int64((1023 - power) << 52).view(np.float64)
+        layer[:] = 0
+        rest = 0
+        for i in range(n):
+            for f in range(width):
+                value = values[i, f]
+                t = value * scale + _MAGIC
+                layer[f] += np.float64(t).view(np.int64) - _MAGIC_BITS
+                value -= (t - _MAGIC) * unit
+                values[i, f] = value
+                rest |= np.float64(value).view(np.int64)
+        for f in range(width):
+            upper = layer[f] >> 32
+            limbs[limb, f % d] += layer[f] & 0xFFFFFFFF
+            limbs[limb + 1, f % d] += upper & 0xFFFFFFFF
+            limbs[limb + 2, f % d] += upper >> 32
+        if rest & _ABS_BITS == 0:
+            return 0
+        limb -= 1
+    # units at the ends of float64: one value after the other
+    skipped = 0
+    for i in range(n):
+        for f in range(width):
+            if values[i, f] != 0.0 and not add_one(limbs, 0, f % d, values[i, f], 1):
+                skipped += 1
+    return skipped
+
+
+@njit
+def _scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
+    """Column extent and exact sums of finite (n, w) rows."""
+    n, width = x.shape
+    step = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // width))
+    values = np.empty((min(step, n), width))
+    for begin in range(0, n, step):
+        rows = min(step, n - begin)
+        largest = 0
+        for i in range(rows):
+            for f in range(width):
+                value = np.float64(x[begin + i, f])
+                values[i, f] = value
+                # adding 0 makes -0 a 0, and keeps LLVM from masked stores, three times slower
+                low[f] = min(low[f], value) + 0.0
+                high[f] = max(high[f], value) + 0.0
+                largest = max(largest, np.float64(value).view(np.int64) & _ABS_BITS)
+        _peel(values[:rows], limbs, largest)
+
+
+@njit
+def _scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
+    """Column extent and exact weighted sums of finite rows; returns how many overflowed."""
+    n, width = x.shape
+    step = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // width))
+    products = np.empty((min(step, n), width))
+    rests = np.empty((min(step, n), width))
+    skipped = 0
+    for begin in range(0, n, step):
+        rows = min(step, n - begin)
+        largest, largest_rest = 0, 0
+        for i in range(rows):
+            w = weight[begin + i]
+            for f in range(width):
+                value = np.float64(x[begin + i, f])
+                low[f] = min(low[f], value) + 0.0
+                high[f] = max(high[f], value) + 0.0
+                product = value * w
+                rest = two_product_error(value, w, product)
+                products[i, f] = product
+                rests[i, f] = rest
+                largest = max(largest, np.float64(product).view(np.int64) & _ABS_BITS)
+                largest_rest = max(largest_rest, np.float64(rest).view(np.int64) & _ABS_BITS)
+        skipped += _peel(products[:rows], limbs, largest)
+        if largest_rest > 0:
+            skipped += _peel(rests[:rows], limbs, largest_rest)
+    return skipped
+
+
+@njit
+def _scan_integers(x: Any, sums: Any, low: Any, high: Any) -> None:
+    """Column extent and sums of (n, w) integers of at most 16 bits."""
+    n, width = x.shape
+    block = np.empty(width, np.int32)
+    for begin in range(0, n, _BLOCK_ROWS):
+        block[:] = 0  # 2^15 times less than 2^16
+        for i in range(begin, min(n, begin + _BLOCK_ROWS)):
+            for f in range(width):
+                value = x[i, f]
+                block[f] += value
+                low[f] = min(low[f], value)
+                high[f] = max(high[f], value)
+        for f in range(width):
+            sums[f] += block[f]

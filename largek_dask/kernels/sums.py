@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.exact import ExactSums
 from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.rows import native_blocks
 
 __all__ = ["ClusterSums", "FixedPoint", "Squares"]
 
@@ -128,7 +129,8 @@ class Squares(ExactSums):
 def row_squares(x: NDArray[Any], shift: NDArray[Any]) -> NDArray[np.float64]:
     """(n,) squared norms of ``x - shift`` in float64, the features added in order."""
     out = np.empty(len(x))
-    _row_squares(readonly(x), shift.astype(np.float64), out)
+    for rows, block in native_blocks(x):
+        _row_squares(block, shift.astype(np.float64), out[rows])
     return out
 
 
@@ -245,19 +247,22 @@ class ClusterSums:
             kind = _ONES
         else:
             kind = _INTEGERS if self.grid.integer_weights else _REALS
-        nowhere = np.full(len(x), -1, np.int32) if old is None or new is None else None
-        _change(
-            readonly(x),
-            readonly(nowhere if old is None else old),
-            readonly(nowhere if new is None else new),
-            _NO_WEIGHT if weight is None else readonly(weight),
-            kind,
-            self.grid.shift.astype(np.float64),
-            2.0**self.grid.bits,
-            2.0**self.grid.weight_bits,
-            self.sums,
-            self._weights,
-        )
+        nowhere = readonly(np.full(len(x) if old is None or new is None else 0, -1, np.int32))
+        old = nowhere if old is None else readonly(old)
+        new = nowhere if new is None else readonly(new)
+        for rows, block in native_blocks(x):
+            _change(
+                block,
+                old[rows],
+                new[rows],
+                _NO_WEIGHT if weight is None else readonly(weight)[rows],
+                kind,
+                self.grid.shift.astype(np.float64),
+                2.0**self.grid.bits,
+                2.0**self.grid.weight_bits,
+                self.sums,
+                self._weights,
+            )
 
 
 @njit

@@ -1,0 +1,118 @@
+"""Small jobs on single rows: unit length, rows with NaN, types that the kernels do not take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from largek_dask.errors import DataError
+from largek_dask.kernels.jit import njit, readonly
+
+__all__ = ["compute_dtype", "finite_rows", "native_blocks", "normalize_rows"]
+
+_BLOCK_VALUES = 1 << 16
+# exponent bits of the float types, by bytes: all set in NaN and infinity only
+_EXPONENTS = {2: np.int16(0x7C00), 4: np.int32(0x7F800000), 8: np.int64(0x7FF0000000000000)}
+
+
+def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The type in which the kernels compute with rows of this type.
+
+    float32 for float16, float32, bool and integers of up to 16 bits; float64 for float64 and
+    larger integers.
+
+    Raises
+    ------
+    DataError
+        Anything else is not a table of numbers (complex, object, text, dates).
+    """
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize <= 2):
+        return np.dtype(np.float32)
+    if dtype.kind in "iu":
+        return np.dtype(np.float64)
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        return np.dtype(np.float32 if dtype.itemsize <= 4 else np.float64)
+    raise DataError(
+        f"rows of type {dtype} are not a table of numbers: convert them to float32, float64 or "
+        "integers"
+    )
+
+
+def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """The rows in types that compiled code reads: ``(rows, x[rows])``, read-only.
+
+    bool is seen as uint8, float16 is converted block by block to float32, anything else is
+    passed as it is, in one piece.
+    """
+    if x.dtype == np.float16:
+        step = max(1, _BLOCK_VALUES // max(1, x.shape[1]))
+        for begin in range(0, len(x), step):
+            rows = slice(begin, begin + step)
+            yield rows, readonly(x[rows].astype(np.float32))
+    else:
+        yield slice(0, len(x)), readonly(x.view(np.uint8) if x.dtype == np.bool_ else x)
+
+
+def finite_rows(x: NDArray[Any]) -> NDArray[np.bool_]:
+    """(n,) True where no feature of a row is NaN or infinite."""
+    finite = np.ones(len(x), np.bool_)
+    if x.dtype.kind == "f":
+        bits, mask = x.view(f"i{x.itemsize}"), _EXPONENTS[x.itemsize]
+        if not _all_finite(readonly(bits.reshape(-1)), mask):
+            _finite_rows(readonly(bits), mask, finite)
+    return finite
+
+
+@njit
+def _all_finite(bits: Any, mask: Any) -> Any:
+    # a maximum of integers, so that the loop runs in vector registers
+    highest = mask & 0
+    for i in range(bits.shape[0]):
+        highest = max(highest, bits[i] & mask)
+    return highest < mask
+
+
+@njit
+def _finite_rows(bits: Any, mask: Any, finite: Any) -> None:
+    for i in range(bits.shape[0]):
+        highest = mask & 0
+        for f in range(bits.shape[1]):
+            highest = max(highest, bits[i, f] & mask)
+        finite[i] = highest < mask
+
+
+def normalize_rows(x: NDArray[Any]) -> NDArray[Any]:
+    """(n, d) rows of unit Euclidean length in the compute dtype.
+
+    Rows of zeros stay zero; rows with NaN or infinity hold NaN. Norms are sums of squares in float64
+    in the order of the features, the same bits everywhere.
+    """
+    out = np.empty(x.shape, compute_dtype(x.dtype))
+    for rows, block in native_blocks(x):
+        _normalize_rows(block, out[rows])
+    return out
+
+
+@njit
+def _normalize_rows(x: Any, out: Any) -> None:
+    for i in range(x.shape[0]):
+        largest = 0.0
+        for f in range(x.shape[1]):
+            largest = max(largest, abs(np.float64(x[i, f])))
+        # squares must neither overflow nor vanish; a power of two changes no digit
+        scale = 1.0
+        if largest > 1e100:
+            scale = 2.0**-600
+        elif largest < 1e-100:
+            scale = 2.0**600
+        total = 0.0
+        for f in range(x.shape[1]):
+            value = np.float64(x[i, f]) * scale
+            total += value * value
+        norm = np.sqrt(total)
+        for f in range(x.shape[1]):
+            out[i, f] = np.float64(x[i, f]) * scale / norm if total != 0.0 else 0.0
