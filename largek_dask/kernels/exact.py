@@ -103,7 +103,8 @@ def _add(limbs: Any, low: Any, values: Any, weight: Any, cells: Any, sign: Any) 
 @njit
 def _exponents(values: Any) -> Any:
     """Lowest and highest biased exponent of the finite values that are not zero."""
-    lowest, highest = 0x7FF, 0
+    lowest: Any = 0x7FF
+    highest: Any = 0
     for i in range(values.shape[0]):
         bits = np.float64(values[i]).view(np.int64)
         exponent = (bits >> 52) & 0x7FF

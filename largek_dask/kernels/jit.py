@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import llvmlite
 import numba
@@ -50,21 +50,26 @@ __all__ = ["cache_folder", "njit", "readonly"]
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-FIXED = {"nogil": True, "error_model": "numpy", "fastmath": False, "parallel": False, "cache": False}
+FIXED = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": False,
+    "parallel": False,
+    "cache": False,
+}
 KEPT_VERSIONS = 4
 SOURCES = Path(__file__).parent
 
 
 @overload
-def njit(function: Callable[P, R], /) -> Callable[P, R]: ...
+def njit(function: F, /) -> F: ...
 
 
 @overload
-def njit(*signatures: Any, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def njit(*signatures: str | tuple[Any, ...], **options: Any) -> Callable[[F], F]: ...
 
 
 def njit(*signatures: Any, **options: Any) -> Any:
@@ -76,8 +81,8 @@ def njit(*signatures: Any, **options: Any) -> Any:
 
     Parameters
     ----------
-    *signatures : str, numba signature or tuple of types
-        Compile for exactly these.
+    *signatures : str or tuple of types
+        Types of the arguments: compile for exactly these.
     **options : object
         Any numba option that is not fixed here (``inline``, ``locals``, ``boundscheck``).
 
@@ -91,12 +96,12 @@ def njit(*signatures: Any, **options: Any) -> Any:
     A function made by a factory is told from its sisters by what its closure holds: plain values,
     functions, other kernels and intrinsics may stand there, and count by content.
     """
-    if len(signatures) == 1 and not options and callable(signatures[0]) and _is_function(signatures[0]):
-        return _compile_lazily(signatures[0], (), {})
+    if len(signatures) == 1 and not options and _is_function(signatures[0]):
+        return _compiled(signatures[0], (), {})
     refused = sorted(FIXED.keys() & options.keys())
     if refused:
         raise TypeError(f"fixed for every kernel, not an option here: {', '.join(refused)}")
-    return lambda function: _compile_lazily(function, signatures, options)
+    return lambda function: _compiled(function, signatures, options)
 
 
 def readonly(array: NDArray[Scalar]) -> NDArray[Scalar]:
@@ -110,10 +115,10 @@ def _is_function(value: Any) -> bool:
     return hasattr(value, "__code__")
 
 
-def _compile_lazily(function: Any, signatures: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    compiled = numba.njit(**{**options, **FIXED})(function)
-    if not isinstance(compiled, Dispatcher):  # NUMBA_DISABLE_JIT
-        return compiled
+def _compiled(function: Any, signatures: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    compiled: Any = numba.njit(**{**options, **FIXED})(function)
+    if compiled is function:  # NUMBA_DISABLE_JIT
+        return function
     compiled._cache = KernelCache(function)
     for signature in signatures:
         compiled.compile(signature)
@@ -158,6 +163,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
             saved_key, payload = pickle.loads(path.read_bytes())
             if saved_key != key:
                 return None
+            _mark_used(path.parent)
             return compiler.CompileResult._rebuild(target_context, *payload)
         except FileNotFoundError:
             return None
@@ -267,12 +273,19 @@ def _write(path: Path, content: bytes) -> None:
 
 
 @cache
+def _mark_used(folder: Path) -> None:
+    """Once a process: the folder was in use now."""
+    with contextlib.suppress(OSError):  # it may belong to somebody else
+        os.utime(folder)
+
+
+@cache
 def _prepare(folder: Path) -> None:
-    """Make the folder, mark it as used now, and remove those of versions long unused."""
+    """Once a process: make the folder, and remove those of the versions longest unused."""
     folder.mkdir(parents=True, exist_ok=True)
-    os.utime(folder)
-    for old in sorted(_versions(folder.parent), reverse=True)[KEPT_VERSIONS:]:
-        shutil.rmtree(old[1], ignore_errors=True)
+    _mark_used(folder)
+    for _, old in sorted(_versions(folder.parent), reverse=True)[KEPT_VERSIONS:]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _versions(root: Path) -> Iterator[tuple[int, Path]]:

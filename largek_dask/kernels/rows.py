@@ -88,8 +88,8 @@ def _finite_rows(bits: Any, mask: Any, finite: Any) -> None:
 def normalize_rows(x: NDArray[Any]) -> NDArray[Any]:
     """(n, d) rows of unit Euclidean length in the compute dtype.
 
-    Rows of zeros stay zero; rows with NaN or infinity hold NaN. Norms are sums of squares in float64
-    in the order of the features, the same bits everywhere.
+    Rows of zeros stay zero; rows with NaN or infinity hold NaN. Norms are sums of squares in
+    float64 in the order of the features, the same bits everywhere.
     """
     out = np.empty(x.shape, compute_dtype(x.dtype))
     for rows, block in native_blocks(x):

@@ -251,8 +251,8 @@ class RowScan:
         if overflows or self._max_weight > _MAX_WEIGHT or self._sums.n_not_finite:
             raise DataError(
                 f"values that differ by {extent:.3g} with weights up to {self._max_weight:.3g}: "
-                f"squared distances overflow {self.compute_dtype}; divide the data (or the weights) "
-                "by a constant"
+                f"squared distances overflow {self.compute_dtype}; divide the data, or the "
+                "weights, by a constant"
             )
         integer_data = self.dtype.kind in "biu"
         sums, exponent = self._sums.integers()
@@ -319,7 +319,7 @@ def _peel(values: Any, limbs: Any, largest: Any) -> Any:
         unit = np.int64((power + 1023) << 52).view(np.float64)
         scale = np.int64((1023 - power) << 52).view(np.float64)
         layer[:] = 0
-        rest = 0
+        rest: Any = 0
         for i in range(n):
             for f in range(width):
                 value = values[i, f]
@@ -353,7 +353,7 @@ def _scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
     values = np.empty((min(step, n), width))
     for begin in range(0, n, step):
         rows = min(step, n - begin)
-        largest = 0
+        largest: Any = 0
         for i in range(rows):
             for f in range(width):
                 value = np.float64(x[begin + i, f])
@@ -375,7 +375,8 @@ def _scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
     skipped = 0
     for begin in range(0, n, step):
         rows = min(step, n - begin)
-        largest, largest_rest = 0, 0
+        largest: Any = 0
+        largest_rest: Any = 0
         for i in range(rows):
             w = weight[begin + i]
             for f in range(width):

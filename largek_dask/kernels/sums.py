@@ -172,7 +172,7 @@ class ClusterSums:
     @property
     def counts(self) -> NDArray[np.float64]:
         """(k,) total weight of each cluster's rows."""
-        return self._weights * 2.0**-self.grid.weight_bits
+        return self._weights.astype(np.float64) * 2.0**-self.grid.weight_bits
 
     def add(
         self, x: NDArray[Any], labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
@@ -203,8 +203,9 @@ class ClusterSums:
         return self
 
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
-        """(k, d) means in the coordinates of the data, compute dtype; empty clusters keep
-        ``fallback``.
+        """(k, d) means in the coordinates of the data, compute dtype.
+
+        Empty clusters keep their row of ``fallback``.
         """
         return self.means_float64(fallback).astype(self.grid.shift.dtype)
 
@@ -214,7 +215,7 @@ class ClusterSums:
         step = 2.0 ** (self.grid.weight_bits - self.grid.bits)
         centered = self.sums / np.maximum(weights, 1) * step
         means = self.grid.shift.astype(np.float64) + centered
-        return np.where(weights > 0, means, fallback)
+        return np.where(weights > 0, means, fallback).astype(np.float64, copy=False)
 
     def cost(self, centers: NDArray[Any], squares: Squares) -> float:
         """Inertia of the rows added here if each belongs to its label's row of ``centers``.
@@ -240,7 +241,7 @@ class ClusterSums:
             2.0**-self.grid.bits,
             2.0**-self.grid.weight_bits,
         )
-        return max(squares.value - 2.0 * linear + quadratic, 0.0)
+        return max(0.0, float(squares.value - 2.0 * linear + quadratic))
 
     def _change(self, x: Any, old: Any, new: Any, weight: Any) -> None:
         if weight is None:
