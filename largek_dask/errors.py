@@ -5,6 +5,8 @@ Each message says what is wrong, where (row, chunk, URL, parameter), and what to
 
 from __future__ import annotations
 
+from typing import Literal
+
 __all__ = [
     "BadRowsError",
     "CancelledFit",
@@ -68,7 +70,17 @@ class ModelFormatError(LargekError, ValueError):
 
 
 class NoModelError(LargekError, RuntimeError):
-    """The fit was stopped (time limit, cancel) before it had any centres."""
+    """The fit was stopped (time limit, cancel) before it had any centres.
+
+    ``reason`` is "max_time" or "cancelled".
+    """
+
+    def __init__(self, message: str, reason: Literal["max_time", "cancelled"]) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[NoModelError], tuple[str, str]]:
+        return type(self), (str(self), self.reason)
 
 
 class NotEnoughMemoryError(LargekError, MemoryError):

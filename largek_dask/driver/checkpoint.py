@@ -19,20 +19,20 @@ import re
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.fingerprint import same_data
-from largek_dask.driver.encoding import decode, decode_inline, encode, encode_inline
+from largek_dask.driver.encoding import decode, encode
 from largek_dask.driver.stopping import StepRecord
-from largek_dask.driver.storage import DamagedError, Folder, canonical_json, sha256_of
+from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning
+from largek_dask.kernels.statistics import Statistics
 
-__all__ = ["Checkpoints", "Job", "Progress", "describe"]
+__all__ = ["Checkpoints", "Job", "Progress"]
 
 FORMAT = 1
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
@@ -179,27 +179,6 @@ class Checkpoints(Generic[State]):
             self.folder.remove(name)
 
 
-def describe(value: Any) -> Any:
-    """A parameter as JSON that tells it from another: arrays by shape, dtype and hash."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return {"shape": list(value.shape), "dtype": value.dtype.str, "sha256": sha256_of(value)}
-    if isinstance(value, (list, tuple)):
-        return [describe(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): describe(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        name = type(value).__name__
-        return {"name": name, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
-    return repr(value)
-
-
-Statistics = TypeVar("Statistics")
-
-
 class Job:
     """The identity of a fit in a folder: opened again only by the very same job.
 
@@ -295,18 +274,18 @@ class Job:
                 stacklevel=4,
             )
 
-    def statistics(self, expected: type[Statistics]) -> Statistics | None:
-        """The statistics of the rows that an earlier run has found, None in a new job."""
+    def statistics(self) -> Statistics | None:
+        """What an earlier run has found out about the rows, None in a new job."""
         if self._before is None:
             return None
         try:
-            return decode_inline(self._before["statistics"], expected)  # type: ignore[no-any-return]
-        except DamagedError:
+            return Statistics.from_dict(self._before["statistics"])
+        except (KeyError, TypeError, ValueError, AttributeError):
             return None  # another version's: the rows are scanned again
 
-    def begin(self, statistics: Any) -> None:
+    def begin(self, statistics: Statistics) -> None:
         """Write ``job.json`` unless an earlier run has."""
         if self._before is None:
-            record = {**self._record, "statistics": encode_inline(statistics)}
+            record = {**self._record, "statistics": statistics.to_dict()}
             self.folder.publish("job.json", json.dumps(record, indent=1).encode())
             self._before = record

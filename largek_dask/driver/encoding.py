@@ -6,7 +6,6 @@ that the type hints of the expected class mention.
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from largek_dask.driver.storage import DamagedError
 
-__all__ = ["dataclasses_of", "decode", "decode_inline", "encode", "encode_inline"]
+__all__ = ["dataclasses_of", "decode", "encode"]
 
 KINDS = "biuf"
 """Kinds of numpy dtype that may be stored: bool, integers, floats."""
@@ -110,41 +109,6 @@ def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type) -> Any
         return walk(tree)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DamagedError(f"a {expected.__name__} cannot be read back: {error!r}") from error
-
-
-def encode_inline(value: Any) -> Any:
-    """``value`` as JSON with its (small) arrays inside."""
-    arrays: dict[str, NDArray[Any]] = {}
-    tree = encode(value, arrays)
-    inline = {
-        name: {
-            "dtype": a.dtype.newbyteorder("<").str,
-            "base64": base64.b64encode(a.astype(a.dtype.newbyteorder("<")).tobytes()).decode(),
-        }
-        for name, a in arrays.items()
-    }
-    return {"tree": tree, "arrays": inline}
-
-
-def decode_inline(packed: Any, expected: type) -> Any:
-    """The value that :func:`encode_inline` was given.
-
-    Raises
-    ------
-    DamagedError
-        ``packed`` is not something that ``encode_inline`` returns for ``expected``.
-    """
-    try:
-        arrays = {
-            name: np.frombuffer(base64.b64decode(a["base64"]), _numeric(a["dtype"])).astype(
-                _numeric(a["dtype"]).newbyteorder("=")
-            )
-            for name, a in packed["arrays"].items()
-        }
-        tree = packed["tree"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedError(f"a {expected.__name__} cannot be read back: {error!r}") from error
-    return decode(tree, arrays, expected)
 
 
 def _numeric(text: str) -> np.dtype[Any]:

@@ -19,7 +19,7 @@ from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, recor
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.passes.base import BasePasses
 
-__all__ = ["Callback", "Clock", "RunResult", "Snapshot", "run", "state_class"]
+__all__ = ["Callback", "Clock", "RunResult", "Snapshot", "no_model", "run", "state_class"]
 
 State = TypeVar("State")
 
@@ -135,7 +135,7 @@ def run(
     except CancelledFit as cut:
         reason = "max_time" if clock.is_over() else "cancelled"
         if progress is None:
-            raise NoModelError(_nothing_yet(reason, stop)) from cut
+            raise no_model(clock, stop) from cut
     except KeyboardInterrupt:
         reason = "interrupted"
         if progress is None:
@@ -230,13 +230,15 @@ def _tell(events: Events, progress: Progress[Any], meter: _Meter, stop: StopRule
     )
 
 
-def _nothing_yet(reason: StopReason, stop: StopRules) -> str:
-    if reason == "max_time":
-        return (
+def no_model(clock: Clock, stop: StopRules) -> NoModelError:
+    """The error of a stop that came before there was anything to return."""
+    if clock.is_over():
+        return NoModelError(
             f"The time limit (max_time={stop.seconds:g} s) passed before there were any centres; "
-            "allow more time, or choose a cheaper init such as 'random'."
+            "allow more time, or choose a cheaper init such as 'random'.",
+            "max_time",
         )
-    return "The fit was cancelled before there were any centres."
+    return NoModelError("The fit was cancelled before there were any centres.", "cancelled")
 
 
 class Clock:

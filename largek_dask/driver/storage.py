@@ -18,11 +18,11 @@ from typing import Any
 import fsspec
 import numpy as np
 import zarr
-from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
-from largek_dask.errors import LargekError, MissingDependencyError, OutputError
+from largek_dask.data.stores import filesystem, is_local, normalize
+from largek_dask.errors import LargekError, OutputError
 
 __all__ = ["DamagedError", "Folder", "canonical_json", "sha256_of"]
 
@@ -61,22 +61,18 @@ class Folder:
     ------
     MissingDependencyError
         The URL's driver is not installed.
+    DataError
+        There is no such kind of URL.
     """
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        self.url = str(url).rstrip("/")
-        try:
-            self.fs, root = fsspec.core.url_to_fs(self.url, **(storage_options or {}))
-        except ImportError as error:
-            scheme = self.url.split("://")[0]
-            extra = "s3" if scheme in ("s3", "s3a") else None
-            advice = f"pip install 'largek_dask[{extra}]'" if extra else str(error)
-            raise MissingDependencyError(f"{self.url} needs another package: {advice}") from error
-        except ValueError as error:
-            raise OutputError(f"{self.url} cannot be opened: {error}") from error
-        self.root = str(root).rstrip("/")
+    def __init__(
+        self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.url = normalize(url)
+        self.is_local = is_local(self.url)
         self.storage_options = dict(storage_options or {})
-        self.is_local = isinstance(self.fs, LocalFileSystem)
+        self.fs, root = filesystem(self.url, self.storage_options)
+        self.root = root.rstrip("/")
 
     def __repr__(self) -> str:
         return f"<Folder {self.url}>"
@@ -129,7 +125,7 @@ class Folder:
                 os.replace(partial, target)
             else:
                 self.fs.pipe_file(target, data)
-        except OSError as error:
+        except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
 
     def read(self, name: str, limit: int = SMALL_FILE) -> bytes:
@@ -212,7 +208,7 @@ class Folder:
                     "shape": list(array.shape),
                     "sha256": sha256_of(array),
                 }
-        except OSError as error:
+        except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
         return records
 

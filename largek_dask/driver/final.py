@@ -1,0 +1,231 @@
+"""The last pass: every row's label, the exact inertia, and no cluster left empty.
+
+``inertia`` is the sum of ``w ||x - c||^2`` over the rows with the centres that are returned, summed
+without rounding; nothing that an algorithm estimated on its way is taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk, ModelArrays
+from largek_dask.algorithms.relocation import relocate_empty
+from largek_dask.driver.labels import LabelStore, LabelWriter, group_chunks
+from largek_dask.driver.storage import sha256_of
+from largek_dask.kernels.distances import (
+    PackedCenters,
+    nearest,
+    pack_centers,
+    squared_distances,
+)
+from largek_dask.kernels.exact import ExactSums
+from largek_dask.passes.base import BasePasses
+
+__all__ = ["Assignment", "Final", "assign_rows", "finalize"]
+
+RELOCATION_ROUNDS = 32
+"""Each round lowers the inertia; one is the rule, two are rare."""
+SKIPPED = -1
+"""Label of a row with NaN or infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Every row at its nearest centre."""
+
+    labels: NDArray[np.int32] | None
+    """(n,) labels, -1 for rows with NaN or infinity; None if they went to storage or nowhere."""
+    inertia: float
+    """Sum of ``w ||x - c||^2``, rounded once."""
+    counts: NDArray[np.float64]
+    """(k,) weight of the rows of each cluster."""
+    n_bad: int
+    """Rows with NaN or infinity."""
+
+
+class AssignmentTotal:
+    """What one process adds up: labels by chunk, inertia and weights."""
+
+    __slots__ = ("labels", "sums")
+
+    def __init__(self, n_clusters: int) -> None:
+        self.labels: dict[int, NDArray[np.int32]] = {}
+        self.sums = {
+            "inertia": ExactSums(1),
+            "counts": ExactSums(n_clusters),
+            "n_bad": ExactSums(1),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel when this total is sent."""
+        return sum(labels.nbytes for labels in self.labels.values()) + sum(
+            sums.nbytes for sums in self.sums.values()
+        )
+
+    @staticmethod
+    def combine(a: AssignmentTotal, b: AssignmentTotal) -> AssignmentTotal:
+        """Add ``b`` into ``a``."""
+        a.labels.update(b.labels)
+        for name, sums in a.sums.items():
+            sums.merge(b.sums[name])
+        return a
+
+
+def assign_chunk(
+    chunk: Chunk,
+    total: AssignmentTotal,
+    centers: PackedCenters,
+    keep_labels: bool,
+    writer: LabelWriter | None,
+) -> None:
+    """Label a chunk's rows and add their exact squared distances."""
+    labels = nearest(chunk.x, centers)
+    distances = squared_distances(chunk.x, centers, labels)
+    # Rows that are skipped weigh 0, so they count nowhere.
+    total.sums["inertia"].add(distances, chunk.weight)
+    total.sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
+    if chunk.bad is not None:
+        labels[chunk.bad] = SKIPPED
+        total.sums["n_bad"].add(chunk.bad.astype(np.float64))
+    if writer is not None:
+        writer.write(chunk.start, labels)
+    elif keep_labels:
+        total.labels[chunk.index] = labels
+
+
+def assign_rows(
+    passes: BasePasses,
+    arrays: ModelArrays,
+    *,
+    labels: bool = True,
+    out: LabelStore | None = None,
+    told: Callable[[int], None] | None = None,
+) -> Assignment:
+    """Assign every row to its nearest centre.
+
+    Parameters
+    ----------
+    passes : LocalPasses or ClusterPasses
+    arrays : ModelArrays
+        The centres, and the shift with which the fit has packed them: so the labels are the
+        same as in the fit, to the bit.
+    labels : bool
+        False: only inertia and counts.
+    out : LabelStore, optional
+        Where the labels go; without it they come back in memory. What is done there already is
+        not done again.
+    told : callable, optional
+        Called with the number of rows done, after every group of chunks.
+
+    Returns
+    -------
+    Assignment
+    """
+    packed = pack_centers(arrays.centers, arrays.shift)
+    n_clusters = len(arrays.centers)
+    table = passes.rows.chunk_table
+    done, first = AssignmentTotal(n_clusters), 0
+    if out is not None:
+        first, sums = out.begin(sha256_of(arrays.centers))
+        done.sums.update(sums)
+    in_memory = np.empty(passes.n_rows, np.int32) if labels and out is None else None
+    writer = None if out is None else out.writer
+    for group in group_chunks(table[first:]):
+        chunks = [first + i for i in group]
+        total: AssignmentTotal = passes.reduce(
+            assign_chunk,
+            packed,
+            labels,
+            writer,
+            start=partial(AssignmentTotal, n_clusters),
+            combine=AssignmentTotal.combine,
+            chunks=chunks,
+        )
+        start, stop = int(table[chunks[0]]), int(table[chunks[-1] + 1])
+        if total.labels:
+            together = np.concatenate([total.labels.pop(i) for i in chunks])
+            if in_memory is not None:
+                in_memory[start:stop] = together
+            elif out is not None:
+                out.write(start, together)
+        AssignmentTotal.combine(done, total)
+        if out is not None:
+            out.record(chunks[-1] + 1, done.sums)
+        if told is not None:
+            told(stop)
+    return Assignment(
+        labels=in_memory,
+        inertia=float(done.sums["inertia"].values[0]),
+        counts=done.sums["counts"].values,
+        n_bad=int(done.sums["n_bad"].values[0]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """A model whose every number has been computed anew over all rows."""
+
+    arrays: ModelArrays
+    assignment: Assignment
+    n_empty: int
+    """Clusters without rows that are left."""
+    n_relocated: int
+    """Centres that had to be moved after the last step."""
+    n_distinct: int | None
+    """How many distinct rows there are where that is fewer than clusters, else None."""
+    labelled: bool
+    """The labels are in the assignment, or in storage."""
+
+
+def finalize(
+    passes: BasePasses,
+    arrays: ModelArrays,
+    *,
+    empty_clusters: Literal["relocate", "keep"],
+    labels: bool = True,
+    out: LabelStore | None = None,
+    told: Callable[[int], None] | None = None,
+) -> Final:
+    """Assign all rows to the centres that are returned; move those that nobody needs.
+
+    A centre without rows goes to the row farthest from its own centre, until every cluster has
+    rows or every row lies on its centre: then there are fewer distinct rows than clusters, and
+    their number is the number of clusters that have rows.
+
+    Parameters
+    ----------
+    passes, labels, out, told
+        See :func:`assign_rows`.
+    arrays : ModelArrays
+        What the algorithm ended with.
+    empty_clusters : "relocate" or "keep"
+    """
+    n_relocated = 0
+    n_distinct = None
+    for _ in range(RELOCATION_ROUNDS):
+        found = assign_rows(passes, arrays, labels=labels, out=out, told=told)
+        empty = np.flatnonzero(found.counts == 0)
+        if not len(empty) or empty_clusters == "keep":
+            break
+        packed = pack_centers(arrays.centers, arrays.shift)
+        centers, n_moved = relocate_empty(passes, packed, arrays.centers, empty)
+        if n_moved == 0:
+            n_distinct = len(arrays.centers) - len(empty)
+            break
+        n_relocated += n_moved
+        arrays = replace(arrays, centers=centers)
+    return Final(
+        arrays=replace(arrays, counts=found.counts),
+        assignment=found,
+        n_empty=len(empty),
+        n_relocated=n_relocated,
+        n_distinct=n_distinct,
+        labelled=labels,
+    )

@@ -1,0 +1,215 @@
+"""Labels on disk: a Zarr array that grows group by group, and goes on after a kill.
+
+Beside ``labels.zarr`` lies ``labels.zarr.progress.json`` while it is not complete: whose labels
+they are, how many chunks of rows are done, and the exact sums over those.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from largek_dask.data.stores import ATTRIBUTE, is_local
+from largek_dask.driver.storage import DamagedError, Folder, canonical_json
+from largek_dask.errors import OutputError
+from largek_dask.kernels.exact import LIMB, ORIGIN, ExactSums
+
+__all__ = ["LabelStore", "LabelWriter", "group_chunks", "sums_from_json", "sums_to_json"]
+
+FORMAT = 1
+GROUP_ROWS = 1 << 22
+"""Rows of a group: what a killed run may lose, and what the driver may hold at once."""
+PIECE_ROWS = 1 << 20
+"""Rows of a stored piece where the chunk table is not regular."""
+
+
+def group_chunks(chunk_table: NDArray[np.int64], rows: int = GROUP_ROWS) -> Iterator[range]:
+    """Successive ranges of chunks of about ``rows`` rows each, at least one chunk."""
+    n_chunks, begin = len(chunk_table) - 1, 0
+    while begin < n_chunks:
+        limit = chunk_table[begin] + rows
+        end = max(begin + 1, int(np.searchsorted(chunk_table, limit, side="right")) - 1)
+        yield range(begin, end)
+        begin = end
+
+
+def sums_to_json(sums: ExactSums) -> dict[str, Any]:
+    """Exact sums of non-negative values as JSON."""
+    values, exponent = sums.integers()
+    return {"integers": [f"{value:x}" for value in values], "exponent": exponent}
+
+
+def sums_from_json(packed: Mapping[str, Any]) -> ExactSums:
+    """The sums that :func:`sums_to_json` was given."""
+    values = [int(text, 16) for text in packed["integers"]]
+    sums = ExactSums(len(values))
+    limb = (packed["exponent"] + ORIGIN) // LIMB
+    while any(values):
+        low = np.array([value & ((1 << LIMB) - 1) for value in values], np.int64)
+        sums.add_units(limb, low)
+        values = [value >> LIMB for value in values]
+        limb += 1
+    return sums
+
+
+@dataclass(frozen=True, slots=True)
+class LabelWriter:
+    """Writes labels from wherever they were computed; travels to workers."""
+
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, start: int, labels: NDArray[np.int32]) -> None:
+        """Write the labels of the rows from ``start`` on.
+
+        Raises
+        ------
+        OutputError
+            They cannot be written.
+        """
+        options = None if is_local(self.url) else dict(self.storage_options)
+        try:
+            array = zarr.open_array(self.url, mode="r+", storage_options=options)
+            array[start : start + len(labels)] = labels
+        except Exception as error:  # drivers raise errors of their own kinds
+            raise OutputError(
+                f"labels of rows {start} to {start + len(labels) - 1} cannot be written to "
+                f"{self.url}: {error}"
+            ) from error
+
+
+class LabelStore:
+    """An int32 Zarr array of one label a row.
+
+    Parameters
+    ----------
+    url : str
+        Where it lies, or shall lie.
+    chunk_table : ndarray of int64
+        Of the rows.
+    owner : mapping
+        JSON that says whose labels these are (model, data): unfinished ones of the same owner
+        are gone on with.
+    storage_options : mapping, optional
+
+    Raises
+    ------
+    OutputError
+        Something is there already that is not an unfinished run of the same owner, or nothing
+        can be written. Found before anything is computed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        chunk_table: NDArray[np.int64],
+        owner: Mapping[str, Any],
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        place = Folder(url, storage_options)
+        parent, _, self._name = place.url.rpartition("/")
+        self._parent = Folder(parent or "/", storage_options)
+        self.url = place.url
+        self.n_rows = int(chunk_table[-1])
+        self._table = chunk_table
+        self._owner = json.loads(canonical_json(owner))
+        self._progress = f"{self._name}.progress.json"
+        self._options = dict(storage_options or {})
+        lengths = np.diff(chunk_table)
+        regular = bool((lengths[:-1] == lengths[0]).all()) and lengths[-1] <= lengths[0]
+        self._piece = int(lengths[0]) if regular else min(PIECE_ROWS, self.n_rows)
+        # Where no two chunks share a stored piece, whoever computes a chunk writes it.
+        reachable = not self.url.startswith("memory://")
+        self.writer = LabelWriter(self.url, self._options) if regular and reachable else None
+        self._centers = ""
+        self._check_free()
+        self._parent.check_writable()
+
+    def _check_free(self) -> None:
+        if self._unfinished() is None and self._parent.exists(self._name):
+            raise OutputError(
+                f"{self.url} exists already; nothing was changed. Remove it or choose another "
+                "output."
+            )
+
+    def _unfinished(self) -> dict[str, Any] | None:
+        """The record of an unfinished run of the same owner, None without any."""
+        try:
+            record = json.loads(self._parent.read(self._progress))
+            owner = record["owner"]
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, DamagedError) as error:
+            raise OutputError(f"{self.url}.progress.json cannot be read: {error!r}") from error
+        if owner != self._owner:
+            raise OutputError(
+                f"{self.url} holds unfinished labels of another model or other data; remove it "
+                f"and {self._progress}, or choose another output."
+            )
+        return record  # type: ignore[no-any-return]
+
+    def begin(self, centers: str) -> tuple[int, dict[str, ExactSums]]:
+        """How many chunks are done already, and the sums over them; makes the array if none is.
+
+        Parameters
+        ----------
+        centers : str
+            Hash of the centres whose labels are written: labels by others are not gone on with.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        record = self._unfinished()
+        self._centers = centers
+        if record is not None and record["done"] > 0 and record["centers"] == centers:
+            sums = {name: sums_from_json(packed) for name, packed in record["sums"].items()}
+            return record["done"], sums
+        # The record comes first: an array without one would be taken for somebody else's.
+        self.record(0, {})
+        self._parent.remove(self._name)
+        try:
+            zarr.create_array(
+                self._parent.store(self._name),
+                shape=(self.n_rows,),
+                dtype="<i4",
+                chunks=(max(1, self._piece),),
+                compressors=None,
+                fill_value=-2,
+                attributes={ATTRIBUTE: {"format": FORMAT, "kind": "labels", "complete": False}},
+                config={"write_empty_chunks": True},
+            )
+        except Exception as error:  # drivers raise errors of their own kinds
+            raise OutputError(f"{self.url} cannot be written: {error}") from error
+        return 0, {}
+
+    def write(self, start: int, labels: NDArray[np.int32]) -> None:
+        """Write labels from here."""
+        array = zarr.open_array(self._parent.store(self._name), mode="r+")
+        array[start : start + len(labels)] = labels
+
+    def record(self, done: int, sums: Mapping[str, ExactSums]) -> None:
+        """Note that the first ``done`` chunks are written, and the sums over them."""
+        packed = {name: sums_to_json(value) for name, value in sums.items()}
+        record = {
+            "format": FORMAT,
+            "owner": self._owner,
+            "centers": self._centers,
+            "done": done,
+            "sums": packed,
+        }
+        self._parent.publish(self._progress, json.dumps(record).encode())
+
+    def finish(self, notes: Mapping[str, Any]) -> None:
+        """Declare the labels complete."""
+        array = zarr.open_array(self._parent.store(self._name), mode="r+")
+        state = {"format": FORMAT, "kind": "labels", "complete": True, **notes}
+        array.update_attributes({ATTRIBUTE: state})
+        self._parent.remove(self._progress)

@@ -1,0 +1,118 @@
+"""What can be known to go wrong before anything is computed."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from largek_dask.algorithms.base import KMeansProblem
+from largek_dask.data.rows import Rows
+from largek_dask.errors import NotEnoughMemoryError, ParameterError
+from largek_dask.kernels.statistics import Statistics, compute_dtype
+from largek_dask.passes.local import available_cpus
+from largek_dask.passes.rowstate import process_memory
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["check_memory", "check_problem", "check_rows_that_count", "memory_needed"]
+
+
+def check_problem(
+    rows: Rows,
+    problem: KMeansProblem,
+    *,
+    n_init: int,
+    seed: int,
+    n_threads: int | None,
+    client: Client | None,
+) -> None:
+    """Refuse what cannot work with these rows.
+
+    Raises
+    ------
+    ParameterError
+        A number is out of its range, or there are fewer rows than clusters.
+    NotEnoughMemoryError
+        The centres and their sums do not fit the memory there is.
+    """
+    k = problem.n_clusters
+    for name, value, least in (("n_clusters", k, 1), ("n_init", n_init, 1), ("seed", seed, 0)):
+        _check_integer(name, value, least)
+    if k > rows.n_rows:
+        raise ParameterError(
+            f"n_clusters={k} is more than there are rows (n_samples={rows.n_rows})."
+        )
+    if problem.empty_clusters not in ("relocate", "keep"):
+        raise ParameterError(
+            f"empty_clusters must be 'relocate' or 'keep', got {problem.empty_clusters!r}."
+        )
+    check_memory(k, rows, n_threads, client)
+
+
+def _check_integer(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ParameterError(f"{name} must be an integer of at least {least}, got {value!r}.")
+
+
+def check_rows_that_count(n_clusters: int, statistics: Statistics) -> None:
+    """Refuse more clusters than rows that have a weight and no NaN.
+
+    Raises
+    ------
+    ParameterError
+        There are fewer of them than clusters.
+    """
+    if n_clusters > statistics.n_rows:
+        raise ParameterError(
+            f"n_clusters={n_clusters} is more than there are rows of positive weight without NaN "
+            f"or infinity (n_samples={statistics.n_rows})."
+        )
+
+
+def memory_needed(n_clusters: int, n_features: int, itemsize: int, n_threads: int) -> int:
+    """Bytes that centres and sums take in one process, without rows and row state.
+
+    Six copies of the centres (the model before and after a step, packed, sent, written), and
+    64-bit sums once a thread, once retained and once merged.
+    """
+    return n_clusters * n_features * (6 * itemsize + 8 * (n_threads + 2))
+
+
+def check_memory(n_clusters: int, rows: Rows, n_threads: int | None, client: Client | None) -> None:
+    """Refuse a number of clusters whose centres and sums do not fit the memory there is.
+
+    Raises
+    ------
+    NotEnoughMemoryError
+        With the figures.
+    """
+    itemsize = compute_dtype(rows.dtype).itemsize
+    for where, threads, available in _processes(n_threads, client):
+        needed = memory_needed(n_clusters, rows.n_features, itemsize, threads)
+        if needed > available:
+            raise NotEnoughMemoryError(
+                f"{n_clusters} clusters of {rows.n_features} features need about "
+                f"{_gigabytes(needed)} with {threads} threads, and {where} has "
+                f"{_gigabytes(available)}. Ask for fewer clusters, use fewer threads, or a "
+                "machine with more memory."
+            )
+
+
+def _processes(n_threads: int | None, client: Client | None) -> list[tuple[str, int, int]]:
+    """Name, threads and available bytes of every process that computes."""
+    here = min(process_memory(), psutil.virtual_memory().available)
+    if client is None:
+        return [("this machine", n_threads or available_cpus(), here)]
+    workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    return [
+        (f"worker {address}", int(worker["nthreads"]), int(worker["memory_limit"]))
+        for address, worker in workers.items()
+        if worker["memory_limit"]
+    ]
+
+
+def _gigabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"

@@ -1,0 +1,61 @@
+"""Where a model comes from, and the digest that says whether two are equal."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from largek_dask import __version__
+from largek_dask.algorithms.base import ModelArrays
+from largek_dask.driver.storage import sha256_of
+
+__all__ = ["describe", "digest_of", "versions"]
+
+PACKAGES = ("dask", "distributed", "llvmlite", "numba", "numpy", "zarr")
+
+
+def versions() -> dict[str, str]:
+    """Versions of whatever computes."""
+    found = {"largek_dask": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def digest_of(arrays: ModelArrays) -> str:
+    """sha256 over centres, counts and whatever else a kind of model has.
+
+    Over type, shape and little-endian bytes of each: equal digests are equal bits.
+    """
+    digest = hashlib.sha256()
+    named = {"centers": arrays.centers, "counts": arrays.counts}
+    for name, array in (*named.items(), *sorted(arrays.extra.items())):
+        digest.update(f"{name} {array.dtype.name} {array.shape} {sha256_of(array)}\n".encode())
+    return digest.hexdigest()
+
+
+def describe(value: Any) -> Any:
+    """A parameter as JSON that tells it from another: arrays by shape, dtype and hash."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return {"shape": list(value.shape), "dtype": value.dtype.str, "sha256": sha256_of(value)}
+    if isinstance(value, (list, tuple)):
+        return [describe(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        name = type(value).__name__
+        return {"name": name, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
+    return repr(value)

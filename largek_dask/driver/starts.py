@@ -1,0 +1,173 @@
+"""One start after the other (``n_init``), each run to its end; the one of least inertia stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from largek_dask.algorithms.base import Algorithm, KMeansProblem, Rng
+from largek_dask.driver.checkpoint import Checkpoints
+from largek_dask.driver.events import Events
+from largek_dask.driver.final import Final, finalize
+from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.plan import check_rows_that_count
+from largek_dask.driver.run import Callback, Clock, RunResult, no_model, run, state_class
+from largek_dask.driver.stopping import StopReason, StopRules
+from largek_dask.driver.storage import DamagedError, Folder
+from largek_dask.errors import CancelledFit, NoModelError
+from largek_dask.passes.base import BasePasses
+
+__all__ = ["Outcome", "Starts"]
+
+ENDS_THE_FIT = ("max_time", "callback", "cancelled", "interrupted")
+"""Reasons to stop that hold for the whole fit, not for one start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A start that has been run to its end."""
+
+    stream: int
+    """Which start."""
+    run: RunResult[Any]
+    reason: StopReason
+    """Why the fit ended."""
+    inertia: float | None
+    """Exact, over all rows; None after a cancel."""
+    final: Final | None
+    """The last pass; None after a cancel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """What all starts of a fit have in common."""
+
+    passes: BasePasses
+    algorithm: Algorithm[Any]
+    problem: KMeansProblem
+    seed: int
+    stop: StopRules
+    folder: Folder | None
+    events: Events
+    cancelled: Callable[[], bool] | None
+    callbacks: Sequence[Callback]
+    labels: bool
+    out: LabelStore | None
+
+    def scan(self) -> float:
+        """Find the statistics of the rows, check k against them; returns the seconds used.
+
+        Raises
+        ------
+        NoModelError
+            The time limit or a cancel came first.
+        """
+        clock = Clock(0.0, self.stop)
+        asked = self.cancelled or (lambda: False)
+        self.passes.cancelled = lambda: asked() or clock.is_over()
+        try:
+            check_rows_that_count(self.problem.n_clusters, self.passes.statistics)
+        except CancelledFit as cut:
+            raise no_model(clock, self.stop) from cut
+        finally:
+            self.passes.cancelled = None
+        return clock.seconds()
+
+    def best(self, n_init: int, seconds: float) -> Outcome:
+        """Run every start; ``seconds`` have been used before.
+
+        Raises
+        ------
+        NoModelError, KeyboardInterrupt
+            A stop came before the first start had any centres.
+        """
+        best: Outcome | None = None
+        for stream in range(n_init):
+            try:
+                outcome = self._one(stream, seconds, alone=n_init == 1)
+            except (KeyboardInterrupt, NoModelError) as stopped:
+                if best is None:
+                    raise
+                reason = stopped.reason if isinstance(stopped, NoModelError) else "interrupted"
+                best = replace(best, reason=reason)
+                break
+            seconds = outcome.run.seconds
+            if best is None or _is_less(outcome, best):
+                best = outcome
+            if outcome.reason in ENDS_THE_FIT:
+                best = replace(best, reason=outcome.reason)
+                break
+        assert best is not None
+        if best.reason != "cancelled" and (best.final is None or self._wants_labels(best.final)):
+            best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
+        return best
+
+    def _wants_labels(self, final: Final) -> bool:
+        return self.labels and not final.labelled
+
+    def _one(self, stream: int, seconds: float, *, alone: bool) -> Outcome:
+        """Run one start, or take up what an earlier run has left of it."""
+        folder = self.folder
+        if folder is not None and stream > 0:
+            folder = folder.sub(f"starts/{stream:02d}")
+        checkpoints = None
+        if folder is not None:
+            checkpoints = Checkpoints(folder, state_class(self.algorithm))
+        result = run(
+            self.algorithm,
+            self.passes,
+            rng=Rng(self.seed, stream),
+            stop=self.stop,
+            checkpoints=checkpoints,
+            events=self.events if alone else self.events.within(start=stream),
+            cancelled=self.cancelled,
+            callbacks=self.callbacks,
+            seconds_used=seconds,
+        )
+        reason = result.stop_reason
+        if reason == "cancelled":
+            return Outcome(stream, result, reason, None, None)
+        if alone:
+            final = self._count(result, labels=self.labels, out=self.out)
+            return Outcome(stream, result, reason, final.assignment.inertia, final)
+        known = _recall(folder, result.n_iter)
+        if known is not None:
+            return Outcome(stream, result, reason, known, None)
+        final = self._count(result, labels=self.labels and self.out is None, out=None)
+        inertia = final.assignment.inertia
+        if folder is not None:
+            note = {"n_iter": result.n_iter, "inertia": inertia.hex()}
+            folder.publish("counted.json", json.dumps(note).encode())
+        return Outcome(stream, result, reason, inertia, final)
+
+    def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
+        """The last pass."""
+        n_rows = self.passes.n_rows
+        return finalize(
+            self.passes,
+            result.arrays,
+            empty_clusters=self.problem.empty_clusters,
+            labels=labels,
+            out=out,
+            told=lambda rows: self.events.emit("labels", rows=rows, n_rows=n_rows),
+        )
+
+
+def _is_less(a: Outcome, b: Outcome) -> bool:
+    """Whether a start is known to be better; the first of equal ones stays."""
+    return a.inertia is not None and (b.inertia is None or a.inertia < b.inertia)
+
+
+def _recall(folder: Folder | None, n_iter: int) -> float | None:
+    """The exact inertia after ``n_iter`` steps, if an earlier run has counted it."""
+    if folder is None:
+        return None
+    try:
+        note = json.loads(folder.read("counted.json"))
+        return float.fromhex(note["inertia"]) if note["n_iter"] == n_iter else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, DamagedError):
+        return None  # torn: it is counted again
