@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.rows import Rows
 from largek_dask.errors import BadRowsError
+from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.passes.prefetch import Block
 from largek_dask.passes.rowstate import RowStateStore
 
@@ -97,8 +98,6 @@ class Preparer:
         if preparation.check and x.dtype.kind == "f" and index not in self._clean:
             bad = self._find_bad(index, x, weight, chosen, preparation)
         if preparation.normalize == "l2":
-            from largek_dask.kernels.rows import normalize_rows
-
             x = normalize_rows(x)
         if bad is not None:
             assert preparation.shift is not None
@@ -115,7 +114,7 @@ class Preparer:
         chosen: NDArray[np.int64] | None,
         preparation: Preparation,
     ) -> NDArray[np.bool_] | None:
-        bad: NDArray[np.bool_] = ~np.isfinite(x).all(axis=1)
+        bad = ~finite_rows(x)
         if not bad.any():
             if chosen is None:
                 with self._lock:

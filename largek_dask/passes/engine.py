@@ -221,9 +221,9 @@ class Engine:
     def supply(self, ticket: Ticket, replay: tuple[tuple[Any, ...], ...]) -> None:
         """Hand in the replay that ``ticket.waiting`` chunks need."""
         ticket.replay = replay
-        ticket.source = self._source(ticket.waiting)
+        ticket.waiting.clear()
+        ticket.source = self._source(sorted(ticket.chunks - ticket.done))
         ticket.read_seen = 0.0
-        ticket.waiting = []
 
     def advance(self, ticket: Ticket, stop: Stop, until: float | None = None) -> bool:
         """Compute chunks of a ticket on all threads.
@@ -349,6 +349,10 @@ class Engine:
         view = self._prepare(block, spec.preparation, spec.rows)
         if state is not None and not state.first:
             arrays = self.store.get(state.name, index, state.generation - 1)
+            if arrays is None and ticket.replay is None:
+                with ticket.lock:
+                    ticket.waiting.append(index)
+                return
             if arrays is None:
                 view = self._rebuild(ticket, slot, view)
                 report.rebuilt += 1

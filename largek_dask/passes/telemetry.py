@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,8 @@ def nbytes(value: Any) -> int:
         return int(size)
     if isinstance(value, bytes | bytearray | memoryview | str):
         return len(value)
+    if isinstance(value, partial):
+        return nbytes(value.args) + nbytes(value.keywords)
     if isinstance(value, dict):
         return sum(nbytes(item) for item in value.values())
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,0 +1,435 @@
+"""Passes on a Dask cluster: one task a worker a pass, every chunk counted exactly once.
+
+The driver keeps no row state and sees one total a worker. Which worker computes a chunk has no
+influence on any result, so everything here is about time: chunks stay where their row state is,
+and what is lost with a worker is computed again by another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import uuid4
+
+from distributed import Client, Future
+
+from largek_dask import config
+from largek_dask.data.rows import Rows
+from largek_dask.errors import ClusterError, DataError, VersionMismatchError
+from largek_dask.kernels.statistics import Statistics
+from largek_dask.passes.base import BasePasses
+from largek_dask.passes.engine import PassSpec, total_of
+from largek_dask.passes.network import Network
+from largek_dask.passes.placement import place, ranges, shares
+from largek_dask.passes.telemetry import PassReport, nbytes
+from largek_dask.passes.worker import (
+    LostTotalError,
+    Outcome,
+    Payload,
+    Sealed,
+    Share,
+    WorkPlugin,
+    admit,
+    collect_total,
+    combine_totals,
+    drop_job,
+    finish_total,
+    versions,
+    work,
+)
+
+__all__ = ["ClusterPasses"]
+
+FAN_IN = 8
+"""Totals that one task adds up when they are reduced in a tree."""
+WAIT_SECONDS = 0.2
+"""How often a cluster without workers is asked whether there are any."""
+WATCH_SECONDS = 1.0
+"""How long to wait for answers before looking whether there are still workers."""
+EMBED_BYTES = 16 << 10
+"""Up to this size a task carries its pass's payload itself: one round trip less."""
+BACKOFF_SECONDS = 0.1
+"""Pause before chunks are handed out again; doubles with every failure of the same chunk."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One pass as the driver sees it."""
+
+    payload: Payload
+    replay: tuple[tuple[Any, ...], ...]
+    report: PassReport
+    missing: set[int]
+    outcomes: list[tuple[Outcome, list[int]]] = field(default_factory=list)
+    failures: Counter[int] = field(default_factory=Counter)
+    suspects: list[int] = field(default_factory=list)
+    """Chunks of shares that killed every worker: handed out one by one."""
+    broadcast: Future | Payload | None = None
+    """The payload on the workers, or itself where it is small."""
+    size: int = 0
+    """Bytes of the payload."""
+
+
+class _Lost(Exception):
+    """A share has to be handed out again; ``killed`` if its workers died of it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.killed = type(error).__name__ == "KilledWorker"
+
+
+RETRIED = ("KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError")
+"""Errors that say something of workers, not of the computation (some are private to Dask)."""
+
+
+class ClusterPasses(BasePasses):
+    """Passes over rows on the workers of a Dask cluster.
+
+    Use it as a context manager, or call :meth:`close`, so that workers forget the job.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows that every worker can open; see ``passes.spill`` for those that only this process
+        has.
+    client : distributed.Client
+    memory_limit : int, optional
+        Budget of row state in bytes, per worker.
+    normalize, on_bad_rows, statistics, cancelled, deadline
+        See :class:`BasePasses`.
+
+    Raises
+    ------
+    DataError
+        The rows live in this process only, or a worker cannot open them.
+    VersionMismatchError
+        A worker has another version of this package, of Python or of numba, or no such package.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        client: Client,
+        *,
+        memory_limit: int | None = None,
+        normalize: Literal["l2"] | None = None,
+        on_bad_rows: Literal["raise", "skip"] = "raise",
+        statistics: Statistics | None = None,
+        cancelled: Callable[[], bool] | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__(
+            rows,
+            normalize=normalize,
+            on_bad_rows=on_bad_rows,
+            statistics=statistics,
+            cancelled=cancelled,
+            deadline=deadline,
+        )
+        if rows.location is None:
+            raise DataError(
+                "these rows live in this process only, workers cannot read them; write them to "
+                "a store first (largek_dask.ingest), or spill them (passes.spill)."
+            )
+        self.job = uuid4().hex[:12]
+        self._network = Network(client, self.job)
+        self._job: dict[str, Any] = {
+            "id": self.job,
+            "rows": pickle.dumps(rows),
+            "memory_limit": memory_limit,
+            "cache_bytes": int(config.get("passes.cache-bytes")),
+            "versions": versions(),
+        }
+        self._owner: dict[int, str] = {}
+        self._admitted: set[str] = set()
+        self._number = 0
+        self._finalizer = weakref.finalize(self, _close, self._network)
+        self._network.run(self._begin(), self._raise_if_stopped)
+
+    async def _begin(self) -> None:
+        await self._network.register(WorkPlugin())
+        await self._workers()
+
+    # --- one pass ---------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        spec: PassSpec,
+        replay: tuple[tuple[Any, ...], ...],
+        chunks: Sequence[int],
+        finish: Callable[[Any], Any] | None,
+        report: PassReport,
+    ) -> Any:
+        self._number += 1
+        payload = Payload(self.job, self._number, spec, finish)
+        current = _Pass(payload, replay, report, set(chunks), size=nbytes((spec, finish)))
+        totals, finished = self._network.run(self._pass(current), self._raise_if_stopped)
+        if finished:
+            return totals
+        began = time.perf_counter()
+        total = total_of(spec, totals)
+        result = total if finish is None else finish(total)
+        report.reduce += time.perf_counter() - began
+        return result
+
+    async def _pass(self, current: _Pass) -> tuple[Any, bool]:
+        """Totals of all workers, or the finished result and True."""
+        while True:
+            while current.missing:
+                await self._hand_out(current)
+            current.suspects.clear()
+            current.report.workers = len({outcome.worker for outcome, _ in current.outcomes})
+            if not any(outcome.parked for outcome, _ in current.outcomes):
+                return [outcome.total for outcome, _ in current.outcomes], False
+            try:
+                return await self._tree(current), True
+            except _Lost:
+                await self._forget_lost(current)
+
+    async def _hand_out(self, current: _Pass) -> None:
+        """Give all missing chunks to workers; those whose workers fail stay missing."""
+        workers = await self._workers()
+        if current.broadcast is None:
+            await self._broadcast(current)
+            current.report.bytes_moved += current.size * len(workers)
+        while current.suspects and current.suspects[-1] not in current.missing:
+            current.suspects.pop()
+        if current.suspects:
+            # Alone, so that it is known which chunk it is, and one after the other.
+            chunk = current.suspects[-1]
+            placed = place({}, [chunk], workers)
+        else:
+            placed = place(self._owner, current.missing, workers)
+            self._owner.update(placed)
+        handed = shares(placed)
+        park_bytes = int(config.get("passes.tree-bytes")) // max(1, len(handed))
+        tasks = {
+            asyncio.create_task(self._share(current, address, chunks, park_bytes)): chunks
+            for address, chunks in handed.items()
+        }
+        try:
+            pending = set(tasks)
+            while pending:
+                done, pending = await asyncio.wait(
+                    pending, timeout=WATCH_SECONDS, return_when=asyncio.FIRST_EXCEPTION
+                )
+                for task in done:
+                    task.result()
+                if pending and not done:
+                    # Tasks of a cluster that has lost its last worker wait for ever.
+                    await self._workers()
+            lost = [chunks for task, chunks in tasks.items() if task.result() is not None]
+            errors = [task.result() for task in tasks if task.result() is not None]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for chunks, error in zip(lost, errors, strict=True):
+            assert error is not None
+            self._blame(current, chunks, error)
+        if lost:
+            # Never trust a broadcast that a failed task has used: it may be gone.
+            current.broadcast = None
+            worst = max(current.failures[chunk] for chunks in lost for chunk in chunks)
+            await asyncio.sleep(BACKOFF_SECONDS * 2 ** (worst - 1))
+
+    async def _broadcast(self, current: _Pass) -> None:
+        """Send the payload to all workers; a small one travels with every task instead."""
+        if current.size <= EMBED_BYTES:
+            current.broadcast = current.payload
+        else:
+            current.broadcast = await self._network.broadcast(current.payload)
+
+    def _blame(self, current: _Pass, chunks: list[int], error: _Lost) -> None:
+        """Count a failure against every chunk of a share; too many, and the pass fails."""
+        current.failures.update(chunks)
+        current.report.retries += len(chunks)
+        named = self.rows.name_chunk(chunks[0])
+        if error.killed:
+            if len(chunks) == 1:
+                raise ClusterError(
+                    f"{named} killed every worker that it was given to: {error} Does it need "
+                    "more memory than a worker has? Smaller chunks or larger workers help."
+                )
+            current.suspects.extend(chunks)
+        limit = int(config.get("passes.chunk-retries"))
+        if max(current.failures[chunk] for chunk in chunks) > limit:
+            raise ClusterError(
+                f"{named}, one of {len(chunks)} handed out together, failed {limit + 1} times "
+                f"with its worker, last: {error}"
+            )
+        self._say("retry", f"{len(chunks)} chunks are handed out again: {error}")
+
+    async def _share(
+        self, current: _Pass, address: str, chunks: list[int], park_bytes: int
+    ) -> _Lost | None:
+        """One worker's chunks, slice after slice; a loss is returned, not raised."""
+        share = Share(
+            id=uuid4().hex,
+            owner=address,
+            parts=ranges(chunks),
+            park_bytes=park_bytes,
+            slice_seconds=float(config.get("passes.slice-seconds")),
+        )
+        replay: Future | None = None
+        target = address
+        while True:
+            arguments = [share, current.broadcast] + ([] if replay is None else [replay])
+            try:
+                future = self._network.submit(work, *arguments, worker=target)
+                outcome: Outcome = await _result(future)
+                if outcome.unknown:
+                    self._admitted.discard(outcome.worker)
+                    await self._admit([outcome.worker])
+                elif outcome.needs_replay:
+                    replay = await self._network.broadcast(Sealed(current.replay), [target])
+            except _Lost as lost:
+                return lost
+            if outcome.worker != target:
+                # Dask moved it: the worker died, or another one was idle for long.
+                current.report.retries += len(chunks)
+                target = outcome.worker
+            if outcome.finished:
+                break
+        current.report.add(outcome.report)
+        current.report.bytes_moved += outcome.size
+        current.outcomes.append((outcome, chunks))
+        current.missing -= set(chunks)
+        # Row state is where the chunks were computed.
+        self._owner.update(dict.fromkeys(chunks, outcome.worker))
+        return None
+
+    # --- large totals -----------------------------------------------------------------------------
+
+    async def _tree(self, current: _Pass) -> Any:
+        """Combine and finish totals where they are; only the result comes here."""
+        began = time.perf_counter()
+        if current.broadcast is None:
+            await self._broadcast(current)
+        layer = []
+        inline = [outcome.total for outcome, _ in current.outcomes if not outcome.parked]
+        if inline:
+            together = Sealed(total_of(current.payload.spec, inline))
+            layer.append(await self._network.broadcast(together, await self._workers()))
+        for outcome, _ in current.outcomes:
+            if outcome.parked:
+                layer.append(
+                    self._network.submit(
+                        collect_total, outcome.share, current.broadcast, worker=outcome.worker
+                    )
+                )
+        while len(layer) > FAN_IN:
+            layer = [
+                self._network.submit(combine_totals, current.broadcast, *layer[i : i + FAN_IN])
+                for i in range(0, len(layer), FAN_IN)
+            ]
+        result = await _result(self._network.submit(finish_total, current.broadcast, *layer))
+        current.report.reduce += time.perf_counter() - began
+        return result
+
+    async def _forget_lost(self, current: _Pass) -> None:
+        """Hand out again what was on workers that are gone, and start a broadcast anew."""
+        workers = await self._workers()
+        current.broadcast = None
+        kept = []
+        for outcome, chunks in current.outcomes:
+            if outcome.parked and outcome.worker not in workers:
+                self._blame(current, chunks, _Lost(ClusterError(f"{outcome.worker} is gone")))
+                current.missing |= set(chunks)
+            else:
+                kept.append((outcome, chunks))
+        if len(kept) == len(current.outcomes):
+            # Nobody is gone, and yet a total was lost: compute everything again.
+            chunks = [chunk for _, part in current.outcomes for chunk in part]
+            self._blame(current, chunks, _Lost(ClusterError("totals were lost on their workers")))
+            current.missing |= set(chunks)
+            kept = []
+        current.outcomes = kept
+        await asyncio.sleep(BACKOFF_SECONDS)
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    async def _workers(self) -> dict[str, int]:
+        """Threads by address of the workers there are; waits while there are none."""
+        waiting = False
+        while True:
+            workers = await self._network.workers()
+            new = [address for address in workers if address not in self._admitted]
+            if new:
+                await self._admit(new)
+            self._admitted &= set(workers)
+            ready = {a: n for a, n in workers.items() if a in self._admitted}
+            if ready:
+                if waiting:
+                    self._say("workers", f"{len(ready)} workers are there: going on")
+                return ready
+            if not waiting:
+                waiting = True
+                self._say("waiting", "the cluster has no workers; waiting for one")
+            await asyncio.sleep(WAIT_SECONDS)
+
+    async def _admit(self, addresses: Iterable[str]) -> None:
+        """Check versions and access to the data on workers, and make the job known to them."""
+        shape = (self.n_rows, self.n_features)
+        answers = await self._network.run_on(admit, self._job, shape, workers=addresses)
+        wrong, blind = [], []
+        for address, answer in answers.items():
+            if isinstance(answer, ImportError | AttributeError):
+                wrong.append(f"{address} cannot import this version of largek_dask ({answer})")
+            elif isinstance(answer, Exception):
+                # The worker left meanwhile; if it did not, it is asked again.
+                self._say("workers", f"{address} did not answer: {answer}")
+            elif answer[0] != self._job["versions"]:
+                wrong.append(f"{address} has {_differences(answer[0], self._job['versions'])}")
+            elif answer[1] is not None:
+                blind.append(f"{address}: {answer[1]}")
+            else:
+                self._admitted.add(address)
+        if wrong:
+            raise VersionMismatchError(
+                "workers run other versions than this process: " + "; ".join(wrong) + ". "
+                "Install the same versions everywhere and restart the workers."
+            )
+        if blind:
+            raise DataError(
+                f"workers cannot open {self.rows.location}: " + "; ".join(blind) + ". "
+                "Every worker has to reach the data under this very address."
+            )
+
+    def close(self) -> None:
+        """Let the workers forget the job."""
+        self._finalizer()
+
+
+async def _result(future: Future) -> Any:
+    """The value of a task; failures that say something of workers become ``_Lost``."""
+    try:
+        return await future
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise _Lost(error) from error
+    except Exception as error:
+        if isinstance(error, LostTotalError) or type(error).__name__ in RETRIED:
+            raise _Lost(error) from error
+        raise
+
+
+def _differences(found: dict[str, str], wanted: dict[str, str]) -> str:
+    return ", ".join(
+        f"{name} {found.get(name)} instead of {version}"
+        for name, version in wanted.items()
+        if found.get(name) != version
+    )
+
+
+def _close(network: Network) -> None:
+    """Let the workers forget the job; nothing is lost if they cannot be reached any more."""
+    network.run_last(drop_job, network.job)

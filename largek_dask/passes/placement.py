@@ -1,0 +1,88 @@
+"""Which worker owns which chunk: sticky, balanced by threads, moving no more than it must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["place", "ranges", "shares", "unranges"]
+
+
+def place(
+    owner: Mapping[int, str], chunks: Iterable[int], workers: Mapping[str, int]
+) -> dict[int, str]:
+    """An owner for every chunk.
+
+    Every worker gets between the floor and the ceiling of its share (chunks in proportion to
+    threads). Chunks stay where they are as far as these bounds allow.
+
+    Parameters
+    ----------
+    owner : mapping of int to str
+        Owners so far; may name chunks not asked for and workers that are gone.
+    chunks : iterable of int
+    workers : mapping of str to int
+        Threads by address; at least one worker.
+
+    Returns
+    -------
+    dict of int to str
+        A function of the arguments alone, whatever their order.
+    """
+    order = sorted(chunks)
+    addresses = sorted(workers)
+    threads = {address: max(1, workers[address]) for address in addresses}
+    total = sum(threads.values())
+    low = {a: len(order) * threads[a] // total for a in addresses}
+    high = {a: -(-len(order) * threads[a] // total) for a in addresses}
+
+    held: dict[str, list[int]] = {address: [] for address in addresses}
+    orphans: list[int] = []
+    for chunk in order:
+        home = owner.get(chunk)
+        if home in held and len(held[home]) < high[home]:
+            held[home].append(chunk)
+        else:
+            orphans.append(chunk)
+    # How many each worker is to have: what it has, raised to the floor, then the rest to
+    # whoever has least for its threads. Those above the floor give where orphans do not do.
+    want = {a: max(len(held[a]), low[a]) for a in addresses}
+    while sum(want.values()) > len(order):
+        giver = max(addresses, key=lambda a: (want[a] - low[a], a))
+        want[giver] -= 1
+    while sum(want.values()) < len(order):
+        taker = min(addresses, key=lambda a: (want[a] >= high[a], want[a] / threads[a], a))
+        want[taker] += 1
+    for address in addresses:
+        while len(held[address]) > want[address]:
+            orphans.append(held[address].pop())
+    # In order and in one piece a worker: neighbouring chunks are often stored together.
+    orphans.sort()
+    for address in addresses:
+        n = want[address] - len(held[address])
+        held[address] += orphans[:n]
+        orphans = orphans[n:]
+    return {chunk: address for address in addresses for chunk in held[address]}
+
+
+def shares(placed: Mapping[int, str]) -> dict[str, list[int]]:
+    """The chunks of every worker that has any, ascending."""
+    out: dict[str, list[int]] = {}
+    for chunk in sorted(placed):
+        out.setdefault(placed[chunk], []).append(chunk)
+    return out
+
+
+def ranges(chunks: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Chunks as ascending half-open ranges: short to send."""
+    out: list[list[int]] = []
+    for chunk in sorted(chunks):
+        if out and out[-1][1] == chunk:
+            out[-1][1] = chunk + 1
+        else:
+            out.append([chunk, chunk + 1])
+    return tuple((begin, end) for begin, end in out)
+
+
+def unranges(parts: Sequence[tuple[int, int]]) -> list[int]:
+    """The chunks of :func:`ranges`."""
+    return [chunk for begin, end in parts for chunk in range(begin, end)]

@@ -1,0 +1,304 @@
+"""What runs on a Dask worker: a plugin that holds one engine a job, and the tasks that use it."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import platform
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numba
+from distributed import get_worker
+from distributed.diagnostics.plugin import WorkerPlugin
+
+import largek_dask
+from largek_dask.data.rows import Rows
+from largek_dask.errors import CancelledFit, DataError
+from largek_dask.passes.engine import Engine, PassSpec, Ticket, total_of
+from largek_dask.passes.local import state_budget
+from largek_dask.passes.placement import unranges
+from largek_dask.passes.rowstate import process_memory
+from largek_dask.passes.telemetry import PassReport, nbytes
+
+__all__ = [
+    "JobSpec",
+    "LostTotalError",
+    "Outcome",
+    "Payload",
+    "Sealed",
+    "Share",
+    "WorkPlugin",
+    "admit",
+    "collect_total",
+    "combine_totals",
+    "drop_job",
+    "finish_total",
+    "versions",
+    "work",
+]
+
+IDLE_SECONDS = 600.0
+"""A job unheard of for so long gives its memory back when another one comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a worker must know of a job before its first share; sent once a worker."""
+
+    id: str
+    rows: bytes
+    """Pickled ``Rows``: their address, not the data."""
+    memory_limit: int | None
+    cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What every worker needs of a pass; broadcast once a pass."""
+
+    job: str
+    number: int
+    """Counts the passes of the job: a share of a later pass ends those of earlier ones."""
+    spec: PassSpec
+    finish: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's chunks of a pass."""
+
+    id: str
+    owner: str
+    """Address of the worker that the chunks belong to."""
+    parts: tuple[tuple[int, int], ...]
+    park_bytes: int
+    """Totals larger than this stay on the worker until they are asked for."""
+    slice_seconds: float
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a worker answers for its share."""
+
+    worker: str
+    share: str
+    finished: bool = False
+    unknown: bool = False
+    """The worker does not know the job."""
+    needs_replay: bool = False
+    parked: bool = False
+    total: Any = None
+    size: int = 0
+    """Bytes of the total."""
+    report: PassReport = field(default_factory=PassReport)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Something scattered as one object; Dask takes plain lists, tuples and dicts apart."""
+
+    value: Any
+
+
+class LostTotalError(RuntimeError):
+    """A total was asked of a worker that does not have it; the share is computed again."""
+
+
+class _Job:
+    """One job's engine on this worker, and its shares of the pass in progress."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.lock = threading.Lock()
+        self.tickets: dict[str, Ticket] = {}
+        self.parked: dict[str, Any] = {}
+        self.number = 0
+        self.wanted: float = 0
+        """Number of the latest pass heard of; infinity when the job is over."""
+        self.used = time.monotonic()
+
+    def begin(self, number: int) -> None:
+        """Forget the shares of an earlier pass (cancelled, or whose answers have arrived)."""
+        if number != self.number:
+            self.number = number
+            self.tickets.clear()
+            self.parked.clear()
+        self.used = time.monotonic()
+
+    def end(self) -> None:
+        """Stop whatever is running, end the threads, drop everything kept."""
+        self.wanted = math.inf
+        self.engine.close()
+
+
+class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
+    """Holds the jobs of one worker. Registered by the first ``ClusterPasses`` of a cluster."""
+
+    name = f"largek-passes-{largek_dask.__version__}"
+    idempotent = True
+
+    def setup(self, worker: Any) -> None:
+        """Called on every worker, also on those that join later."""
+        self.worker = worker
+        self.jobs: dict[str, _Job] = {}
+        self.lock = threading.Lock()
+
+    def teardown(self, worker: Any) -> None:
+        """End all threads."""
+        with self.lock:
+            jobs = list(self.jobs.values())
+            self.jobs.clear()
+        for job in jobs:
+            job.end()
+
+    def admit(self, spec: JobSpec) -> None:
+        """Make the engine of a job, unless there is one."""
+        rows: Rows = pickle.loads(spec.rows)
+        memory = self.worker.memory_manager.memory_limit or process_memory()
+        budget = state_budget(spec.memory_limit, memory)
+        with self.lock:
+            if spec.id in self.jobs:
+                return
+            now = time.monotonic()
+            idle = [k for k, job in self.jobs.items() if now - job.used > IDLE_SECONDS]
+            dropped = [self.jobs.pop(k) for k in idle]
+            engine = Engine(
+                rows,
+                self.worker.state.nthreads,
+                lambda: budget // max(1, len(self.jobs)),
+                lambda: spec.cache_bytes // max(1, len(self.jobs)),
+            )
+            self.jobs[spec.id] = _Job(engine)
+        for job in dropped:
+            job.end()
+
+    def drop(self, job_id: str) -> None:
+        """Forget a job; a share of it that is running ends at its next chunk."""
+        with self.lock:
+            job = self.jobs.pop(job_id, None)
+        if job is not None:
+            job.wanted = math.inf
+            # The engine waits for its threads: not on the worker's event loop.
+            threading.Thread(target=job.end, daemon=True).start()
+
+
+def _plugin() -> WorkPlugin:
+    plugin: WorkPlugin = get_worker().plugins[WorkPlugin.name]
+    return plugin
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) -> Outcome:
+    """Go on with a share for one slice of time; the total comes with the last slice."""
+    replay = None if sealed_replay is None else sealed_replay.value
+    plugin = _plugin()
+    address = plugin.worker.address
+    out = Outcome(address, share.id)
+    job = plugin.jobs.get(payload.job)
+    if job is None:
+        out.unknown = True
+        return out
+    until = time.monotonic() + share.slice_seconds
+    # Announced before the lock: a share of an earlier, cancelled pass ends at its next chunk.
+    job.wanted = max(job.wanted, payload.number)
+
+    def stop() -> BaseException | None:
+        return CancelledFit("the pass is over") if job.wanted > payload.number else None
+
+    with job.lock:
+        if (error := stop()) is not None:
+            raise error
+        job.begin(payload.number)
+        ticket = job.tickets.get(share.id)
+        if ticket is None:
+            # On a worker that is not the owner, leave its own retained totals alone.
+            ticket = job.engine.open(
+                payload.spec, unranges(share.parts), replay, retain=address == share.owner
+            )
+            job.tickets[share.id] = ticket
+        elif replay is not None and ticket.waiting:
+            job.engine.supply(ticket, replay)
+        try:
+            over = job.engine.advance(ticket, stop, until)
+        except BaseException:
+            job.tickets.pop(share.id, None)
+            raise
+        out.needs_replay = over and bool(ticket.waiting)
+        if ticket.finished:
+            out.finished = True
+            total = job.engine.collect(ticket)
+            del job.tickets[share.id]
+            out.report = ticket.report
+            out.size = nbytes(total)
+            out.parked = out.size > share.park_bytes
+            if out.parked:
+                job.parked[share.id] = total
+            else:
+                out.total = total
+    return out
+
+
+def collect_total(share_id: str, payload: Payload) -> Any:
+    """The total of a share that stayed on this worker."""
+    job = _plugin().jobs.get(payload.job)
+    if job is None or share_id not in job.parked:
+        raise LostTotalError(f"the total of share {share_id} is not on this worker")
+    return job.parked[share_id]
+
+
+def combine_totals(payload: Payload, *totals: Any) -> Any:
+    """A new total that holds all of ``totals``; Dask keeps those, so none may change."""
+    return total_of(payload.spec, [t.value if isinstance(t, Sealed) else t for t in totals])
+
+
+def finish_total(payload: Payload, *totals: Any) -> Any:
+    """Apply the pass's ``finish`` to all of ``totals`` together."""
+    opened = [total.value if isinstance(total, Sealed) else total for total in totals]
+    total = total_of(payload.spec, opened)
+    return total if payload.finish is None else payload.finish(total)
+
+
+# --- outside the task queue -----------------------------------------------------------------------
+
+
+def versions() -> dict[str, str]:
+    """Versions that have to agree between this process and every worker."""
+    return {
+        "largek_dask": largek_dask.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "numba": numba.__version__,
+    }
+
+
+def admit(
+    job: dict[str, Any], shape: tuple[int, int], dask_worker: Any = None
+) -> tuple[dict[str, str], str | None]:
+    """Versions of this worker, and why it cannot open the data (None: it can).
+
+    Arguments and answer are plain values, so that workers of other versions can answer too.
+    """
+    found = versions()
+    if found != job["versions"]:
+        return found, None
+    try:
+        spec = JobSpec(job["id"], job["rows"], job["memory_limit"], job["cache_bytes"])
+        dask_worker.plugins[WorkPlugin.name].admit(spec)
+        rows = dask_worker.plugins[WorkPlugin.name].jobs[spec.id].engine.rows
+        if tuple(rows.shape) != tuple(shape):
+            raise DataError(f"it finds the shape {rows.shape} there instead of {shape}")
+    except Exception as error:
+        return found, f"{type(error).__name__}: {error}"
+    return found, None
+
+
+def drop_job(job_id: str, dask_worker: Any = None) -> None:
+    """Forget a job on this worker."""
+    plugin = dask_worker.plugins.get(WorkPlugin.name)
+    if plugin is not None:
+        plugin.drop(job_id)
