@@ -119,6 +119,7 @@ class JsonLines:
 
     def __init__(self, folder: Folder, name: str = "events.jsonl", *, every: float = 10.0) -> None:
         self._folder, self._name, self._every = folder, name, every
+        folder.check_writable()
         try:
             kept = folder.read(name)
         except FileNotFoundError:

@@ -54,8 +54,8 @@ class StepRecord(TypedDict):
     shift: float | None
     """Squared movement of the centres relative to the mean variance of the features."""
     converged: bool
-    extra: dict[str, float]
-    """Further figures of the algorithm."""
+    extra: dict[str, float | None]
+    """Further figures of the algorithm; None for those that were not finite."""
 
 
 def record_of(step: int, info: Info, seconds: float) -> StepRecord:
@@ -68,7 +68,7 @@ def record_of(step: int, info: Info, seconds: float) -> StepRecord:
         n_changed=None if info.n_changed is None else int(info.n_changed),
         shift=None if info.shift is None else _finite(info.shift),
         converged=bool(info.converged),
-        extra={name: float(value) for name, value in info.extra.items()},
+        extra={name: _finite(value) for name, value in info.extra.items()},
     )
 
 

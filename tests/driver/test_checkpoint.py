@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from largek_dask.driver.checkpoint import Checkpoints, Job, Progress
+from largek_dask.driver.stopping import StopRules
+from largek_dask.driver.storage import Folder, canonical_json
+from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning
+from largek_dask.kernels.statistics import RowScan, Statistics
+from tests.driver.faulty import FaultyFileSystem
+from tests.driver.test_run import assert_same, every_step, go
+from tests.driver.toy import ToyPasses, ToyState, toy_rows
+
+
+def state_of(step: int) -> ToyState:
+    return ToyState(step, np.full((2, 2), step / 3), (0.1, float("inf")), None)
+
+
+def progress_of(step: int) -> Progress[ToyState]:
+    return Progress(state_of(step), step, (), float(step))
+
+
+# --- what is kept
+
+
+def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+    checkpoints = every_step(Folder(str(tmp_path)))
+    for step in range(5):
+        assert checkpoints.save(progress_of(step))
+    assert not checkpoints.save(progress_of(4))  # it is there already
+    assert checkpoints.folder.names() == [
+        f"{n:06d}.{kind}" for n in (2, 3, 4) for kind in ("json", "zarr")
+    ]
+    latest = every_step(Folder(str(tmp_path))).latest()
+    assert latest is not None
+    assert (latest.n_iter, latest.seconds, latest.state.path) == (4, 4.0, (0.1, float("inf")))
+    assert not latest.state.centers.flags.writeable
+
+
+def test_it_is_due_by_the_clock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("largek_dask.driver.checkpoint.time.monotonic", lambda: now[0])
+    checkpoints = Checkpoints(Folder(str(tmp_path)), ToyState, seconds=30)
+    assert not checkpoints.due()
+    now[0] = 30.0
+    assert checkpoints.due()
+    checkpoints.save(progress_of(1))
+    assert not checkpoints.due()
+
+
+def test_a_new_folder_has_none(tmp_path: Path) -> None:
+    assert every_step(Folder(str(tmp_path / "new"))).latest() is None
+
+
+def test_numpy_reads_what_is_there(tmp_path: Path) -> None:
+    """Plain Zarr and JSON, no format of our own."""
+    zarr = pytest.importorskip("zarr")
+    every_step(Folder(str(tmp_path))).save(progress_of(7))
+    record = json.loads((tmp_path / "checkpoints/000007.json").read_text())
+    group = zarr.open_group(str(tmp_path / "checkpoints/000007.zarr"), mode="r")
+    name = record["state"]["fields"]["centers"]["array"]
+    np.testing.assert_array_equal(group[name][...], np.full((2, 2), 7 / 3))
+
+
+# --- damage
+
+
+def files_of_checkpoint(n: int) -> list[str]:
+    """The files of the toy's checkpoint, relative to ``checkpoints/``."""
+    return [
+        f"{n:06d}.json",
+        f"{n:06d}.zarr/zarr.json",
+        f"{n:06d}.zarr/a0/zarr.json",
+        f"{n:06d}.zarr/a0/c/0/0",
+        f"{n:06d}.zarr/a1/c/0",
+    ]
+
+
+def hurt(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    elif how == "torn":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:  # one bit of one byte in the middle
+        middle = len(data) // 2
+        path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+
+
+@pytest.fixture(scope="module")
+def after_five(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("job")
+    go(StopRules(max_iter=5, tol=0), checkpoints=every_step(Folder(str(path))))
+    return path
+
+
+@pytest.mark.parametrize("how", ["torn", "flipped", "empty"])
+@pytest.mark.parametrize("name", files_of_checkpoint(5))
+def test_damage_falls_back_to_the_one_before(
+    name: str, how: str, after_five: Path, tmp_path: Path
+) -> None:
+    job = tmp_path / "job"
+    shutil.copytree(after_five, job)
+    hurt(job / "checkpoints" / name, how)
+    passes = ToyPasses(toy_rows())
+    folder = Folder(str(job))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        result = go(passes=passes, checkpoints=every_step(folder))
+    assert_same(result, go())
+    if told:
+        assert re.search("000005.*continuing from the one after step 4", str(told[0].message))
+        assert passes.chunks_done == 4 * passes.n_chunks
+    else:
+        # One bit of Zarr's own metadata may change nothing that matters.
+        assert name.endswith("zarr.json")
+        assert passes.chunks_done == 3 * passes.n_chunks
+    # The damaged one has been replaced.
+    assert_same(go(checkpoints=every_step(folder)), go())
+
+
+def test_missing_arrays_are_damage(after_five: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    shutil.copytree(after_five, job)
+    shutil.rmtree(job / "checkpoints/000005.zarr")
+    with pytest.warns(RecoveryWarning, match="000005"):
+        assert_same(go(checkpoints=every_step(Folder(str(job)))), go())
+
+
+def test_when_all_are_damaged_the_fit_starts_again(after_five: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    shutil.copytree(after_five, job)
+    for path in (job / "checkpoints").glob("*.json"):
+        hurt(path, "torn")
+    passes = ToyPasses(toy_rows())
+    with pytest.warns(RecoveryWarning, match="000005.*000004.*000003.*starts again"):
+        result = go(passes=passes, checkpoints=every_step(Folder(str(job))))
+    assert_same(result, go())
+    assert passes.chunks_done == 9 * passes.n_chunks
+
+
+def test_a_newer_format_is_named(after_five: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    shutil.copytree(after_five, job)
+    path = job / "checkpoints/000005.json"
+    record = json.loads(path.read_text())
+    record.pop("sha256")
+    record["format"] = 99
+    record["sha256"] = sha256(canonical_json(record)).hexdigest()
+    path.write_text(json.dumps(record))
+    with pytest.raises(CheckpointError, match="newer largek_dask"):
+        every_step(Folder(str(job))).latest()
+
+
+# --- a writer that dies
+
+
+@pytest.fixture
+def machine() -> Iterator[type[FaultyFileSystem]]:
+    FaultyFileSystem.clear()
+    yield FaultyFileSystem
+    FaultyFileSystem.clear()
+
+
+def test_a_writer_killed_at_any_change_loses_no_published_checkpoint(
+    machine: type[FaultyFileSystem],
+) -> None:
+    rules = StopRules(max_iter=3, tol=0)
+    whole = go(rules)
+    go(rules, checkpoints=every_step(Folder("faulty://count"), keep=2))
+    n_changes = machine.changes
+    assert n_changes > 20
+    best = 0
+    for dies_at in range(n_changes):
+        machine.clear()
+        machine.reset(dies_at)
+        folder = Folder("faulty://job")
+        with pytest.raises((OutputError, OSError), match="the machine is off"):
+            go(rules, checkpoints=every_step(folder, keep=2))
+        machine.reset()
+        # Warnings are errors here: nothing torn is ever taken for a checkpoint.
+        latest = every_step(folder, keep=2).latest()
+        published = -1 if latest is None else latest.n_iter
+        assert published >= best - 1
+        best = max(best, published)
+        assert_same(go(rules, checkpoints=every_step(folder, keep=2)), whole)
+        kept = folder.sub("checkpoints").names()
+        assert kept[-4:] == ["000002.json", "000002.zarr", "000003.json", "000003.zarr"]
+    assert best == 3
+
+
+# --- whose folder it is
+
+DATA = {
+    "content": {"shape": [4, 2], "dtype": "float64", "sha256": "aa", "weight_sha256": None},
+    "chunk_rows": [[4, 1]],
+    "location": None,
+    "stamps": None,
+}
+ASKED = {"algorithm": {"name": "Toy", "noise": 0.1}, "n_clusters": 3, "seed": 0}
+
+
+def statistics() -> Statistics:
+    scan = RowScan(2, np.float64)
+    scan.add(np.array([[0.1, 2], [3, 4], [5, 6], [7, 8]]))
+    return scan.finish()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    job = Job(Folder(str(tmp_path)), ASKED, DATA, {"numpy": "2.0"})
+    assert job.statistics() is None
+    job.begin(statistics())
+    return Folder(str(tmp_path))
+
+
+def test_the_same_job_finds_its_statistics(folder: Folder) -> None:
+    found = Job(folder, ASKED, DATA, {"numpy": "2.0"}).statistics()
+    assert found is not None
+    assert found.to_dict() == statistics().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("n_clusters", 4, "its n_clusters is 3, not 4"),
+        ("seed", 1, "its seed is 0, not 1"),
+        ("algorithm", {"name": "Toy", "noise": 0.2}, "its algorithm is .*0.1.*not .*0.2"),
+        ("normalize", "l2", "its normalize is None, not 'l2'"),
+    ],
+)
+def test_another_job_is_refused(folder: Folder, field: str, value: Any, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        Job(folder, {**ASKED, field: value}, DATA, {"numpy": "2.0"})
+
+
+def test_changed_data_are_refused(folder: Folder) -> None:
+    changed = {**DATA, "content": {**DATA["content"], "sha256": "bb"}}  # type: ignore[dict-item]
+    with pytest.raises(DataChangedError, match="values of the rows have changed"):
+        Job(folder, ASKED, changed, {"numpy": "2.0"})
+
+
+def test_other_versions_are_named(folder: Folder) -> None:
+    with pytest.warns(RecoveryWarning, match=r"numpy 2\.0 then, 3\.0 now"):
+        Job(folder, ASKED, DATA, {"numpy": "3.0"})
+
+
+def test_checkpoints_of_nobody_are_refused(folder: Folder) -> None:
+    every_step(folder).save(progress_of(1))
+    folder.remove("job.json")
+    with pytest.raises(CheckpointError, match=r"no job\.json"):
+        Job(folder, ASKED, DATA, {})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": "x"}'])
+def test_a_broken_job_file_is_refused(folder: Folder, text: str) -> None:
+    folder.publish("job.json", text.encode())
+    with pytest.raises(CheckpointError, match=r"job\.json cannot be read"):
+        Job(folder, ASKED, DATA, {})
+
+
+def test_a_newer_job_file_is_refused(folder: Folder) -> None:
+    folder.publish("job.json", b'{"format": 2}')
+    with pytest.raises(CheckpointError, match="newer largek_dask"):
+        Job(folder, ASKED, DATA, {})
+
+
+def test_statistics_of_another_version_are_scanned_again(folder: Folder) -> None:
+    record = json.loads(folder.read("job.json"))
+    record["statistics"] = {"mean": 1}
+    folder.publish("job.json", json.dumps(record).encode())
+    assert Job(folder, ASKED, DATA, {"numpy": "2.0"}).statistics() is None
