@@ -75,19 +75,21 @@ def _open_array(location: str, storage_options: Mapping[str, Any] | None) -> Any
     """Something with shape, dtype and row slices."""
     try:
         if is_local(location):
-            return np.load(location, mmap_mode="r", allow_pickle=False)
+            return np.lib.format.open_memmap(location, mode="r")
         return _open_remote(location, storage_options)
     except FileNotFoundError as error:
         raise DataError(f"{location} does not exist.") from error
     except (ValueError, EOFError) as error:
-        # numpy would have the user allow pickles: never
-        if "allow_pickle" in str(error) or "Python objects" in str(error):
-            reason = "it holds Python objects, not numbers; save x.astype(float) instead"
-        else:
-            reason = f"it is truncated or not a .npy file ({error})"
-        raise DataError(f"{location} cannot be read: {reason}.") from error
+        raise DataError(f"{location} cannot be read: {_reason(error)}.") from error
     except OSError as error:
         raise DataError(f"{location} cannot be opened: {error}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What numpy means, without its advice to allow pickles: never do."""
+    if "allow_pickle" in str(error) or "Python objects" in str(error):
+        return "it holds Python objects, not numbers; save x.astype(float) instead"
+    return f"it is truncated or not a file of numpy ({error})"
 
 
 def _open_remote(location: str, storage_options: Mapping[str, Any] | None) -> Any:
@@ -143,24 +145,23 @@ def open_npz(
 
     It is loaded into memory: zipped arrays cannot be read by rows.
     """
-    if not is_local(location):
-        fs, path = filesystem(location, storage_options)
+    fs, path = filesystem(location, storage_options)
     try:
-        if is_local(location):
-            return _load_npz(location, location, component, weight)
         with fs.open(path, "rb") as file:
             return _load_npz(file, location, component, weight)
     except FileNotFoundError as error:
         raise DataError(f"{location} does not exist.") from error
     except (zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"{location} cannot be read: it is truncated or no .npz file.") from error
+    except DataError:
+        raise
     except ValueError as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{location} cannot be read: {error}") from error
+        raise DataError(f"{location} cannot be read: {_reason(error)}.") from error
 
 
 def _load_npz(file: Any, where: str, component: str | None, weight: Column | None) -> Rows:
+    if not zipfile.is_zipfile(file):
+        raise zipfile.BadZipFile(where)
     with np.load(file, allow_pickle=False) as arrays:
         names = list(arrays)
         if component is None and {"data", "indices", "indptr", "format", "shape"} <= set(names):

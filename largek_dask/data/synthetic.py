@@ -218,7 +218,7 @@ class _Mixture:
             place = draw.random(stop - start)
         which = np.searchsorted(self._shares, place).clip(max=len(self._shares) - 1)
         noise = draw.standard_normal((stop - start, self._means.shape[1]))
-        return self._means[which] + self._scales[which] * noise
+        return np.asarray(self._means[which] + self._scales[which] * noise)
 
 
 class _LowRank:

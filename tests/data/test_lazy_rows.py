@@ -1,0 +1,166 @@
+"""Dask arrays, dask DataFrames and xarray: lazy, one block at a time."""
+
+from __future__ import annotations
+
+import weakref
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import xarray as xr
+
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import DataError
+from tests.data.helpers import read_all
+
+
+class Watch:
+    """Counts which blocks are computed, and asserts that never two of them are alive."""
+
+    def __init__(self, x):
+        self.x = x
+        self.computed = []
+        self._last = None
+
+    def __call__(self, block_info=None):
+        assert self._last is None or self._last() is None, "two blocks alive"
+        (r0, r1), (c0, c1) = block_info[None]["array-location"]
+        self.computed.append((r0, c0))
+        out = self.x[r0:r1, c0:c1].copy()
+        self._last = weakref.ref(out)
+        return out
+
+    def array(self, chunks):
+        return da.map_blocks(self, chunks=chunks, dtype=self.x.dtype, meta=self.x[:0])
+
+
+def test_dask_array__computes_one_block_a_chunk_and_nothing_before(x, small_chunks):
+    watch = Watch(x)
+    rows = open_rows(watch.array(((300, 0, 50, 20, 130, 500), (7,))))
+    assert rows.chunk_table.tolist() == [0, 300, 370, 500, 1_000]
+    assert rows.location is None
+    assert watch.computed == []
+    with dask.config.set(scheduler="synchronous"):
+        np.testing.assert_array_equal(rows.read(2), x[370:500])
+        assert watch.computed == [(370, 0)]
+        watch.computed.clear()
+        np.testing.assert_array_equal(read_all(rows), x)
+    assert watch.computed == [(0, 0), (300, 0), (350, 0), (370, 0), (500, 0)]
+
+
+def test_dask_array__blocks_along_columns_come_one_after_the_other(x, small_chunks):
+    watch = Watch(x)
+    rows = open_rows(watch.array(((600, 400), (3, 4))))
+    with dask.config.set(scheduler="synchronous"):
+        np.testing.assert_array_equal(read_all(rows), x)
+    assert watch.computed == [(0, 0), (0, 3), (600, 0), (600, 3)]
+
+
+def test_dask_array__threads_of_dask_give_the_same(x):
+    np.testing.assert_array_equal(read_all(open_rows(da.from_array(x, chunks=(90, 3)))), x)
+
+
+def test_dask_array__unknown_lengths_are_counted_without_keeping_blocks(x, small_chunks):
+    array = da.from_array(x, chunks=(400, 7))
+    array = array[array[:, 0] > 0]
+    assert np.isnan(array.shape[0])
+    rows = open_rows(array)
+    expected = x[x[:, 0] > 0]
+    assert rows.shape == expected.shape
+    assert rows.n_chunks == 3
+    np.testing.assert_array_equal(read_all(rows), expected)
+
+
+def test_dask_array__sparse_blocks(x):
+    matrix = sp.csr_matrix(x * (x > 1))
+    array = da.from_array(x, chunks=(300, 7)).map_blocks(lambda b: sp.csr_matrix(b * (b > 1)))
+    np.testing.assert_array_equal(read_all(open_rows(array)), matrix.toarray())
+
+
+def test_dask_array__errors_name_the_block(x, small_chunks):
+    def fail(block, block_info=None):
+        if block_info[0]["chunk-location"][0] == 1:
+            raise RuntimeError("disk on fire")
+        return block
+
+    rows = open_rows(da.from_array(x, chunks=(300, 7)).map_blocks(fail, dtype=x.dtype))
+    rows.read(0)
+    with pytest.raises(
+        DataError, match=r"block 1 .*chunk 1 \(rows 300 to 599\).*RuntimeError: disk on fire"
+    ):
+        rows.read(1)
+
+
+def test_dask_array__shape_and_type_are_checked_before_computing(x):
+    with pytest.raises(DataError, match="3 dimensions"):
+        open_rows(da.zeros((2, 3, 4)))
+    with pytest.raises(DataError, match="complex"):
+        open_rows(da.zeros((2, 3), dtype=complex))
+    with pytest.raises(DataError, match="no rows"):
+        open_rows(da.zeros((0, 3)))
+    with pytest.raises(DataError, match="unknown number of columns"):
+        open_rows(da.from_array(x, chunks=(300, 7))[:, da.from_array(np.arange(7) > 3)])
+
+
+def test_dask_weights__lazy_and_of_unknown_length(x):
+    weight = np.arange(1_000.0)
+    for source in (
+        da.from_array(weight, chunks=300),
+        dd.from_pandas(pd.Series(weight), npartitions=3),
+        pd.Series(weight),
+        xr.DataArray(weight),
+    ):
+        rows = open_rows(da.from_array(x, chunks=(450, 7)), sample_weight=source)
+        parts = [rows.read_weight(i) for i in range(rows.n_chunks)]
+        np.testing.assert_array_equal(np.concatenate(parts), weight)
+    with pytest.raises(DataError, match="sample_weight has 3 values, but the data has 1000 rows"):
+        open_rows(x, sample_weight=da.ones(3))
+
+
+def test_dask_frame__one_partition_at_a_time_and_empty_ones_vanish(x, small_chunks):
+    frame = pd.DataFrame(x, columns=list("abcdefg"))
+    seen = []
+
+    def note(part):
+        # dask calls it with an empty part to learn the columns
+        if len(part):
+            seen.append(int(part.index[0]))
+        return part
+
+    lazy = dd.from_pandas(frame, npartitions=5, sort=False).map_partitions(note, meta=frame[:0])
+    lazy = lazy.map_partitions(lambda part: part[part.index < 600], meta=frame[:0])
+    assert seen == []
+    rows = open_rows(lazy)
+    assert rows.shape == (600, 7)
+    assert rows.n_chunks == 3
+    seen.clear()
+    np.testing.assert_array_equal(rows.read(1), x[200:400])
+    assert seen == [200]
+    np.testing.assert_array_equal(read_all(rows), x[:600])
+
+
+def test_dask_frame__names_the_text_column(x):
+    frame = pd.DataFrame(x).assign(city="Paris")
+    with pytest.raises(DataError, match=r"column 'city' has type .*not numbers"):
+        open_rows(dd.from_pandas(frame, npartitions=2))
+
+
+def test_xarray__in_memory_lazy_file_and_dask(x, tmp_path):
+    array = xr.DataArray(x, dims=("row", "feature"), name="table")
+    assert np.shares_memory(open_rows(array).read(0), x)
+    np.testing.assert_array_equal(read_all(open_rows(array.chunk(row=300))), x)
+    dataset = array.to_dataset()
+    np.testing.assert_array_equal(read_all(open_rows(dataset, component="table")), x)
+    with pytest.raises(DataError, match="pass component= one of table"):
+        open_rows(dataset)
+    dataset.to_zarr(tmp_path / "x.zarr", consolidated=False)
+    np.testing.assert_array_equal(read_all(open_rows(tmp_path / "x.zarr")), x)
+    lazy = xr.open_zarr(tmp_path / "x.zarr", chunks=None, consolidated=False)["table"]
+    rows = open_rows(lazy)
+    np.testing.assert_array_equal(read_all(rows), x)
+    # reading its slices did not load the array behind them
+    assert not lazy.variable._in_memory

@@ -1,0 +1,225 @@
+"""Arrays, files of numpy, sparse matrices and DataFrames as rows."""
+
+from __future__ import annotations
+
+import pickle
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from largek_dask.data.memory_rows import memory_table
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import DataError, ParameterError
+from tests.data.helpers import read_all
+
+
+def test_open_rows__numpy_is_not_copied(x):
+    rows = open_rows(x)
+    assert np.shares_memory(rows.read(0), x)
+    assert rows.location is None
+    assert (rows.shape, rows.nbytes) == ((1_000, 7), x.nbytes)
+    np.testing.assert_array_equal(read_all(rows), x)
+    # the caller's own array stays writable
+    assert x.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f2", "f4", "f8", ">f4", ">i8", "u1", "i2", "u2", "i4", "u8", "?"]
+)
+def test_open_rows__keeps_the_stored_type_in_native_order(x, dtype):
+    source = (x > 0 if dtype == "?" else np.abs(x * 10)).astype(dtype)
+    rows = open_rows(source)
+    expected = np.dtype(np.uint8) if dtype == "?" else source.dtype.newbyteorder("=")
+    assert rows.dtype == expected
+    np.testing.assert_array_equal(read_all(rows), source)
+
+
+def test_open_rows__any_memory_layout_and_lists(x):
+    wide = np.asfortranarray(np.random.default_rng(0).standard_normal((50, 20)))
+    for source in (np.asfortranarray(x), x[::-3, ::2], np.broadcast_to(x[0], (30, 7)), wide):
+        np.testing.assert_array_equal(read_all(open_rows(source)), source)
+    np.testing.assert_array_equal(read_all(open_rows([[1, 2], [3, 4]])), [[1, 2], [3, 4]])
+
+
+@given(
+    n=st.integers(1, 10_000_000),
+    d=st.integers(1, 5_000),
+    dtype=st.sampled_from(["u1", "f2", "f4", "f8"]),
+)
+@settings(max_examples=50, deadline=None)
+def test_memory_table__depends_on_shape_and_type_alone(n, d, dtype):
+    table = memory_table(n, d, np.dtype(dtype))
+    sizes = np.diff(table)
+    assert table[0] == 0
+    assert table[-1] == n
+    assert (sizes > 0).all()
+    assert sizes.max() <= 65_536
+    assert len(sizes) == 1 or sizes[0] >= 1_024
+    assert (sizes[:-1] == sizes[0]).all()
+    if 1_024 < sizes[0] < 65_536 and len(sizes) > 1:
+        assert abs(int(sizes[0]) * d * np.dtype(dtype).itemsize - (2 << 20)) <= d * 8
+
+
+def test_memory_table__chunk_bytes_are_configurable():
+    with dask.config.set({"largek.data.memory-chunk-bytes": 4 * 10 * 5_000}):
+        assert memory_table(12_000, 10, np.dtype("f4")).tolist() == [0, 5_000, 10_000, 12_000]
+
+
+def test_open_rows__npy_is_mapped_and_pickles_as_its_path(x, tmp_path):
+    big = np.tile(x, (100, 1))
+    for name, source in (("c.npy", big), ("f.npy", np.asfortranarray(big))):
+        np.save(tmp_path / name, source)
+        rows = open_rows(tmp_path / name, sample_weight=np.arange(len(big)))
+        assert rows.location == str(tmp_path / name)
+        packed = pickle.dumps(rows.with_weight(None))
+        assert len(packed) < 2_000
+        again = pickle.loads(pickle.dumps(rows))
+        assert again.chunk_table.tolist() == rows.chunk_table.tolist()
+        np.testing.assert_array_equal(again.read_weight(0), rows.read_weight(0))
+        np.testing.assert_array_equal(read_all(again), big)
+
+
+def test_npy_rows__a_pickle_keeps_its_chunk_table_whatever_the_other_side_is_configured_to(
+    x, tmp_path
+):
+    np.save(tmp_path / "x.npy", np.tile(x, (100, 1)))
+    rows = open_rows(tmp_path / "x.npy")
+    packed = pickle.dumps(rows)
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1}):
+        assert pickle.loads(packed).n_chunks == rows.n_chunks
+        assert open_rows(tmp_path / "x.npy").n_chunks > rows.n_chunks
+
+
+def test_open_rows__npz(x, tmp_path):
+    np.savez(tmp_path / "one.npz", x)
+    np.savez(tmp_path / "two.npz", a=x, b=x[:10])
+    np.testing.assert_array_equal(read_all(open_rows(str(tmp_path / "one.npz"))), x)
+    np.testing.assert_array_equal(
+        read_all(open_rows(str(tmp_path / "two.npz"), component="b")), x[:10]
+    )
+    with pytest.raises(DataError, match=r"several arrays; pass component= one of a, b"):
+        open_rows(tmp_path / "two.npz")
+    with pytest.raises(DataError, match=r"no array 'c', only a, b"):
+        open_rows(tmp_path / "two.npz", component="c")
+
+
+@pytest.mark.parametrize("format", ["csr", "csc", "coo"])
+def test_open_rows__sparse_is_made_dense_chunk_by_chunk(format, tmp_path):
+    matrix = sp.random(3_000, 40, density=0.1, format=format, random_state=1)
+    rows = open_rows(matrix)
+    assert rows.n_chunks == 1
+    np.testing.assert_array_equal(read_all(rows), matrix.toarray())
+    sp.save_npz(tmp_path / "m.npz", matrix)
+    if format == "coo":
+        with pytest.raises(DataError, match="several arrays|coo format"):
+            open_rows(tmp_path / "m.npz")
+    else:
+        np.testing.assert_array_equal(read_all(open_rows(tmp_path / "m.npz")), matrix.toarray())
+
+
+def test_open_rows__dataframe(x):
+    frame = pd.DataFrame(x).assign(n=np.arange(len(x)), flag=x[:, 0] > 0)
+    rows = open_rows(frame)
+    assert rows.dtype == np.float64
+    np.testing.assert_array_equal(read_all(rows), frame.to_numpy(np.float64))
+    nullable = pd.DataFrame({"a": pd.array([1, None, 3], dtype="Int64"), "b": [1.0, 2.0, 3.0]})
+    np.testing.assert_array_equal(read_all(open_rows(nullable)), [[1, 1], [np.nan, 2], [3, 3]])
+
+
+def test_open_rows__passes_rows_through(x):
+    rows = open_rows(x)
+    assert open_rows(rows) is rows
+    weighted = open_rows(rows, sample_weight=np.ones(1_000))
+    assert rows.read_weight(0) is None
+    np.testing.assert_array_equal(weighted.read_weight(0), np.ones(1_000))
+
+
+def test_read_weight__is_float64_and_cut_like_the_rows(x):
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1}):
+        rows = open_rows(np.tile(x, (3, 1)), sample_weight=np.arange(3_000, dtype=np.int32))
+    parts = [rows.read_weight(i) for i in range(rows.n_chunks)]
+    assert len(parts) == 3
+    assert parts[0].dtype == np.float64
+    np.testing.assert_array_equal(np.concatenate(parts), np.arange(3_000))
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_read_weight__names_the_row_of_a_bad_weight(x, bad):
+    weight = np.ones(1_000)
+    weight[17] = bad
+    with pytest.raises(DataError, match=rf"sample_weight of row 17 is {bad}.*chunk 0"):
+        open_rows(x, sample_weight=weight).read_weight(0)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (np.zeros(5), r"1 dimensions \(shape \(5,\)\).*reshape\(-1, 1\)"),
+        (np.zeros((2, 3, 4)), r"3 dimensions \(shape \(2, 3, 4\)\).*reshape\(len\(x\), -1\)"),
+        (np.float32(3), r"0 dimensions"),
+        (np.zeros((0, 4)), r"no rows \(shape \(0, 4\)\)"),
+        (np.zeros((4, 0)), r"no columns \(shape \(4, 0\)\)"),
+        (np.zeros((4, 2), complex), r"complex128.*real and imaginary parts as columns"),
+        (np.array([[1, "a"]], object), r"object.*astype\(float\)"),
+        (np.array([["a", "b"]]), r"<U1.*text"),
+        (np.zeros((3, 2), "M8[s]"), r"dates"),
+        (np.zeros((3, 2), [("a", "f4")]), r"named fields"),
+        ([[1, 2], [3]], r"not a table of numbers"),
+        (object(), r"cannot open a object as rows"),
+        (np.ma.masked_array(np.zeros((3, 2)), mask=True), r"masked array"),
+        (pd.DataFrame({"a": [1.0], "city": ["Paris"]}), r"column 'city' has type .*not numbers"),
+        (pd.DataFrame({"a": ["x"]}, dtype=object), r"column 'a' has type object"),
+        (sp.csr_matrix(np.zeros((2, 2), complex)), r"complex128"),
+    ],
+)
+def test_open_rows__says_what_is_wrong_with_a_table(source, message):
+    with pytest.raises(DataError, match=message):
+        open_rows(source)
+
+
+def test_open_rows__says_both_lengths_of_wrong_weights(x):
+    with pytest.raises(DataError, match=r"sample_weight has 3 values, but the data has 1000 rows"):
+        open_rows(x, sample_weight=[1, 2, 3])
+    with pytest.raises(DataError, match=r"shape \(1000, 2\); give one number per row"):
+        open_rows(x, sample_weight=np.ones((1_000, 2)))
+    with pytest.raises(DataError, match=r"sample_weight has dtype .*text"):
+        open_rows(x, sample_weight=["a"] * 1_000)
+
+
+def test_open_rows__a_component_needs_a_store(x):
+    with pytest.raises(ParameterError, match="component='a' names an array inside a store"):
+        open_rows(x, component="a")
+
+
+def test_open_rows__damaged_numpy_files_are_named(x, tmp_path):
+    np.save(tmp_path / "x.npy", x)
+    whole = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "short.npy").write_bytes(whole[:-100])
+    (tmp_path / "noise.npy").write_bytes(b"not numpy at all")
+    np.save(tmp_path / "objects.npy", np.array([[1, "a"]], object), allow_pickle=True)
+    np.savez(tmp_path / "objects.npz", np.array([[1, "a"]], object), allow_pickle=True)
+    np.savez(tmp_path / "x.npz", x)
+    (tmp_path / "short.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:200])
+    for name, message in [
+        ("short.npy", "truncated or not a file of numpy"),
+        ("noise.npy", "truncated or not a file of numpy"),
+        ("objects.npy", "Python objects, not numbers"),
+        ("short.npz", "truncated or no .npz"),
+        ("objects.npz", "Python objects, not numbers"),
+        ("absent.npy", "does not exist"),
+        ("absent.npz", "does not exist"),
+    ]:
+        with pytest.raises(DataError, match=message) as caught:
+            open_rows(tmp_path / name)
+        assert name in str(caught.value)
+        assert "allow_pickle" not in str(caught.value)
+
+
+def test_open_rows__sends_tables_to_ingest(tmp_path):
+    with pytest.raises(DataError, match=r"largek ingest .*x\.parquet OUT\.zarr"):
+        open_rows(tmp_path / "x.parquet")

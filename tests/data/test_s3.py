@@ -1,0 +1,108 @@
+"""s3:// against a server of moto on this machine."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import zarr
+
+from largek_dask.data.fingerprint import same_data
+from largek_dask.data.ingest import ingest
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import DataError, OutputError
+from tests.data.helpers import read_all
+
+
+@pytest.fixture(scope="module")
+def server():
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def options(server, monkeypatch):
+    """Storage options for a bucket ``data`` on the server."""
+    import s3fs
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    options = {"endpoint_url": server, "key": "testing", "secret": "testing"}
+    fs = s3fs.S3FileSystem(**options)
+    if not fs.exists("data"):
+        fs.mkdir("data")
+    return options
+
+
+def test_s3__zarr_round_trip(x, options, small_chunks):
+    array = zarr.create_array(
+        "s3://data/x.zarr", shape=x.shape, chunks=(100, 7), dtype="f4", storage_options=options
+    )
+    array[:] = x
+    rows = open_rows("s3://data/x.zarr", storage_options=options)
+    assert rows.location == "s3://data/x.zarr"
+    assert rows.n_chunks == 10
+    np.testing.assert_array_equal(read_all(rows), x)
+    again = pickle.loads(pickle.dumps(rows))
+    np.testing.assert_array_equal(again.read(3), x[300:400])
+    from_array = pickle.loads(pickle.dumps(open_rows(array)))
+    assert from_array.location == "s3://data/x.zarr"
+    np.testing.assert_array_equal(from_array.read(9), x[900:])
+
+    before = rows.fingerprint()
+    assert same_data(before, again.fingerprint()) is None
+    array[250] += 1
+    again = open_rows("s3://data/x.zarr", storage_options=options)
+    assert "values of the rows have changed" in same_data(before, again.fingerprint())
+    assert before["stamps"][2] != again.fingerprint()["stamps"][2]
+    assert before["stamps"][3] == again.fingerprint()["stamps"][3]
+
+
+def test_s3__ingest_and_missing_chunk(x, options):
+    rows = ingest(x, "s3://data/out.zarr", chunk_rows=300, progress=False, storage_options=options)
+    assert rows.stored_statistics()["n_rows"] == 1_000
+    np.testing.assert_array_equal(read_all(rows), x)
+    with pytest.raises(OutputError, match=r"s3://data/out\.zarr exists already"):
+        ingest(x, "s3://data/out.zarr", progress=False, storage_options=options)
+    other = ingest(-x, "s3://data/out.zarr", force=True, progress=False, storage_options=options)
+    np.testing.assert_array_equal(read_all(other), -x)
+
+    import s3fs
+
+    s3fs.S3FileSystem(**options).rm("data/out.zarr/c/0/0")
+    again = open_rows("s3://data/out.zarr", storage_options=options)
+    with pytest.raises(DataError, match=r"chunk 0 .*s3://data/out\.zarr.*c/0/0 is missing"):
+        again.read(0)
+
+
+def test_s3__numpy_files_by_ranges(x, options):
+    import s3fs
+
+    fs = s3fs.S3FileSystem(**options)
+    for name, source in (("c.npy", x), ("f.npy", np.asfortranarray(x))):
+        with fs.open(f"data/{name}", "wb") as file:
+            np.save(file, source)
+        rows = open_rows(f"s3://data/{name}", storage_options=options)
+        np.testing.assert_array_equal(read_all(pickle.loads(pickle.dumps(rows))), x)
+        assert rows.fingerprint()["stamps"] == pickle.loads(pickle.dumps(rows))._stamps()
+    with fs.open("data/x.npz", "wb") as file:
+        np.savez(file, x)
+    np.testing.assert_array_equal(
+        read_all(open_rows("s3://data/x.npz", storage_options=options)), x
+    )
+
+
+def test_s3__nothing_there(options):
+    with pytest.raises(DataError, match=r"s3://data/absent\.zarr does not exist"):
+        open_rows("s3://data/absent.zarr", storage_options=options)
+    with pytest.raises(DataError, match=r"s3://data/absent\.npy does not exist"):
+        open_rows("s3://data/absent.npy", storage_options=options)
+    with pytest.raises(DataError, match=r"s3://nobucket/x\.zarr"):
+        open_rows("s3://nobucket/x.zarr", storage_options=options)

@@ -1,0 +1,280 @@
+"""Zarr arrays of every layout, and what a damaged or missing store says."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from fsspec.registry import _registry
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
+
+from largek_dask.data.sources import open_rows
+from largek_dask.data.zarr_rows import ZarrRows, group_chunks
+from largek_dask.errors import DataError, MissingDependencyError
+from tests.data.helpers import read_all
+
+V2 = {"zarr_format": 2, "compressors": None}
+RAW = {"compressors": None}
+
+LAYOUTS = {
+    "v3": ({"chunks": (100, 7)}, False),
+    "v3 raw": ({"chunks": (100, 7), **RAW}, True),
+    "v3 raw, last chunk short": ({"chunks": (300, 7), **RAW}, True),
+    "v3 checksum": ({"chunks": (100, 7), "compressors": [Crc32cCodec()]}, True),
+    "v3 big endian": (
+        {"chunks": (100, 7), "serializer": BytesCodec(endian="big"), **RAW},
+        False,
+    ),
+    "v3 transposed": ({"chunks": (100, 7), "filters": [TransposeCodec(order=(1, 0))]}, False),
+    "v3 sharded": ({"chunks": (20, 7), "shards": (200, 7)}, False),
+    "v3 sharded along columns": ({"chunks": (20, 2), "shards": (200, 4), **RAW}, False),
+    "v3 split columns": ({"chunks": (100, 3), **RAW}, False),
+    "v3 wider chunks": ({"chunks": (100, 9), **RAW}, False),
+    "v3 giant chunk": ({"chunks": (5_000, 7), **RAW}, True),
+    "v3 one row": ({"chunks": (1, 7), **RAW}, True),
+    "v2": ({"chunks": (100, 7), "zarr_format": 2}, False),
+    "v2 raw": ({"chunks": (100, 7), **V2}, True),
+    "v2 Fortran": ({"chunks": (100, 7), "order": "F", **V2}, False),
+    "v2 big endian": ({"chunks": (100, 7), "dtype": ">f4", **V2}, False),
+    "v2 slash keys": (
+        {
+            "chunks": (100, 7),
+            "chunk_key_encoding": {"name": "v2", "configuration": {"separator": "/"}},
+            **V2,
+        },
+        True,
+    ),
+    "v2 split columns": ({"chunks": (100, 2), "zarr_format": 2}, False),
+}
+
+
+def make(where, x, **options):
+    options = {"chunks": (100, 7), "dtype": x.dtype, **options}
+    array = zarr.create_array(where, shape=x.shape, **options)
+    array[:] = x
+    return array
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_zarr_rows__every_layout_reads_the_same(layout, x, tmp_path, small_chunks):
+    options, raw = LAYOUTS[layout]
+    make(tmp_path / "x.zarr", x, **options)
+    rows = open_rows(tmp_path / "x.zarr")
+    assert (rows._raw is not None) == raw
+    assert rows.dtype == np.float32
+    np.testing.assert_array_equal(read_all(rows), x)
+    again = pickle.loads(pickle.dumps(rows))
+    np.testing.assert_array_equal(read_all(again), x)
+
+
+@pytest.mark.parametrize("layout", ["v3", "v3 raw", "v3 sharded", "v2 Fortran"])
+def test_zarr_rows__memory_urls(layout, x):
+    url = f"memory://largek-tests/{layout.replace(' ', '-')}.zarr"
+    array = make(url, x, overwrite=True, **LAYOUTS[layout][0])
+    rows = open_rows(url)
+    assert rows.location == url
+    np.testing.assert_array_equal(read_all(rows), x)
+    assert len(rows.fingerprint()["stamps"]) == rows.n_chunks
+    from_array = open_rows(array)
+    assert from_array.location is not None
+    np.testing.assert_array_equal(read_all(pickle.loads(pickle.dumps(from_array))), x)
+
+
+def test_open_rows__zarr_objects(x, tmp_path):
+    local = open_rows(make(tmp_path / "x.zarr", x))
+    assert local.location == str(tmp_path / "x.zarr")
+    here = open_rows(make(zarr.storage.MemoryStore(), x))
+    assert here.location is None
+    np.testing.assert_array_equal(read_all(here), x)
+    group = zarr.open_group(tmp_path / "g.zarr")
+    make(group.store, x, name="a/b")
+    for rows in (
+        open_rows(group["a/b"]),
+        open_rows(group, component="a/b"),
+        open_rows(tmp_path / "g.zarr", component="a/b"),
+        open_rows(f"file://{tmp_path}/g.zarr", component="a"),
+    ):
+        assert (rows.location, rows.component) == (str(tmp_path / "g.zarr"), "a/b")
+        np.testing.assert_array_equal(read_all(pickle.loads(pickle.dumps(rows))), x)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f8", "u1", "i2", "i4", "?"])
+def test_zarr_rows__stored_types(dtype, x, tmp_path):
+    source = (x > 0 if dtype == "?" else x * 10).astype(dtype)
+    make(tmp_path / "x.zarr", source)
+    rows = open_rows(tmp_path / "x.zarr")
+    assert rows.dtype == (np.uint8 if dtype == "?" else np.dtype(dtype))
+    np.testing.assert_array_equal(read_all(rows), source)
+
+
+@given(
+    storage_rows=st.integers(1, 200_000),
+    row_bytes=st.integers(1, 100_000),
+    inner=st.none() | st.integers(1, 200),
+)
+@settings(max_examples=200, deadline=None)
+def test_group_chunks__whole_chunks_within_bounds(storage_rows, row_bytes, inner):
+    shard_rows = None if inner is None else storage_rows * inner
+    rows = group_chunks(storage_rows, row_bytes, shard_rows)
+    assert rows % storage_rows == 0
+    assert rows == storage_rows or (rows <= 65_536 and rows * row_bytes <= 16 << 20)
+    if shard_rows is not None:
+        assert rows % shard_rows == 0 or shard_rows % rows == 0
+    else:
+        # one more stored chunk would be too much
+        more = rows + storage_rows
+        assert more > 65_536 or more * row_bytes > 16 << 20
+
+
+def test_zarr_rows__many_tiny_chunks_are_grouped(tmp_path):
+    x = np.arange(200_000, dtype=np.float32).reshape(100_000, 2)
+    folder = tmp_path / "x.zarr"
+    zarr.create_array(folder, shape=x.shape, chunks=(10, 2), dtype="f4", **V2)
+    for i in range(10_000):
+        (folder / f"{i}.0").write_bytes(x[10 * i : 10 * i + 10])
+    rows = open_rows(folder)
+    assert rows.chunk_table.tolist() == [0, 65_530, 100_000]
+    np.testing.assert_array_equal(read_all(rows), x)
+
+
+def test_zarr_rows__the_chunk_table_travels(x, tmp_path, small_chunks):
+    make(tmp_path / "x.zarr", x)
+    rows = open_rows(tmp_path / "x.zarr")
+    packed = pickle.dumps(rows)
+    assert len(packed) < 1_000
+    with dask.config.set({"largek.data.read-chunk-bytes": 1 << 20}):
+        assert open_rows(tmp_path / "x.zarr").n_chunks == 1
+        assert pickle.loads(packed).chunk_table.tolist() == rows.chunk_table.tolist()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_zarr_rows__missing_chunks_are_fill_values_in_a_store_of_others(
+    compressed, x, tmp_path, small_chunks
+):
+    options = {} if compressed else RAW
+    make(tmp_path / "x.zarr", x, fill_value=2.5, **options)
+    (tmp_path / "x.zarr" / "c" / "3" / "0").unlink()
+    expected = x.copy()
+    expected[300:400] = 2.5
+    np.testing.assert_array_equal(read_all(open_rows(tmp_path / "x.zarr")), expected)
+
+
+@pytest.mark.parametrize("layout", ["v3", "v3 raw", "v3 checksum", "v3 sharded", "v2 raw", "v2"])
+def test_zarr_rows__a_truncated_chunk_is_named(layout, x, tmp_path, small_chunks):
+    make(tmp_path / "x.zarr", x, **LAYOUTS[layout][0])
+    rows = open_rows(tmp_path / "x.zarr")
+    size = (rows._array.shards or rows._array.chunks)[0]
+    damaged = size // 100  # the reading chunk where the second stored chunk begins
+    key = rows._array.metadata.encode_chunk_key((1, 0))
+    path = tmp_path / "x.zarr" / key
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert rows.n_chunks == 10
+    rows.read(0)
+    with pytest.raises(DataError, match=rf"chunk {damaged} \(rows .*x\.zarr cannot be read"):
+        rows.read(damaged)
+
+
+def test_zarr_rows__a_flipped_bit_is_found_by_checksum(x, tmp_path, small_chunks):
+    make(tmp_path / "x.zarr", x, compressors=[Crc32cCodec()])
+    path = tmp_path / "x.zarr" / "c" / "2" / "0"
+    data = bytearray(path.read_bytes())
+    data[77] ^= 1
+    path.write_bytes(data)
+    rows = open_rows(tmp_path / "x.zarr")
+    with pytest.raises(DataError, match=r"chunk 2 \(rows 200 to 299\).*checksum"):
+        rows.read(2)
+
+
+def test_zarr_rows__reading_is_thread_safe(x, tmp_path, small_chunks):
+    make(tmp_path / "x.zarr", x)
+    rows = open_rows(tmp_path / "x.zarr")
+    wrong = []
+
+    def work(offset):
+        for turn in range(30):
+            i = (turn + offset) % rows.n_chunks
+            start, stop = rows.chunk_rows(i)
+            if not np.array_equal(rows.read(i), x[start:stop]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_open_rows__weights_from_stores(x, tmp_path, small_chunks):
+    make(tmp_path / "x.zarr", x)
+    weight = np.arange(1_000, dtype=np.int32)
+    one = zarr.create_array(tmp_path / "w.zarr", shape=(1_000,), chunks=(64,), dtype="i4")
+    one[:] = weight
+    np.save(tmp_path / "w.npy", weight)
+    for source in (tmp_path / "w.zarr", str(tmp_path / "w.npy"), one):
+        rows = open_rows(tmp_path / "x.zarr", sample_weight=source)
+        rows = pickle.loads(pickle.dumps(rows))
+        parts = [rows.read_weight(i) for i in range(rows.n_chunks)]
+        np.testing.assert_array_equal(np.concatenate(parts), weight)
+    with pytest.raises(DataError, match=r"sample_weight .*x\.zarr has shape \(1000, 7\)"):
+        open_rows(x, sample_weight=tmp_path / "x.zarr")
+    with pytest.raises(DataError, match=r"sample_weight has 1000 values, but .* 10 rows"):
+        open_rows(x[:10], sample_weight=tmp_path / "w.zarr")
+
+
+def test_open_rows__says_what_a_path_is(x, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.zarr").write_text("no store")
+    (tmp_path / "broken.zarr").mkdir()
+    (tmp_path / "broken.zarr" / "zarr.json").write_text("{")
+    make(tmp_path / "flat.zarr", x[:, 0], chunks=(10,))
+    make(tmp_path / "empty.zarr", x[:0])
+    make(tmp_path / "complex.zarr", x.astype(complex))
+    group = zarr.open_group(tmp_path / "group.zarr")
+    make(group.store, x, name="a")
+    make(group.store, x, name="b")
+    for name, message in [
+        ("absent.zarr", r"absent\.zarr does not exist"),
+        ("folder", r"folder is a folder, but holds no Zarr"),
+        ("file.zarr", r"file\.zarr is a file, but a Zarr store is a folder"),
+        ("broken.zarr", r"broken\.zarr cannot be opened: .*JSON"),
+        ("flat.zarr", r"flat\.zarr has 1 dimensions"),
+        ("empty.zarr", r"empty\.zarr has no rows \(shape \(0, 7\)\)"),
+        ("complex.zarr", r"complex\.zarr has dtype complex128"),
+        ("group.zarr", r"it holds a, b\); pass component="),
+    ]:
+        with pytest.raises(DataError, match=message):
+            open_rows(tmp_path / name)
+    with pytest.raises(DataError, match=r"no array or group named 'c'"):
+        open_rows(tmp_path / "group.zarr", component="c")
+    with pytest.raises(DataError, match=r"memory://nothing/here does not exist or is not Zarr"):
+        open_rows("memory://nothing/here")
+
+
+def test_open_rows__a_driver_that_is_not_installed(monkeypatch):
+    for protocol, package in (("s3", "s3fs"), ("gs", "gcsfs")):
+        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.delitem(_registry, protocol, raising=False)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'largek_dask\[s3\]'"):
+        open_rows("s3://bucket/x.zarr")
+    with pytest.raises(MissingDependencyError, match=r"pip install gcsfs"):
+        open_rows("gs://bucket/x.zarr")
+    with pytest.raises(DataError, match=r"nonsense"):
+        open_rows("nonsense://bucket/x.zarr")
+
+
+def test_zarr_rows__sharded_read_does_not_straddle_shards(x, tmp_path):
+    make(tmp_path / "x.zarr", x, chunks=(20, 7), shards=(180, 7))
+    with dask.config.set({"largek.data.read-chunk-bytes": 7 * 4 * 130}):
+        rows = open_rows(tmp_path / "x.zarr")
+    assert np.diff(rows.chunk_table)[0] == 60
+    assert isinstance(rows, ZarrRows)
+    assert isinstance(rows._array.metadata.codecs[0], ShardingCodec)
+    np.testing.assert_array_equal(read_all(rows), x)
