@@ -25,7 +25,6 @@ import re
 import shutil
 import sys
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import metadata
@@ -37,8 +36,6 @@ import numba
 import numpy as np
 from llvmlite import binding
 from numba.core import caching, compiler
-from numba.core.dispatcher import Dispatcher
-from numba.core.errors import NumbaWarning
 from numba.core.serialize import dumps
 from numba.extending import _Intrinsic
 from numba.misc.appdirs import AppDirs
@@ -154,15 +151,15 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled overload, or None if it must be compiled."""
-        if not self._enabled:
-            return None
         target_context.refresh()
         key = self._key(sig, target_context.codegen())
+        if key is None:
+            return None
         path = self._path(key)
         try:
             saved_key, payload = pickle.loads(path.read_bytes())
             if saved_key != key:
-                return None
+                raise ValueError(f"this is the code of {saved_key}")
             _mark_used(path.parent)
             return compiler.CompileResult._rebuild(target_context, *payload)
         except FileNotFoundError:
@@ -174,17 +171,9 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save one overload; a folder that cannot be written is no error."""
-        if not self._enabled:
-            return
-        if data.lifted or data.library.has_dynamic_globals:
-            warnings.warn(
-                f"{self._function.__qualname__} holds addresses of this process and cannot be "
-                "cached: it will be compiled in every process",
-                NumbaWarning,
-                stacklevel=2,
-            )
-            return
         key = self._key(sig, data.codegen)
+        if key is None:
+            return
         path = self._path(key)
         try:
             _prepare(path.parent)
@@ -197,8 +186,11 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         name = re.sub(r"[^\w.]", "", self._function.__qualname__)
         return f"{Path(code.co_filename).stem}.{name}-{code.co_firstlineno}-"
 
-    def _key(self, sig: Any, codegen: Any) -> tuple[str, str, str]:
-        return str(sig), repr(codegen.magic_tuple()), _describe(self._function).hex()
+    def _key(self, sig: Any, codegen: Any) -> tuple[str, str, str] | None:
+        """What the code depends on within this version; None: it is not to be kept."""
+        if not self._enabled:
+            return None
+        return str(sig), repr(codegen.magic_tuple()), _describe(self._function, set()).hex()
 
     def _path(self, key: tuple[str, str, str]) -> Path:
         name = hashlib.sha256("\n".join(key).encode()).hexdigest()[:24]
@@ -233,26 +225,22 @@ def _version(sources: Path) -> str:
     return digest.hexdigest()[:20]
 
 
-def _describe(value: Any) -> bytes:
+def _describe(value: Any, seen: set[int]) -> bytes:
     """Hash of a function, or of a value in its closure, that is the same in every process."""
-    if isinstance(value, Dispatcher):
-        value = value.py_func
-    elif isinstance(value, _Intrinsic):
+    if isinstance(value, _Intrinsic):
         value = value._defn
-    digest = hashlib.sha256()
     if not _is_function(value):
-        digest.update(dumps(value))
-        return digest.digest()
+        return hashlib.sha256(dumps(value)).digest()
+    seen.add(id(value))
     code = value.__code__
+    digest = hashlib.sha256()
     digest.update(f"{value.__module__}\0{value.__qualname__}\0{code.co_firstlineno}\0".encode())
     digest.update(code.co_code)
     digest.update(_source_hash(code.co_filename))
     for cell in value.__closure__ or ():
-        # an empty cell is a function that names itself
-        with contextlib.suppress(ValueError):
-            content = cell.cell_contents
-            if content is not value and getattr(content, "py_func", None) is not value:
-                digest.update(_describe(content))
+        content = getattr(cell.cell_contents, "py_func", cell.cell_contents)
+        if id(content) not in seen:  # a function may name itself
+            digest.update(_describe(content, seen))
     return digest.digest()
 
 

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import dask.config
+import numba
+import numpy as np
+import pytest
+from numba import types
+
+from largek_dask.kernels import jit
+from largek_dask.kernels.jit import cache_folder, njit, readonly
+
+# What one process does: two kernels of the package on fixed numbers; prints results and what was
+# compiled. With an argument it forks that many processes, which start computing together.
+PROCESS = """
+import json, multiprocessing, sys
+import numpy as np
+from largek_dask.kernels import rows
+
+def compute(barrier=None, results=None):
+    if barrier is not None:
+        barrier.wait()
+    x = np.array([[3.0, 4.0], [np.nan, 0.0]], np.float32)
+    finite = rows.finite_rows(x)
+    unit = rows.normalize_rows(x[finite])
+    kernels = [v for v in vars(rows).values() if hasattr(v, "stats")]
+    hits = sum(sum(k.stats.cache_hits.values()) for k in kernels)
+    misses = sum(sum(k.stats.cache_misses.values()) for k in kernels)
+    answer = [finite.tolist(), unit.tolist(), hits, misses]
+    if results is None:
+        return answer
+    results.put(answer)
+
+if len(sys.argv) > 1:
+    context = multiprocessing.get_context("fork")
+    n = int(sys.argv[1])
+    barrier, results = context.Barrier(n), context.Queue()
+    children = [context.Process(target=compute, args=(barrier, results)) for _ in range(n)]
+    for child in children:
+        child.start()
+    answers = [results.get(timeout=120) for _ in children]
+    for child in children:
+        child.join()
+    print(json.dumps(answers))
+else:
+    print(json.dumps([compute()]))
+"""
+EXPECTED = [[True, False], [[np.float32(0.6).item(), np.float32(0.8).item()]]]
+
+
+def run(cache: Path, *arguments: str) -> list[list[object]]:
+    env = {k: v for k, v in os.environ.items() if k != "NUMBA_DISABLE_JIT"}
+    env["DASK_LARGEK__KERNELS__CACHE_DIR"] = str(cache)
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty cache, and compiling also where the whole run has NUMBA_DISABLE_JIT=1."""
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
+        yield cache_folder()
+
+
+def test_second_process_compiles_nothing(tmp_path):
+    [first] = run(tmp_path)
+    [second] = run(tmp_path)
+    assert first[:2] == EXPECTED
+    assert second[:2] == EXPECTED
+    assert first[2] == 0
+    assert first[3] == 3
+    assert second[2:] == [3, 0]
+
+
+def test_eight_processes_at_once_share_an_empty_cache(tmp_path):
+    answers = run(tmp_path, "8")
+    assert [a[:2] for a in answers] == [EXPECTED] * 8
+    [ninth] = run(tmp_path)
+    assert ninth[:2] == EXPECTED
+    assert ninth[2:] == [3, 0]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_folder_depends_on_every_source_and_on_the_version(tmp_path, monkeypatch):
+    here = cache_folder()
+    sources = tmp_path / "kernels"
+    shutil.copytree(jit.SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(jit, "SOURCES", sources)
+    assert cache_folder().name == here.name
+    jit._version.cache_clear()
+    for path in sorted(sources.glob("*.py")):
+        before = path.read_text()
+        path.write_text(before + "\n# changed\n")
+        jit._version.cache_clear()
+        assert cache_folder().name != here.name, path
+        path.write_text(before)
+    jit._version.cache_clear()
+    monkeypatch.setattr(jit.metadata, "version", lambda name: "0.0.0")
+    assert cache_folder().name != here.name
+    jit._version.cache_clear()
+
+
+def test_folder_is_in_the_users_cache_unless_configured(tmp_path):
+    with dask.config.set({"largek.kernels.cache-dir": None}):
+        assert "largek_dask" in cache_folder().parts
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
+        assert tmp_path in cache_folder().parents
+
+
+def doubled(x):
+    return x * 2
+
+
+def misses(kernel):
+    return sum(kernel.stats.cache_misses.values())
+
+
+def test_saved_code_is_loaded_again(folder):
+    first, second = njit(doubled), njit(doubled)
+    assert first(3) == 6
+    assert misses(first) == 1
+    assert second(3) == 6
+    assert misses(second) == 0
+    assert Path(first.stats.cache_path) == folder
+
+
+@pytest.mark.parametrize("content", [b"", b"torn", None])
+def test_damaged_file_is_compiled_again_and_mended(folder, content):
+    assert njit(doubled)(3) == 6
+    assert njit(doubled)(3.0) == 6.0
+    one, other = sorted(folder.glob("*.bin"))
+    for path, foreign in ((one, other.read_bytes()), (other, one.read_bytes())):
+        path.write_bytes(foreign if content is None else content)
+    for kernel, expected in ((njit(doubled), 1), (njit(doubled), 0)):
+        assert kernel(3) == 6
+        assert misses(kernel) == expected
+
+
+def test_folder_that_cannot_be_written_is_no_error(tmp_path, folder):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with dask.config.set({"largek.kernels.cache-dir": str(blocked)}):
+        kernel = njit(doubled)
+        assert kernel(3) == 6
+        assert misses(kernel) == 1
+    assert blocked.read_text() == "not a folder"
+
+
+def test_cache_can_be_switched_off_and_emptied(folder):
+    kernel = njit(doubled)
+    kernel._cache.disable()
+    assert kernel(3) == 6
+    assert not folder.exists()
+    kernel._cache.enable()
+    assert kernel(3.0) == 6.0
+    assert len(list(folder.glob("*.bin"))) == 1
+    kernel._cache.flush()
+    assert not list(folder.glob("*.bin"))
+
+
+def make(inner, constant):
+    @njit
+    def kernel(x):
+        return inner(x) + constant
+
+    return kernel
+
+
+def test_closures_are_told_apart_by_content(folder):
+    @njit
+    def minus(x):
+        return -x
+
+    kernels = [make(njit(doubled), 1), make(njit(doubled), 2), make(minus, 1)]
+    assert [k(5) for k in kernels] == [11, 12, -4]
+    again = [make(njit(doubled), 1), make(njit(doubled), 2), make(minus, 1)]
+    assert [k(5) for k in again] == [11, 12, -4]
+    assert [misses(k) for k in kernels + again] == [1, 1, 1, 0, 0, 0]
+
+
+def test_intrinsic_in_a_closure(folder):
+    @numba.extending.intrinsic
+    def one(typing_context):
+        def emit(context, builder, signature, arguments):
+            return context.get_constant(types.int64, 1)
+
+        return types.int64(), emit
+
+    def plus_one():
+        @njit
+        def kernel(x):
+            return x + one()
+
+        return kernel
+
+    assert plus_one()(1) == 2
+    again = plus_one()
+    assert again(1) == 2
+    assert misses(again) == 0
+
+
+def test_function_that_calls_itself(folder):
+    def make_down():
+        @njit
+        def down(n):
+            return 0 if n == 0 else down(n - 1)
+
+        return down
+
+    assert make_down()(5) == 0
+    again = make_down()
+    assert again(5) == 0
+    assert misses(again) == 0
+
+
+def test_oldest_versions_are_removed(folder):
+    for age in range(6):
+        old = folder.parent / f"v-{age:020d}"
+        old.mkdir(parents=True)
+        (old / "code.bin").touch()
+        os.utime(old, ns=(1, (10 - age) * 10**9))
+    (folder.parent / "not-ours").mkdir()
+    njit(doubled)(3)
+    left = sorted(p.name for p in folder.parent.iterdir())
+    assert left == sorted([folder.name, *(f"v-{age:020d}" for age in range(3)), "not-ours"])
+
+
+def test_reading_marks_a_version_as_used(folder):
+    njit(doubled)(3)
+    os.utime(folder, ns=(1, 1))
+    jit._mark_used.cache_clear()
+    njit(doubled)(3)
+    assert folder.stat().st_mtime_ns > 1
+
+
+@pytest.mark.parametrize("option", ["fastmath", "parallel", "nogil", "cache", "error_model"])
+def test_fixed_options_are_refused(option):
+    with pytest.raises(TypeError, match=option):
+        njit(**{option: True})
+
+
+def test_signatures_compile_at_once_and_take_nothing_else(folder):
+    kernel = njit((types.float64,), "int64(int64)")(doubled)
+    assert len(kernel.signatures) == 2
+    assert kernel(2.5) == 5.0
+    with pytest.raises(TypeError):
+        kernel(1j)
+
+
+def test_other_options_reach_numba(folder):
+    assert njit(inline="always")(doubled)(2) == 4
+
+
+def test_disabled_jit_gives_the_plain_function(monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert njit(doubled) is doubled
+    assert njit()(doubled) is doubled
+
+
+def test_arithmetic_is_neither_fused_nor_reordered(folder):
+    @njit
+    def fused(a, b, c):
+        return a * b + c
+
+    @njit
+    def total(x):
+        s = 0.0
+        for value in x:
+            s += value
+        return s
+
+    @njit
+    def divided(a, b):
+        return a / b
+
+    a = 1.0 + 2.0**-30
+    assert fused(a, a, -1.0) == a * a - 1.0 != 2.0**-29 + 2.0**-60
+    x = np.random.default_rng(0).standard_normal(1000)
+    assert total(x) == sum(x.tolist(), start=0.0)
+    assert divided(1.0, 0.0) == np.inf
+
+
+def test_readonly_is_a_view():
+    x = np.zeros(3)
+    view = readonly(x)
+    assert view.base is x
+    assert x.flags.writeable
+    assert not view.flags.writeable
