@@ -38,6 +38,9 @@ DEFAULTS: dict[str, Any] = {
         "tree-bytes": 64 << 20,
         # how often one chunk may fail with its worker before the job fails with its name
         "chunk-retries": 4,
+        # where rows that live in one process are written for a cluster; None: the temporary
+        # folder, which does where workers run on the same machine
+        "spill-folder": None,
     },
     "checkpoints": {"keep": 3, "seconds": 30.0},
 }

@@ -8,7 +8,7 @@ and what is lost with a worker is computed again by another.
 from __future__ import annotations
 
 import asyncio
-import pickle
+import os
 import time
 import weakref
 from collections import Counter
@@ -21,12 +21,15 @@ from distributed import Client, Future
 
 from largek_dask import config
 from largek_dask.data.rows import Rows
-from largek_dask.errors import ClusterError, DataError, VersionMismatchError
+from largek_dask.data.stores import is_local
+from largek_dask.errors import ClusterError, ParameterError
 from largek_dask.kernels.statistics import Statistics
+from largek_dask.passes.admission import Workers
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.engine import PassSpec, total_of
 from largek_dask.passes.network import Network
 from largek_dask.passes.placement import place, ranges, shares
+from largek_dask.passes.spill import remove_spilled, spill, spill_folder
 from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.passes.worker import (
     LostTotalError,
@@ -34,13 +37,10 @@ from largek_dask.passes.worker import (
     Payload,
     Sealed,
     Share,
-    WorkPlugin,
-    admit,
     collect_total,
     combine_totals,
     drop_job,
     finish_total,
-    versions,
     work,
 )
 
@@ -48,8 +48,6 @@ __all__ = ["ClusterPasses"]
 
 FAN_IN = 8
 """Totals that one task adds up when they are reduced in a tree."""
-WAIT_SECONDS = 0.2
-"""How often a cluster without workers is asked whether there are any."""
 WATCH_SECONDS = 1.0
 """How long to wait for answers before looking whether there are still workers."""
 EMBED_BYTES = 16 << 10
@@ -96,8 +94,8 @@ class ClusterPasses(BasePasses):
     Parameters
     ----------
     rows : Rows
-        Rows that every worker can open; see ``passes.spill`` for those that only this process
-        has.
+        Rows that live in this process are written once to a temporary store, which has to be
+        where workers can open it (``largek.passes.spill-folder``).
     client : distributed.Client
     memory_limit : int, optional
         Budget of row state in bytes, per worker.
@@ -107,7 +105,11 @@ class ClusterPasses(BasePasses):
     Raises
     ------
     DataError
-        The rows live in this process only, or a worker cannot open them.
+        A worker cannot open the rows.
+    OutputError
+        The rows live in this process, and there is no space to write them.
+    ParameterError
+        The rows are at a relative path.
     VersionMismatchError
         A worker has another version of this package, of Python or of numba, or no such package.
     """
@@ -124,6 +126,16 @@ class ClusterPasses(BasePasses):
         cancelled: Callable[[], bool] | None = None,
         deadline: float | None = None,
     ) -> None:
+        folder = None
+        if rows.location is None:
+            folder = spill_folder()
+            rows = spill(rows, folder)
+        assert rows.location is not None
+        if is_local(rows.location) and not os.path.isabs(rows.location):
+            raise ParameterError(
+                f"{rows.location} is a relative path, which means something else to each worker; "
+                "give an absolute path or a URL."
+            )
         super().__init__(
             rows,
             normalize=normalize,
@@ -132,29 +144,19 @@ class ClusterPasses(BasePasses):
             cancelled=cancelled,
             deadline=deadline,
         )
-        if rows.location is None:
-            raise DataError(
-                "these rows live in this process only, workers cannot read them; write them to "
-                "a store first (largek_dask.ingest), or spill them (passes.spill)."
-            )
         self.job = uuid4().hex[:12]
         self._network = Network(client, self.job)
-        self._job: dict[str, Any] = {
-            "id": self.job,
-            "rows": pickle.dumps(rows),
-            "memory_limit": memory_limit,
-            "cache_bytes": int(config.get("passes.cache-bytes")),
-            "versions": versions(),
-        }
+        self._workers = Workers(self._network, rows, memory_limit, self._say)
         self._owner: dict[int, str] = {}
-        self._admitted: set[str] = set()
+        self._placed_on: dict[str, int] = {}
+        """Workers that the owners were chosen among."""
         self._number = 0
-        self._finalizer = weakref.finalize(self, _close, self._network)
-        self._network.run(self._begin(), self._raise_if_stopped)
-
-    async def _begin(self) -> None:
-        await self._network.register(WorkPlugin())
-        await self._workers()
+        self._finalizer = weakref.finalize(self, _close, self._network, folder)
+        try:
+            self._network.run(self._workers.begin(), self._raise_if_stopped)
+        except BaseException:
+            self.close()
+            raise
 
     # --- one pass ---------------------------------------------------------------------------------
 
@@ -194,20 +196,16 @@ class ClusterPasses(BasePasses):
 
     async def _hand_out(self, current: _Pass) -> None:
         """Give all missing chunks to workers; those whose workers fail stay missing."""
-        workers = await self._workers()
+        workers = await self._workers.ready()
         if current.broadcast is None:
-            await self._broadcast(current)
+            try:
+                await self._broadcast(current)
+            except _Lost as lost:
+                self._blame(current, sorted(current.missing), lost)
+                await asyncio.sleep(BACKOFF_SECONDS)
+                return
             current.report.bytes_moved += current.size * len(workers)
-        while current.suspects and current.suspects[-1] not in current.missing:
-            current.suspects.pop()
-        if current.suspects:
-            # Alone, so that it is known which chunk it is, and one after the other.
-            chunk = current.suspects[-1]
-            placed = place({}, [chunk], workers)
-        else:
-            placed = place(self._owner, current.missing, workers)
-            self._owner.update(placed)
-        handed = shares(placed)
+        handed = self._handed(current, workers)
         park_bytes = int(config.get("passes.tree-bytes")) // max(1, len(handed))
         tasks = {
             asyncio.create_task(self._share(current, address, chunks, park_bytes)): chunks
@@ -223,28 +221,48 @@ class ClusterPasses(BasePasses):
                     task.result()
                 if pending and not done:
                     # Tasks of a cluster that has lost its last worker wait for ever.
-                    await self._workers()
-            lost = [chunks for task, chunks in tasks.items() if task.result() is not None]
-            errors = [task.result() for task in tasks if task.result() is not None]
+                    await self._workers.ready()
+            answers = [(part, task.result()) for task, part in tasks.items()]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        for chunks, error in zip(lost, errors, strict=True):
-            assert error is not None
-            self._blame(current, chunks, error)
-        if lost:
+        failed = [(part, error) for part, error in answers if error is not None]
+        for part, error in failed:
+            self._blame(current, part, error)
+        if failed:
             # Never trust a broadcast that a failed task has used: it may be gone.
             current.broadcast = None
-            worst = max(current.failures[chunk] for chunks in lost for chunk in chunks)
+            worst = max(current.failures[chunk] for part, _ in failed for chunk in part)
             await asyncio.sleep(BACKOFF_SECONDS * 2 ** (worst - 1))
+
+    def _handed(self, current: _Pass, workers: dict[str, int]) -> dict[str, list[int]]:
+        """The missing chunks by worker."""
+        # All chunks are placed, whichever the pass asks for: ownership must not follow passes
+        # over a few of them.
+        if workers != self._placed_on:
+            self._owner = place(self._owner, range(self.n_chunks), workers)
+            self._placed_on = workers
+        while current.suspects and current.suspects[-1] not in current.missing:
+            current.suspects.pop()
+        # A suspect goes alone, so that it is known which chunk it is.
+        chunks = current.suspects[-1:] or current.missing
+        return shares({chunk: self._owner[chunk] for chunk in chunks})
 
     async def _broadcast(self, current: _Pass) -> None:
         """Send the payload to all workers; a small one travels with every task instead."""
         if current.size <= EMBED_BYTES:
             current.broadcast = current.payload
         else:
-            current.broadcast = await self._network.broadcast(current.payload)
+            current.broadcast = await self._send(current.payload)
+
+    async def _send(self, value: Any, workers: Iterable[str] | None = None) -> Future:
+        """Copies of a value on workers; ``_Lost`` if one of them left meanwhile."""
+        try:
+            return await self._network.broadcast(value, workers)
+        except (KeyError, OSError, ValueError) as error:
+            # What Dask raises here for workers that are gone depends on when they went.
+            raise _Lost(error) from error
 
     def _blame(self, current: _Pass, chunks: list[int], error: _Lost) -> None:
         """Count a failure against every chunk of a share; too many, and the pass fails."""
@@ -284,25 +302,26 @@ class ClusterPasses(BasePasses):
             try:
                 future = self._network.submit(work, *arguments, worker=target)
                 outcome: Outcome = await _result(future)
+                if outcome.worker != target:
+                    # Dask moved it: the worker died, or another one was idle for long.
+                    current.report.retries += len(chunks)
+                    target = outcome.worker
                 if outcome.unknown:
-                    self._admitted.discard(outcome.worker)
-                    await self._admit([outcome.worker])
+                    await self._workers.admit([target])
                 elif outcome.needs_replay:
-                    replay = await self._network.broadcast(Sealed(current.replay), [target])
+                    replay = await self._send(Sealed(current.replay), [target])
             except _Lost as lost:
                 return lost
-            if outcome.worker != target:
-                # Dask moved it: the worker died, or another one was idle for long.
-                current.report.retries += len(chunks)
-                target = outcome.worker
             if outcome.finished:
                 break
         current.report.add(outcome.report)
         current.report.bytes_moved += outcome.size
         current.outcomes.append((outcome, chunks))
         current.missing -= set(chunks)
-        # Row state is where the chunks were computed.
-        self._owner.update(dict.fromkeys(chunks, outcome.worker))
+        if target != address:
+            # Row state is where the chunks were computed.
+            self._owner.update(dict.fromkeys(chunks, target))
+            self._placed_on = {}
         return None
 
     # --- large totals -----------------------------------------------------------------------------
@@ -312,11 +331,11 @@ class ClusterPasses(BasePasses):
         began = time.perf_counter()
         if current.broadcast is None:
             await self._broadcast(current)
-        layer = []
+        layer: list[Future] = []
         inline = [outcome.total for outcome, _ in current.outcomes if not outcome.parked]
         if inline:
             together = Sealed(total_of(current.payload.spec, inline))
-            layer.append(await self._network.broadcast(together, await self._workers()))
+            layer.append(await self._send(together, await self._workers.ready()))
         for outcome, _ in current.outcomes:
             if outcome.parked:
                 layer.append(
@@ -335,7 +354,7 @@ class ClusterPasses(BasePasses):
 
     async def _forget_lost(self, current: _Pass) -> None:
         """Hand out again what was on workers that are gone, and start a broadcast anew."""
-        workers = await self._workers()
+        workers = await self._workers.ready()
         current.broadcast = None
         kept = []
         for outcome, chunks in current.outcomes:
@@ -352,55 +371,6 @@ class ClusterPasses(BasePasses):
             kept = []
         current.outcomes = kept
         await asyncio.sleep(BACKOFF_SECONDS)
-
-    # --- workers ----------------------------------------------------------------------------------
-
-    async def _workers(self) -> dict[str, int]:
-        """Threads by address of the workers there are; waits while there are none."""
-        waiting = False
-        while True:
-            workers = await self._network.workers()
-            new = [address for address in workers if address not in self._admitted]
-            if new:
-                await self._admit(new)
-            self._admitted &= set(workers)
-            ready = {a: n for a, n in workers.items() if a in self._admitted}
-            if ready:
-                if waiting:
-                    self._say("workers", f"{len(ready)} workers are there: going on")
-                return ready
-            if not waiting:
-                waiting = True
-                self._say("waiting", "the cluster has no workers; waiting for one")
-            await asyncio.sleep(WAIT_SECONDS)
-
-    async def _admit(self, addresses: Iterable[str]) -> None:
-        """Check versions and access to the data on workers, and make the job known to them."""
-        shape = (self.n_rows, self.n_features)
-        answers = await self._network.run_on(admit, self._job, shape, workers=addresses)
-        wrong, blind = [], []
-        for address, answer in answers.items():
-            if isinstance(answer, ImportError | AttributeError):
-                wrong.append(f"{address} cannot import this version of largek_dask ({answer})")
-            elif isinstance(answer, Exception):
-                # The worker left meanwhile; if it did not, it is asked again.
-                self._say("workers", f"{address} did not answer: {answer}")
-            elif answer[0] != self._job["versions"]:
-                wrong.append(f"{address} has {_differences(answer[0], self._job['versions'])}")
-            elif answer[1] is not None:
-                blind.append(f"{address}: {answer[1]}")
-            else:
-                self._admitted.add(address)
-        if wrong:
-            raise VersionMismatchError(
-                "workers run other versions than this process: " + "; ".join(wrong) + ". "
-                "Install the same versions everywhere and restart the workers."
-            )
-        if blind:
-            raise DataError(
-                f"workers cannot open {self.rows.location}: " + "; ".join(blind) + ". "
-                "Every worker has to reach the data under this very address."
-            )
 
     def close(self) -> None:
         """Let the workers forget the job."""
@@ -422,14 +392,8 @@ async def _result(future: Future) -> Any:
         raise
 
 
-def _differences(found: dict[str, str], wanted: dict[str, str]) -> str:
-    return ", ".join(
-        f"{name} {found.get(name)} instead of {version}"
-        for name, version in wanted.items()
-        if found.get(name) != version
-    )
-
-
-def _close(network: Network) -> None:
+def _close(network: Network, folder: str | None) -> None:
     """Let the workers forget the job; nothing is lost if they cannot be reached any more."""
     network.run_last(drop_job, network.job)
+    if folder is not None:
+        remove_spilled(folder)

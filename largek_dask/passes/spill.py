@@ -1,0 +1,123 @@
+"""Rows that live in one process, written once to a temporary Zarr store that workers can open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import zarr
+from fsspec.core import url_to_fs
+from numpy.typing import NDArray
+
+from largek_dask import config
+from largek_dask.data.rows import Column, Rows
+from largek_dask.data.stores import is_local, normalize, open_node
+from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
+from largek_dask.errors import OutputError
+
+__all__ = ["SpilledRows", "remove_spilled", "spill", "spill_folder"]
+
+
+class SpilledRows(ZarrRows):
+    """The rows of another :class:`Rows`, in the same chunks, so that results have the same bits."""
+
+    def __init__(
+        self, array: Any, location: str, chunk_table: NDArray[np.int64], weight: Column | None
+    ) -> None:
+        largest = int(np.diff(chunk_table).max())
+        super().__init__(array, location=location, weight=weight, chunk_rows=largest)
+        self.chunk_table = np.array(chunk_table)
+        self.chunk_table.flags.writeable = False
+
+    def describe_source(self, location: str | None) -> str:
+        """Nobody has heard of the temporary store."""
+        return "the data"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        weighted = self.weight is not None
+        return _reopen, (self.location, np.array(self.chunk_table), weighted)
+
+
+def _reopen(location: str, chunk_table: NDArray[np.int64], weighted: bool) -> SpilledRows:
+    weight = ZarrColumn(open_node(f"{location}-weight"), "of the data") if weighted else None
+    return SpilledRows(open_node(location), location, chunk_table, weight)
+
+
+def spill_folder() -> str:
+    """A new folder's name under ``largek.passes.spill-folder``, or a new temporary folder."""
+    parent = config.get("passes.spill-folder")
+    if parent is None:
+        return tempfile.mkdtemp(prefix="largek-")
+    return f"{normalize(parent)}/largek-{uuid4().hex}"
+
+
+def spill(rows: Rows, folder: str) -> SpilledRows:
+    """Write rows chunk by chunk to ``folder`` and open them there.
+
+    Parameters
+    ----------
+    rows : Rows
+        Read once, one chunk at a time.
+    folder : str
+        Path or URL that every worker reaches; see :func:`remove_spilled`.
+
+    Returns
+    -------
+    SpilledRows
+        The same numbers, weights and chunk table.
+
+    Raises
+    ------
+    OutputError
+        Too little space in a local folder, or the folder cannot be written.
+    """
+    if is_local(folder):
+        os.makedirs(folder, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < rows.nbytes:
+            raise OutputError(
+                f"{folder} has {free / 1e9:.1f} GB free, but the rows need "
+                f"{rows.nbytes / 1e9:.1f} GB there so that workers can read them; set "
+                "largek.passes.spill-folder to a larger one, or ingest the data to a store."
+            )
+    location = f"{folder}/rows.zarr"
+    largest = int(np.diff(rows.chunk_table).max())
+    try:
+        _write(rows, location, largest)
+    except BaseException as error:
+        remove_spilled(folder)
+        if not isinstance(error, OSError):
+            raise
+        raise OutputError(
+            f"rows of this process cannot be written to {folder} for the workers: {error}; "
+            "set largek.passes.spill-folder to a folder or URL that can be written."
+        ) from error
+    return _reopen(location, rows.chunk_table, rows.weight is not None)
+
+
+def _write(rows: Rows, location: str, largest: int) -> None:
+    options: dict[str, Any] = {"compressors": None, "filters": None, "fill_value": 0}
+    array = zarr.create_array(
+        location, shape=rows.shape, chunks=(largest, rows.n_features), dtype=rows.dtype, **options
+    )
+    weight = None
+    if rows.weight is not None:
+        weight = zarr.create_array(
+            f"{location}-weight", shape=rows.shape[:1], chunks=(largest,), dtype="f8", **options
+        )
+    for index in range(rows.n_chunks):
+        start, stop = rows.chunk_rows(index)
+        array[start:stop] = rows.read(index)
+        if weight is not None:
+            weight[start:stop] = np.asarray(rows.read_weight(index))
+
+
+def remove_spilled(folder: str) -> None:
+    """Remove what :func:`spill` wrote; nothing happens if it is gone already."""
+    fs, path = url_to_fs(folder)
+    if fs.exists(path):
+        fs.rm(path, recursive=True)
