@@ -24,10 +24,9 @@ from largek_dask.algorithms.base import (
 )
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
-from largek_dask.kernels.statistics import RowScan
 from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares
 
-__all__ = ["BatchTotal", "MiniBatch", "MiniBatchState", "running_means", "update_online"]
+__all__ = ["BatchTotal", "MiniBatch", "MiniBatchState", "batch_chunk", "running_means"]
 
 
 class BatchTotal:
@@ -154,30 +153,3 @@ class MiniBatch:
     def model(self, state: MiniBatchState) -> ModelArrays:
         """The running means, rounded to the compute dtype."""
         return ModelArrays(state.means.astype(state.shift.dtype), state.votes, state.shift)
-
-
-def update_online(
-    model: ModelArrays, x: NDArray[Any], weight: NDArray[np.float64] | None
-) -> ModelArrays:
-    """One batch of rows that came from outside (``partial_fit``): its rows vote once.
-
-    Parameters
-    ----------
-    model : ModelArrays
-        Centres so far, with the weight that voted for each in ``counts``.
-    x : ndarray of shape (n, d)
-        Finite rows.
-    weight : ndarray of shape (n,) or None
-        Row weights.
-
-    Returns
-    -------
-    ModelArrays
-        Centres after the votes, about the same origin.
-    """
-    scan = RowScan(x.shape[1], x.dtype)
-    scan.add(x, weight, 0)
-    total = BatchTotal(*model.centers.shape, scan.finish().grid)
-    total.add(x, weight, pack_centers(model.centers, model.shift))
-    means, votes = running_means(model.centers.astype(np.float64), model.counts, total)
-    return ModelArrays(means.astype(model.centers.dtype), votes, model.shift, model.extra)

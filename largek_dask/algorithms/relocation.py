@@ -50,10 +50,12 @@ class FarthestRows:
         return a
 
 
-def farthest_chunk(chunk: Chunk, total: FarthestRows, centers: PackedCenters) -> None:
-    """Offer the chunk's rows that do not lie on their centre."""
+def farthest_chunk(
+    chunk: Chunk, total: FarthestRows, centers: PackedCenters, resolution: float
+) -> None:
+    """Offer the chunk's rows that lie off their centre by more than the resolution."""
     distances = squared_distances(chunk.x, centers, nearest(chunk.x, centers))
-    away = distances > 0
+    away = distances > resolution
     if chunk.weight is not None:
         away &= chunk.weight > 0
     keep = np.flatnonzero(away)
@@ -88,11 +90,15 @@ def relocate_empty(
         How many were moved: fewer than ``len(empty)`` where fewer distinct rows lie off their
         centres, 0 where every row lies on its centre.
     """
+    # A mean of equal rows may differ from them by a step of the sums' grid in every feature.
+    step = 2.0**-passes.statistics.grid.bits
+    resolution = passes.n_features * (2 * step) ** 2
     # Duplicates of one far row must not take every place, hence some candidates to spare.
     size = 4 * len(empty) + 64
     farthest: FarthestRows = passes.reduce(
         farthest_chunk,
         packed,
+        resolution,
         start=partial(FarthestRows, size, passes.n_features, centers.dtype),
         combine=FarthestRows.combine,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from largek_dask.algorithms.base import KMeansProblem, ModelArrays, Rng
-from largek_dask.algorithms.minibatch import MiniBatch, update_online
+from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.data.sources import open_rows
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
@@ -66,14 +66,3 @@ def test_weights_are_votes(rows_20k):
     weight = np.random.default_rng(0).integers(0, 3, len(x)).astype(float)
     state, _ = run_batches(x, x[:5], 1, len(x), weight)[0]
     assert state.votes.sum() == weight.sum()
-
-
-def test_online_update_is_one_batch(rows_20k):
-    x = rows_20k[:2000].astype(np.float64)
-    start = ModelArrays(x[:8].copy(), np.zeros(8), x.mean(axis=0))
-    once = update_online(start, x, None)
-    labels, _ = oracles.assign(x, x[:8])
-    np.testing.assert_allclose(once.centers, oracles.means(x, labels, x[:8]), rtol=1e-9)
-    np.testing.assert_array_equal(once.counts, np.bincount(labels, minlength=8))
-    twice = update_online(once, x, None)
-    assert (twice.counts.sum()) == 2 * len(x)
