@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 
 
@@ -17,3 +19,30 @@ def means(x, labels, fallback):
     for j in np.unique(labels):
         out[j] = x[labels == j].mean(axis=0)
     return out
+
+
+def exact_sums(values, weights, cells, n_cells):
+    """Sums of weight * value a cell as fractions: no rounding at all."""
+    totals = [Fraction(0)] * n_cells
+    for value, weight, cell in zip(values, weights, cells, strict=True):
+        if cell >= 0:
+            totals[cell] += Fraction(float(value)) * Fraction(float(weight))
+    return totals
+
+
+def fixed_point_sums(x, labels, weights, n_clusters, grid):
+    """(k, d) sums and (k,) weights of rows rounded to a grid, in Python integers."""
+    shift = grid.shift.astype(np.float64)
+    sums = [[0] * len(shift) for _ in range(n_clusters)]
+    totals = [0] * n_clusters
+    for row, label, weight in zip(x, labels, weights, strict=True):
+        if label < 0:
+            continue
+        difference = row.astype(np.float64) - shift
+        if grid.integer_weights:
+            steps = [int(weight) * round(Fraction(v) * Fraction(2) ** grid.bits) for v in difference]
+        else:
+            steps = [round(Fraction(v) * Fraction(2) ** grid.bits) for v in weight * difference]
+        sums[label] = [a + b for a, b in zip(sums[label], steps, strict=True)]
+        totals[label] += round(Fraction(weight) * Fraction(2) ** grid.weight_bits)
+    return sums, totals

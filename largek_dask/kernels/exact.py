@@ -215,11 +215,11 @@ class ExactSums:
         return _scaled(sum(totals), exponent)
 
     def _change(self, values: Any, weight: Any, cells: Any, sign: int) -> None:
-        lowest, highest = _exponents(readonly(values))
+        lowest, highest = map(int, _exponents(readonly(values)))
         if lowest <= highest:
             lowest, highest = max(lowest, 1) - 1, max(highest, 1) - 1
             if weight is not None:
-                least, most = _exponents(readonly(weight))
+                least, most = map(int, _exponents(readonly(weight)))
                 # a product's lowest bit is the product of the lowest bits (bias 1023, 52 bits)
                 lowest = max(lowest + min(least, most) - 1023 - 53, 0)
                 highest = min(highest + most - 1022, 2046)

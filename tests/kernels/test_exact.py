@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from largek_dask.kernels.exact import ExactSums, two_product_error
+from tests.oracles import exact_sums
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+moderate = st.one_of(
+    st.just(0.0), st.floats(1e-60, 1e60), st.floats(-1e60, -1e-60), st.integers(-9, 9).map(float)
+)
+cells = st.integers(-1, 2)
+
+
+def arrays(rows):
+    values, weights, where = (list(c) for c in zip(*rows, strict=True)) if rows else ([], [], [])
+    return np.array(values, float), np.array(weights, float), np.array(where, np.int32)
+
+
+def rounded(fractions):
+    out = []
+    for fraction in fractions:
+        try:
+            out.append(float(fraction))
+        except OverflowError:
+            out.append(float("inf") if fraction > 0 else float("-inf"))
+    return out
+
+
+@given(st.lists(st.tuples(finite, st.just(1.0), cells)))
+def test_sums_are_exact_over_the_whole_range(rows):
+    values, _, where = arrays(rows)
+    sums = ExactSums(3)
+    sums.add(values, None, where)
+    expected = exact_sums(values, np.ones(len(values)), where, 3)
+    assert sums.values.tolist() == rounded(expected)
+    integers, exponent = sums.integers()
+    assert [n * Fraction(2) ** exponent for n in integers] == expected
+
+
+@given(st.lists(st.tuples(moderate, moderate, cells)))
+def test_products_with_weights_are_exact(rows):
+    sums = ExactSums(3)
+    sums.add(*arrays(rows))
+    assert sums.values.tolist() == rounded(exact_sums(*arrays(rows), 3))
+
+
+@given(st.lists(st.tuples(moderate, moderate, cells)), st.randoms(), st.integers(1, 4))
+def test_no_order_and_no_chunking_changes_a_bit(rows, random, step):
+    whole = ExactSums(3)
+    whole.add(*arrays(rows))
+    shuffled = random.sample(rows, len(rows))
+    merged = ExactSums(3)
+    for begin in range(0, len(rows), step):
+        part = ExactSums(3)
+        part.add(*arrays(shuffled[begin : begin + step]))
+        merged = pickle.loads(pickle.dumps(part)).merge(merged)
+    assert merged.values.tolist() == whole.values.tolist()
+    assert merged.value == whole.value
+
+
+@given(st.lists(st.tuples(moderate, moderate, cells)), st.lists(st.tuples(moderate, moderate, cells)))
+def test_remove_undoes_add(rows, others):
+    sums, expected = ExactSums(3), ExactSums(3)
+    sums.add(*arrays(rows))
+    sums.remove(*arrays(others))
+    sums.add(*arrays(others))
+    expected.add(*arrays(rows))
+    assert sums.values.tolist() == expected.values.tolist()
+
+
+@given(st.lists(st.tuples(finite, st.integers(0, 5).map(float), cells)))
+def test_integer_weight_is_a_repeated_row(rows):
+    values, weights, where = arrays([(v, w, c) for v, w, c in rows if abs(v) < 1e200])
+    once, repeated = ExactSums(3), ExactSums(3)
+    once.add(values, weights, where)
+    times = weights.astype(int)
+    repeated.add(np.repeat(values, times), None, np.repeat(where, times))
+    assert once.values.tolist() == repeated.values.tolist()
+
+
+def test_outlier_hides_no_ordinary_value():
+    sums = ExactSums()
+    values = np.r_[1e12, np.full(1000, 1e-9)]
+    sums.add(values)
+    sums.remove(values[:1])
+    assert sums.value == float(1000 * Fraction(1e-9))
+
+
+def test_empty_cells_are_zero():
+    sums = ExactSums(2)
+    assert sums.values.tolist() == [0.0, 0.0]
+    assert sums.value == 0.0
+    assert sums.nbytes == 0
+    sums.add(np.zeros(3))
+    assert sums.merge(ExactSums(2)).values.tolist() == [0.0, 0.0]
+    assert sums.nbytes > 0
+
+
+def test_values_that_are_not_finite_are_seen_and_can_be_removed():
+    sums = ExactSums(2)
+    values = np.array([1.0, np.inf, np.nan])
+    sums.add(values)
+    assert np.isnan(sums.values).all()
+    assert np.isnan(sums.value)
+    sums.remove(values[1:])
+    assert sums.values.tolist() == [1.0, 0.0]
+    sums.add(values, np.array([1.0, 0.0, 0.0]))
+    assert sums.value == 2.0
+
+
+def test_too_large_a_sum_is_infinite():
+    sums = ExactSums(2)
+    sums.add(np.array([1.7e308, 1.7e308, -1.7e308, -1.7e308]), None, np.array([0, 0, 1, 1]))
+    assert sums.values.tolist() == [np.inf, -np.inf]
+    assert sums.value == 0.0
+
+
+def test_carries_are_taken_before_a_limb_is_full(monkeypatch):
+    monkeypatch.setattr("largek_dask.kernels.exact._MAX_PENDING", 4)
+    sums = ExactSums()
+    largest = float(2**53 - 1)
+    for _ in range(20):
+        sums.add(np.array([largest, -1.0]))
+        assert sums._limbs.max() <= 8 << 32
+    assert sums.value == float(20 * (2**53 - 2))
+
+
+@given(st.lists(st.integers(-(2**62), 2**62), min_size=2, max_size=2), st.integers(0, 60))
+def test_units_are_added_as_they_are(counts, limb):
+    sums = ExactSums(2)
+    sums.add(np.array([1.0]))
+    sums.add_units(limb, np.array(counts))
+    sums.add_units(limb, np.array(counts))
+    integers, exponent = sums.integers()
+    unit = Fraction(2) ** (32 * limb - 1088)
+    expected = [2 * c * unit + one for c, one in zip(counts, (1, 0), strict=True)]
+    assert [n * Fraction(2) ** exponent for n in integers] == expected
+
+
+@given(moderate, moderate)
+def test_error_of_a_product_is_exact(a, b):
+    a, b = np.float64(a), np.float64(b)
+    error = two_product_error(a, b, a * b)
+    assert Fraction(float(a)) * Fraction(float(b)) == Fraction(float(a * b)) + Fraction(float(error))
+
+
+@pytest.mark.parametrize(("a", "b"), [(1e200, 1e200), (1e-200, 1e-200), (1e300, 1e-300), (0.0, 3.0)])
+def test_error_of_a_product_out_of_range_is_left_out(a, b):
+    with np.errstate(over="ignore"):
+        product = np.float64(a) * np.float64(b)
+    assert two_product_error(np.float64(a), np.float64(b), product) == 0.0
