@@ -73,7 +73,7 @@ def ingest(
     Returns
     -------
     Rows
-        The new store, open.
+        The new store, open. Row weights are not part of a store: keep them beside it.
 
     Raises
     ------
@@ -86,6 +86,8 @@ def ingest(
     """
     target = normalize(out)
     refuse_existing(target, storage_options, force=force)
+    if shuffle is not None and shuffle < 0:
+        raise ParameterError(f"shuffle={shuffle} is a seed: a whole number of at least 0.")
     table = open_table(source, component, storage_options)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
@@ -185,8 +187,11 @@ def _bytes_of(table: Table, dtype: np.dtype[Any], storage_options: Mapping[str, 
 class _Bar(Protocol):
     """The part of rich's progress display that is used here."""
 
-    def add_task(self, description: str, *, total: float | None) -> Any:
+    def add_task(self, description: str, start: bool = True, total: float | None = None) -> Any:
         """A new line."""
+
+    def start_task(self, task_id: Any) -> None:
+        """Its time runs from now on."""
 
     def advance(self, task_id: Any, advance: float = 1) -> None:
         """So many rows more."""
@@ -209,7 +214,10 @@ def _progress_bar(show: bool) -> Iterator[_Bar]:
 
     class Speed(ProgressColumn):
         def render(self, task: Task) -> Text:
+            # rich knows no speed before the second block
             speed = task.finished_speed or task.speed
+            if speed is None and task.elapsed:
+                speed = task.completed / task.elapsed
             return Text("" if speed is None else f"{speed:,.0f} rows/s")
 
     with Progress(
@@ -227,8 +235,13 @@ def _progress_bar(show: bool) -> Iterator[_Bar]:
 def _counted(
     blocks: Iterator[NDArray[Any]], bar: _Bar, what: str, total: int | None
 ) -> Iterator[NDArray[Any]]:
-    """The same blocks, counted on the bar after each was used."""
-    task = bar.add_task(what, total=total)
-    for block in blocks:
-        yield block
-        bar.advance(task, len(block))
+    """The same blocks, counted on a line of the bar after each was used."""
+    task = bar.add_task(what, total=total, start=False)
+
+    def count() -> Iterator[NDArray[Any]]:
+        bar.start_task(task)
+        for block in blocks:
+            yield block
+            bar.advance(task, len(block))
+
+    return count()

@@ -171,7 +171,8 @@ class SyntheticRows(Rows):
         )
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
-        x = self._maker.rows(self._generator(1, i), start, stop)
+        # a short last block is cut from a whole one: more rows are the same ones and others
+        x = self._maker.rows(self._generator(1, i), start, start + BLOCK_ROWS)[: stop - start]
         if self.dtype.kind != "f":
             limits = np.iinfo(self.dtype)
             x = np.clip(np.rint(x), limits.min, limits.max)

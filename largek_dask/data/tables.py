@@ -136,6 +136,8 @@ class CSVTable:
                     return
                 except (self._pandas.errors.ParserError, UnicodeDecodeError) as error:
                     raise DataError(f"{self.where} is damaged: {error}") from error
+                if frame.empty:
+                    continue
                 self._refuse_text(frame, row)
                 row += len(frame)
                 yield np.ascontiguousarray(frame.to_numpy(dtype=np.float64))

@@ -282,11 +282,11 @@ class ZarrColumn:
     """Row weights in a one-dimensional Zarr array (or one of a single column)."""
 
     def __init__(self, array: Any, where: str) -> None:
+        check_complete(array, where)
         shape = tuple(array.shape)
         if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
             raise DataError(f"sample_weight {where} has shape {shape}; give one number per row.")
         native_dtype(array.dtype, f"sample_weight {where}")
-        check_complete(array, where)
         self._array = array
         self._where = where
         self.n_rows = int(shape[0])

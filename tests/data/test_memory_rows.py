@@ -116,7 +116,7 @@ def test_open_rows__sparse_is_made_dense_chunk_by_chunk(format, tmp_path):
     np.testing.assert_array_equal(read_all(rows), matrix.toarray())
     sp.save_npz(tmp_path / "m.npz", matrix)
     if format == "coo":
-        with pytest.raises(DataError, match="several arrays|coo format"):
+        with pytest.raises(DataError, match=r"several arrays"):
             open_rows(tmp_path / "m.npz")
     else:
         np.testing.assert_array_equal(read_all(open_rows(tmp_path / "m.npz")), matrix.toarray())

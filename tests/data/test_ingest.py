@@ -1,0 +1,449 @@
+"""Writing stores: every format, refusals that harm nothing, kills that leave nothing readable."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import dask.array as da
+import h5py
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from largek_dask.data import ingest as ingest_module
+from largek_dask.data import shuffle as shuffle_module
+from largek_dask.data import store_writer, tables
+from largek_dask.data.ingest import ingest
+from largek_dask.data.shuffle import n_buckets_for, shuffled
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import (
+    DataError,
+    IncompleteStoreError,
+    MissingDependencyError,
+    OutputError,
+    ParameterError,
+)
+from largek_dask.kernels.statistics import RowScan, Statistics
+from tests.data.helpers import files_under, read_all
+
+
+def quiet(source, out, **options):
+    return ingest(source, out, progress=False, **options)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "u1", "i2", "i8"])
+def test_ingest__rows_come_back_with_their_statistics(dtype, x, tmp_path):
+    source = (x * 10).astype(dtype)
+    rows = quiet(source, tmp_path / "out.zarr", chunk_rows=300)
+    assert rows.dtype == np.dtype(dtype)
+    assert rows.location == str(tmp_path / "out.zarr")
+    np.testing.assert_array_equal(read_all(rows), source)
+    scan = RowScan(7, source.dtype)
+    scan.add(source)
+    stored = Statistics.from_dict(rows.stored_statistics())
+    assert stored.to_dict() == scan.finish().to_dict()
+    array = zarr.open_array(tmp_path / "out.zarr")
+    assert array.metadata.zarr_format == 3
+    assert array.chunks == (300, 7)
+    # floats are plain bytes behind a checksum, integers are compressed
+    assert (rows._raw is not None) == (source.dtype.kind == "f")
+    assert open_rows(rows, sample_weight=np.ones(1_000)).stored_statistics() is None
+
+
+def test_ingest__default_chunks_are_bounded_in_rows_and_bytes():
+    choose = ingest_module._choose_chunk_rows
+    assert choose(None, 4 * 64, 10**8, False) == 65_536
+    assert choose(None, 4 * 3_072, 10**8, False) * 4 * 3_072 <= 64 << 20
+    assert choose(None, 1 << 30, 10**8, False) == 1
+    assert choose(None, 256, 1_000, False) == 1_000
+    assert choose(None, 4 * 3_072, 10**8, True) % 4_096 == 0
+    assert choose(500, 4, None, True) == 500
+
+
+def write_sources(folder, x):
+    frame = pd.DataFrame(x, columns=[f"c{i}" for i in range(7)])
+    frame.to_csv(folder / "header.csv", index=False)
+    frame.to_csv(folder / "plain.csv", index=False, header=False)
+    frame.to_csv(folder / "semicolon.csv", index=False, sep=";")
+    frame.to_csv(folder / "tabs.tsv.gz", index=False, sep="\t")
+    frame.to_parquet(folder / "x.parquet", row_group_size=130)
+    (folder / "parts.parquet").mkdir()
+    frame[:400].to_parquet(folder / "parts.parquet" / "part-0.parquet")
+    frame[400:].to_parquet(folder / "parts.parquet" / "part-1.parquet")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), 7)
+    names = pa.array([str(i) for i in range(len(x))])
+    pq.write_table(pa.table({"id": names, "embedding": lists}), folder / "lists.parquet")
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["group/table"] = x
+        file["labels"] = np.zeros(len(x))
+    np.save(folder / "x.npy", np.asfortranarray(x))
+    sp.save_npz(folder / "x.npz", sp.csr_matrix(x))
+    matrix = sp.csr_matrix(x)
+    with h5py.File(folder / "cells.h5ad", "w") as file:
+        group = file.create_group("X")
+        group.attrs["encoding-type"] = "csr_matrix"
+        group.attrs["shape"] = np.array(matrix.shape)
+        for name in ("data", "indices", "indptr"):
+            group[name] = getattr(matrix, name)
+    zarr.create_array(folder / "v2.zarr", data=x, chunks=(99, 3), zarr_format=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "component"),
+    [
+        ("header.csv", None),
+        ("plain.csv", None),
+        ("semicolon.csv", None),
+        ("tabs.tsv.gz", None),
+        ("x.parquet", None),
+        ("parts.parquet", None),
+        ("lists.parquet", "embedding"),
+        ("x.h5", None),
+        ("x.h5", "group/table"),
+        ("cells.h5ad", None),
+        ("x.npy", None),
+        ("x.npz", None),
+        ("v2.zarr", None),
+    ],
+)
+def test_ingest__every_format(name, component, x, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 1)
+    write_sources(tmp_path, np.tile(x, (2, 1)))
+    rows = quiet(tmp_path / name, tmp_path / "out.zarr", component=component, chunk_rows=600)
+    kind = np.float64 if "csv" in name or "tsv" in name else np.float32
+    assert rows.dtype == kind
+    assert rows.n_rows == 2_000
+    np.testing.assert_array_equal(read_all(rows).astype(np.float32), np.tile(x, (2, 1)))
+    small = quiet(tmp_path / name, tmp_path / "half.zarr", component=component, dtype="float16")
+    np.testing.assert_array_equal(read_all(small), np.tile(x, (2, 1)).astype(np.float16))
+
+
+def test_ingest__streams_lazy_sources_and_iterates_once(x, tmp_path):
+    array = da.from_array(x, chunks=(300, 7))
+    np.testing.assert_array_equal(read_all(quiet(array, tmp_path / "out.zarr")), x)
+
+
+def test_ingest__counts_bad_rows(x, tmp_path):
+    x = x.astype(np.float64)
+    x[7, 3] = np.nan
+    x[500, 0] = 1e300
+    rows = quiet(x, tmp_path / "out.zarr", dtype="float32")
+    statistics = rows.stored_statistics()
+    assert (statistics["n_bad"], statistics["first_bad"]) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "x,city\n1,Paris\n2,Rome\n", r"column 'city' of .*a\.csv holds text \('Paris' "),
+        ("b.csv", "x,y\n1,2\n3,oops\n", r"column 'y' .*'oops' in data row 1"),
+        ("c.csv", "", r"c\.csv has no rows"),
+        ("d.csv", "x,y\n", r"no rows"),
+        ("e.csv", "1,2\n3,4,5,6\n", r"e\.csv is (not a table|damaged)"),
+        ("f.parquet", "junk", r"f\.parquet cannot be read as Parquet"),
+        ("g.h5", "junk", r"g\.h5 cannot be read as HDF5"),
+        ("absent.csv", None, r"absent\.csv does not exist"),
+        ("absent.parquet", None, r"absent\.parquet does not exist"),
+    ],
+)
+def test_ingest__says_what_is_wrong_with_a_file(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=message):
+        quiet(tmp_path / name, tmp_path / "out.zarr")
+    with pytest.raises(DataError):
+        open_rows(tmp_path / "out.zarr")
+
+
+def test_ingest__says_what_is_wrong_with_columns(x, tmp_path):
+    write_sources(tmp_path, x)
+    frame = pd.DataFrame({"a": [1.0], "city": ["Paris"]})
+    frame.to_parquet(tmp_path / "text.parquet")
+    pd.DataFrame({"n": pd.array([1, None], dtype="Int64")}).to_parquet(tmp_path / "null.parquet")
+    with h5py.File(tmp_path / "two.h5", "w") as file:
+        file["a"], file["b"] = x, x
+    for name, component, message in [
+        ("text.parquet", None, r"column 'city' of .* has type .*string"),
+        ("null.parquet", None, r"column 'n' .*missing values"),
+        ("x.parquet", "nope", r"no column 'nope', only c0, c1"),
+        ("two.h5", None, r"2 two-dimensional datasets \(a, b\); pass component="),
+        ("two.h5", "c", r"no dataset named 'c'"),
+        ("x.h5", "group", r"'group' of .* is a group"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            quiet(tmp_path / name, tmp_path / "out.zarr", component=component, force=True)
+
+
+def test_ingest__missing_packages_name_the_extra(x, tmp_path, monkeypatch):
+    write_sources(tmp_path, x)
+    for package, name, extra in [
+        ("pandas", "header.csv", "parquet"),
+        ("pyarrow", "x.parquet", "parquet"),
+        ("h5py", "x.h5", "hdf5"),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            with pytest.raises(MissingDependencyError, match=rf"largek_dask\[{extra}\]"):
+                quiet(tmp_path / name, tmp_path / "out.zarr")
+    assert not (tmp_path / "out.zarr").exists()
+
+
+def test_ingest__refuses_wrong_parameters_before_writing(x, tmp_path):
+    for options, message in [
+        ({"chunk_rows": 0}, "chunk_rows=0"),
+        ({"dtype": "int8"}, "dtype=int8 cannot hold the source's float32"),
+        ({"dtype": "nonsense"}, "no numpy dtype"),
+        ({"shuffle": -1}, "shuffle=-1"),
+    ]:
+        with pytest.raises(ParameterError, match=message):
+            quiet(x, tmp_path / "out.zarr", **options)
+    assert not (tmp_path / "out.zarr").exists()
+
+
+class Untouchable:
+    """A source that must not even be looked at."""
+
+    @property
+    def shape(self):
+        raise AssertionError("the source was read")
+
+
+def test_ingest__an_output_that_exists_is_found_before_reading_and_not_harmed(x, tmp_path):
+    quiet(x, tmp_path / "out.zarr")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "holiday.jpg").write_text("dear")
+    (tmp_path / "file.zarr").write_text("dear")
+    before = files_under(tmp_path)
+    for name, force, message in [
+        ("out.zarr", False, r"out\.zarr exists already; nothing was changed"),
+        ("photos", False, "exists already"),
+        ("photos", True, "not a Zarr store, so force does not replace it"),
+        ("file.zarr", True, "not a Zarr store, so force does not replace it"),
+        ("file.zarr/inside.zarr", False, "cannot be"),
+    ]:
+        source = x if name.endswith("inside.zarr") else Untouchable()
+        with pytest.raises(OutputError, match=message):
+            quiet(source, tmp_path / name, force=force)
+    assert files_under(tmp_path) == before
+    np.testing.assert_array_equal(read_all(quiet(-x, tmp_path / "out.zarr", force=True)), -x)
+
+
+def test_ingest__a_source_that_cannot_be_opened_leaves_the_old_store(x, tmp_path):
+    quiet(x, tmp_path / "out.zarr")
+    before = files_under(tmp_path)
+    with pytest.raises(DataError, match="does not exist"):
+        quiet(tmp_path / "absent.csv", tmp_path / "out.zarr", force=True)
+    for source in (tmp_path / "out.zarr", open_rows(tmp_path / "out.zarr")):
+        with pytest.raises(OutputError, match="would overwrite its source"):
+            quiet(source, tmp_path / "out.zarr", force=True)
+    with pytest.raises(OutputError, match="would overwrite its source"):
+        quiet(tmp_path / "out.zarr", tmp_path / "out.zarr" / "deeper.zarr")
+    assert files_under(tmp_path) == before
+
+
+def test_ingest__too_little_disk_is_found_before_writing(x, tmp_path, monkeypatch):
+    usage = store_writer.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(store_writer.shutil, "disk_usage", lambda _: usage._replace(free=100))
+    with pytest.raises(OutputError, match=r"needs 0\.0 GB, but .* has 0\.0 GB free"):
+        quiet(x, tmp_path / "out.zarr")
+    assert not (tmp_path / "out.zarr").exists()
+
+
+def test_ingest__faulty_storage_is_noticed(x, tmp_path, monkeypatch):
+    honest = zarr.Array.__getitem__
+
+    def flip(array, where):
+        found = np.array(honest(array, where))
+        found[0, 0] += 1
+        return found
+
+    monkeypatch.setattr(zarr.Array, "__getitem__", flip)
+    with pytest.raises(OutputError, match=r"rows 0 to 999 .*do not read back"):
+        quiet(x, tmp_path / "out.zarr")
+    monkeypatch.undo()
+    with pytest.raises(IncompleteStoreError):
+        open_rows(tmp_path / "out.zarr")
+
+
+def test_ingest__a_source_that_ends_early_is_not_data(x, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables.RowsTable, "blocks", lambda self: iter([self._rows.read(0)[:400]]))
+    with pytest.raises(DataError, match="gave 400 rows instead of 1000"):
+        quiet(x, tmp_path / "out.zarr")
+    with pytest.raises(IncompleteStoreError, match=r"out\.zarr is incomplete"):
+        open_rows(tmp_path / "out.zarr")
+
+
+KILLED = """
+import os, sys
+import numpy as np
+from largek_dask.data import tables
+from largek_dask.data.ingest import ingest
+
+out, ready, force, shuffle = sys.argv[1:]
+blocks = tables.RowsTable.blocks
+
+def stop_in_the_middle(self):
+    for number, block in enumerate(blocks(self)):
+        if number == 3:
+            os.write(int(ready), b"!")
+            os.read(0, 1)  # waits for ever: the other side never writes
+        yield block
+
+tables.RowsTable.blocks = stop_in_the_middle
+x = np.ones((5 * 1_024, 600), np.float32)
+ingest(x, out, chunk_rows=500, progress=False, force=bool(int(force)),
+       shuffle=int(shuffle) if shuffle else None)
+"""
+
+
+@pytest.mark.parametrize(("force", "shuffle"), [(0, ""), (1, ""), (0, "3")])
+def test_ingest__a_kill_leaves_a_store_that_is_refused(force, shuffle, x, tmp_path):
+    out = tmp_path / "out.zarr"
+    if force:
+        quiet(x, out)
+    ready, write_end = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(out), str(write_end), str(force), shuffle],
+        stdin=subprocess.PIPE,
+        pass_fds=[write_end],
+    )
+    os.close(write_end)
+    try:
+        # an empty answer would mean that it ended before it got there
+        assert os.read(ready, 1) == b"!"
+    finally:
+        os.close(ready)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdin.close()
+    assert (out / "c" / "2" / "0").exists() == (not shuffle)
+    with pytest.raises(IncompleteStoreError, match=r"out\.zarr is incomplete.*--force"):
+        open_rows(out)
+    # nothing else is left beside it, and it can be replaced
+    assert os.listdir(tmp_path) == ["out.zarr"]
+    np.testing.assert_array_equal(read_all(quiet(x, out, force=True)), x)
+
+
+def test_ingest__replacing_a_store_takes_its_description_away_first(x, tmp_path, monkeypatch):
+    quiet(x, tmp_path / "out.zarr")
+    fs_class = type(store_writer.filesystem(str(tmp_path))[0])
+
+    def refuse(self, path, recursive=False):
+        if recursive:
+            raise OSError("killed here")
+        os.remove(path)
+
+    monkeypatch.setattr(fs_class, "rm", refuse)
+    with pytest.raises(OutputError, match="killed here"):
+        quiet(x, tmp_path / "out.zarr", force=True)
+    with pytest.raises(DataError, match="holds no Zarr"):
+        open_rows(tmp_path / "out.zarr")
+
+
+def test_rows__a_missing_chunk_of_an_ingested_store_is_an_error(x, tmp_path, small_chunks):
+    source = x.copy()
+    source[200:300] = 0
+    for shuffle, dtype, key in [(None, "f4", "c/4/0"), (None, "i4", "c/2/0"), (1, "f4", "c/4/0")]:
+        out = tmp_path / f"{shuffle}-{dtype}.zarr"
+        kind = np.dtype(dtype)
+        rows = quiet(source.astype(kind), out, chunk_rows=100, shuffle=shuffle)
+        # a chunk of zeros is stored, and read as what it is
+        np.testing.assert_array_equal(
+            np.sort(read_all(rows), axis=0), np.sort(source.astype(kind), axis=0)
+        )
+        (out / key).unlink()
+        with pytest.raises(DataError, match=rf"chunk {key[2]} \(rows .*{key}.* is missing"):
+            rows.read(int(key[2]))
+
+
+def test_ingest__shuffle_is_a_seeded_permutation_in_shards(x, tmp_path, monkeypatch):
+    monkeypatch.setattr(ingest_module, "INNER_ROWS", 100)
+    monkeypatch.setattr(shuffle_module, "BUCKET_BYTES", 7 * 4 * 150)
+    first = quiet(x, tmp_path / "a.zarr", shuffle=1, chunk_rows=310)
+    array = zarr.open_array(tmp_path / "a.zarr")
+    assert (array.shards, array.chunks) == ((300, 7), (100, 7))
+    found = read_all(first)
+    assert not np.array_equal(found, x)
+    order = np.lexsort(found.T)
+    np.testing.assert_array_equal(found[order], x[np.lexsort(x.T)])
+    # the same rows in the same order from another kind of source, other rows for another seed
+    np.save(tmp_path / "x.npy", x)
+    again = quiet(
+        da.from_array(x, chunks=(77, 7)), tmp_path / "b.zarr", shuffle=1, chunk_rows=1_000
+    )
+    np.testing.assert_array_equal(read_all(again), found)
+    other = quiet(x, tmp_path / "c.zarr", shuffle=2)
+    assert not np.array_equal(read_all(other), found)
+    # rows of bad numbers are counted where they are written
+    bad = x.copy()
+    bad[3] = np.nan
+    rows = quiet(bad, tmp_path / "d.zarr", shuffle=1)
+    at = np.flatnonzero(np.isnan(read_all(rows)[:, 0]))
+    assert rows.stored_statistics()["first_bad"] == at[0]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    seed=st.integers(0, 2**32),
+    n_buckets=st.integers(1, 9),
+)
+@settings(max_examples=40, deadline=None)
+def test_shuffled__any_blocks_give_the_same_permutation(sizes, seed, n_buckets):
+    n = sum(sizes)
+    x = np.stack([np.arange(n), -np.arange(n)], axis=1).astype(np.int32)
+    cuts = np.split(x, np.cumsum(sizes)[:-1])
+    found = list(shuffled(cuts, seed=seed, n_buckets=n_buckets))
+    whole = list(shuffled([x], seed=seed, n_buckets=n_buckets))
+    joined = np.concatenate([*found, x[:0]])
+    np.testing.assert_array_equal(joined, np.concatenate([*whole, x[:0]]))
+    assert sorted(joined[:, 0].tolist()) == list(range(n))
+    np.testing.assert_array_equal(joined[:, 0], -joined[:, 1])
+
+
+def test_shuffled__every_place_is_as_likely_as_any_other():
+    x = np.arange(6).reshape(-1, 1)
+    counts = np.zeros((6, 6))
+    for seed in range(1_200):
+        found = np.concatenate(list(shuffled([x], seed=seed, n_buckets=3)))[:, 0]
+        counts[np.arange(6), found] += 1
+    # 25 degrees of freedom: chi squared beyond 60 has a probability below 1e-4
+    assert ((counts - 200) ** 2 / 200).sum() < 60
+
+
+def test_n_buckets_for__bounds():
+    assert n_buckets_for(0) == 1
+    assert n_buckets_for(64 << 20) == 1
+    assert n_buckets_for((64 << 20) + 1) == 2
+    assert n_buckets_for(1 << 50) == 256
+
+
+def test_ingest__progress_goes_to_stderr(x, tmp_path, capfd):
+    ingest(x, tmp_path / "out.zarr", shuffle=0)
+    found = capfd.readouterr()
+    assert found.out == ""
+    assert "writing" in found.err
+    assert "1000/1000" in found.err
+    assert "rows/s" in found.err
+
+
+def test_ingest__the_marker_is_one_attribute(x, tmp_path):
+    quiet(x, tmp_path / "out.zarr")
+    path = tmp_path / "out.zarr" / "zarr.json"
+    notes = json.loads(path.read_text())
+    assert notes["attributes"]["largek"]["complete"] is True
+    notes["attributes"]["largek"]["complete"] = False
+    path.write_text(json.dumps(notes))
+    with pytest.raises(IncompleteStoreError):
+        open_rows(tmp_path / "out.zarr")
+    with pytest.raises(IncompleteStoreError):
+        open_rows(x, sample_weight=tmp_path / "out.zarr")
