@@ -83,7 +83,7 @@ def _first_chunk(rows: Rows) -> Iterator[Finding]:
     seconds = perf_counter() - begun
     rate = human_bytes(x.nbytes / max(seconds, 1e-9))
     yield ok("data", f"the first chunk of {len(x):,} rows can be read, at {rate} a second")
-    bad = np.flatnonzero(~np.isfinite(x).all(axis=1)) if x.dtype.kind == "f" else []
+    bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if len(bad):
         yield broken(
             "data",

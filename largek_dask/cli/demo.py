@@ -95,15 +95,10 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> N
         seconds_fit = perf_counter() - begun_fit
         model = km.model_
         model.save(str(paths["model"]))
-        labels = model.predict(
-            str(paths["data"].resolve()),
-            out=str(paths["labels"].resolve()),
-            client=client,
-            force=True,
-        )
+        url = str(paths["data"].resolve())
+        model.predict(url, out=str(paths["labels"].resolve()), client=client)
     say("5. drawing what the codewords make of the photographs")
-    values = np.concatenate([labels.read(i).reshape(-1) for i in range(labels.n_chunks)])
-    decibels, picture = draw(model, photographs, tables, values, stride, paths["picture"])
+    decibels, picture = draw(model, photographs, tables, km.labels_, stride, paths["picture"])
     told: dict[str, Any] = {
         "out": str(out),
         "n_rows": len(table),
@@ -189,7 +184,7 @@ def draw(
     from largek_dask.errors import MissingDependencyError
     from largek_dask.observe.plots import codebook_figure
 
-    codewords = model.cluster_centers.astype(np.float64)
+    codewords = model.centers.astype(np.float64)
     decibels, pairs, begin = {}, [], 0
     for (name, image), rows in zip(photographs.items(), tables, strict=True):
         own = labels[begin : begin + len(rows)]

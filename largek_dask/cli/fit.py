@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["fit"]
 
-JOB_FILES = ("job.json", "events.jsonl", "checkpoints", "starts", "model.zarr", "labels.zarr")
+JOB_FILES = (
+    "job.json",
+    "counted.json",
+    "events.jsonl",
+    "checkpoints",
+    "starts",
+    "model.zarr",
+    "labels.zarr",
+    "labels.zarr.progress.json",
+)
 """What a job writes into its folder, and all that ``--force`` removes."""
 
 
@@ -101,8 +110,11 @@ def fit(
     Run again with the same options, it goes on from its last checkpoint; Ctrl-C leaves one.
     """
     from largek_dask.data.sources import open_rows
+    from largek_dask.driver.events import ProgressLine
+    from largek_dask.driver.fit import fit as run_fit
+    from largek_dask.driver.stopping import StopRules
     from largek_dask.driver.storage import Folder
-    from largek_dask.estimators.kmeans import KMeans
+    from largek_dask.model import Model
 
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
@@ -118,47 +130,62 @@ def fit(
     assert out is not None
     folder = Folder(out)
     check_folder(folder, force)
+    # Labels of an earlier run of this job are kept until it is known that they are out of date.
+    labelled = folder.exists("labels.zarr") and not folder.exists("labels.zarr.progress.json")
+    labels_url = f"{folder.url}/labels.zarr"
     with connected(scheduler) as client:
-        km = KMeans(
-            n_clusters,
+        result = run_fit(
+            rows,
             algorithm=chosen,
+            n_clusters=n_clusters,
+            seed=seed,
             init=init,
             n_init=n_init,
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            on_bad_rows=on_bad_rows,
-            normalize=normalize,
-            random_state=seed,
+            stop=StopRules(max_iter, tol, max_time),
+            normalize=normalize,  # type: ignore[arg-type]
+            on_bad_rows=on_bad_rows,  # type: ignore[arg-type]
             client=client,
             n_threads=threads,
-            checkpoint=out,
-            verbose=0 if as_json else 1,
-        ).fit(rows)
-        model_url, labels_url = f"{folder.url}/model.zarr", f"{folder.url}/labels.zarr"
-        km.model_.save(model_url, force=True)
-        if labels and km.stop_reason_ != "interrupted":
-            km.model_.predict(rows, out=labels_url, client=client, force=True)
+            checkpoint=folder,
+            labels=labels_url if labels and not labelled else False,
+            events=() if as_json else (ProgressLine(),),
+        )
+        model = Model.of(result)
+        if labels and labelled and model.digest() != digest_of_earlier(folder):
+            folder.remove("labels.zarr")
+            model.predict(rows, out=labels_url, client=client, n_threads=threads)
+        model.save(f"{folder.url}/model.zarr", overwrite=True)
     told = {
         "out": folder.url,
-        "model": model_url,
+        "model": f"{folder.url}/model.zarr",
         "labels": labels_url if folder.exists("labels.zarr") else None,
         "n_rows": rows.n_rows,
         "n_features": rows.n_features,
         "n_clusters": n_clusters,
-        "n_iter": km.n_iter_,
-        "stop_reason": km.stop_reason_,
-        "inertia": km.inertia_,
-        "seconds": km.history_[-1]["seconds"] if km.history_ else 0.0,
-        "digest": km.model_.digest(),
+        "n_iter": result.n_iter,
+        "stop_reason": result.stop_reason,
+        "inertia": result.inertia,
+        "seconds": result.seconds,
+        "digest": model.digest(),
     }
     emit(told, as_json, lambda: summary(told, rows.nbytes))
-    if km.stop_reason_ == "interrupted":
+    if result.stop_reason == "interrupted":
         raise KeyboardInterrupt
 
 
+def digest_of_earlier(folder: Folder) -> str | None:
+    """The digest of the model that an earlier run has left, None without one."""
+    from largek_dask.errors import ModelFormatError
+    from largek_dask.model import load_model
+
+    try:
+        return load_model(f"{folder.url}/model.zarr").digest()
+    except ModelFormatError:
+        return None
+
+
 def choose_algorithm(name: str, settings: dict[str, Any]) -> Any:
-    """The name itself, or the algorithm object with its settings.
+    """The algorithm of that name with these settings.
 
     Raises
     ------
@@ -172,8 +199,6 @@ def choose_algorithm(name: str, settings: dict[str, Any]) -> Any:
             f"{name!r} is not known; choose one of {', '.join(ALGORITHMS)}",
             param_hint="--algorithm",
         )
-    if not settings:
-        return name
     kind = ALGORITHMS[name]
     known = [field.name for field in fields(kind) if field.name != "problem"]
     unknown = sorted(set(settings) - set(known))

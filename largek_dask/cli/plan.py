@@ -109,6 +109,7 @@ def make_plan(
     from distributed.system import MEMORY_LIMIT
 
     from largek_dask import config
+    from largek_dask.driver.plan import memory_needed
     from largek_dask.kernels.statistics import compute_dtype
     from largek_dask.passes.local import available_cpus, state_budget
 
@@ -123,7 +124,6 @@ def make_plan(
         n_threads = max(1, sum(worker["nthreads"] for worker in workers))
         limits = [worker["memory_limit"] or int(MEMORY_LIMIT) for worker in workers]
         available = min(limits, default=int(MEMORY_LIMIT))
-    cells = n_clusters * d
     own_threads = -(-n_threads // n_processes)
     chunk = int(np.diff(rows.chunk_table).max()) * d * rows.dtype.itemsize
     cached = min(int(config.get("passes.cache-bytes")), rows.nbytes // n_processes)
@@ -137,14 +137,13 @@ def make_plan(
         n_chunks=rows.n_chunks,
         n_processes=n_processes,
         n_threads=n_threads,
-        # now, packed, previous; one exact sum a thread and one more where they are added up
-        memory_model=cells * (3 * compute.itemsize + 8 * (own_threads + 1)),
+        memory_model=memory_needed(n_clusters, d, compute.itemsize, own_threads),
         memory_reading=chunk * (own_threads + 2) + cached,
         memory_row_state=min(4 * n // n_processes, state_budget(None, available)),
         memory_available=available,
         passes_before=before,
         passes_most=before + n_init * (max_iter + 1),
-        seconds_compute=2.0 * n * cells / flops(n_clusters, d, compute) / n_threads,
+        seconds_compute=2.0 * n * d * n_clusters / flops(n_clusters, d, compute) / n_threads,
         seconds_read=rows.nbytes / read_rate(rows) / n_processes,
     )
 

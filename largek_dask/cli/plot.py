@@ -65,14 +65,12 @@ def draw(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[Figure
     if place.exists("model.zarr") or place.exists("zarr.json"):
         model_url = f"{place.url}/model.zarr" if place.exists("model.zarr") else place.url
         model = load_model(model_url, storage_options=storage_options)
-        history = model.provenance.get("history", [])
-        n_rows = model.provenance["data"]["n_rows"]
-        k, d = model.cluster_centers.shape
-        title = f"{k:,} clusters of {n_rows:,} rows × {d:,}"
-        told = {"n_clusters": k, "n_rows": n_rows, "n_iter": len(history)}
-        if not history:
+        told = {"n_clusters": model.n_clusters, "n_iter": len(model.history)}
+        if not model.history:
             return sizes_figure(model.counts), told
-        return fit_figure(history, model.counts, n_rows, title), told
+        n_rows, d = model.provenance["data"]["content"]["shape"]
+        title = f"{model.n_clusters:,} clusters of {n_rows:,} rows × {d:,}"
+        return fit_figure(model.history, model.counts, n_rows, title), {**told, "n_rows": n_rows}
     if place.exists("events.jsonl"):
         history, n_rows = history_of(read_events(place))
         return cost_figure(history, n_rows), {"n_rows": n_rows, "n_iter": len(history)}

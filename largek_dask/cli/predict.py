@@ -50,9 +50,12 @@ def predict(
     begun = perf_counter()
     model = load_model(model_url)
     rows = open_rows(data, storage_options=storage_options)
+    if force:
+        remove_labels(out)
     with connected(scheduler) as client:
-        model.predict(rows, out=out, client=client, force=force)
-    told = {"out": out, "n_rows": rows.n_rows, "seconds": perf_counter() - begun}
+        model.predict(rows, out=out, client=client)
+    seconds = perf_counter() - begun
+    told = {"out": out, "n_rows": rows.n_rows, "seconds": seconds}
     emit(
         told,
         as_json,
@@ -60,10 +63,39 @@ def predict(
             {
                 "labels": out,
                 "rows": f"{rows.n_rows:,}",
-                "time": human_seconds(told["seconds"]),
+                "time": human_seconds(seconds),
             }
         ),
     )
+
+
+def remove_labels(url: str) -> None:
+    """Remove labels that an earlier run has written, and nothing else.
+
+    Raises
+    ------
+    OutputError
+        Something else is there.
+    """
+    import json
+
+    from largek_dask.data.stores import ATTRIBUTE
+    from largek_dask.driver.storage import Folder
+    from largek_dask.errors import OutputError
+
+    place = Folder(url)
+    if not place.exists():
+        return
+    try:
+        kind = json.loads(place.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OutputError(f"{url} is not a store of labels: remove it yourself") from error
+    if kind != "labels":
+        raise OutputError(f"{url} holds {kind}, not labels: remove it yourself")
+    parent, _, name = place.url.rpartition("/")
+    folder = Folder(parent or ".")
+    folder.remove(name)
+    folder.remove(f"{name}.progress.json")
 
 
 @click.command(

@@ -1,0 +1,150 @@
+"""What all estimators share: parameters are checked, inputs of any kind become rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+from largek_dask.data.rows import Rows
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import ParameterError
+
+__all__ = [
+    "RowsEstimator",
+    "check_choice",
+    "check_integer",
+    "draw_seed",
+]
+
+LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray")
+"""Arrays and tables of these packages are never loaded as a whole."""
+
+
+def check_integer(name: str, value: Any, minimum: int) -> None:
+    """Refuse what is not an integer of at least ``minimum``.
+
+    Raises
+    ------
+    ParameterError
+        It is not; the message names the parameter and the value.
+    """
+    if not is_integer(value) or value < minimum:
+        raise ParameterError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
+
+
+def is_integer(value: Any) -> bool:
+    """Whether it is an integer; True and False are not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
+    """Refuse what is not one of ``choices``.
+
+    Raises
+    ------
+    ParameterError
+        It is not; the message lists them.
+    """
+    if not (value is None or isinstance(value, str)) or value not in choices:
+        told = ", ".join(repr(choice) for choice in choices)
+        raise ParameterError(f"{name} must be one of {told}, got {value!r}.")
+
+
+def draw_seed(random_state: Any) -> int:
+    """One integer from None, an integer, a ``RandomState`` or a ``Generator``.
+
+    An integer stays as it is, so that it can be read back from a model's provenance; the
+    other two move on by one draw.
+
+    Raises
+    ------
+    ParameterError
+        Anything else.
+    """
+    if is_integer(random_state):
+        if random_state < 0:
+            raise ParameterError(f"random_state must not be negative, got {random_state!r}.")
+        return int(random_state)
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31))
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError as error:
+        raise ParameterError(
+            f"random_state must be None, an integer, a RandomState or a Generator, "
+            f"got {random_state!r}."
+        ) from error
+
+
+class RowsEstimator(ClassNamePrefixFeaturesOutMixin, BaseEstimator):  # type: ignore[misc]
+    """An estimator whose ``X`` may be anything that ``open_rows`` takes."""
+
+    n_features_in_: int
+
+    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Rows:
+        """``X`` as rows, its columns checked against those seen in fit.
+
+        Arrays in memory go through scikit-learn's checks (without looking at every number: that
+        is the first pass's work). A URL, a Zarr or Dask array and other lazy things are
+        opened, not read.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, URL, zarr.Array, dask.array.Array or Rows
+            (n, d) rows.
+        sample_weight : array-like (n,), URL or number, optional
+        reset : bool
+            Whether this is a fit that sets what the columns are.
+
+        Raises
+        ------
+        DataError
+            Not a table of numbers, or weights that do not fit it.
+        ParameterError
+            Another number of columns than in fit.
+        """
+        if is_lazy(X):
+            if hasattr(X, "_meta") and hasattr(X, "columns"):  # a Dask DataFrame
+                validate_data(self, X._meta, reset=reset, skip_check_array=True)
+            elif reset and hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+            rows = open_rows(X, sample_weight=self._weight(sample_weight, None))
+            self._check_width(rows.n_features, reset)
+            return rows
+        if hasattr(X, "iloc") and hasattr(X, "columns"):
+            # A DataFrame is converted chunk by chunk; open_rows names a column that is not numeric.
+            validate_data(self, X, reset=reset, skip_check_array=True)
+        else:
+            X = validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
+            )
+        return open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]))
+
+    def _check_width(self, n_features: int, reset: bool) -> None:
+        if reset:
+            self.n_features_in_ = n_features
+        elif n_features != self.n_features_in_:
+            raise ParameterError(
+                f"X has {n_features} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+
+    def _weight(self, sample_weight: Any, n_rows: int | None) -> Any:
+        """A number as weights of all rows; anything else as it is."""
+        if n_rows is not None and isinstance(sample_weight, Real):
+            return np.full(n_rows, float(sample_weight))
+        return sample_weight
+
+
+def is_lazy(X: Any) -> bool:
+    """Whether ``X`` stands for data elsewhere: an address, or an object of a lazy package."""
+    if isinstance(X, (str, os.PathLike, Rows)):
+        return True
+    return any(base.__module__.partition(".")[0] in LAZY_PACKAGES for base in type(X).__mro__[:-1])

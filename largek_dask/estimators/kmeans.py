@@ -1,0 +1,388 @@
+"""K-means with scikit-learn's face, on anything from an array to a cluster's worth of Zarr."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+from dask.utils import parse_bytes
+from numpy.typing import NDArray
+from sklearn.base import ClusterMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from largek_dask.algorithms.base import Algorithm
+from largek_dask.algorithms.lloyd import Lloyd
+from largek_dask.algorithms.minibatch import MiniBatch
+from largek_dask.algorithms.seeding import INITS
+from largek_dask.driver.events import ProgressLine
+from largek_dask.driver.final import assign_rows
+from largek_dask.driver.fit import fit
+from largek_dask.driver.stopping import StepRecord, StopRules
+from largek_dask.errors import InterruptedFitWarning, ParameterError
+from largek_dask.estimators.base import RowsEstimator, check_choice, check_integer, draw_seed
+from largek_dask.estimators.online import first_model, vote
+from largek_dask.model import Model
+from largek_dask.passes.local import LocalPasses
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from largek_dask.driver.run import Snapshot
+
+__all__ = ["ALGORITHMS", "KMeans", "algorithm_of"]
+
+ALGORITHMS: dict[str, type[Any]] = {"auto": Lloyd, "lloyd": Lloyd, "minibatch": MiniBatch}
+"""Algorithms by the name a user gives."""
+
+
+def algorithm_of(algorithm: Any) -> Algorithm[Any]:
+    """The algorithm object of a name, or the object itself.
+
+    Raises
+    ------
+    ParameterError
+        Unknown name, or an object that is no algorithm.
+    """
+    if isinstance(algorithm, str):
+        check_choice("algorithm", algorithm, tuple(ALGORITHMS))
+        return ALGORITHMS[algorithm]()  # type: ignore[no-any-return]
+    parts = ("init", "step", "model", "problem")
+    if isinstance(algorithm, type) or not all(hasattr(algorithm, part) for part in parts):
+        told = ", ".join(repr(name) for name in ALGORITHMS)
+        raise ParameterError(
+            f"algorithm must be one of {told} or an object such as Lloyd(), got {algorithm!r}."
+        )
+    return algorithm  # type: ignore[no-any-return]
+
+
+class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[misc]
+    """K-means clustering of rows in memory, on disk, in an object store or on a Dask cluster.
+
+    The same data, seed and versions give the same bits, whatever the number of threads and
+    workers.
+
+    Parameters
+    ----------
+    n_clusters : int
+        Clusters to form, and centres to find.
+    algorithm : {"auto", "lloyd", "minibatch"} or object
+        A name, or an object with parameters of its own, such as
+        ``MiniBatch(batch_rows=50_000)``. "auto" is Lloyd's exact algorithm.
+    init : {"auto", "random", "k-means++", "greedy-k-means++", "k-means||"} or array
+        How the first centres are chosen, or the (n_clusters, n_features) centres themselves.
+        "auto" is k-means++ up to 100 clusters and random rows above.
+    n_init : int
+        Starts with different first centres; the one of lowest ``inertia_`` is kept.
+    max_iter : int
+        Steps of one start at most: passes for Lloyd, batches for MiniBatch.
+    tol : float
+        Stop when the squared movement of the centres is at most ``tol`` times the mean
+        variance of the features. 0: when no label changes.
+    max_time : float or str, optional
+        Seconds, or a text such as "90s" or "6h".
+    empty_clusters : {"relocate", "keep"}
+        What becomes of a centre without rows.
+    on_bad_rows : {"raise", "skip"}
+        What becomes of rows with NaN or infinity; skipped ones get the label -1.
+    normalize : None or "l2"
+        "l2": every row is given unit length; part of the model.
+    effort : {"fast", "balanced", "best"}
+        What ``algorithm="auto"`` aims at; there is one way as yet.
+    random_state : int, RandomState, Generator or None
+        Source of the one seed of the fit.
+    client : distributed.Client, optional
+        Compute on that cluster; None: threads of this process.
+    n_threads : int, optional
+        Computing threads of this process; None: one a core.
+    memory_limit : int or str, optional
+        Budget of what is kept per row and process: bytes, or a text such as "2GiB".
+    checkpoint : str or path, optional
+        Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
+        job: same data, parameters and seed; the stop rules may differ.
+    verbose : int
+        1: a line of progress on standard error.
+    callbacks : sequence of callable
+        Each is called with a ``Snapshot`` after every step; a true result stops the fit.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (n_clusters, n_features)
+    labels_ : ndarray of shape (n_rows,), int32
+        Index of each row's nearest centre, -1 for skipped rows.
+    inertia_ : float
+        Σ w d² of the fitted rows to their nearest of ``cluster_centers_``.
+    n_iter_ : int
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, where fit saw a DataFrame with such.
+    history_ : tuple of dict
+        One entry a step: ``step cost rows seconds n_changed shift converged extra``.
+    stop_reason_ : str
+        "converged", "tol", "max_iter", "max_time", "callback", "cancelled" or "interrupted".
+    model_ : Model
+        What ``save`` writes.
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.array([[1, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, 0]], float)
+    >>> km = lk.KMeans(2, random_state=0).fit(x)
+    >>> km.predict([[0, 0], [12, 3]]) == km.labels_[[0, 3]]
+    array([ True,  True])
+    >>> sorted(km.cluster_centers_.tolist())
+    [[1.0, 2.0], [10.0, 2.0]]
+    """
+
+    cluster_centers_: NDArray[Any]
+    labels_: NDArray[np.int32]
+    inertia_: float
+    n_iter_: int
+    history_: tuple[StepRecord, ...]
+    stop_reason_: str
+    model_: Model
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        algorithm: str | Algorithm[Any] = "auto",
+        init: str | NDArray[Any] = "auto",
+        n_init: int = 1,
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        max_time: float | str | None = None,
+        empty_clusters: Literal["relocate", "keep"] = "relocate",
+        on_bad_rows: Literal["raise", "skip"] = "raise",
+        normalize: Literal["l2"] | None = None,
+        effort: Literal["fast", "balanced", "best"] = "balanced",
+        random_state: Any = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+        memory_limit: int | str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        verbose: int = 0,
+        callbacks: Sequence[Callable[[Snapshot], object]] = (),
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.algorithm = algorithm
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.empty_clusters = empty_clusters
+        self.on_bad_rows = on_bad_rows
+        self.normalize = normalize
+        self.effort = effort
+        self.random_state = random_state
+        self.client = client
+        self.n_threads = n_threads
+        self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.verbose = verbose
+        self.callbacks = callbacks
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        """Columns of ``transform``: scikit-learn's names for them ask for it."""
+        return len(self.cluster_centers_)
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find the clusters of ``X``.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, URL, zarr.Array, dask.array.Array or Rows
+            (n_rows, n_features) numbers. Only what lies in memory already is held as a whole.
+        y : ignored
+        sample_weight : array-like of shape (n_rows,), number or URL, optional
+            Weight 2 counts as two rows, weight 0 as none.
+
+        Returns
+        -------
+        self
+            Also after Ctrl-C (with a warning), with the best model so far.
+
+        Raises
+        ------
+        ParameterError
+            A parameter is wrong by itself or for these data.
+        DataError
+            ``X`` or ``sample_weight`` is no table of finite numbers; see ``largek_dask.errors``.
+
+        Warns
+        -----
+        DegenerateDataWarning
+            Fewer distinct rows than clusters.
+        InterruptedFitWarning
+            The fit was interrupted.
+        """
+        algorithm = self._check_parameters()
+        rows = self._open(X, sample_weight, reset=True)
+        result = fit(
+            rows,
+            algorithm=algorithm,
+            n_clusters=int(self.n_clusters),
+            seed=draw_seed(self.random_state),
+            init=self._init(),
+            n_init=self.n_init,
+            stop=StopRules(self.max_iter, self.tol, self.max_time),
+            empty_clusters=self.empty_clusters,
+            normalize=self.normalize,
+            on_bad_rows=self.on_bad_rows,
+            client=self.client,
+            n_threads=self.n_threads,
+            memory_limit=self._memory_limit(),
+            checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
+            events=(ProgressLine(),) if self.verbose else (),
+            callbacks=self.callbacks,
+        )
+        # Only a cancel leaves them out, and nobody can ask for one here.
+        assert result.labels is not None
+        assert result.inertia is not None
+        self._keep(Model.of(result))
+        self.labels_ = result.labels
+        self.inertia_ = result.inertia
+        self.n_iter_ = result.n_iter
+        self.history_ = result.history
+        self.stop_reason_ = result.stop_reason
+        if result.stop_reason == "interrupted":
+            warnings.warn(
+                f"The fit was interrupted after {result.n_iter} steps: the model is the best one "
+                "so far.",
+                InterruptedFitWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int32]:
+        """``fit``, then ``labels_``."""
+        return self.fit(X, sample_weight=sample_weight).labels_
+
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """``fit``, then ``transform`` of the same rows."""
+        return self.fit(X, sample_weight=sample_weight).transform(X)
+
+    def predict(self, X: Any) -> NDArray[np.int32]:
+        """Index of the nearest centre of every row, (n_rows,) int32; -1 for skipped rows.
+
+        Raises
+        ------
+        NotFittedError
+            There is no model yet.
+        ParameterError
+            Another number of columns, or other column names, than in fit.
+        """
+        check_is_fitted(self)
+        rows = self._open(X, reset=False)
+        labels = self.model_.predict(rows, client=self.client, n_threads=self.n_threads)
+        assert labels is not None
+        return labels
+
+    def transform(self, X: Any) -> Any:
+        """Distance of every row to every centre, (n_rows, n_clusters)."""
+        check_is_fitted(self)
+        rows = self._open(X, reset=False)
+        return self.model_.transform(rows, n_threads=self.n_threads)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Minus the weighted sum of squared distances of the rows to their nearest centres."""
+        check_is_fitted(self)
+        rows = self._open(X, sample_weight, reset=False)
+        return self.model_.score(rows, client=self.client, n_threads=self.n_threads)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Let a batch of rows vote for their nearest centres, as mini-batch k-means does.
+
+        Whatever ``algorithm`` says: every centre is the mean of all rows that ever voted for
+        it. The first call chooses the first centres among its rows; after a ``fit`` its
+        clusters go on with the weight they have. Computed on threads of this process.
+
+        Parameters
+        ----------
+        X : as for ``fit``
+            One batch.
+        y : ignored
+        sample_weight : as for ``fit``
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            The first batch has fewer rows than there are clusters, or a later one other columns.
+        """
+        self._check_parameters()
+        first = not hasattr(self, "model_")
+        rows = self._open(X, sample_weight, reset=first)
+        with LocalPasses(
+            rows,
+            n_threads=self.n_threads,
+            normalize=self.normalize,
+            on_bad_rows=self.on_bad_rows,
+        ) as passes:
+            if first:
+                seed = draw_seed(self.random_state)
+                model = first_model(passes, int(self.n_clusters), self._init(), seed)
+            else:
+                model = self.model_
+            model = vote(passes, model)
+            found = assign_rows(passes, model.arrays)
+        self._keep(model)
+        assert found.labels is not None
+        self.labels_, self.inertia_ = found.labels, found.inertia
+        self.n_iter_ = model.provenance["n_iter"]
+        return self
+
+    def _init(self) -> str | NDArray[Any]:
+        return self.init if isinstance(self.init, str) else np.asarray(self.init)
+
+    def _memory_limit(self) -> int | None:
+        """Bytes, from a number or a text."""
+        if self.memory_limit is None:
+            return None
+        try:
+            limit = int(parse_bytes(self.memory_limit))
+        except (ValueError, TypeError, AttributeError):
+            limit = 0
+        if limit < 1:
+            raise ParameterError(
+                f"memory_limit must be bytes or a text such as '2GiB', got {self.memory_limit!r}."
+            )
+        return limit
+
+    def _keep(self, model: Model) -> None:
+        self.model_ = model
+        self.cluster_centers_ = model.centers
+
+    def _check_parameters(self) -> Algorithm[Any]:
+        """Refuse wrong parameters; the algorithm, with its problem set."""
+        check_integer("n_clusters", self.n_clusters, 1)
+        check_integer("n_init", self.n_init, 1)
+        check_integer("verbose", self.verbose, 0)
+        check_choice("empty_clusters", self.empty_clusters, ("relocate", "keep"))
+        check_choice("on_bad_rows", self.on_bad_rows, ("raise", "skip"))
+        check_choice("normalize", self.normalize, (None, "l2"))
+        check_choice("effort", self.effort, ("fast", "balanced", "best"))
+        if self.n_threads is not None:
+            check_integer("n_threads", self.n_threads, 1)
+        if isinstance(self.init, str):
+            check_choice("init", self.init, ("auto", *INITS))
+        if self.client is not None and not hasattr(self.client, "scheduler_info"):
+            raise ParameterError(f"client must be a distributed.Client, got {self.client!r}.")
+        if not isinstance(self.checkpoint, (str, os.PathLike, type(None))):
+            raise ParameterError(f"checkpoint must be a URL or path, got {self.checkpoint!r}.")
+        if not isinstance(self.callbacks, (list, tuple)) or not all(map(callable, self.callbacks)):
+            raise ParameterError(f"callbacks must be a list of callables, got {self.callbacks!r}.")
+        return algorithm_of(self.algorithm)

@@ -1,0 +1,72 @@
+"""Mini-batch k-means fed from outside: what ``partial_fit`` does with a batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import ModelArrays, Rng
+from largek_dask.algorithms.minibatch import BatchTotal, batch_chunk, running_means
+from largek_dask.algorithms.seeding import initial_centers
+from largek_dask.driver.provenance import describe, versions
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.distances import pack_centers
+from largek_dask.model import Model
+from largek_dask.passes.local import LocalPasses
+
+__all__ = ["first_model", "vote"]
+
+
+def first_model(passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], seed: int) -> Model:
+    """Centres without votes, chosen among the rows of the first batch.
+
+    Raises
+    ------
+    ParameterError
+        The batch has fewer rows than there are clusters.
+    """
+    n_rows = passes.statistics.n_rows
+    if n_rows < n_clusters:
+        raise ParameterError(
+            f"n_samples={n_rows} should be >= n_clusters={n_clusters} in the first call of "
+            "partial_fit, which chooses the first centres: begin with a larger batch, or ask for "
+            "fewer clusters."
+        )
+    centers = initial_centers(passes, Rng(seed), n_clusters, init)
+    arrays = ModelArrays(centers, np.zeros(n_clusters), passes.statistics.shift)
+    provenance = {
+        "parameters": {
+            "algorithm": {"name": "MiniBatch", "fed_by": "partial_fit"},
+            "n_clusters": n_clusters,
+            "init": describe(init),
+            "seed": seed,
+            "normalize": passes.normalize,
+            "on_bad_rows": passes.on_bad_rows,
+        },
+        "versions": versions(),
+        "n_iter": 0,
+    }
+    return Model(arrays, passes.normalize, passes.on_bad_rows, (), provenance)
+
+
+def vote(passes: LocalPasses, model: Model) -> Model:
+    """The model after all rows of one batch have voted for their nearest centre, once each.
+
+    Sums are exact, so neither chunks nor threads matter.
+    """
+    arrays = model.arrays
+    k, d = arrays.centers.shape
+    total: BatchTotal = passes.reduce(
+        batch_chunk,
+        pack_centers(arrays.centers, arrays.shift),
+        start=partial(BatchTotal, k, d, passes.statistics.grid),
+        combine=BatchTotal.combine,
+    )
+    means, votes = running_means(arrays.centers.astype(np.float64), arrays.counts, total)
+    arrays = replace(arrays, centers=means.astype(arrays.centers.dtype), counts=votes)
+    provenance = {**model.provenance, "n_iter": model.provenance["n_iter"] + 1}
+    return replace(model, arrays=arrays, provenance=provenance)

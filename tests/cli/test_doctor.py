@@ -1,0 +1,209 @@
+"""``largek doctor``: what it finds, and its exit code."""
+
+import json
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+from largek_dask.cli import check_machine as machine
+from largek_dask.cli import main
+from largek_dask.cli.check_cluster import check_cluster, compare_versions
+from largek_dask.cli.check_data import check_data
+from largek_dask.cli.findings import broken, note, ok, report, table
+
+
+def texts(findings, level=None):
+    return [f.text for f in findings if level in (None, f.level)]
+
+
+def store(path, array, **options):
+    zarr.create_array(str(path), data=array, **options)
+    return str(path)
+
+
+# --- findings -----------------------------------------------------------------------------------
+
+
+def test_report_is_healthy_until_something_is_broken():
+    assert report([ok("a", "x"), note("b", "y", "do")])["healthy"]
+    told = report([ok("a", "x"), broken("b", "[y]", "do")])
+    assert not told["healthy"]
+    assert told["findings"][1] == {"area": "b", "level": "broken", "text": "[y]", "advice": "do"}
+
+
+@pytest.mark.parametrize(
+    ("findings", "verdict"),
+    [
+        ([ok("a", "fine [x]")], "All is well."),
+        ([note("a", "slow", "do this")], "Nothing is broken; 1 to improve."),
+        ([note("a", "slow", "do"), broken("b", "no", "do")], "1 broken, 1 to improve."),
+    ],
+)
+def test_table_has_a_verdict_and_keeps_brackets(findings, verdict):
+    from rich.console import Console
+
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(table(findings))
+    assert verdict in captured.get()
+    assert findings[0].text in captured.get()
+
+
+# --- machine ------------------------------------------------------------------------------------
+
+
+def test_machine__says_all_areas():
+    areas = {finding.area for finding in machine.check_machine()}
+    assert areas >= {"cpu", "kernels", "versions", "blas", "memory", "disk", "extras"}
+
+
+def test_machine__forced_tile_is_named():
+    import dask
+
+    with dask.config.set({"largek.kernels.tile": "plain"}):
+        told = texts(machine._cpu(), "note")
+    assert any("tile plain" in text and "forced" in text for text in told)
+
+
+def test_machine__kernel_cache_states(tmp_path, monkeypatch):
+    import dask
+
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "new" / "deep")}):
+        [empty] = machine._kernel_cache()
+        assert empty.level == "ok"
+        assert "no compiled kernels" in empty.text
+        monkeypatch.setattr(machine.os, "access", lambda *_: False)
+        [closed] = machine._kernel_cache()
+        assert closed.level == "note"
+        assert "cannot be written" in closed.text
+
+
+def test_machine__openblas_variables(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert any("OPENBLAS_CORETYPE=Haswell" in text for text in texts(machine._blas(), "note"))
+
+
+def test_machine__little_memory_and_disk(monkeypatch):
+    import distributed.system
+
+    monkeypatch.setattr(distributed.system, "MEMORY_LIMIT", 100 << 20)
+    [memory] = machine._memory()
+    assert memory.level == "note"
+    for free, level in ((100 << 20, "broken"), (1 << 30, "note"), (50 << 30, "ok")):
+        usage = type("Usage", (), {"free": free})
+        monkeypatch.setattr(machine.shutil, "disk_usage", lambda _folder, usage=usage: usage)
+        assert {finding.level for finding in machine._disk()} == {level}
+
+
+def test_machine__missing_extra_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(machine.util, "find_spec", lambda name: None)
+    assert any("largek_dask[s3]" in finding.advice for finding in machine._stores())
+
+
+# --- cluster ------------------------------------------------------------------------------------
+
+
+def versions(**workers):
+    here = {"packages": {"largek_dask": "1", "numpy": "2", "numba": "3"}}
+    return {"client": here, "scheduler": here, "workers": {n: {"packages": p} for n, p in workers.items()}}
+
+
+def test_compare_versions__names_who_differs():
+    same = {"largek_dask": "1", "numpy": "2", "numba": "3"}
+    [fine] = compare_versions(versions(w1=same))
+    assert fine.level == "ok"
+    [finding] = compare_versions(versions(w1=same, w2={**same, "numba": "4"}))
+    assert finding.level == "broken"
+    assert "numba" in finding.text
+    assert "4 at worker w2" in finding.text
+    [finding] = compare_versions(versions(w1={**same, "numpy": "1"}))
+    assert finding.level == "note"
+    [finding] = compare_versions(versions(w1={**same, "largek_dask": None}))
+    assert finding.level == "broken"
+    assert "missing at worker w1" in finding.text
+
+
+class FakeClient:
+    dashboard_link = "http://here"
+
+    def __init__(self, **workers):
+        self.workers = workers
+
+    def scheduler_info(self, n_workers):
+        return {"address": "tcp://s", "workers": self.workers}
+
+    def get_versions(self, check, packages):
+        return versions(**{n: {p: None for p in packages} for n in self.workers})
+
+
+def test_cluster__without_workers_is_broken():
+    findings = list(check_cluster(FakeClient()))
+    assert [f.level for f in findings] == ["ok", "broken"]
+    assert "dask worker tcp://s" in findings[1].advice
+
+
+def test_cluster__full_worker_is_named():
+    worker = {"nthreads": 2, "memory_limit": 1000, "metrics": {"memory": 800}}
+    told = texts(check_cluster(FakeClient(w1=worker)), "note")
+    assert any("worker w1 uses 800 B of 1000 B" in text for text in told)
+
+
+def test_no_scheduler_there_is_broken():
+    done = CliRunner().invoke(main, ["doctor", "--scheduler", "nonsense://here", "--json"])
+    assert done.exit_code == 1
+    told = [f for f in json.loads(done.stdout)["findings"] if f["level"] == "broken"]
+    assert any("nonsense://here" in f["text"] for f in told)
+
+
+# --- data ---------------------------------------------------------------------------------------
+
+
+def test_data__good_store(tmp_path):
+    url = store(tmp_path / "x.zarr", np.ones((1000, 8), np.float32), compressors=None)
+    findings = list(check_data(url, None))
+    assert not texts(findings, "broken")
+    assert not texts(findings, "note")
+    assert any("1,000 rows × 8 features, float32" in text for text in texts(findings))
+
+
+def test_data__small_chunks_split_columns_compressed_floats(tmp_path):
+    array = np.random.default_rng(0).standard_normal((70_000, 64)).astype(np.float32)
+    url = store(tmp_path / "x.zarr", array, chunks=(1000, 16))
+    told = " ".join(texts(check_data(url, None), "note"))
+    assert "too small" in told
+    assert "split along the columns" in told
+    assert "ZstdCodec" in told
+
+
+def test_data__large_chunks_and_double_precision(tmp_path, monkeypatch):
+    from largek_dask.cli import check_data as module
+
+    monkeypatch.setattr(module, "LARGE_CHUNK", 1000)
+    url = store(tmp_path / "x.zarr", np.ones((500, 8)), chunks=(500, 8), compressors=None)
+    findings = [f for f in check_data(url, None) if f.level == "note"]
+    assert any("too large" in f.text for f in findings)
+    assert any("half the speed" in f.text and "--dtype float32" in f.advice for f in findings)
+
+
+def test_data__bad_rows(tmp_path):
+    array = np.ones((100, 4), np.float32)
+    array[17, 2] = np.nan
+    told = texts(check_data(store(tmp_path / "x.zarr", array), None), "broken")
+    assert any("row 17 holds NaN" in text for text in told)
+
+
+def test_data__missing_store_gives_exit_code_1(tmp_path):
+    done = CliRunner().invoke(main, ["doctor", "--data", str(tmp_path / "none.zarr"), "--json"])
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    assert not told["healthy"]
+    assert any("does not exist" in f["text"] for f in told["findings"])
+
+
+def test_healthy_machine_gives_exit_code_0(tmp_path, monkeypatch):
+    url = store(tmp_path / "x.zarr", np.ones((1000, 8), np.float32))
+    done = CliRunner().invoke(main, ["doctor", "--data", url])
+    assert done.exit_code == 0
+    assert "broken," not in done.stdout

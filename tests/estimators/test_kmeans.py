@@ -1,0 +1,443 @@
+"""KMeans: scikit-learn's face over everything below."""
+
+import pickle
+import warnings
+
+import dask.array
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import zarr
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import largek_dask as lk
+from largek_dask.errors import DataError, InterruptedFitWarning, ParameterError
+from largek_dask.estimators.kmeans import ALGORITHMS, algorithm_of
+from tests import oracles
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    """Four well separated clusters of 60 rows, in mixed order."""
+    rng = np.random.default_rng(3)
+    means = np.array([[0, 0, 0], [9, 0, 0], [0, 9, 0], [0, 0, 9]], float)
+    which = rng.permutation(np.repeat(np.arange(4), 60))
+    return means[which] + 0.3 * rng.standard_normal((240, 3)), which
+
+
+def partition(labels):
+    """A labelling up to the names of the clusters."""
+    return {frozenset(np.flatnonzero(labels == c)) for c in np.unique(labels)}
+
+
+def fitted(x, k=4, **parameters):
+    return lk.KMeans(k, **{"random_state": 0, "init": "k-means++", **parameters}).fit(x)
+
+
+# --- what a fit gives ---------------------------------------------------------------------------
+
+
+def test_fit__finds_the_clusters_and_every_attribute(blobs):
+    x, which = blobs
+    km = fitted(x)
+    assert partition(km.labels_) == partition(which)
+    assert km.labels_.dtype == np.int32
+    assert km.cluster_centers_.shape == (4, 3)
+    assert km.n_features_in_ == 3
+    assert not hasattr(km, "feature_names_in_")
+    np.testing.assert_allclose(km.inertia_, oracles_inertia(x, km.cluster_centers_), rtol=1e-12)
+    assert km.stop_reason_ in {"converged", "tol"}
+    assert len(km.history_) == km.n_iter_
+    assert km.history_[-1]["cost"] == pytest.approx(km.inertia_)
+    assert km.model_.digest() == fitted(x).model_.digest()
+
+
+def oracles_inertia(x, centers, weight=1.0):
+    distances = ((x[:, None].astype(float) - centers[None].astype(float)) ** 2).sum(-1)
+    return float((weight * distances.min(1)).sum())
+
+
+def test_predict_transform_score(blobs):
+    x, _ = blobs
+    km = fitted(x)
+    new = np.concatenate([x[:20], x[:20] + 0.1])
+    distances = np.linalg.norm(new[:, None] - km.cluster_centers_[None], axis=-1)
+    np.testing.assert_allclose(km.transform(new), distances, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(km.predict(new), distances.argmin(1))
+    np.testing.assert_array_equal(km.predict(x), km.labels_)
+    weight = np.linspace(0.1, 3, len(new))
+    np.testing.assert_allclose(
+        km.score(new, sample_weight=weight), -oracles_inertia(new, km.cluster_centers_, weight)
+    )
+
+
+def test_fit_predict_and_fit_transform_are_fit_then_the_other(blobs):
+    x, _ = blobs
+    weight = np.linspace(0, 2, len(x))
+    km = fitted(x)
+    labels = clone(km).fit_predict(x, sample_weight=weight)
+    np.testing.assert_array_equal(labels, clone(km).fit(x, sample_weight=weight).labels_)
+    np.testing.assert_array_equal(clone(km).fit_transform(x), km.transform(x))
+
+
+def test_sample_weight__number_zero_and_repeats(blobs):
+    x, _ = blobs
+    start = x[:4]
+    base = fitted(x, init=start)
+    np.testing.assert_array_equal(base.labels_, fitted_weighted(x, 3.0, start).labels_)
+    weight = np.random.default_rng(0).integers(0, 3, len(x)).astype(float)
+    repeated = np.repeat(np.arange(len(x)), weight.astype(int))
+    weighted = fitted_weighted(x, weight, start)
+    plain = fitted(x[repeated], init=start)
+    np.testing.assert_array_equal(weighted.cluster_centers_, plain.cluster_centers_)
+    np.testing.assert_array_equal(weighted.labels_[repeated], plain.labels_)
+    assert weighted.inertia_ == plain.inertia_
+
+
+def fitted_weighted(x, weight, start):
+    return lk.KMeans(4, init=start, random_state=0).fit(x, sample_weight=weight)
+
+
+def test_random_state__kinds(blobs):
+    x, _ = blobs
+    assert fitted(x, random_state=7).model_.provenance["parameters"]["seed"] == 7
+    for make in (np.random.RandomState, np.random.default_rng):
+        a, b = (fitted(x, random_state=make(5)).model_.digest() for _ in range(2))
+        assert a == b
+    state = np.random.RandomState(5)
+    seeds = {
+        fitted(x, random_state=state).model_.provenance["parameters"]["seed"] for _ in range(3)
+    }
+    assert len(seeds) == 3
+    fitted(x, random_state=None)
+
+
+def test_random_state__wrong():
+    for wrong in (-1, "x", 1.5):
+        with pytest.raises(ParameterError, match="random_state"):
+            fitted(np.eye(5), random_state=wrong)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "lloyd", "minibatch", lk.Lloyd(), lk.MiniBatch(64)])
+def test_algorithms__by_name_and_as_objects(blobs, algorithm):
+    x, which = blobs
+    km = fitted(x, algorithm=algorithm, max_iter=20)
+    assert partition(km.labels_) == partition(which)
+
+
+def test_algorithm_of__every_name_makes_one():
+    for name, kind in ALGORITHMS.items():
+        assert isinstance(algorithm_of(name), kind)
+
+
+# --- inputs -------------------------------------------------------------------------------------
+
+
+def test_inputs_of_any_kind_give_the_same(blobs, tmp_path):
+    x = blobs[0].astype(np.float32)
+    store = zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(100, 3))
+    np.save(tmp_path / "x.npy", x)
+    start = x[:4]
+    wanted = fitted(x, init=start)
+    frame = pd.DataFrame(x, columns=list("abc"))
+    sources = {
+        "list": x.tolist(),
+        "fortran": np.asfortranarray(x),
+        "frame": frame,
+        "csr": scipy.sparse.csr_matrix(x),
+        "coo": scipy.sparse.coo_matrix(x),
+        "zarr": store,
+        "url": str(tmp_path / "x.zarr"),
+        "path": tmp_path / "x.npy",
+        "dask": dask.array.from_array(x, chunks=(77, 3)),
+        "rows": lk.open_rows(x),
+    }
+    for name, source in sources.items():
+        km = fitted(source, init=start)
+        np.testing.assert_array_equal(km.labels_, wanted.labels_, err_msg=name)
+        assert km.n_features_in_ == 3
+        np.testing.assert_array_equal(km.predict(source), km.labels_, err_msg=name)
+        if name != "list":  # which is float64
+            np.testing.assert_array_equal(km.cluster_centers_, wanted.cluster_centers_)
+
+
+def test_dask_array_is_not_computed_as_a_whole(blobs):
+    x, _ = blobs
+    largest = []
+
+    def piece(block):
+        largest.append(len(block))
+        return block
+
+    lazy = dask.array.from_array(x, chunks=(60, 3)).map_blocks(piece, dtype=x.dtype, meta=x[:0])
+    fitted(lazy, max_iter=2)
+    assert max(largest) <= 60
+
+
+def test_frames__names_are_kept_and_checked(blobs):
+    x, _ = blobs
+    frame = pd.DataFrame(x, columns=list("abc"))
+    km = fitted(frame)
+    assert list(km.feature_names_in_) == list("abc")
+    with pytest.raises(ValueError, match="feature names"):
+        km.predict(frame[["b", "a", "c"]])
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        km.predict(x)
+    assert not hasattr(km.fit(lk.open_rows(x)), "feature_names_in_")
+
+
+def test_set_output_and_names_out(blobs):
+    x, _ = blobs
+    km = fitted(x).set_output(transform="pandas")
+    frame = km.transform(x[:3])
+    assert list(frame.columns) == ["kmeans0", "kmeans1", "kmeans2", "kmeans3"]
+    assert list(km.get_feature_names_out()) == list(frame.columns)
+
+
+def test_pipeline_clone_pickle(blobs):
+    x, which = blobs
+    pipe = make_pipeline(StandardScaler(), lk.KMeans(4, random_state=0, init="k-means++"))
+    assert partition(pipe.fit_predict(x)) == partition(which)
+    km = pipe[-1]
+    assert clone(km).get_params() == km.get_params()
+    again = pickle.loads(pickle.dumps(km))
+    assert again.model_.digest() == km.model_.digest()
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+X = np.arange(24.0).reshape(8, 3)
+
+
+def with_text_column():
+    return pd.DataFrame({"a": [1.0] * 8, "name": ["x"] * 8})
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (with_text_column(), "column 'name' has type"),
+        (np.array([["a", "b"]] * 8), "numeric"),
+        (np.array([[{}, 1.0]] * 8, object), "argument must be a string or a real number"),
+        (X + 1j, "[Cc]omplex"),
+        (X[:0], "0 sample"),
+        (X[0], "2D array|dimensions"),
+        (lk.open_rows, "array"),
+        (np.where(X == 7, np.nan, X), "row 2 holds NaN or infinity .chunk 0"),
+        ("/no/such/store.zarr", "does not exist"),
+    ],
+    ids=["text column", "text", "objects", "complex", "empty", "one row", "function", "nan", "url"],
+)
+def test_bad_data(x, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        lk.KMeans(2, random_state=0).fit(x)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (-np.ones(8), "sample_weight of row 0 is -1.0"),
+        (np.where(np.arange(8) == 3, np.nan, 1.0), "sample_weight of row 3 is nan"),
+        (np.zeros(8), "all sample weights are zero"),
+        (np.ones(7), "sample_weight has 7 values, but .* 8 rows"),
+        (np.ones((8, 2)), "one number per row"),
+        (np.array(["a"] * 8), "sample_weight has dtype <U1"),
+    ],
+    ids=["negative", "nan", "zero", "length", "shape", "text"],
+)
+def test_bad_weights(weight, message):
+    with pytest.raises(DataError, match=message):
+        lk.KMeans(2, random_state=0).fit(X, sample_weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_clusters": 9}, "n_clusters=9 is more than there are rows .n_samples=8."),
+        ({"n_clusters": 0}, "n_clusters must be an integer of at least 1, got 0"),
+        ({"n_clusters": 2.0}, "n_clusters must be an integer"),
+        ({"n_clusters": True}, "n_clusters must be an integer"),
+        ({"n_init": 0}, "n_init must be an integer"),
+        ({"max_iter": 0}, "max_iter must be an integer of at least 1, got 0"),
+        ({"tol": -1.0}, "tol must be .*at least 0"),
+        ({"tol": float("nan")}, "tol must be .*at least 0"),
+        ({"max_time": "soon"}, "max_time must be seconds or a text"),
+        ({"algorithm": "elkan!"}, "algorithm must be one of 'auto', 'lloyd', 'minibatch', got"),
+        ({"algorithm": lk.Lloyd}, "or an object such as Lloyd"),
+        ({"algorithm": 3}, "algorithm must be one of"),
+        ({"init": "k-means+++"}, "init must be one of 'auto', 'random', 'k-means[+][+]'"),
+        ({"init": X[:3]}, r"init has shape \(3, 3\)"),
+        ({"init": X[:2, :2]}, r"init has shape \(2, 2\)"),
+        ({"init": X[:2] * np.nan}, "init"),
+        ({"empty_clusters": "drop"}, "empty_clusters must be one of 'relocate', 'keep'"),
+        ({"on_bad_rows": "ignore"}, "on_bad_rows must be one of 'raise', 'skip'"),
+        ({"normalize": "l1"}, "normalize must be one of None, 'l2'"),
+        ({"effort": None}, "effort must be one of 'fast'"),
+        ({"client": "tcp://here"}, "client must be a distributed.Client"),
+        ({"n_threads": 0}, "n_threads must be an integer"),
+        ({"memory_limit": "much"}, "memory_limit must be bytes or a text"),
+        ({"memory_limit": 0}, "memory_limit must be bytes or a text"),
+        ({"verbose": -1}, "verbose must be an integer"),
+        ({"callbacks": [3]}, "callbacks must be a list of callables"),
+        ({"checkpoint": 3}, "checkpoint must be a URL or path"),
+    ],
+)
+def test_bad_parameters(parameters, message):
+    km = lk.KMeans(**{"n_clusters": 2, "random_state": 0, **parameters})
+    with pytest.raises(ParameterError, match=message):
+        km.fit(X)
+
+
+def test_predict__wrong_width_and_unfitted():
+    with pytest.raises(NotFittedError):
+        lk.KMeans().predict(X)
+    km = lk.KMeans(2, random_state=0).fit(X)
+    for wrong in (X[:, :2], lk.open_rows(np.ascontiguousarray(X[:, :2]))):
+        for method in (km.predict, km.transform, km.score):
+            with pytest.raises(ValueError, match="X has 2 features, but KMeans is expecting 3"):
+                method(wrong)
+
+
+def test_bad_rows_can_be_skipped(blobs):
+    x, _ = blobs
+    damaged = x.copy()
+    damaged[5, 1] = np.inf
+    km = fitted(damaged, on_bad_rows="skip")
+    assert km.labels_[5] == -1
+    assert (np.delete(km.labels_, 5) >= 0).all()
+    np.testing.assert_array_equal(km.predict(damaged), km.labels_)
+
+
+# --- while it runs ------------------------------------------------------------------------------
+
+
+def test_callbacks__see_every_step_and_may_stop(blobs):
+    x, _ = blobs
+    seen = []
+
+    def stop_after_two(snapshot):
+        seen.append(snapshot.record["step"])
+        return len(seen) == 2
+
+    km = fitted(x, init=x[:4], tol=0, callbacks=[stop_after_two])
+    assert seen == [1, 2]
+    assert km.stop_reason_ == "callback"
+
+
+def test_verbose__one_progress_line(blobs, capsys):
+    x, _ = blobs
+    fitted(x, verbose=1)
+    told = capsys.readouterr()
+    assert "stopped: " in told.err
+    assert told.out == ""
+    fitted(x)
+    assert capsys.readouterr().err == ""
+
+
+def test_interrupt__gives_the_model_so_far(blobs):
+    x, _ = blobs
+
+    def interrupt(snapshot):
+        if snapshot.record["step"] == 2:
+            raise KeyboardInterrupt
+
+    km = lk.KMeans(4, init=x[:4], random_state=0, tol=0, callbacks=[interrupt])
+    with pytest.warns(InterruptedFitWarning, match="after 2 steps"):
+        assert km.fit(x) is km
+    assert km.stop_reason_ == "interrupted"
+    assert km.n_iter_ == 2
+    np.testing.assert_array_equal(km.predict(x), km.labels_)
+
+
+def test_checkpoint__resumes_to_the_same_bits(blobs, tmp_path):
+    x, _ = blobs
+    whole = lk.KMeans(4, init=x[:4], random_state=0, tol=0).fit(x)
+    assert whole.n_iter_ > 2
+    place = tmp_path / "job"
+    short = lk.KMeans(4, init=x[:4], random_state=0, tol=0, max_iter=2, checkpoint=place).fit(x)
+    assert short.n_iter_ == 2
+    resumed = lk.KMeans(4, init=x[:4], random_state=0, tol=0, checkpoint=str(place)).fit(x)
+    assert resumed.n_iter_ == whole.n_iter_
+    assert resumed.model_.digest() == whole.model_.digest()
+
+
+def test_memory_limit_and_threads_change_nothing(blobs):
+    x, _ = blobs
+    wanted = fitted(x, init=x[:4]).model_.digest()
+    for parameters in ({"memory_limit": "1 kB"}, {"n_threads": 1}, {"n_threads": 3}):
+        assert fitted(x, init=x[:4], **parameters).model_.digest() == wanted
+
+
+# --- partial_fit --------------------------------------------------------------------------------
+
+
+def test_partial_fit__centres_are_means_of_all_votes(blobs):
+    x, _ = blobs
+    start = x[:4].copy()
+    km = lk.KMeans(4, init=start, random_state=0)
+    centers, votes = start.copy(), np.zeros(4)
+    weight = np.random.default_rng(1).random(len(x))
+    for begin in range(0, 240, 80):
+        batch, w = x[begin : begin + 80], weight[begin : begin + 80]
+        assert km.partial_fit(batch, sample_weight=w) is km
+        labels = ((batch[:, None] - centers[None]) ** 2).sum(-1).argmin(1)
+        for c in range(4):
+            own = labels == c
+            if own.any():
+                added = w[own].sum()
+                mean = (w[own, None] * batch[own]).sum(0) / added
+                votes[c] += added
+                centers[c] += added / votes[c] * (mean - centers[c])
+    np.testing.assert_allclose(km.cluster_centers_, centers, rtol=1e-9)
+    np.testing.assert_allclose(km.model_.counts, votes, rtol=1e-9)
+    assert km.n_iter_ == 3
+    assert len(km.labels_) == 80
+    np.testing.assert_array_equal(km.predict(x[160:]), km.labels_)
+
+
+def test_partial_fit__does_not_depend_on_chunks_or_threads(blobs):
+    x, _ = blobs
+    digests = set()
+    for n_threads in (1, 3):
+        for chunk in (17, 240):
+            km = lk.KMeans(4, random_state=0, init=x[:4], n_threads=n_threads)
+            lazy = dask.array.from_array(x, chunks=(chunk, 3))
+            digests.add(km.partial_fit(lazy).partial_fit(lazy).model_.digest())
+    assert len(digests) == 1
+
+
+def test_partial_fit__goes_on_after_fit(blobs):
+    x, _ = blobs
+    km = fitted(x)
+    before, n_iter = km.cluster_centers_.copy(), km.n_iter_
+    km.partial_fit(x)
+    # every row votes again for the cluster it belongs to: the means stay where they are
+    np.testing.assert_allclose(km.cluster_centers_, before, atol=1e-9)
+    assert km.model_.counts.sum() == 480
+    assert km.n_iter_ == n_iter + 1
+
+
+def test_partial_fit__needs_enough_rows_at_first():
+    with pytest.raises(ParameterError, match="n_samples=8 should be >= n_clusters=9"):
+        lk.KMeans(9, random_state=0).partial_fit(X)
+    with pytest.raises(ValueError, match="X has 2 features, but KMeans is expecting 3"):
+        lk.KMeans(2, random_state=0).partial_fit(X).partial_fit(X[:, :2])
+
+
+def test_partial_fit__normalizes_and_skips(blobs):
+    x, _ = blobs
+    km = lk.KMeans(2, random_state=0, normalize="l2", on_bad_rows="skip", init=np.eye(3)[:2])
+    damaged = np.concatenate([x * 1000, [[np.nan, 0, 0]]])
+    km.partial_fit(damaged)
+    assert km.labels_[-1] == -1
+    assert np.linalg.norm(km.cluster_centers_, axis=1).max() <= 1 + 1e-9
+
+
+def test_no_warning_in_ordinary_use(blobs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted(blobs[0], n_init=2)

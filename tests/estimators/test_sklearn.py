@@ -1,0 +1,24 @@
+"""scikit-learn's own checks of an estimator."""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from largek_dask import KMeans
+
+DRAWN_BY_INDEX = (
+    "First centres (and batches) are drawn by row index, so that repeated rows give other draws; "
+    "with given first centres weights are repeats, bit for bit (test_kmeans.py)."
+)
+EXPECTED_TO_FAIL = {
+    "check_sample_weight_equivalence_on_dense_data": DRAWN_BY_INDEX,
+    "check_sample_weight_equivalence_on_sparse_data": DRAWN_BY_INDEX,
+}
+
+
+@pytest.mark.filterwarnings("default")
+@parametrize_with_checks(
+    [KMeans(), KMeans(algorithm="minibatch")],
+    expected_failed_checks=lambda estimator: EXPECTED_TO_FAIL,
+)
+def test_sklearn_checks(estimator, check):
+    check(estimator)
