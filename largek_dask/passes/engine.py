@@ -247,16 +247,14 @@ class Engine:
             What a chunk function or a read raised (of the lowest chunk that failed), what
             ``stop`` returned, or KeyboardInterrupt. No thread is at work any more then.
         """
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.n_threads, "largek-compute")
-            self._reader = ThreadPoolExecutor(4, "largek-read")
-        assert self._reader is not None
-        ticket.source.start(self._reader)
-        futures = [
-            self._pool.submit(self._work, ticket, slot, stop, until)
-            for slot in range(self.n_threads)
-        ]
+        futures: list[Future[None]] = []
         try:
+            pool, reader = self._threads()
+            ticket.source.start(reader)
+            futures.extend(
+                pool.submit(self._work, ticket, slot, stop, until)
+                for slot in range(self.n_threads)
+            )
             while wait(futures, POLL_SECONDS).not_done:
                 if (error := stop()) is not None:
                     ticket.errors.append((-1, error))
@@ -272,6 +270,12 @@ class Engine:
         for future in futures:
             future.result()
         return len(ticket.done) + len(ticket.waiting) == len(ticket.chunks)
+
+    def _threads(self) -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
+        if self._pool is None or self._reader is None:
+            self._pool = ThreadPoolExecutor(self.n_threads, "largek-compute")
+            self._reader = ThreadPoolExecutor(4, "largek-read")
+        return self._pool, self._reader
 
     def _interrupt(self, ticket: Ticket, futures: Sequence[Future[None]]) -> None:
         """Stop all threads and wait for them, even if Ctrl-C is pressed again meanwhile."""

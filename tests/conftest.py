@@ -1,0 +1,68 @@
+"""Dask clusters for tests. Workers in processes where they are killed, in threads elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+ClusterMaker = Callable[..., Client]
+
+
+def make_client(stack: ExitStack, n_workers: int, processes: bool, **options) -> Client:
+    """A client of a new cluster whose workers have one thread each; closed with the stack."""
+    cluster = stack.enter_context(
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=processes,
+            dashboard_address=None,
+            worker_dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+            **options,
+        )
+    )
+    return stack.enter_context(Client(cluster, set_as_default=False))
+
+
+@pytest.fixture(scope="session")
+def cluster2() -> Iterator[Client]:
+    """Two worker processes of one thread each. Leave them as they are."""
+    with ExitStack() as stack:
+        yield make_client(stack, 2, processes=True)
+
+
+@pytest.fixture(scope="session")
+def worker_clients(cluster2) -> Iterator[ClusterMaker]:
+    """``worker_clients(n)``: a cluster of n workers that the whole session shares."""
+    with ExitStack() as stack:
+        clients = {2: cluster2}
+
+        def client_of(n_workers: int) -> Client:
+            if n_workers not in clients:
+                clients[n_workers] = make_client(stack, n_workers, processes=False)
+            return clients[n_workers]
+
+        yield client_of
+
+
+@pytest.fixture
+def fresh_cluster() -> Iterator[ClusterMaker]:
+    """``fresh_cluster(n_workers=2, processes=True)``: a cluster to break."""
+    with ExitStack() as stack:
+
+        def fresh(n_workers: int, processes: bool = True, **options) -> Client:
+            return make_client(stack, n_workers, processes, **options)
+
+        yield fresh
+
+
+@pytest.fixture
+def quick_slices() -> Iterator[None]:
+    """Tasks give their thread back after every chunk."""
+    with dask.config.set({"largek.passes.slice-seconds": 0.0}):
+        yield

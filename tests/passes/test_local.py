@@ -1,0 +1,550 @@
+"""Passes on threads: every chunk once, row state by replay, retained totals, slices, errors."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from itertools import pairwise
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from largek_dask.algorithms.base import Rng, RowSlice, RowState
+from largek_dask.data.memory_rows import ArrayColumn, ArrayRows
+from largek_dask.data.rows import Rows
+from largek_dask.errors import BadRowsError, CancelledFit, DataError, ParameterError
+from largek_dask.passes.local import LocalPasses, state_budget
+from tests.passes.toys import (
+    combine,
+    count_chunk,
+    integers,
+    path_answers,
+    path_chunk,
+    path_pass,
+    rows_of,
+    start,
+)
+
+
+class StoredRows(Rows):
+    """Rows that count their reads, as if they came from a store."""
+
+    def __init__(self, x, n_chunks, weight=None, broken=()):
+        sizes = np.full(n_chunks, len(x) // n_chunks)
+        sizes[-1] += len(x) - sizes.sum()
+        table = np.concatenate([[0], np.cumsum(sizes)])
+        self.x, self.broken, self.reads = x, broken, []
+        super().__init__(n_features=x.shape[1], dtype=x.dtype, chunk_table=table, weight=weight)
+
+    def _load(self, i, start, stop):
+        self.reads.append(i)
+        if i in self.broken:
+            raise DataError(f"{self.name_chunk(i)} is damaged")
+        return self.x[start:stop].copy()
+
+
+def counted(passes, **options):
+    return passes.reduce(count_chunk, start=start, combine=combine, **options).tolist()
+
+
+def expected(x, rows=None):
+    rows = np.arange(len(x)) if rows is None else rows
+    return [len(rows), int(rows.sum()), int(x[rows].astype(np.int64).sum())]
+
+
+# --- every chunk once -----------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any),
+    n_threads=st.integers(1, 4),
+)
+def test_reduce_counts_every_chunk_once(sizes, n_threads):
+    x = integers(sum(sizes))
+    with LocalPasses(rows_of(x, sizes), n_threads=n_threads) as passes:
+        n, chunks, numbers, values = counted(passes)
+    assert [n, numbers, values] == expected(x)
+    assert chunks == len(sizes)
+
+
+@pytest.mark.parametrize("chunks", [[0], [3, 1, 1], [], [9]])
+def test_reduce_over_some_chunks(chunks):
+    x = integers(100)
+    with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:
+        n, n_chunks, numbers, values = counted(passes, chunks=chunks)
+    rows = np.concatenate([np.arange(10 * c, 10 * c + 10) for c in {*chunks}] or [np.arange(0)])
+    assert [n, numbers, values] == expected(x, rows)
+    assert n_chunks == len({*chunks})
+
+
+def test_reduce_refuses_unknown_chunks():
+    with (
+        LocalPasses(rows_of(integers(10), [10]), n_threads=1) as passes,
+        pytest.raises(ParameterError, match="from 0 to 0"),
+    ):
+        counted(passes, chunks=[1])
+
+
+def test_finish_is_applied():
+    with LocalPasses(rows_of(integers(10), [5, 5]), n_threads=2) as passes:
+        assert counted(passes, finish=lambda total: total * 2)[:2] == [20, 4]
+
+
+def test_take_keeps_the_order_and_repeats():
+    x = integers(100)
+    wanted = np.array([99, 3, 3, 50, 0])
+    with LocalPasses(rows_of(x, [30, 30, 40]), n_threads=2) as passes:
+        taken = passes.take(wanted)
+        np.testing.assert_array_equal(taken, x[wanted])
+        assert passes.last.chunks == 3
+        assert passes.take(np.array([31])).dtype == np.float32
+        assert passes.last.chunks == 1
+        assert passes.take(np.array([], np.int64)).shape == (0, 2)
+        with pytest.raises(ParameterError, match="from 0 to 99"):
+            passes.take(np.array([100]))
+
+
+# --- row state ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("memory_limit", [None, 0, 500])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_path_dependent_state(retain, memory_limit, n_threads):
+    """With no memory, or too little, chunks are replayed: same answers."""
+    x = integers(200)
+    with LocalPasses(
+        rows_of(x, [20] * 10), n_threads=n_threads, memory_limit=memory_limit
+    ) as passes:
+        answers = [path_pass(passes, g, retain=retain) for g in range(1, 7)]
+        assert [a[0] for a in answers] == path_answers(x, 6)
+        # The state was there from the second pass on, and with `retain` only differences came.
+        assert answers[-1][3] == 10 * (1 if not retain else 6 - 1)
+        kept = {None: 10, 0: 0, 500: 3}[memory_limit]
+        assert passes.last.rebuilt == 10 - kept
+        assert passes.last.state_bytes <= (500 if memory_limit is not None else 10 * 160 * 2)
+        assert (passes.total.evictions > 0) == (memory_limit is not None)
+
+
+def test_lost_chunk_is_rebuilt_alone():
+    x = integers(100)
+    with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:
+        answers = [path_pass(passes, g)[0] for g in range(1, 4)]
+        del passes._engine.store._states["path"][4]
+        answers.append(path_pass(passes, 4)[0])
+        assert passes.last.rebuilt == 1
+        answers.append(path_pass(passes, 5)[0])
+        assert passes.last.rebuilt == 0
+    assert answers == path_answers(x, 5)
+
+
+def test_retained_total_after_a_lost_chunk():
+    """The total still holds the chunk: its state is replayed, and only differences are added."""
+    x = integers(100)
+    with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:
+        for g in range(1, 4):
+            path_pass(passes, g, retain=True)
+        del passes._engine.store._states["path"][4]
+        assert path_pass(passes, 4, retain=True)[0] == path_answers(x, 4)[-1]
+        assert passes.last.rebuilt == 1
+
+
+def test_returned_total_is_not_the_retained_one():
+    x = integers(50)
+    with LocalPasses(rows_of(x, [10] * 5), n_threads=2) as passes:
+        first = path_pass(passes, 1, retain=True)
+        first[:] = -1
+        assert path_pass(passes, 2, retain=True)[0] == path_answers(x, 2)[-1]
+
+
+def test_retained_total_grows_and_shrinks_with_the_chunks():
+    """More chunks are added to it; fewer make it start anew."""
+    x = integers(40)
+    factors = (1, 2, 3, 4)
+    members = [[0, 1], [0, 1, 2], [0, 1, 2, 3], [1, 2]]
+    held = [0, 2, 3, 0]
+    with LocalPasses(rows_of(x, [10] * 4), n_threads=2) as passes:
+        for factor, chunks, n_held in zip(factors, members, held, strict=True):
+            replay = tuple((f,) for f in range(1, factor))
+            state = RowState("path", factor, replay, retain=True)
+            total = passes.reduce(
+                path_chunk, factor, start=start, combine=combine, state=state, chunks=chunks
+            )
+            assert passes.last.chunks == len(chunks)
+            rows = np.concatenate([x[10 * c : 10 * c + 10] for c in chunks])
+            assert total[0] == path_answers(rows, factor)[-1]
+            counters = passes._engine._retained["path"].totals
+            assert passes._engine._retained["path"].members == frozenset(chunks)
+            assert sum(int(t[2]) for t in counters) >= n_held
+
+
+def failing_chunk(chunk, total, factor, gate):
+    path_chunk(chunk, total, factor)
+    if gate and chunk.index == 7:
+        raise ZeroDivisionError(f"chunk {chunk.index}")
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_pass_that_failed_half_way_is_run_again(retain):
+    """Rows that have advanced do not advance twice."""
+    x = integers(100)
+    with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:
+
+        def run(g, gate):
+            replay = tuple((f, False) for f in range(1, g))
+            state = RowState("path", g, replay, retain=retain)
+            return passes.reduce(failing_chunk, g, gate, start=start, combine=combine, state=state)[
+                0
+            ]
+
+        answers = [run(1, False), run(2, False)]
+        with pytest.raises(ZeroDivisionError, match="chunk 7"):
+            run(3, True)
+        answers.append(run(3, False))
+        assert passes.last.rebuilt == 0, "the generation before was kept while there was room"
+        answers.append(run(4, False))
+        assert answers == path_answers(x, 4)
+
+
+def test_another_run_with_the_same_name_starts_empty():
+    """Generations of an earlier run never feed a later one, even where its first pass was not."""
+    x = integers(100)
+    with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:
+        for g in range(1, 6):
+            path_pass(passes, g)
+        assert path_pass(passes, 1)[0] == path_answers(x, 1)[-1]
+        assert path_pass(passes, 2)[0] == path_answers(x, 2)[-1]
+        # a resume in the middle, of a run that this process has not seen
+        assert path_pass(passes, 5)[0] == path_answers(x, 5)[-1]
+        assert passes.last.rebuilt == 10
+
+
+def read_chunk(chunk, total):
+    total[0] += int(chunk.state["value"].sum())
+    with pytest.raises(ValueError, match="read-only"):
+        chunk.state["value"][0] = 1
+
+
+@pytest.mark.parametrize("memory_limit", [None, 0])
+def test_pass_that_only_reads_a_state(memory_limit):
+    x = integers(60)
+    with LocalPasses(rows_of(x, [10] * 6), n_threads=2, memory_limit=memory_limit) as passes:
+        for g in (1, 2):
+            path_pass(passes, g)
+        state = RowState("path", 3, ((1,), (2,)), path_chunk, start)
+        for _ in range(2):
+            total = passes.reduce(read_chunk, start=start, combine=combine, state=state)
+            assert total[0] == path_answers(x, 2)[-1]
+        assert path_pass(passes, 3)[0] == path_answers(x, 3)[-1]
+
+
+# --- slices ---------------------------------------------------------------------------------------
+
+
+def positions_chunk(chunk, total):
+    assert (np.diff(chunk.rows) > 0).all()
+    total.setdefault(chunk.index, []).append((chunk.rows, chunk.x.copy(), chunk.weight))
+
+
+def merge_positions(a, b):
+    for index, parts in b.items():
+        a.setdefault(index, []).extend(parts)
+    return a
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 7), min_size=1, max_size=8).filter(any),
+    cuts=st.lists(st.integers(0, 50), max_size=4),
+    weighted=st.booleans(),
+)
+def test_slices_cut_every_chunk_evenly(sizes, cuts, weighted):
+    """Successive slices visit every row once, each chunk's share in proportion."""
+    n = sum(sizes)
+    x = integers(n)
+    weight = np.arange(1.0, n + 1) if weighted else None
+    rows = rows_of(x, sizes, weight)
+    edges = [0, *sorted(cuts), 50]
+    seen = np.zeros(n, int)
+    with LocalPasses(rows, n_threads=2) as passes:
+        for begin, end in pairwise(edges):
+            parts = passes.reduce(
+                positions_chunk,
+                start=dict,
+                combine=merge_positions,
+                rows=RowSlice(Rng(5), begin, end, 50),
+            )
+            for index, size in enumerate(sizes):
+                first = int(rows.chunk_table[index])
+                permutation = Rng(5).generator(0, "rows", index).permutation(size)
+                wanted = np.sort(permutation[begin * size // 50 : end * size // 50])
+                if not len(wanted):
+                    assert index not in parts, "chunks without rows are not visited"
+                    continue
+                [(positions, values, weights)] = parts[index]
+                np.testing.assert_array_equal(positions, wanted)
+                np.testing.assert_array_equal(values, x[first + wanted])
+                if weighted:
+                    np.testing.assert_array_equal(weights, weight[first + wanted])
+                seen[first + positions] += 1
+    assert (seen == 1).all()
+
+
+# --- statistics, bad rows, weights, unit length -----------------------------------------------
+
+
+def test_statistics_are_scanned_once():
+    x = integers(100)
+    rows = StoredRows(x, 10)
+    with LocalPasses(rows, n_threads=2) as passes:
+        assert passes.statistics.n_rows == 100
+        np.testing.assert_array_equal(passes.statistics.mean, x.mean(axis=0, dtype=np.float64))
+        assert passes.total.passes == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("scan", [True, False])
+def test_bad_rows_are_named(bad, scan):
+    """By the scan, and by a pass that comes before any scan."""
+    x = integers(40)
+    x[33, 1] = bad
+    with LocalPasses(rows_of(x, [10] * 4), n_threads=2) as passes:
+        with pytest.raises(BadRowsError, match=r"row 33 .*chunk 3 .*on_bad_rows='skip'"):
+            passes.scan() if scan else counted(passes)
+        assert counted(passes, chunks=[0, 1])[0] == 20, "the pool is still usable"
+
+
+def weights_chunk(chunk, total):
+    total[0] += int(chunk.weight.sum()) if chunk.weight is not None else len(chunk.x)
+    total[1] += 0 if chunk.bad is None else int(chunk.bad.sum())
+    assert np.isfinite(chunk.x).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("normalize", [None, "l2"])
+def test_bad_rows_are_skipped(weighted, normalize):
+    x = integers(40) + 1
+    x[[3, 4, 25], 0] = np.nan
+    weight = np.full(40, 2.0) if weighted else None
+    rows = rows_of(x, [10] * 4, weight)
+    with LocalPasses(rows, n_threads=2, on_bad_rows="skip", normalize=normalize) as passes:
+        assert passes.statistics.n_bad == 3
+        total = passes.reduce(weights_chunk, start=start, combine=combine)
+        assert total[:2].tolist() == [37 * (2 if weighted else 1), 3]
+        np.testing.assert_array_equal(passes.take(np.array([25]))[0], passes.statistics.shift)
+
+
+def test_bad_rows_of_weight_zero_are_absent():
+    x = integers(20)
+    x[7] = np.inf
+    weight = np.ones(20)
+    weight[7] = 0
+    with LocalPasses(rows_of(x, [10, 10], weight), n_threads=1) as passes:
+        assert passes.statistics.n_bad == 0
+        assert passes.reduce(weights_chunk, start=start, combine=combine)[0] == 19
+
+
+def test_nothing_left():
+    x = np.full((5, 2), np.nan, np.float32)
+    with (
+        LocalPasses(rows_of(x, [5]), n_threads=1, on_bad_rows="skip") as passes,
+        pytest.raises(DataError, match="none is left"),
+    ):
+        passes.scan()
+    with (
+        LocalPasses(rows_of(integers(5), [5], np.zeros(5)), n_threads=1) as passes,
+        pytest.raises(DataError, match="all sample weights are zero"),
+    ):
+        passes.scan()
+
+
+@pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])
+def test_wrong_weights_are_named(wrong):
+    weight = np.ones(20)
+    weight[13] = wrong
+    with (
+        LocalPasses(rows_of(integers(20), [10, 10], weight), n_threads=2) as passes,
+        pytest.raises(DataError, match=r"sample_weight of row 13 .*chunk 1"),
+    ):
+        passes.scan()
+
+
+def unit_chunk(chunk, total):
+    np.testing.assert_allclose((chunk.x**2).sum(axis=1), 1, rtol=1e-6)
+    total[0] += len(chunk.x)
+
+
+def test_rows_of_unit_length():
+    x = integers(30) + 1
+    with LocalPasses(rows_of(x, [15, 15]), n_threads=2, normalize="l2") as passes:
+        assert passes.reduce(unit_chunk, start=start, combine=combine)[0] == 30
+        np.testing.assert_allclose(
+            passes.statistics.mean, (x / np.linalg.norm(x, axis=1)[:, None]).mean(axis=0), rtol=1e-6
+        )
+        assert passes.take(np.array([4]))[0] @ passes.take(np.array([4]))[0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"n_threads": 0}, {"normalize": "l1"}, {"on_bad_rows": "ignore"}]
+)
+def test_wrong_parameters(options):
+    with pytest.raises(ParameterError, match=next(iter(options))):
+        LocalPasses(rows_of(integers(3), [3]), **options)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cache", "reads"), [(0, 30), (10 * 20 * 8, 10), (4 * 20 * 8, 4 + 3 * 6)])
+def test_chunks_are_read_again_only_where_the_cache_is_full(cache, reads, monkeypatch):
+    """The first chunks that fit stay; a cyclic scan would flush anything cleverer."""
+    x = integers(200)
+    rows = StoredRows(x, 10)
+    with dask.config.set({"largek.passes.cache-bytes": cache}), LocalPasses(rows, n_threads=2) as p:
+        for _ in range(3):
+            assert counted(p)[3] == expected(x)[2]
+        assert p.total.bytes_read == reads * 20 * 8
+        assert p.total.cached == 30 - reads
+    assert len(rows.reads) == reads
+
+
+def test_damaged_chunk_is_named_and_the_pool_lives_on():
+    rows = StoredRows(integers(100), 10, broken=(6,))
+    with LocalPasses(rows, n_threads=2) as passes:
+        with pytest.raises(DataError, match=r"chunk 6 .* is damaged"):
+            counted(passes)
+        assert counted(passes, chunks=range(6))[0] == 60
+
+
+def test_no_more_than_a_few_chunks_are_read_ahead():
+    """While a chunk function hangs, the reader stops after n_threads + 1 chunks."""
+    rows = StoredRows(integers(400), 40)
+    ahead = []
+    full = threading.Event()
+
+    def watch(chunk, total):
+        # The queue is full as soon as the reader waits; it says so by reading no further.
+        if chunk.index == 0:
+            source = passes._engine
+            assert source is not None
+            deadline = time.monotonic() + 10
+            while len(rows.reads) < 1 + 2 and time.monotonic() < deadline:
+                full.wait(0.001)
+            ahead.append(len(rows.reads))
+
+    with (
+        dask.config.set({"largek.passes.cache-bytes": 0}),
+        LocalPasses(rows, n_threads=1) as passes,
+    ):
+        passes.reduce(watch, start=start, combine=combine)
+    assert ahead == [3], "one being computed, two waiting"
+    assert rows.reads == list(range(40))
+
+
+def test_weights_arrive_with_their_rows():
+    x = integers(60)
+    weight = np.arange(60.0)
+    rows = StoredRows(x, 7, weight=ArrayColumn(weight))
+    with LocalPasses(rows, n_threads=3) as passes:
+        for _ in range(2):
+            total = passes.reduce(weights_chunk, start=start, combine=combine)
+            assert total[0] == weight.sum()
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+def test_cancel_takes_effect_between_chunks():
+    rows = rows_of(integers(1000), [10] * 100)
+    done = []
+
+    def chunk_fn(chunk, total):
+        done.append(chunk.index)
+
+    with LocalPasses(rows, n_threads=1, cancelled=lambda: len(done) >= 5) as passes:
+        with pytest.raises(CancelledFit, match="asked for a stop"):
+            passes.reduce(chunk_fn, start=start, combine=combine)
+        assert done == [0, 1, 2, 3, 4]
+        passes.cancelled = None
+        assert counted(passes)[0] == 1000
+
+
+def test_deadline():
+    with LocalPasses(rows_of(integers(10), [10]), n_threads=1, deadline=0.0) as passes:
+        with pytest.raises(CancelledFit, match="time limit"):
+            counted(passes)
+        passes.deadline = None
+        assert counted(passes)[0] == 10
+
+
+def test_cancelled_pass_with_retained_totals_starts_anew():
+    x = integers(100)
+    stop = []
+    with LocalPasses(rows_of(x, [10] * 10), n_threads=2, cancelled=lambda: bool(stop)) as passes:
+
+        def chunk_fn(chunk, total, factor):
+            path_chunk(chunk, total, factor)
+            if factor == 3 and chunk.index == 5:
+                stop.append(1)
+
+        for g in (1, 2):
+            path_pass(passes, g, chunk_fn, retain=True)
+        with pytest.raises(CancelledFit):
+            path_pass(passes, 3, chunk_fn, retain=True)
+        passes.cancelled = None
+        assert path_pass(passes, 3, chunk_fn, retain=True)[0] == path_answers(x, 3)[-1]
+        assert path_pass(passes, 4, chunk_fn, retain=True)[0] == path_answers(x, 4)[-1]
+
+
+def test_ctrl_c_leaves_no_thread_at_work():
+    """KeyboardInterrupt comes out of the pass once its threads have stopped."""
+    inside = threading.Event()
+    before = threading.active_count()
+
+    def chunk_fn(chunk, total):
+        if not inside.is_set():
+            inside.set()
+            _thread.interrupt_main()
+        total[0] += 1
+
+    with LocalPasses(rows_of(integers(1000), [1] * 1000), n_threads=2) as passes:
+        with pytest.raises(KeyboardInterrupt):
+            passes.reduce(chunk_fn, start=start, combine=combine)
+        assert threading.active_count() == before
+        assert passes.last.chunks < 1000
+        assert counted(passes)[0] == 1000
+
+
+def test_forgotten_passes_leave_no_threads():
+    before = threading.active_count()
+    passes = LocalPasses(ArrayRows(integers(5000)), n_threads=3)
+    counted(passes)
+    assert threading.active_count() > before
+    del passes
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("limit", "memory", "budget"), [(None, 400, 100), (7, 400, 7), (0, 400, 0)]
+)
+def test_state_budget(limit, memory, budget):
+    assert state_budget(limit, memory) == budget
+
+
+def test_report_adds_up():
+    x = integers(100)
+    with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:
+        for g in (1, 2):
+            path_pass(passes, g)
+        last = passes.last.as_dict()
+        assert last["rows"] == 100
+        assert last["chunks"] == 10
+        assert last["state_bytes"] == 2 * 800
+        assert 0 < last["seconds"] < passes.total.seconds
+        assert passes.total.rows == 200
+        assert passes.total.passes == 2
