@@ -24,6 +24,7 @@ from largek_dask.data.stores import ATTRIBUTE
 from largek_dask.driver.final import Assignment, assign_rows
 from largek_dask.driver.fit import FitResult, open_passes
 from largek_dask.driver.labels import LabelStore, group_chunks
+from largek_dask.driver.plan import check_output_fits
 from largek_dask.driver.provenance import digest_of
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder
@@ -174,9 +175,17 @@ class Model:
         -------
         ndarray of shape (n, k)
             Compute dtype; NaN for rows that are skipped.
+
+        Raises
+        ------
+        ParameterError
+            The rows have another number of columns than the model.
+        NotEnoughMemoryError
+            The distances do not fit the memory there is; found before computing.
         """
         opened = self._open(rows)
         packed = pack_centers(self.arrays.centers, self.arrays.shift)
+        check_output_fits((opened.n_rows, self.n_clusters), packed.dtype.itemsize)
         distances = np.empty((opened.n_rows, self.n_clusters), packed.dtype)
         with self._passes(opened, client, n_threads) as passes:
             for group in group_chunks(opened.chunk_table):

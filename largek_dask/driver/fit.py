@@ -176,7 +176,7 @@ def fit(
     problem = KMeansProblem(n_clusters, init, empty_clusters)
     check_problem(rows, problem, n_init=n_init, seed=seed, n_threads=n_threads, client=client)
     identity = {
-        "algorithm": describe(_given(algorithm, None)),
+        "algorithm": _parameters(algorithm),
         "n_clusters": int(n_clusters),
         "init": describe(init),
         "n_init": int(n_init),
@@ -260,6 +260,13 @@ def fit(
 def _given(algorithm: Any, problem: KMeansProblem | None) -> Algorithm[Any]:
     """The algorithm with its problem set."""
     return replace(algorithm, problem=problem)  # type: ignore[no-any-return]
+
+
+def _parameters(algorithm: Any) -> dict[str, Any]:
+    """Name and parameters of an algorithm as JSON."""
+    described: dict[str, Any] = describe(_given(algorithm, None))
+    described.pop("problem")
+    return described
 
 
 def _warn_of_empty(best: Outcome, n_clusters: int, empty_clusters: str) -> None:

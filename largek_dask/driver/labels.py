@@ -29,11 +29,11 @@ PIECE_ROWS = 1 << 20
 """Rows of a stored piece where the chunk table is not regular."""
 
 
-def group_chunks(chunk_table: NDArray[np.int64], rows: int = GROUP_ROWS) -> Iterator[range]:
-    """Successive ranges of chunks of about ``rows`` rows each, at least one chunk."""
+def group_chunks(chunk_table: NDArray[np.int64]) -> Iterator[range]:
+    """Successive ranges of chunks of about ``GROUP_ROWS`` rows each, at least one chunk."""
     n_chunks, begin = len(chunk_table) - 1, 0
     while begin < n_chunks:
-        limit = chunk_table[begin] + rows
+        limit = chunk_table[begin] + GROUP_ROWS
         end = max(begin + 1, int(np.searchsorted(chunk_table, limit, side="right")) - 1)
         yield range(begin, end)
         begin = end
@@ -128,8 +128,8 @@ class LabelStore:
         reachable = not self.url.startswith("memory://")
         self.writer = LabelWriter(self.url, self._options) if regular and reachable else None
         self._centers = ""
-        self._check_free()
         self._parent.check_writable()
+        self._check_free()
 
     def _check_free(self) -> None:
         if self._unfinished() is None and self._parent.exists(self._name):

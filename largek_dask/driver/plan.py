@@ -17,7 +17,13 @@ from largek_dask.passes.rowstate import process_memory
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["check_memory", "check_problem", "check_rows_that_count", "memory_needed"]
+__all__ = [
+    "check_memory",
+    "check_output_fits",
+    "check_problem",
+    "check_rows_that_count",
+    "memory_needed",
+]
 
 
 def check_problem(
@@ -101,11 +107,32 @@ def check_memory(n_clusters: int, rows: Rows, n_threads: int | None, client: Cli
             )
 
 
+def check_output_fits(shape: tuple[int, int], itemsize: int) -> None:
+    """Refuse to make an array in memory that does not fit it.
+
+    Raises
+    ------
+    NotEnoughMemoryError
+        With the figures.
+    """
+    needed = shape[0] * shape[1] * itemsize
+    available = _available()
+    if needed > available:
+        raise NotEnoughMemoryError(
+            f"An array of shape {shape} needs {_gigabytes(needed)}, and this machine has "
+            f"{_gigabytes(available)}. Take fewer rows at a time."
+        )
+
+
+def _available() -> int:
+    """Bytes that this process could still take."""
+    return int(min(process_memory(), psutil.virtual_memory().available))
+
+
 def _processes(n_threads: int | None, client: Client | None) -> list[tuple[str, int, int]]:
     """Name, threads and available bytes of every process that computes."""
-    here = min(process_memory(), psutil.virtual_memory().available)
     if client is None:
-        return [("this machine", n_threads or available_cpus(), here)]
+        return [("this machine", n_threads or available_cpus(), _available())]
     workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     return [
         (f"worker {address}", int(worker["nthreads"]), int(worker["memory_limit"]))

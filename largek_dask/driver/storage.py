@@ -84,8 +84,8 @@ class Folder:
         return inner
 
     def path(self, name: str) -> str:
-        """Path of ``name`` on the file system."""
-        return posixpath.join(self.root, name)
+        """Path of ``name`` on the file system; of the folder itself without a name."""
+        return posixpath.join(self.root, name) if name else self.root
 
     def names(self) -> list[str]:
         """What lies directly in this folder; nothing if it does not exist."""
@@ -99,7 +99,7 @@ class Folder:
     def exists(self, name: str = "") -> bool:
         """Whether ``name`` is there, as a file or as a folder."""
         self.fs.invalidate_cache()
-        return bool(self.fs.exists(self.path(name) if name else self.root))
+        return bool(self.fs.exists(self.path(name)))
 
     def remove(self, name: str) -> None:
         """Remove a file or folder if it is there."""

@@ -1,0 +1,415 @@
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+from largek_dask.data.sources import open_rows
+from largek_dask.driver import labels as labels_module
+from largek_dask.driver import plan
+from largek_dask.driver.events import JsonLines
+from largek_dask.driver.fit import FitResult, fit
+from largek_dask.driver.provenance import digest_of
+from largek_dask.driver.run import Snapshot
+from largek_dask.driver.stopping import StopRules
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import (
+    CheckpointError,
+    DataChangedError,
+    DegenerateDataWarning,
+    NoModelError,
+    NotEnoughMemoryError,
+    OutputError,
+    ParameterError,
+)
+from tests.driver import toy
+from tests.driver.toy import CutRows, Toy, toy_rows
+
+RULES = StopRules(max_iter=6, tol=0)
+X = toy_rows(200, 3)
+
+
+def cluster(x: Any = X, weight: Any = None, **options: Any) -> FitResult:
+    asked = {"algorithm": Toy(), "n_clusters": 5, "seed": 1, "stop": RULES, "n_threads": 2}
+    return fit(open_rows(x, sample_weight=weight), **{**asked, **options})  # type: ignore[arg-type]
+
+
+def distances(x: NDArray[Any], centers: NDArray[Any]) -> NDArray[np.float64]:
+    return ((x[:, None].astype(float) - centers) ** 2).sum(-1)
+
+
+def assert_equal(a: FitResult, b: FitResult) -> None:
+    assert digest_of(a.arrays) == digest_of(b.arrays)
+    assert a.inertia == b.inertia
+    assert a.n_iter == b.n_iter
+    np.testing.assert_array_equal(a.labels, b.labels)
+    assert [r["cost"] for r in a.history] == [r["cost"] for r in b.history]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Nine chunks of 24 rows instead of one."""
+    monkeypatch.setattr("largek_dask.data.memory_rows.MIN_CHUNK_ROWS", 1)
+    with dask.config.set({"largek.data.memory-chunk-bytes": 24 * 3 * 8}):
+        assert open_rows(X).n_chunks == 9
+        yield
+
+
+def stop_after(step: int) -> Callable[[Snapshot], bool]:
+    return lambda snapshot: snapshot.record["step"] >= step
+
+
+# --- the numbers
+
+
+def test_everything_belongs_to_the_centres_that_come_back() -> None:
+    weight = np.arange(200) % 4 / 2
+    result = cluster(weight=weight)
+    expected = distances(X, result.arrays.centers)
+    np.testing.assert_array_equal(result.labels, expected.argmin(1))
+    assert result.labels is not None
+    assert result.labels.dtype == np.int32
+    assert result.inertia == pytest.approx((weight * expected.min(1)).sum(), rel=1e-12)
+    np.testing.assert_array_equal(
+        result.arrays.counts, np.bincount(result.labels, weight, minlength=5)
+    )
+    assert (result.n_iter, result.stop_reason, len(result.history)) == (6, "max_iter", 6)
+    json.dumps(result.provenance, allow_nan=False)
+    assert result.provenance["inertia"] == result.inertia
+    assert result.provenance["parameters"]["algorithm"] == {"name": "Toy", "noise": 0.1}
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_threads_change_nothing(n_threads: int, small_chunks: None) -> None:
+    assert_equal(cluster(n_threads=n_threads), cluster())
+
+
+def test_labels_only_if_asked_for() -> None:
+    result = cluster(labels=False)
+    assert result.labels is None
+    assert result.inertia == cluster().inertia
+
+
+def test_rows_with_nan_get_no_label_and_no_weight() -> None:
+    x = X.copy()
+    x[7, 1] = np.nan
+    x[150] = np.inf
+    result = cluster(x, on_bad_rows="skip")
+    assert result.labels is not None
+    assert np.flatnonzero(result.labels == -1).tolist() == [7, 150]
+    assert result.arrays.counts.sum() == 198
+    kept = np.delete(np.arange(200), [7, 150])
+    expected = distances(x[kept], result.arrays.centers).min(1).sum()
+    assert result.inertia == pytest.approx(expected, rel=1e-12)
+
+
+def test_unit_rows() -> None:
+    result = cluster(X + 1000, normalize="l2")
+    unit = (X + 1000) / np.linalg.norm(X + 1000, axis=1)[:, None]
+    expected = distances(unit, result.arrays.centers)
+    np.testing.assert_array_equal(result.labels, expected.argmin(1))
+
+
+# --- empty clusters
+
+
+def test_no_cluster_comes_back_empty() -> None:
+    far = Toy(noise=1e6)  # every centre far away from every row, so all but one are empty
+    kept = cluster(algorithm=far, empty_clusters="keep")
+    assert np.count_nonzero(kept.arrays.counts) < 5
+    mended = cluster(algorithm=far)
+    assert np.count_nonzero(mended.arrays.counts) == 5
+    assert mended.inertia is not None
+    assert kept.inertia is not None
+    assert mended.inertia < kept.inertia
+    expected = distances(X, mended.arrays.centers)
+    np.testing.assert_array_equal(mended.labels, expected.argmin(1))
+
+
+def test_fewer_distinct_rows_than_clusters_are_counted() -> None:
+    x = np.repeat(np.eye(3) * 9, 20, axis=0)
+    with pytest.warns(DegenerateDataWarning, match="2 of 5 clusters are empty.*3 distinct"):
+        result = cluster(x)
+    assert result.n_distinct == 3
+    assert result.inertia == 0.0
+
+
+# --- several starts
+
+
+def test_the_best_start_is_kept() -> None:
+    alone = [cluster(seed=4, n_init=n) for n in (1, 2, 3, 4)]
+    starts = alone[-1]
+    assert starts.provenance["start"] > 0  # else the test shows nothing
+    inertias = [r.inertia for r in alone]
+    assert inertias == sorted(inertias, reverse=True)  # type: ignore[type-var]
+    np.testing.assert_array_equal(starts.labels, distances(X, starts.arrays.centers).argmin(1))
+
+
+@pytest.mark.parametrize("stop_in", [(0, 2), (1, 4), (3, 1)])
+def test_starts_are_taken_up_where_they_were(stop_in: tuple[int, int], tmp_path: Path) -> None:
+    whole = cluster(n_init=4)
+    folder = str(tmp_path / "job")
+    told: list[Any] = []
+
+    def stop(snapshot: Snapshot) -> bool:
+        start = next(e["start"] for e in reversed(told) if e["event"] == "started")
+        return (start, snapshot.record["step"]) == stop_in
+
+    cut = cluster(n_init=4, checkpoint=folder, callbacks=[stop], events=[told.append])
+    assert cut.stop_reason == "callback"
+    first = sum(e["event"] == "step" for e in told)
+    assert first == 6 * stop_in[0] + stop_in[1]
+    told.clear()
+    resumed = cluster(n_init=4, checkpoint=folder, events=[told.append])
+    assert_equal(resumed, whole)
+    assert sum(e["event"] == "step" for e in told) == 24 - first
+    told.clear()
+    again = cluster(n_init=4, checkpoint=folder, events=[told.append])
+    assert_equal(again, whole)
+    assert sum(e["event"] == "step" for e in told) == 0
+
+
+def test_a_torn_count_is_counted_again(tmp_path: Path) -> None:
+    whole = cluster(n_init=2, checkpoint=str(tmp_path))
+    for path in (tmp_path / "counted.json", tmp_path / "starts/01/counted.json"):
+        assert json.loads(path.read_text())["n_iter"] == 6
+        path.write_text('{"n_iter": 6, "ine')
+    assert_equal(cluster(n_init=2, checkpoint=str(tmp_path)), whole)
+
+
+# --- stopping and going on
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_resume(step: int, tmp_path: Path) -> None:
+    cut = cluster(checkpoint=str(tmp_path), callbacks=[stop_after(step)])
+    assert (cut.n_iter, cut.stop_reason) == (step, "callback")
+    assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
+    kinds = [e["event"] for e in JsonLines.read(Folder(str(tmp_path)))]
+    assert kinds.count("started") == 2
+    assert kinds.count("step") == 6
+
+
+def test_other_stop_rules_are_the_same_job(tmp_path: Path) -> None:
+    cluster(checkpoint=str(tmp_path), stop=StopRules(max_iter=2, tol=0))
+    assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_clusters": 4}, "its n_clusters is 5, not 4"),
+        ({"seed": 2}, "its seed is 1, not 2"),
+        ({"algorithm": Toy(noise=0.2)}, "its algorithm is"),
+        ({"init": np.zeros((5, 3))}, "its init is 'auto', not"),
+        ({"normalize": "l2"}, "its normalize is None"),
+        ({"n_init": 2}, "its n_init is 1"),
+        ({"on_bad_rows": "skip"}, "its on_bad_rows is 'raise'"),
+        ({"empty_clusters": "keep"}, "its empty_clusters is 'relocate'"),
+    ],
+)
+def test_another_job_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    cluster(checkpoint=str(tmp_path), callbacks=[stop_after(1)])
+    with pytest.raises(CheckpointError, match=message):
+        cluster(checkpoint=str(tmp_path), **change)
+
+
+def test_changed_rows_or_weights_are_refused(tmp_path: Path) -> None:
+    cluster(checkpoint=str(tmp_path), callbacks=[stop_after(1)])
+    x = X.copy()
+    x[3, 0] += 1
+    with pytest.raises(DataChangedError, match="values of the rows have changed"):
+        cluster(x, checkpoint=str(tmp_path))
+    with pytest.raises(DataChangedError, match="no row weights before"):
+        cluster(weight=np.ones(200), checkpoint=str(tmp_path))
+
+
+def test_a_resume_does_not_scan_the_rows_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster(checkpoint=str(tmp_path), callbacks=[stop_after(1)])
+    monkeypatch.setattr("largek_dask.passes.base.RowScan", None)
+    assert cluster(checkpoint=str(tmp_path)).n_iter == 6
+
+
+def test_ctrl_c_inside_a_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
+) -> None:
+    calls = [0]
+    original = toy.add_chunk
+
+    def interrupted(chunk: Any, total: Any, centers: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 2 * 9 + 4:  # in the third pass
+            signal.raise_signal(signal.SIGINT)
+        original(chunk, total, centers)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(toy, "add_chunk", interrupted)
+        result = cluster(checkpoint=str(tmp_path), n_threads=1)
+    assert (result.n_iter, result.stop_reason) == (2, "interrupted")
+    np.testing.assert_array_equal(result.labels, distances(X, result.arrays.centers).argmin(1))
+    assert (tmp_path / "checkpoints/000002.json").exists()
+    assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
+
+
+def test_ctrl_c_in_a_later_start_keeps_the_best_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [0]
+    original = toy._extent
+
+    def interrupted(chunk: Any, total: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 2:
+            signal.raise_signal(signal.SIGINT)
+        original(chunk, total)
+
+    monkeypatch.setattr(toy, "_extent", interrupted)
+    result = cluster(n_init=3)
+    assert (result.n_iter, result.stop_reason, result.provenance["start"]) == (6, "interrupted", 0)
+    assert result.labels is not None
+
+
+def test_cancel_is_quick_and_leaves_no_labels(tmp_path: Path) -> None:
+    asked: list[int] = []
+    told: list[Any] = []
+    result = cluster(
+        checkpoint=str(tmp_path),
+        cancelled=lambda: bool(asked),
+        callbacks=[lambda s: asked.append(1)],
+        events=[told.append],
+    )
+    assert (result.n_iter, result.stop_reason) == (1, "cancelled")
+    assert result.labels is None
+    assert result.inertia is None
+    assert not any(e["event"] == "labels" for e in told)
+    assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
+
+
+def test_cancel_before_any_centres() -> None:
+    with pytest.raises(NoModelError, match="cancelled before there were any centres"):
+        cluster(cancelled=lambda: True)
+
+
+def test_no_time_at_all() -> None:
+    with pytest.raises(NoModelError, match="max_time=0 s"):
+        cluster(stop=StopRules(max_time=0))
+
+
+# --- what is found before computing
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_clusters": 0}, "n_clusters must be an integer of at least 1, got 0"),
+        ({"n_clusters": 2.0}, "n_clusters must be an integer"),
+        ({"n_clusters": 201}, "n_clusters=201 is more than there are rows .n_samples=200."),
+        ({"n_init": 0}, "n_init must be an integer of at least 1"),
+        ({"seed": -1}, "seed must be an integer of at least 0"),
+        ({"empty_clusters": "drop"}, "empty_clusters must be 'relocate' or 'keep'"),
+    ],
+)
+def test_wrong_parameters(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        cluster(**wrong)
+
+
+def test_more_clusters_than_rows_that_count() -> None:
+    weight = np.zeros(200)
+    weight[:4] = 1
+    with pytest.raises(ParameterError, match=r"n_clusters=5.*positive weight.*n_samples=4"):
+        cluster(weight=weight)
+
+
+def test_too_little_memory_is_found_with_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = plan.memory_needed(5, 3, 8, 2)
+    monkeypatch.setattr(plan, "process_memory", lambda: needed)
+    assert cluster().n_iter == 6
+    monkeypatch.setattr(plan, "process_memory", lambda: needed - 1)
+    with pytest.raises(NotEnoughMemoryError, match=r"5 clusters of 3 features need about 0\.0 MB"):
+        cluster()
+
+
+def test_every_worker_needs_the_memory() -> None:
+    class Client:
+        def scheduler_info(self, n_workers: int) -> Any:
+            assert n_workers == -1
+            large = {"nthreads": 2, "memory_limit": 1 << 40}
+            return {
+                "workers": {
+                    "tcp://a": large,
+                    "tcp://b": {"nthreads": 4, "memory_limit": 1000},
+                    "tcp://c": {"nthreads": 4, "memory_limit": 0},
+                }
+            }
+
+    with pytest.raises(NotEnoughMemoryError, match=r"4 threads, and worker tcp://b has 0\.0 MB"):
+        plan.check_memory(5, open_rows(X), None, Client())
+
+
+def test_a_folder_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told: list[Any] = []
+    with pytest.raises(OutputError, match="cannot be written"):
+        cluster(checkpoint=str(tmp_path / "file/job"), events=[told.append])
+    with pytest.raises(OutputError, match="cannot be written"):
+        cluster(labels=str(tmp_path / "file/labels.zarr"), events=[told.append])
+    (tmp_path / "labels.zarr").mkdir()
+    with pytest.raises(OutputError, match="exists already"):
+        cluster(labels=str(tmp_path / "labels.zarr"), events=[told.append])
+    assert told == []
+
+
+# --- labels on disk
+
+
+@pytest.mark.parametrize("url", ["local", "memory"])
+@pytest.mark.parametrize("regular", [True, False])
+def test_labels_in_storage(
+    url: str,
+    regular: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_chunks: None,
+) -> None:
+    monkeypatch.setattr(labels_module, "GROUP_ROWS", 60)
+    monkeypatch.setattr(labels_module, "PIECE_ROWS", 32)
+    out = f"memory://{tmp_path.name}/labels.zarr" if url == "memory" else str(tmp_path / "l.zarr")
+    source: Any = X
+    if not regular:
+        source = CutRows(X, [50, 7, 90, 53])
+    result = cluster(source, labels=out)
+    assert result.labels is None
+    stored = zarr.open_array(Folder(out).store(""), mode="r")
+    expected = cluster()
+    np.testing.assert_array_equal(stored[...], expected.labels)
+    assert stored.attrs["largek"]["complete"] is True
+    assert result.inertia == expected.inertia
+    assert not Folder(out + ".progress.json").exists()
+
+
+def test_labels_of_the_best_start_in_storage(tmp_path: Path) -> None:
+    out = str(tmp_path / "labels.zarr")
+    result = cluster(seed=4, n_init=3, labels=out)
+    assert result.provenance["start"] > 0
+    np.testing.assert_array_equal(
+        zarr.open_array(out, mode="r")[...], cluster(seed=4, n_init=3).labels
+    )
+
+
+def test_relocated_centres_have_their_labels_in_storage(tmp_path: Path) -> None:
+    out = str(tmp_path / "labels.zarr")
+    far = Toy(noise=1e6)
+    cluster(algorithm=far, labels=out)
+    np.testing.assert_array_equal(
+        zarr.open_array(out, mode="r")[...], cluster(algorithm=far).labels
+    )

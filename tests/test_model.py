@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import ModelArrays
+from largek_dask.data.sources import open_rows
+from largek_dask.driver import final, plan
+from largek_dask.driver import labels as labels_module
+from largek_dask.driver.fit import fit
+from largek_dask.driver.stopping import StopRules
+from largek_dask.errors import (
+    BadRowsError,
+    ModelFormatError,
+    NotEnoughMemoryError,
+    OutputError,
+    ParameterError,
+)
+from largek_dask.model import Model, load_model
+from tests.driver.toy import CutRows, Toy, toy_rows
+
+DATA_FILES = Path(__file__).parent / "data_files"
+X = toy_rows(200, 3)
+
+
+def fitted(**options: Any) -> tuple[Model, NDArray[np.int32]]:
+    result = fit(
+        open_rows(X),
+        algorithm=Toy(),
+        n_clusters=5,
+        seed=1,
+        stop=StopRules(max_iter=4, tol=0),
+        n_threads=1,
+        **options,
+    )
+    assert result.labels is not None
+    return Model.of(result), result.labels
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return fitted()[0]
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nine chunks of 24 rows, in groups of two."""
+    import dask.config
+
+    monkeypatch.setattr("largek_dask.data.memory_rows.MIN_CHUNK_ROWS", 1)
+    monkeypatch.setattr(labels_module, "GROUP_ROWS", 48)
+    with dask.config.set({"largek.data.memory-chunk-bytes": 24 * 3 * 8}):
+        yield
+
+
+def distances(x: NDArray[Any], centers: NDArray[Any]) -> NDArray[np.float64]:
+    return np.sqrt(((x[:, None].astype(float) - centers) ** 2).sum(-1))
+
+
+# --- using it
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": "l2"}, {"on_bad_rows": "skip"}])
+def test_predict_gives_the_labels_of_the_fit(options: dict[str, Any], chunks: None) -> None:
+    model, labels = fitted(**options)
+    found = model.predict(X)
+    np.testing.assert_array_equal(found, labels, strict=True)
+    assert model.normalize == options.get("normalize")
+
+
+def test_predict_takes_what_open_rows_takes(model: Model, tmp_path: Path) -> None:
+    stored = zarr.create_array(str(tmp_path / "x.zarr"), data=X, chunks=(64, 3))
+    expected = model.predict(X)
+    np.testing.assert_array_equal(model.predict(stored), expected)
+    np.testing.assert_array_equal(model.predict(str(tmp_path / "x.zarr")), expected)
+    np.testing.assert_array_equal(model.predict(X.astype(np.float32)), expected)
+    np.testing.assert_array_equal(model.predict(X.astype(np.int16)), expected)
+
+
+def test_transform_are_distances(model: Model, chunks: None) -> None:
+    found = model.transform(X)
+    assert found.shape == (200, 5)
+    np.testing.assert_allclose(found, distances(X, model.centers), rtol=1e-9)
+
+
+def test_score_is_minus_the_inertia(model: Model) -> None:
+    weight = np.arange(200.0)
+    squared = distances(X, model.centers).min(1) ** 2
+    assert model.score(X) == pytest.approx(-squared.sum(), rel=1e-12)
+    assert model.score(X, sample_weight=weight) == pytest.approx(-(weight * squared).sum())
+
+
+def test_rows_with_nan(model: Model) -> None:
+    x = X.copy()
+    x[9, 1] = np.nan
+    with pytest.raises(BadRowsError, match="row 9 "):
+        model.predict(x)
+    skipping = fitted(on_bad_rows="skip")[0]
+    found = skipping.predict(x)
+    assert found is not None
+    assert np.flatnonzero(found == -1).tolist() == [9]
+    assert np.isnan(skipping.transform(x)[9]).all()
+    assert skipping.score(x) == skipping.score(np.delete(x, 9, axis=0))
+
+
+@pytest.mark.parametrize("method", ["predict", "transform", "score"])
+def test_another_number_of_columns_is_named(model: Model, method: str) -> None:
+    with pytest.raises(ParameterError, match=r"rows have 2 features.*fitted on rows of 3"):
+        getattr(model, method)(X[:, :2])
+
+
+def test_distances_that_do_not_fit_are_found_first(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "process_memory", lambda: 200 * 5 * 8 - 1)
+    with pytest.raises(NotEnoughMemoryError, match=r"shape \(200, 5\) needs 0\.0 MB"):
+        model.transform(X)
+
+
+def test_nothing_is_drawn_from_the_rows_of_predict(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predict makes one pass: no scan for statistics."""
+    monkeypatch.setattr("largek_dask.passes.base.RowScan", None)
+    assert model.predict(X) is not None
+
+
+# --- labels to storage
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("regular", [True, False])
+@pytest.mark.parametrize("dies_in", [1, 5, 9])
+def test_a_killed_predict_goes_on_where_it_was(
+    dies_in: int,
+    regular: bool,
+    model: Model,
+    chunks: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = open_rows(X) if regular else CutRows(X, [30, 7, 31, 12, 20, 33, 34, 13, 20])
+    out = str(tmp_path / "labels.zarr")
+    original, calls = final.nearest, [0]
+
+    def dying(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == dies_in:
+            raise Killed
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(final, "nearest", dying)
+        with pytest.raises(Killed):
+            model.predict(x, out=out, n_threads=1)
+    unfinished = zarr.open_array(out, mode="r")
+    assert unfinished.attrs["largek"]["complete"] is False  # type: ignore[index,call-overload]
+    done = next(i for i in range(10) if i == 9 or -2 in unfinished[slice(*x.chunk_rows(i))])
+    assert done >= dies_in - 2  # groups of at most two chunks
+    calls[0] = 1000
+    with monkeypatch.context() as patch:
+        patch.setattr(final, "nearest", dying)
+        assert model.predict(x, out=out, n_threads=1) is None
+    assert calls[0] <= 1000 + 9 - (dies_in - 2)
+    if dies_in > 2:
+        assert calls[0] < 1000 + 9
+    stored = zarr.open_array(out, mode="r")
+    np.testing.assert_array_equal(stored[...], model.predict(X))
+    notes = dict(stored.attrs["largek"])
+    assert notes["model"] == model.digest()
+    assert notes["inertia"] == -model.score(X)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["labels.zarr"]
+
+
+def test_unfinished_labels_of_another_model_are_refused(
+    model: Model, chunks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "labels.zarr")
+    with monkeypatch.context() as patch:
+        patch.setattr(final, "nearest", None)
+        with pytest.raises(TypeError):
+            model.predict(X, out=out)
+    other = fitted(normalize="l2")[0]
+    with pytest.raises(OutputError, match="unfinished labels of another model or other data"):
+        other.predict(X, out=out)
+    with pytest.raises(OutputError, match="unfinished labels of another model or other data"):
+        model.predict(X[:100], out=out)
+    (tmp_path / "labels.zarr.progress.json").write_text("{")
+    with pytest.raises(OutputError, match=r"progress\.json cannot be read"):
+        model.predict(X, out=out)
+
+
+def test_labels_never_overwrite(model: Model, tmp_path: Path) -> None:
+    out = str(tmp_path / "labels.zarr")
+    model.predict(X, out=out)
+    with pytest.raises(OutputError, match="exists already"):
+        model.predict(X, out=out)
+
+
+# --- storage
+
+
+def assert_same_model(a: Model, b: Model) -> None:
+    assert a.digest() == b.digest()
+    np.testing.assert_array_equal(a.arrays.shift, b.arrays.shift, strict=True)
+    assert (a.normalize, a.on_bad_rows) == (b.normalize, b.on_bad_rows)
+    assert list(a.history) == list(b.history)
+    assert json.loads(json.dumps(a.provenance)) == b.provenance
+    np.testing.assert_array_equal(a.predict(X), b.predict(X))
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_save_and_load(place: str, tmp_path: Path) -> None:
+    model = fitted(normalize="l2", on_bad_rows="skip")[0]
+    url = str(tmp_path / "m.zarr") if place == "local" else f"memory://{tmp_path.name}/m.zarr"
+    model.save(url)
+    assert_same_model(model, load_model(url))
+
+
+def test_further_arrays_are_kept_and_in_the_digest(model: Model, tmp_path: Path) -> None:
+    arrays = ModelArrays(
+        model.centers, model.counts, model.arrays.shift, {"variances": np.arange(5.0)}
+    )
+    more = Model(arrays)
+    assert more.digest() != model.digest()
+    more.save(str(tmp_path / "m.zarr"))
+    found = load_model(str(tmp_path / "m.zarr"))
+    assert_same_model(more, found)
+    np.testing.assert_array_equal(found.arrays.extra["variances"], np.arange(5.0))
+
+
+def test_digest_is_over_type_shape_and_bytes() -> None:
+    shift = np.zeros(2, np.float32)
+
+    def digest(centers: NDArray[Any], counts: NDArray[np.float64]) -> str:
+        return Model(ModelArrays(centers, counts, shift)).digest()
+
+    centers, counts = np.ones((3, 2), np.float32), np.arange(3.0)
+    base = digest(centers, counts)
+    assert len(base) == 64
+    assert digest(centers.astype(">f4"), counts) == base
+    assert digest(np.asfortranarray(centers), counts) == base
+    assert digest(centers.astype(np.float64), counts) != base
+    assert digest(centers.reshape(2, 3), counts) != base
+    assert digest(np.nextafter(centers, np.float32(2)), counts) != base
+    assert digest(centers, counts[::-1]) != base
+
+
+def test_save_does_not_overwrite_unless_told(model: Model, tmp_path: Path) -> None:
+    url = str(tmp_path / "m.zarr")
+    model.save(url)
+    with pytest.raises(OutputError, match=r"exists already.*overwrite=True"):
+        model.save(url)
+    other = fitted(normalize="l2")[0]
+    other.save(url, overwrite=True)
+    assert_same_model(other, load_model(url))
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/file").write_text("mine")
+    with pytest.raises(OutputError, match="exists already"):
+        model.save(str(tmp_path / "precious"), overwrite=True)
+    assert (tmp_path / "precious/file").read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        model.save(str(tmp_path / "file/m.zarr"))
+
+
+@pytest.fixture(scope="module")
+def saved(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "m.zarr"
+    model.save(str(path))
+    return path
+
+
+def edited(saved: Path, tmp_path: Path, change: Any) -> str:
+    path = tmp_path / "m.zarr"
+    shutil.copytree(saved, path)
+    node = json.loads((path / "zarr.json").read_text())
+    change(node["attributes"]["largek"])
+    (path / "zarr.json").write_text(json.dumps(node))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda n: n.update(format=2), "format 2.*reads up to 1.*newer one. Upgrade"),
+        (lambda n: n.update(format="1"), "not a model"),
+        (lambda n: n.update(kind="labels"), "not a model but 'labels'"),
+        (lambda n: n.pop("arrays"), "damaged: 'arrays'"),
+        (lambda n: n.pop("history"), "damaged: 'history'"),
+        (lambda n: n["arrays"].pop("counts"), "damaged: 'counts'"),
+        (lambda n: n["arrays"]["centers"].update(shape=[3, 5]), "not the array that was recorded"),
+        (lambda n: n["arrays"]["centers"].update(shape=[1 << 40, 1 << 40]), "too large"),
+        (lambda n: n["arrays"]["centers"].update(shape=[-5, 3]), "shape"),
+        (lambda n: n["arrays"]["centers"].update(dtype="O"), "damaged"),
+        (lambda n: n["arrays"]["centers"].update(dtype="nonsense"), "damaged"),
+        (lambda n: n["arrays"]["centers"].update(sha256="0"), "has changed since it was written"),
+        (lambda n: n["arrays"].update(shift=n["arrays"]["counts"]), "damaged"),
+        (lambda n: n["arrays"].update({"../x": n["arrays"]["counts"]}), "damaged"),
+        (lambda n: n.update(digest="0"), "its digest is not that of its arrays"),
+        (lambda n: n.update(normalize="zscore"), "normalize='zscore'"),
+        (lambda n: n.update(on_bad_rows="ignore"), "on_bad_rows='ignore'"),
+        (lambda n: n.clear(), "not a model"),
+    ],
+)
+def test_what_is_no_model_says_so(change: Any, message: str, saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=message):
+        load_model(edited(saved, tmp_path, change))
+
+
+@pytest.mark.parametrize("name", ["centers/c/0/0", "counts/c/0", "shift/zarr.json", "zarr.json"])
+@pytest.mark.parametrize("how", ["torn", "gone"])
+def test_damage_is_named(name: str, how: str, saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.zarr"
+    shutil.copytree(saved, path)
+    data = (path / name).read_bytes()
+    (path / name).unlink()
+    if how == "torn":
+        (path / name).write_bytes(data[: len(data) // 2])
+    with pytest.raises(ModelFormatError, match=r"damaged|not a model"):
+        load_model(str(path))
+
+
+def test_a_compressed_array_is_refused(saved: Path, tmp_path: Path) -> None:
+    """What would grow without bounds on reading is not read."""
+    path = tmp_path / "m.zarr"
+    shutil.copytree(saved, path)
+    counts = load_model(str(saved)).counts
+    group = zarr.open_group(str(path), mode="r+")
+    group.create_array("counts", data=counts, overwrite=True)
+    with pytest.raises(ModelFormatError, match="in a way this version never does"):
+        load_model(str(path))
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match="does not exist or is not a model"):
+        load_model(str(tmp_path / "nothing.zarr"))
+    zarr.create_group(str(tmp_path / "group.zarr"))
+    with pytest.raises(ModelFormatError, match="not a model"):
+        load_model(str(tmp_path / "group.zarr"))
+
+
+# --- for ever
+
+
+def test_a_model_of_the_first_version_is_read_for_ever() -> None:
+    """``model-v1.zarr`` was written by version 0.1.0 and never changes."""
+    model = load_model(str(DATA_FILES / "model-v1.zarr"))
+    expected = json.loads((DATA_FILES / "model-v1.json").read_text())
+    assert model.digest() == expected["digest"]
+    assert model.centers.tolist() == expected["centers"]
+    assert model.counts.tolist() == expected["counts"]
+    assert model.arrays.shift.tolist() == expected["shift"]
+    assert model.centers.dtype == expected["dtype"]
+    assert (model.normalize, model.on_bad_rows) == ("l2", "skip")
+    assert [record["cost"] for record in model.history] == expected["costs"]
+    assert model.provenance["parameters"]["seed"] == expected["seed"]
+    labels = model.predict(np.array(expected["rows"], np.float32))
+    assert labels is not None
+    assert labels.tolist() == expected["labels"]
+
+
+# --- showing it
+
+
+def test_repr(model: Model) -> None:
+    text = repr(model)
+    for part in ("clusters: 5", "features: 3 (float64)", "algorithm: Toy", "max_iter after 4"):
+        assert part in text
+    assert model.digest()[:16] in text
+
+
+def test_html_escapes(model: Model) -> None:
+    evil = Model(model.arrays, provenance={"parameters": {"algorithm": {"name": "<script>"}}})
+    shown = evil._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
