@@ -105,7 +105,7 @@ def test_empty_clusters_move_to_the_farthest_rows():
 def test_relocation_takes_distinct_rows():
     x = np.array([[0.0]] * 10 + [[9.0]] * 200 + [[5.0]])
     init = np.array([[0.0], [1e3], [1e4]])
-    states, _ = steps(x, init, 3, empty_clusters="relocate")
+    states, _ = steps(x, init, 6, empty_clusters="relocate")
     np.testing.assert_allclose(sorted(states[-1].centers.ravel()), [0.0, 5.0, 9.0], atol=1e-12)
 
 

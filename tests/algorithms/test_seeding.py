@@ -50,7 +50,7 @@ def test_plus_plus_follows_its_law():
     x = np.array([[0.0], [1.0], [3.0]])
     weight = np.array([2.0, 1.0, 1.0])
     pairs = np.zeros((3, 3))
-    n = 3000
+    n = 1200
     for seed in range(n):
         first, second = seeds(x, 2, "k-means++", seed=seed, sample_weight=weight).ravel()
         pairs[np.flatnonzero(x == first)[0], np.flatnonzero(x == second)[0]] += 1
@@ -80,7 +80,7 @@ def test_fewer_distinct_rows_than_centres(init):
     assert centers.shape == (7, 2)
     assert np.isfinite(centers).all()
     if init != "random":
-        assert len(np.unique(centers, axis=0)) == 3
+        assert len(np.unique(centers.round(9), axis=0)) == 3
 
 
 @pytest.mark.parametrize("init", INITS)
@@ -102,7 +102,7 @@ def test_given_centres_are_checked(rows_20k):
     bad[1, 4] = np.nan
     with pytest.raises(ParameterError, match="centre 1 holds NaN"):
         seeds(x, 3, bad)
-    with pytest.raises(ParameterError, match="unknown"):
+    with pytest.raises(ParameterError, match="not known"):
         seeds(x, 3, "kmeans")
 
 
