@@ -1,0 +1,407 @@
+"""Distances of rows to centres: nearest centre, nearest two, all of them, within given lists.
+
+Rows are moved by a common `shift` (the data's mean) while they are packed, so that
+|x|² - 2 x·c + |c|² keeps its digits however far from the origin the data lie; of up to
+`DIRECT_FEATURES` features the sum (x - c)² is taken itself. Which of the two depends on the number
+of features alone, never on the number of rows or centres: all that is computed with one set of
+centres agrees to the bit.
+
+Every (row, centre) pair is summed feature by feature with one fused multiply-add each, so a row's
+result depends neither on its place nor on the vector width (:mod:`~largek_dask.kernels.emitted`).
+Ties go to the lowest index. Rows are taken as they are stored and converted block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.errors import ParameterError
+from largek_dask.kernels import dense
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.rows import compute_dtype
+from largek_dask.kernels.tile import BEST, BLOCK, TWO, select_tile
+
+__all__ = [
+    "DIRECT_FEATURES",
+    "PackedCenters",
+    "nearest",
+    "nearest_in_lists",
+    "nearest_two",
+    "nearest_two_in_lists",
+    "pack_centers",
+    "scores",
+    "squared_distances",
+]
+
+DIRECT_FEATURES = 8
+"""Up to this many features the squared differences are summed themselves."""
+
+_BLOCKWISE_CENTERS = 128
+# values of one converted block of rows: a few thousand rows, within the second-level cache
+_CONVERTED_VALUES = 1 << 16
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedCenters:
+    """Centres as the kernels want them; made by :func:`pack_centers`.
+
+    Pickles as (centers, shift) and is packed again where it arrives. All arrays are read-only.
+    """
+
+    centers: Array
+    """(k, d) centres."""
+    shift: Array
+    """(d,) what is taken off rows and centres, about the data's mean."""
+    values: Array
+    """(k, d) ``centers - shift``."""
+    norms: Array
+    """(k,) squared lengths of `values`, summed in float64."""
+    factors: Array
+    """(k padded, d) what a row's features are multiplied with, or (direct form) compared with."""
+    starts: Array
+    """(k padded,) what a score starts from: the norm, or 0; infinity for padding."""
+    offsets: Array
+    """(d padded,) what packing takes off a row."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The compute dtype: float32 or float64."""
+        return self.centers.dtype
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of centres."""
+        return int(self.centers.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return int(self.centers.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = (self.centers, self.shift, self.values, self.norms, self.factors, self.starts)
+        return sum(array.nbytes for array in arrays)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pack_centers, (self.centers, self.shift)
+
+
+def pack_centers(centers: Array, shift: Array) -> PackedCenters:
+    """Prepare centres for the kernels.
+
+    Parameters
+    ----------
+    centers : array (k, d)
+        k ≥ 1, d ≥ 1. Its compute dtype is that of everything computed with the result.
+    shift : array (d,)
+        About the data's mean; any finite value gives correct results, a good one exact digits.
+
+    Raises
+    ------
+    ParameterError
+        Shapes do not fit, or there is no centre or no feature.
+    """
+    centers, shift = np.asarray(centers), np.asarray(shift)
+    if centers.ndim != 2 or 0 in centers.shape:
+        raise ParameterError(f"centres must be a table of at least one row, got {centers.shape}.")
+    k, d = centers.shape
+    if shift.shape != (d,):
+        raise ParameterError(f"shift must have shape ({d},) like a centre, got {shift.shape}.")
+    dtype = compute_dtype(centers.dtype)
+    # copies: nobody else can write to them afterwards
+    centers, shift = np.array(centers, dtype, order="C"), np.array(shift, dtype, order="C")
+    values = centers - shift
+    norms = np.empty(k)
+    dense.square_norms(dtype)(readonly(values), norms)
+    padded = -(-k // dense.PAD) * dense.PAD
+    factors, starts = np.zeros((padded, d), dtype), np.full(padded, np.inf, dtype)
+    offsets = np.zeros(-(-d // 8) * 8, dtype)
+    if d <= DIRECT_FEATURES:
+        factors[:k], starts[:k] = centers, 0
+    else:
+        # a factor of two is exact, and taken here it is taken once
+        np.multiply(values, -2, out=factors[:k])
+        starts[:k], offsets[:d] = norms, shift
+    arrays = (centers, shift, values, norms.astype(dtype), factors, starts, offsets)
+    return PackedCenters(*map(readonly, arrays))
+
+
+def nearest(
+    x: Array,
+    packed: PackedCenters,
+    labels_out: Labels | None = None,
+    distances_out: Array | None = None,
+) -> Labels:
+    """Index of the nearest centre of every row; ties go to the lowest.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type.
+    packed : PackedCenters
+    labels_out : int32 array (n,), optional
+        Written to and returned.
+    distances_out : array (n,) of the compute dtype, optional
+        Receives squared distances with the rounding of the compute dtype (never negative);
+        :func:`squared_distances` gives exact ones.
+
+    Returns
+    -------
+    int32 array (n,)
+    """
+    n = _check_rows(x, packed)
+    labels = _output(labels_out, (n,), np.dtype(np.int32))
+    values = _output(distances_out, (0 if distances_out is None else n,), packed.dtype)
+    blockwise = _features(packed) > 0 and packed.n_clusters >= _BLOCKWISE_CENTERS
+    _search(x, packed, BLOCK if blockwise else BEST, (labels, values, *_no_outputs(packed)))
+    return labels
+
+
+def nearest_two(x: Array, packed: PackedCenters) -> tuple[Labels, Array, Labels, Array]:
+    """The nearest and the second nearest centre of every row.
+
+    Returns
+    -------
+    labels : int32 array (n,)
+        As :func:`nearest`.
+    first : array (n,)
+        Squared distances to them, in the compute dtype, with its rounding.
+    second_labels : int32 array (n,)
+        The nearest of the other centres (ties: the lowest index); -1 if there is no other.
+    second : array (n,)
+        Squared distances to those; infinity if there is no other.
+    """
+    n = _check_rows(x, packed)
+    out = _two_outputs(n, packed)
+    _search(x, packed, TWO, out)
+    return out
+
+
+def nearest_in_lists(
+    x: Array,
+    packed: PackedCenters,
+    row_offsets: NDArray[np.int64],
+    list_offsets: NDArray[np.int64],
+    lists: Labels,
+    labels_out: Labels | None = None,
+    distances_out: Array | None = None,
+) -> Labels:
+    """The nearest centre of every row within the list of its segment.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows, grouped: rows ``row_offsets[s] .. row_offsets[s + 1]`` are segment s.
+    packed : PackedCenters
+    row_offsets, list_offsets : int64 array (n_segments + 1,)
+        `row_offsets` from 0 to n.
+    lists : int32 array
+        ``lists[list_offsets[s] : list_offsets[s + 1]]`` are the centres of segment s, ascending,
+        at least one where the segment has rows.
+    labels_out, distances_out : array (n,), optional
+        As for :func:`nearest`.
+
+    Returns
+    -------
+    int32 array (n,)
+        Indices of centres (not of places in the list); scores have the bits of :func:`nearest`.
+
+    Raises
+    ------
+    ParameterError
+        Offsets or lists that do not fit.
+    """
+    n = _check_rows(x, packed)
+    labels = _output(labels_out, (n,), np.dtype(np.int32))
+    values = _output(distances_out, (0 if distances_out is None else n,), packed.dtype)
+    out = (labels, values, *_no_outputs(packed))
+    _search_lists(x, packed, BEST, row_offsets, list_offsets, lists, out)
+    return labels
+
+
+def nearest_two_in_lists(
+    x: Array,
+    packed: PackedCenters,
+    row_offsets: NDArray[np.int64],
+    list_offsets: NDArray[np.int64],
+    lists: Labels,
+) -> tuple[Labels, Array, Labels, Array]:
+    """As :func:`nearest_two`, within the list of each row's segment (:func:`nearest_in_lists`)."""
+    n = _check_rows(x, packed)
+    out = _two_outputs(n, packed)
+    _search_lists(x, packed, TWO, row_offsets, list_offsets, lists, out)
+    return out
+
+
+def scores(x: Array, packed: PackedCenters, out: Array | None = None) -> Array:
+    """Squared distances of all rows to all centres.
+
+    Returns
+    -------
+    array (n, k) of the compute dtype, with its rounding, never negative
+    """
+    n = _check_rows(x, packed)
+    out = _output(out, (n, packed.n_clusters), packed.dtype)
+    tile = select_tile()
+    run = dense.scores(tile, packed.dtype, _features(packed))
+    tiles = max(1, 256 // tile.centres)
+    for rows, block in _converted(x, packed.dtype):
+        run(block, packed.offsets, packed.factors, packed.starts, tiles, out[rows])
+    return out
+
+
+def squared_distances(
+    x: Array, packed: PackedCenters, labels: Labels, out: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Squared distance of every row to the centre its label names, in float64.
+
+    Rows are taken in the compute dtype, differences, squares and sums in float64, in an order
+    that depends on the number of features alone.
+
+    Raises
+    ------
+    IndexError
+        A label that names no centre.
+    """
+    n = _check_rows(x, packed)
+    out = _output(out, (n,), np.dtype(np.float64))
+    labels = np.ascontiguousarray(labels, np.int32)
+    if labels.shape != (n,):
+        raise ParameterError(f"{n} rows need as many labels, got {labels.shape}.")
+    if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
+        raise IndexError(f"labels must name one of {packed.n_clusters} centres")
+    run = dense.square_distances(packed.dtype)
+    for rows, block in _converted(x, packed.dtype):
+        run(block, packed.centers, readonly(labels[rows]), out[rows])
+    return out
+
+
+def _search(x: Array, packed: PackedCenters, mode: int, out: tuple[Array, ...]) -> None:
+    tile, features = select_tile(), _features(packed)
+    run = dense.search(tile, packed.dtype, mode, features)
+    blocks = dense.blocking(tile, packed.dtype.itemsize, packed.n_features, packed.n_clusters)
+    n_tiles = -(-packed.n_clusters // tile.centres)
+    for rows, block in _converted(x, packed.dtype):
+        run(
+            block,
+            packed.offsets,
+            packed.factors,
+            packed.starts,
+            n_tiles,
+            blocks.as_tuple(),
+            *(part[rows] for part in out),
+        )
+
+
+def _search_lists(
+    x: Array,
+    packed: PackedCenters,
+    mode: int,
+    row_offsets: Array,
+    list_offsets: Array,
+    lists: Array,
+    out: tuple[Array, ...],
+) -> None:
+    row_offsets, list_offsets = (
+        np.ascontiguousarray(offsets, np.int64) for offsets in (row_offsets, list_offsets)
+    )
+    lists = np.ascontiguousarray(lists, np.int32)
+    _check_lists(len(x), packed.n_clusters, row_offsets, list_offsets, lists)
+    tile, features = select_tile(), _features(packed)
+    run = dense.list_search(tile, packed.dtype, mode, features)
+    longest = int(np.diff(list_offsets).max(initial=1))
+    blocks = dense.blocking(tile, packed.dtype.itemsize, packed.n_features, longest)
+    for rows, block in _converted(x, packed.dtype):
+        run(
+            block,
+            packed.offsets,
+            packed.factors,
+            packed.starts,
+            readonly(np.clip(row_offsets - rows.start, 0, len(block))),
+            readonly(list_offsets),
+            readonly(lists),
+            blocks.as_tuple(),
+            *(part[rows] for part in out),
+        )
+
+
+def _check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists: Array) -> None:
+    for name, offsets, end in (
+        ("row_offsets", row_offsets, n),
+        ("list_offsets", list_offsets, len(lists)),
+    ):
+        if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
+            raise ParameterError(f"{name} must rise from 0 to {end}.")
+    if len(row_offsets) != len(list_offsets):
+        raise ParameterError(
+            f"{len(row_offsets) - 1} segments of rows need as many lists, "
+            f"got {len(list_offsets) - 1}."
+        )
+    if ((np.diff(list_offsets) == 0) & (np.diff(row_offsets) > 0)).any():
+        raise ParameterError("a segment with rows has an empty list of centres.")
+    if len(lists) and not 0 <= lists.min() <= lists.max() < k:
+        raise ParameterError(f"lists must name centres 0 to {k - 1}.")
+    rising = np.diff(lists) > 0
+    rising[list_offsets[(list_offsets > 0) & (list_offsets < len(lists))] - 1] = True
+    if not rising.all():
+        raise ParameterError("every list of centres must be ascending, without repetition.")
+
+
+def _check_rows(x: Array, packed: PackedCenters) -> int:
+    if x.ndim != 2 or x.shape[1] != packed.n_features:
+        raise ParameterError(
+            f"rows must have {packed.n_features} features like the centres, got shape {x.shape}."
+        )
+    return len(x)
+
+
+def _features(packed: PackedCenters) -> int:
+    """The number of features where the direct form is used, else 0."""
+    return packed.n_features if packed.n_features <= DIRECT_FEATURES else 0
+
+
+def _converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
+    """C-ordered read-only blocks of the rows in the compute dtype; the whole if it is that."""
+    if len(x) == 0:
+        return
+    if x.dtype == dtype and x.flags.c_contiguous:
+        yield slice(0, len(x)), readonly(x)
+        return
+    step = max(64, _CONVERTED_VALUES // x.shape[1])
+    for begin in range(0, len(x), step):
+        rows = slice(begin, min(begin + step, len(x)))
+        yield rows, readonly(np.ascontiguousarray(x[rows], dtype))
+
+
+def _output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if given is None:
+        return np.empty(shape, dtype)
+    if given.shape != shape or given.dtype != dtype or not given.flags.c_contiguous:
+        raise ParameterError(
+            f"an output array must be C-ordered {dtype} of shape {shape}, "
+            f"got {given.dtype} of shape {given.shape}."
+        )
+    return given
+
+
+def _no_outputs(packed: PackedCenters) -> tuple[Labels, Array]:
+    return np.empty(0, np.int32), np.empty(0, packed.dtype)
+
+
+def _two_outputs(n: int, packed: PackedCenters) -> tuple[Labels, Array, Labels, Array]:
+    return (
+        np.empty(n, np.int32),
+        np.empty(n, packed.dtype),
+        np.empty(n, np.int32),
+        np.empty(n, packed.dtype),
+    )

@@ -1,0 +1,95 @@
+"""Plain numpy twins of the emitted micro-kernels, for runs without a compiler.
+
+With ``NUMBA_DISABLE_JIT=1`` the drivers run as ordinary Python and call these instead of
+:mod:`~largek_dask.kernels.emitted`. They add in another order and without fused operations, so
+their results agree with the compiled ones within rounding, not to the bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.tile import BLOCK, SCORES, TWO, Micro
+
+__all__ = ["fma", "scan", "square_distance", "transpose"]
+
+Array = NDArray[Any]
+
+
+def scan(
+    spec: int,
+    panel: Array,
+    panel_at: int,
+    centers: Array,
+    row_stride: int,
+    feature: int,
+    n_features: int,
+    starts: Array,
+    first: int,
+    n_tiles: int,
+    values: Array,
+    labels: Array,
+    at: int,
+    sums: Array,
+    sums_at: int,
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emitted.scan`."""
+    micro = Micro.decode(spec)
+    width = micro.vectors * micro.lanes
+    count = micro.features or n_features
+    rows = panel[panel_at : panel_at + count * width].reshape(count, width)
+    best, label = values[at : at + width], labels[at : at + width]
+    second, runner = values[at + width : at + 2 * width], labels[at + width : at + 2 * width]
+    for number in range(n_tiles * micro.centres):
+        j = first + number
+        c = centers[j * row_stride + feature :][:count, None]
+        own = sums[sums_at + number * width :][:width]
+        start = own if micro.carry else starts[j]
+        terms = (rows - c) ** 2 if micro.direct else rows * c
+        score = start + terms.sum(axis=0, dtype=panel.dtype)
+        if micro.mode == SCORES:
+            own[:] = score
+            continue
+        wins = score < best
+        if micro.mode == TWO:
+            loser = np.where(wins, best, score)
+            loser_label = np.where(wins, label, j)
+            follows = loser < second
+            second[follows] = loser[follows]
+            runner[follows] = loser_label[follows]
+        best[wins] = score[wins]
+        label[wins] = first + number // micro.centres if micro.mode == BLOCK else j
+
+
+def transpose(
+    rows: Array,
+    rows_at: int,
+    row_stride: int,
+    shift: Array,
+    feature: int,
+    panel: Array,
+    panel_at: int,
+    width: int,
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emitted.transpose`."""
+    side = 32 // rows.itemsize
+    for f in range(side):
+        column = rows[rows_at + f : rows_at + f + (side - 1) * row_stride + 1 : row_stride]
+        panel[panel_at + f * width : panel_at + f * width + side] = column - shift[feature + f]
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """Twin of :func:`largek_dask.kernels.emitted.fma`, rounded twice."""
+    return a * b + c
+
+
+def square_distance(
+    rows: Array, rows_at: int, centers: Array, centers_at: int, n_features: int
+) -> float:
+    """Twin of :func:`largek_dask.kernels.emitted.square_distance`."""
+    x = rows[rows_at : rows_at + n_features].astype(np.float64)
+    c = centers[centers_at : centers_at + n_features].astype(np.float64)
+    return float(((x - c) ** 2).sum())

@@ -1,0 +1,122 @@
+"""Register tiles: which shape suits this CPU, and what the micro-kernels are asked to do.
+
+A tile is `centres` x `vectors` accumulators of `lanes` rows each. AVX-512 has 32 registers of 16
+single-precision lanes, so 8 x 3 accumulators, three row vectors and a broadcast fit; AVX2 has 16
+registers of 8 lanes: 4 x 3. The shape changes speed only: every (row, centre) pair is summed in the
+same order by all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from largek_dask import config
+from largek_dask.errors import ParameterError
+
+__all__ = ["BEST", "BLOCK", "SCORES", "TILES", "TWO", "Micro", "Tile", "select_tile"]
+
+# What a micro-kernel does with the scores of a tile.
+BEST = 0  # keep each row's smallest score and its centre
+TWO = 1  # keep the two smallest and their centres
+SCORES = 2  # store them
+BLOCK = 3  # keep the smallest score and the tile it was in
+
+
+@dataclass(frozen=True, slots=True)
+class Micro:
+    """One micro-kernel, as a set of small integers that fit into one."""
+
+    centres: int
+    """Centres of a tile (rows of accumulators)."""
+    vectors: int
+    """Vectors of rows in a panel."""
+    lanes: int
+    """Rows in a vector."""
+    mode: int = BEST
+    """`BEST`, `TWO`, `SCORES` or `BLOCK`."""
+    direct: bool = False
+    """Sum (x - c)² instead of the product x·c."""
+    carry: bool = False
+    """Accumulators go on from stored ones: a later block of features."""
+    features: int = 0
+    """Features, when known at compile time and unrolled; 0: a loop."""
+
+    @property
+    def code(self) -> int:
+        """The fields as one integer."""
+        small = (self.vectors, self.lanes, self.mode, int(self.direct), int(self.carry))
+        result = self.centres
+        for field in (*small, self.features):
+            result = result * 64 + field
+        return result
+
+    @classmethod
+    def decode(cls, code: int) -> Micro:
+        """The micro-kernel with this `code`."""
+        fields = []
+        for _ in range(7):
+            code, field = divmod(code, 64)
+            fields.append(field)
+        features, carry, direct, mode, lanes, vectors, centres = fields
+        return cls(centres, vectors, lanes, mode, bool(direct), bool(carry), features)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A register tile for single precision; double precision uses half the lanes."""
+
+    name: str
+    centres: int
+    """Centres a tile."""
+    vectors: int
+    """Vectors of rows."""
+    lanes: int
+    """Single-precision lanes of a vector."""
+
+    def lanes_of(self, itemsize: int) -> int:
+        """Lanes of a vector of elements of `itemsize` bytes."""
+        return self.lanes * 4 // itemsize
+
+
+TILES = {
+    "avx512": Tile("avx512", centres=8, vectors=3, lanes=16),
+    "avx2": Tile("avx2", centres=4, vectors=3, lanes=8),
+    # 16 registers of 4 lanes (SSE) or 32 (NEON); also what runs where there is no vector unit
+    "plain": Tile("plain", centres=4, vectors=2, lanes=4),
+}
+
+
+@cache
+def _host_tile() -> str:
+    from llvmlite import binding
+
+    features = binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return "avx512"
+    if features.get("avx2") and features.get("fma"):
+        return "avx2"
+    return "plain"
+
+
+def select_tile(name: str | None = None) -> Tile:
+    """The tile to use: by `name`, else by ``largek.kernels.tile``, else by the host's CPU.
+
+    Parameters
+    ----------
+    name : {"auto", "avx512", "avx2", "plain"}, optional
+        Wider vectors than the CPU has compile and give the same bits, only slower.
+
+    Raises
+    ------
+    ParameterError
+        For a name that is none of these.
+    """
+    name = config.get("kernels.tile") if name is None else name
+    if name == "auto":
+        name = _host_tile()
+    if name not in TILES:
+        raise ParameterError(
+            f"largek.kernels.tile is {name!r}; choose one of auto, {', '.join(TILES)}."
+        )
+    return TILES[name]
