@@ -32,15 +32,8 @@ X = toy_rows(200, 3)
 
 
 def fitted(**options: Any) -> tuple[Model, NDArray[np.int32]]:
-    result = fit(
-        open_rows(X),
-        algorithm=Toy(),
-        n_clusters=5,
-        seed=1,
-        stop=StopRules(max_iter=4, tol=0),
-        n_threads=1,
-        **options,
-    )
+    asked: dict[str, Any] = {"seed": 1, "stop": StopRules(max_iter=4, tol=0), **options}
+    result = fit(open_rows(X), algorithm=Toy(), n_clusters=5, n_threads=1, **asked)
     assert result.labels is not None
     return Model.of(result), result.labels
 
@@ -352,6 +345,12 @@ def test_nothing_there(tmp_path: Path) -> None:
     zarr.create_group(str(tmp_path / "group.zarr"))
     with pytest.raises(ModelFormatError, match="not a model"):
         load_model(str(tmp_path / "group.zarr"))
+
+
+def test_a_long_history_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("largek_dask.model.LONGEST_HISTORY", 3)
+    model, _ = fitted(seed=1, stop=StopRules(max_iter=7, tol=0))
+    assert [record["step"] for record in model.history] == [1, 4, 7]
 
 
 # --- for ever

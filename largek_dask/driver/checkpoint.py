@@ -18,7 +18,7 @@ import json
 import re
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -45,7 +45,8 @@ class Progress(Generic[State]):
 
     state: State
     n_iter: int
-    history: tuple[StepRecord, ...]
+    history: Sequence[StepRecord]
+    """The first ``n_iter`` records count."""
     seconds: float
     """Seconds used so far, earlier runs included."""
 
@@ -133,7 +134,7 @@ class Checkpoints(Generic[State]):
             )
         arrays = self.folder.read_arrays(f"{name}.zarr", record["arrays"])
         state = decode(record["state"], arrays, self._expected)
-        return Progress(state, record["n_iter"], tuple(record["history"]), record["seconds"])
+        return Progress(state, record["n_iter"], record["history"], record["seconds"])
 
     def due(self) -> bool:
         """Whether it is time for the next one."""
@@ -159,7 +160,7 @@ class Checkpoints(Generic[State]):
             "n_iter": n,
             "seconds": progress.seconds,
             "state": tree,
-            "history": list(progress.history),
+            "history": list(progress.history[:n]),
             "arrays": self.folder.write_arrays(f"{name}.zarr", arrays),
         }
         record["sha256"] = hashlib.sha256(canonical_json(record)).hexdigest()

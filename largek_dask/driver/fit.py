@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -105,8 +105,9 @@ def fit(
     client: Client | None = None,
     n_threads: int | None = None,
     memory_limit: int | None = None,
-    checkpoint: str | Folder | None = None,
+    checkpoint: str | None = None,
     labels: bool | str = True,
+    storage_options: Mapping[str, Any] | None = None,
     events: Sequence[Sink | str] = (),
     callbacks: Sequence[Callback] = (),
     cancelled: Callable[[], bool] | None = None,
@@ -137,10 +138,12 @@ def fit(
         Its cluster; None: threads of this process.
     n_threads, memory_limit : int, optional
         Threads, and bytes of row state a process.
-    checkpoint : str or Folder, optional
+    checkpoint : str, optional
         Folder to write to, and to resume from if it holds this very job.
     labels : bool or str
         Whether every row's label comes back; a URL: they are written there.
+    storage_options : mapping, optional
+        For ``checkpoint`` and ``labels``.
     events : sequence of callable or str
         Sinks of events besides ``events.jsonl`` in the checkpoint folder.
     callbacks : sequence of callable
@@ -185,15 +188,16 @@ def fit(
         "normalize": normalize,
         "on_bad_rows": on_bad_rows,
     }
-    folder = Folder(checkpoint) if isinstance(checkpoint, str) else checkpoint
+    fingerprint = rows.fingerprint()
+    folder = Folder(checkpoint, storage_options) if checkpoint is not None else None
     job = None
     if folder is not None:
         folder.check_writable()
-        job = Job(folder, identity, rows.fingerprint(), versions())
+        job = Job(folder, identity, fingerprint, versions())
     out = None
     if isinstance(labels, str):
-        owner = {"job": identity, "data": rows.fingerprint()["content"]}
-        out = LabelStore(labels, rows.chunk_table, owner)
+        owner = {"job": identity, "data": fingerprint["content"]}
+        out = LabelStore(labels, rows.chunk_table, owner, storage_options)
     teller = Events(open_sinks(events, folder))
     passes = open_passes(
         rows,
@@ -232,7 +236,7 @@ def fit(
     provenance = {
         "parameters": identity,
         "stop": {"max_iter": stop.max_iter, "tol": stop.tol, "max_time": stop.max_time},
-        "data": rows.fingerprint(),
+        "data": {key: value for key, value in fingerprint.items() if key != "stamps"},
         "versions": versions(),
         "n_iter": best.run.n_iter,
         "stop_reason": best.reason,

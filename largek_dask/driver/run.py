@@ -122,7 +122,7 @@ def run(
     passes.cancelled = lambda: asked() or clock.is_over()
     try:
         if progress is None:
-            progress = Progress(algorithm.init(passes, rng), 0, (), clock.seconds())
+            progress = Progress(algorithm.init(passes, rng), 0, [], clock.seconds())
         reason = _reason(stop, progress, clock, asked)
         while reason is None:
             _save_if_due(checkpoints, progress, events)
@@ -143,18 +143,18 @@ def run(
     finally:
         passes.cancelled = None
     _save_if_due(checkpoints, progress, events, always=True)
-    last = progress.history[-1] if progress.history else None
+    history = tuple(progress.history[: progress.n_iter])
     events.emit(
         "stopped",
         reason=reason,
         n_iter=progress.n_iter,
-        cost=last["cost"] if last else None,
+        cost=history[-1]["cost"] if history else None,
         elapsed=clock.seconds(),
     )
     return RunResult(
         algorithm.model(progress.state),
         progress.n_iter,
-        progress.history,
+        history,
         reason,
         progress.state,
         clock.seconds(),
@@ -166,9 +166,15 @@ def _never() -> bool:
 
 
 def _advance(before: Progress[State], state: State, info: Info, seconds: float) -> Progress[State]:
-    """The progress after a step: one object, so that a stop finds either it or the one before."""
+    """The progress after a step: one object, so that a stop finds either it or the one before.
+
+    All of them share one growing history, of which each counts only its own first records.
+    """
     n_iter = before.n_iter + 1
-    return Progress(state, n_iter, (*before.history, record_of(n_iter, info, seconds)), seconds)
+    history = before.history
+    assert isinstance(history, list)
+    history[before.n_iter :] = [record_of(n_iter, info, seconds)]
+    return Progress(state, n_iter, history, seconds)
 
 
 def _reason(

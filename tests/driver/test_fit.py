@@ -413,3 +413,17 @@ def test_relocated_centres_have_their_labels_in_storage(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         zarr.open_array(out, mode="r")[...], cluster(algorithm=far).labels
     )
+
+
+def test_a_cluster_gives_the_same_bits(
+    cluster2: Any, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labels_module, "GROUP_ROWS", 60)
+    here = cluster()
+    out = str(tmp_path / "labels.zarr")
+    folder = str(tmp_path / "job")
+    cluster(client=cluster2, checkpoint=folder, callbacks=[stop_after(2)])
+    there = cluster(client=cluster2, checkpoint=folder, labels=out)
+    assert digest_of(there.arrays) == digest_of(here.arrays)
+    assert there.inertia == here.inertia
+    np.testing.assert_array_equal(zarr.open_array(out, mode="r")[...], here.labels)
