@@ -17,12 +17,35 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import njit, readonly
 
-__all__ = ["LIMB", "ORIGIN", "ExactSums", "add_one", "two_product_error"]
+__all__ = [
+    "BLOCK_ROWS",
+    "BLOCK_VALUES",
+    "LIMB",
+    "N_LIMBS",
+    "ORIGIN",
+    "UNIT",
+    "ExactSums",
+    "add_one",
+    "peel",
+    "two_product_error",
+]
+
+_MAGIC = 6755399441055744.0  # 1.5 * 2^52
+_MAGIC_BITS = 0x4338000000000000  # its bit pattern
+_ABS_BITS = 0x7FFFFFFFFFFFFFFF
 
 LIMB = 32
 """Bits a limb."""
 ORIGIN = 1088
 """The lowest limb counts units of 2^-ORIGIN (below the smallest float64, a multiple of LIMB)."""
+
+UNIT = ORIGIN // LIMB
+"""The limb that counts units of 1."""
+N_LIMBS = 2 * UNIT + 3
+"""Limbs of a table that holds any float64."""
+BLOCK_VALUES = 1 << 15
+"""Values that stay in the second-level cache while :func:`peel` works on them."""
+BLOCK_ROWS = 1 << 15
 
 _MASK = (1 << LIMB) - 1
 _MAX_PENDING = 1 << 29
@@ -76,6 +99,55 @@ def add_one(limbs: Any, low: Any, cell: Any, value: Any, sign: Any) -> Any:
     limbs[limb + 1, cell] += upper & 0xFFFFFFFF
     limbs[limb + 2, cell] += upper >> 32
     return True
+
+
+@njit
+def peel(values: Any, limbs: Any, largest: Any) -> Any:
+    """Add (r, w) values exactly to their columns' limbs; ``values`` is used up.
+
+    Layer by layer: a layer is the values rounded to integers in units of one limb, by adding and
+    subtracting 1.5 * 2^52; what rounding leaves is exact (a multiple of the value's last bit and
+    not larger than the value), and is the next layer. The first unit is such that integers are at
+    most 2^46, later ones at most 2^31, so a column of 2^15 rows stays below 2^61. Returns how many
+    values were not finite.
+    """
+    if largest == 0:
+        return 0
+    n, width = values.shape
+    d = limbs.shape[1]
+    layer = np.empty(width, np.int64)
+    limb = ((largest >> 52) + 51) >> 5
+    while True:
+        power = 32 * limb - 1088
+        if power < -900 or power > 900:
+            break
+        unit = np.int64((power + 1023) << 52).view(np.float64)
+        scale = np.int64((1023 - power) << 52).view(np.float64)
+        layer[:] = 0
+        rest: Any = 0
+        for i in range(n):
+            for f in range(width):
+                value = values[i, f]
+                t = value * scale + _MAGIC
+                layer[f] += np.float64(t).view(np.int64) - _MAGIC_BITS
+                value -= (t - _MAGIC) * unit
+                values[i, f] = value
+                rest |= np.float64(value).view(np.int64)
+        for f in range(width):
+            upper = layer[f] >> 32
+            limbs[limb, f % d] += layer[f] & 0xFFFFFFFF
+            limbs[limb + 1, f % d] += upper & 0xFFFFFFFF
+            limbs[limb + 2, f % d] += upper >> 32
+        if rest & _ABS_BITS == 0:
+            return 0
+        limb -= 1
+    # units at the ends of float64: one value after the other
+    skipped = 0
+    for i in range(n):
+        for f in range(width):
+            if values[i, f] != 0.0 and not add_one(limbs, 0, f % d, values[i, f], 1):
+                skipped += 1
+    return skipped
 
 
 @njit
@@ -133,7 +205,7 @@ class ExactSums:
         self.n_cells = n_cells
         self.n_not_finite = 0
         """Values that were infinite or NaN, removed ones subtracted."""
-        self._low = ORIGIN // LIMB
+        self._low = UNIT
         self._limbs: NDArray[np.int64] = np.zeros((0, n_cells), np.int64)
         self._pending = 0
 
@@ -178,6 +250,11 @@ class ExactSums:
         self._limbs[at] += counts & _MASK
         self._limbs[at + 1] += upper & _MASK
         self._limbs[at + 2] += upper >> LIMB
+
+    def add_table(self, limbs: NDArray[np.int64]) -> None:
+        """Add an (N_LIMBS, n_cells) table of units, as :func:`peel` fills it."""
+        for limb in np.flatnonzero(limbs.any(axis=1)):
+            self.add_units(int(limb), limbs[limb])
 
     def merge(self, other: ExactSums) -> ExactSums:
         """Add another accumulator's sums into this one, which is returned."""

@@ -14,6 +14,7 @@ from largek_dask.kernels.jit import njit, readonly
 __all__ = ["compute_dtype", "finite_rows", "native_blocks", "normalize_rows"]
 
 _BLOCK_VALUES = 1 << 16
+_NATIVE = frozenset(np.dtype(t) for t in ("float32", "float64", "uint8", "int16"))
 # exponent bits of the float types, by bytes: all set in NaN and infinity only
 _EXPONENTS = {2: np.int16(0x7C00), 4: np.int32(0x7F800000), 8: np.int64(0x7FF0000000000000)}
 
@@ -43,18 +44,19 @@ def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """The rows in types that compiled code reads: ``(rows, x[rows])``, read-only.
+    """The rows in one of the types that kernels are compiled for: ``(rows, x[rows])``.
 
-    bool is seen as uint8, float16 is converted block by block to float32, anything else is
-    passed as it is, in one piece.
+    float32, float64, uint8 and int16 are passed as they are, in one piece, and bool is seen as
+    uint8; other types are converted block by block to the compute dtype. Blocks are read-only.
     """
-    if x.dtype == np.float16:
-        step = max(1, _BLOCK_VALUES // max(1, x.shape[1]))
-        for begin in range(0, len(x), step):
-            rows = slice(begin, begin + step)
-            yield rows, readonly(x[rows].astype(np.float32))
-    else:
+    if x.dtype in _NATIVE or x.dtype == np.bool_:
         yield slice(0, len(x)), readonly(x.view(np.uint8) if x.dtype == np.bool_ else x)
+        return
+    dtype = compute_dtype(x.dtype)
+    step = max(1, _BLOCK_VALUES // max(1, x.shape[1]))
+    for begin in range(0, len(x), step):
+        rows = slice(begin, begin + step)
+        yield rows, readonly(x[rows].astype(dtype))
 
 
 def finite_rows(x: NDArray[Any]) -> NDArray[np.bool_]:

@@ -15,21 +15,23 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.errors import DataError
-from largek_dask.kernels.exact import LIMB, ORIGIN, ExactSums, add_one, two_product_error
+from largek_dask.kernels.exact import (
+    BLOCK_ROWS,
+    BLOCK_VALUES,
+    N_LIMBS,
+    UNIT,
+    ExactSums,
+    peel,
+    two_product_error,
+)
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 from largek_dask.kernels.sums import FixedPoint
 
 __all__ = ["RowScan", "Statistics", "compute_dtype"]
 
-_MAGIC = 6755399441055744.0  # 1.5 * 2^52
-_MAGIC_BITS = 0x4338000000000000  # its bit pattern
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _MAX_WEIGHT = 2.0**500
-_UNIT_LIMB = ORIGIN // LIMB  # the limb that counts units of 1
-_N_LIMBS = 2 * _UNIT_LIMB + 3
-_BLOCK_VALUES = 1 << 15  # values that stay in the second-level cache while they are peeled
-_BLOCK_ROWS = 1 << 15
 _WIDE = 64  # a row of fewer features is seen together with the next ones
 
 
@@ -182,7 +184,7 @@ class RowScan:
         self._n_rows += len(x)
         if weight is None:
             self._max_weight = max(self._max_weight, 1.0)
-            self._weights.add_units(_UNIT_LIMB, np.array([len(x)]))
+            self._weights.add_units(UNIT, np.array([len(x)]))
         else:
             self._max_weight = max(self._max_weight, float(weight.max()))
             self._integer_weights &= bool((weight == np.floor(weight)).all())
@@ -209,16 +211,15 @@ class RowScan:
             low, high = x[0].copy(), x[0].copy()
             sums = np.zeros(width, np.int64)
             _scan_integers(x, sums, low, high)
-            self._sums.add_units(_UNIT_LIMB, sums.reshape(-1, self.n_features).sum(axis=0))
+            self._sums.add_units(UNIT, sums.reshape(-1, self.n_features).sum(axis=0))
         else:
             low, high = np.full(width, np.inf), np.full(width, -np.inf)
-            limbs = np.zeros((_N_LIMBS, self.n_features), np.int64)
+            limbs = np.zeros((N_LIMBS, self.n_features), np.int64)
             if weight is None:
                 _scan_floats(x, limbs, low, high)
             else:
                 self._sums.n_not_finite += _scan_weighted(x, readonly(weight), limbs, low, high)
-            for limb in np.flatnonzero(limbs.any(axis=1)):
-                self._sums.add_units(int(limb), limbs[limb])
+            self._sums.add_table(limbs)
         self._low = np.minimum(self._low, low.reshape(-1, self.n_features).min(axis=0))
         self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
 
@@ -299,57 +300,10 @@ def _lowest(a: int | None, b: int | None) -> int | None:
 
 
 @njit
-def _peel(values: Any, limbs: Any, largest: Any) -> Any:
-    """Add (r, w) values exactly to their columns' limbs; ``values`` is used up.
-
-    Layer by layer: a layer is the values rounded to integers in units of one limb, by adding and
-    subtracting 1.5 * 2^52; what rounding leaves is exact (a multiple of the value's last bit and
-    not larger than the value), and is the next layer. The first unit is such that integers are at
-    most 2^46, later ones at most 2^31, so a column of 2^15 rows stays below 2^61. Returns how many
-    values were not finite.
-    """
-    n, width = values.shape
-    d = limbs.shape[1]
-    layer = np.empty(width, np.int64)
-    limb = ((largest >> 52) + 51) >> 5
-    while True:
-        power = 32 * limb - 1088
-        if power < -900 or power > 900:
-            break
-        unit = np.int64((power + 1023) << 52).view(np.float64)
-        scale = np.int64((1023 - power) << 52).view(np.float64)
-        layer[:] = 0
-        rest: Any = 0
-        for i in range(n):
-            for f in range(width):
-                value = values[i, f]
-                t = value * scale + _MAGIC
-                layer[f] += np.float64(t).view(np.int64) - _MAGIC_BITS
-                value -= (t - _MAGIC) * unit
-                values[i, f] = value
-                rest |= np.float64(value).view(np.int64)
-        for f in range(width):
-            upper = layer[f] >> 32
-            limbs[limb, f % d] += layer[f] & 0xFFFFFFFF
-            limbs[limb + 1, f % d] += upper & 0xFFFFFFFF
-            limbs[limb + 2, f % d] += upper >> 32
-        if rest & _ABS_BITS == 0:
-            return 0
-        limb -= 1
-    # units at the ends of float64: one value after the other
-    skipped = 0
-    for i in range(n):
-        for f in range(width):
-            if values[i, f] != 0.0 and not add_one(limbs, 0, f % d, values[i, f], 1):
-                skipped += 1
-    return skipped
-
-
-@njit
 def _scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
     """Column extent and exact sums of finite (n, w) rows."""
     n, width = x.shape
-    step = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // width))
+    step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
     values = np.empty((min(step, n), width))
     for begin in range(0, n, step):
         rows = min(step, n - begin)
@@ -362,14 +316,14 @@ def _scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
                 low[f] = min(low[f], value) + 0.0
                 high[f] = max(high[f], value) + 0.0
                 largest = max(largest, np.float64(value).view(np.int64) & _ABS_BITS)
-        _peel(values[:rows], limbs, largest)
+        peel(values[:rows], limbs, largest)
 
 
 @njit
 def _scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
     """Column extent and exact weighted sums of finite rows; returns how many overflowed."""
     n, width = x.shape
-    step = min(_BLOCK_ROWS, max(1, _BLOCK_VALUES // width))
+    step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
     products = np.empty((min(step, n), width))
     rests = np.empty((min(step, n), width))
     skipped = 0
@@ -389,9 +343,9 @@ def _scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
                 rests[i, f] = rest
                 largest = max(largest, np.float64(product).view(np.int64) & _ABS_BITS)
                 largest_rest = max(largest_rest, np.float64(rest).view(np.int64) & _ABS_BITS)
-        skipped += _peel(products[:rows], limbs, largest)
+        skipped += peel(products[:rows], limbs, largest)
         if largest_rest > 0:
-            skipped += _peel(rests[:rows], limbs, largest_rest)
+            skipped += peel(rests[:rows], limbs, largest_rest)
     return skipped
 
 
@@ -400,9 +354,9 @@ def _scan_integers(x: Any, sums: Any, low: Any, high: Any) -> None:
     """Column extent and sums of (n, w) integers of at most 16 bits."""
     n, width = x.shape
     block = np.empty(width, np.int32)
-    for begin in range(0, n, _BLOCK_ROWS):
+    for begin in range(0, n, BLOCK_ROWS):
         block[:] = 0  # 2^15 times less than 2^16
-        for i in range(begin, min(n, begin + _BLOCK_ROWS)):
+        for i in range(begin, min(n, begin + BLOCK_ROWS)):
             for f in range(width):
                 value = x[i, f]
                 block[f] += value

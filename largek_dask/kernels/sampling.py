@@ -1,0 +1,186 @@
+"""Sampling by squared distance on the dense kernels; uniforms are given, never drawn here.
+
+D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
+B. Bahmani et al., Scalable k-means++, VLDB 2012.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.distances import PackedCenters, nearest, scores, squared_distances
+from largek_dask.kernels.exact import BLOCK_VALUES, N_LIMBS, peel, two_product_error
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.sums import Squares
+
+__all__ = ["bernoulli_by_d2", "draw_by_d2", "potentials", "update_d2"]
+
+_ABS_BITS = 0x7FFFFFFFFFFFFFFF
+_NO_WEIGHT = readonly(np.empty(0))
+_SCORES = 1 << 18  # scores kept at once
+
+
+def update_d2(
+    x: NDArray[Any],
+    packed: PackedCenters,
+    d2: NDArray[np.float64],
+    labels: NDArray[np.int32] | None = None,
+    offset: int = 0,
+) -> None:
+    """Account for new centres in the rows' squared distances, in place.
+
+    Parameters
+    ----------
+    x : (n, d)
+    packed : PackedCenters
+        The new centres. Which of them is nearest is found with the rounding of the compute dtype;
+        its distance is then exact: 0 for a row that equals it.
+    d2 : (n,) float64
+        Squared distance to the nearest of the centres so far (infinity where there was none).
+    labels : (n,) int32, optional
+        Index of that centre; new centres count from ``offset``. Earlier ones win ties.
+    offset : int
+    """
+    if packed.n_clusters == 1:
+        found = np.zeros(len(x), np.int32)
+    else:
+        found = nearest(x, packed)
+    distances = squared_distances(x, packed, found)
+    closer = distances < d2
+    d2[closer] = distances[closer]
+    if labels is not None:
+        labels[closer] = found[closer] + offset
+
+
+def potentials(
+    x: NDArray[Any],
+    packed: PackedCenters,
+    d2: NDArray[np.float64],
+    weight: NDArray[np.float64] | None = None,
+) -> Squares:
+    """What each candidate, taken as a centre, would leave: ``sum w min(d2, ||x - c||^2)``.
+
+    Parameters
+    ----------
+    x : (n, d)
+    packed : PackedCenters
+        The m candidates; their distances have the rounding of the compute dtype.
+    d2 : (n,) float64
+        Squared distance to the nearest of the centres so far.
+    weight : (n,) float64, optional
+
+    Returns
+    -------
+    Squares
+        m exact sums.
+    """
+    m = packed.n_clusters
+    out = Squares(m)
+    step = max(1, _SCORES // m)
+    for begin in range(0, len(x), step):
+        rows = slice(begin, begin + step)
+        limbs = np.zeros((N_LIMBS, m), np.int64)
+        out.n_not_finite += _potentials(
+            readonly(scores(x[rows], packed)),
+            readonly(d2[rows]),
+            _NO_WEIGHT if weight is None else readonly(weight[rows]),
+            limbs,
+        )
+        out.add_table(limbs)
+    return out
+
+
+@njit
+def _potentials(distances: Any, d2: Any, weight: Any, limbs: Any) -> Any:
+    n, m = distances.shape
+    step = max(1, BLOCK_VALUES // m)
+    values = np.empty((min(step, n), m))
+    rests = np.empty((min(step, n), m))
+    skipped = 0
+    for begin in range(0, n, step):
+        rows = min(step, n - begin)
+        largest: Any = 0
+        largest_rest: Any = 0
+        for i in range(rows):
+            bound = d2[begin + i]
+            for j in range(m):
+                value = min(bound, np.float64(distances[begin + i, j]))
+                if weight.shape[0] > 0:
+                    product = value * weight[begin + i]
+                    rest = two_product_error(value, weight[begin + i], product)
+                    rests[i, j] = rest
+                    largest_rest = max(largest_rest, np.float64(rest).view(np.int64) & _ABS_BITS)
+                    value = product
+                values[i, j] = value
+                largest = max(largest, np.float64(value).view(np.int64) & _ABS_BITS)
+        skipped += peel(values[:rows], limbs, largest)
+        if largest_rest > 0:
+            skipped += peel(rests[:rows], limbs, largest_rest)
+    return skipped
+
+
+def draw_by_d2(
+    d2: NDArray[np.float64],
+    weight: NDArray[np.float64] | None,
+    uniforms: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], float]:
+    """Draw rows with replacement, with probability in proportion to ``weight * d2``.
+
+    Parameters
+    ----------
+    d2 : (n,) float64, finite, not negative
+    weight : (n,) float64, optional
+    uniforms : (m,) float64 in [0, 1)
+
+    Returns
+    -------
+    rows : (m,) int64
+        Never a row of no mass; empty if no row has any.
+    mass : float
+        The sum of ``weight * d2``, added in the order of the rows.
+    """
+    edges = np.empty(len(d2))
+    _accumulate(readonly(d2), _NO_WEIGHT if weight is None else readonly(weight), edges)
+    mass = float(edges[-1]) if len(edges) else 0.0
+    if mass == 0.0:
+        return np.empty(0, np.int64), mass
+    # the first edge above a target belongs to a row that raised it; a target that was rounded up
+    # to the mass falls to the row that reached it
+    last = np.searchsorted(edges, mass, side="left")
+    rows = np.minimum(np.searchsorted(edges, uniforms * mass, side="right"), last)
+    return rows.astype(np.int64, copy=False), mass
+
+
+@njit
+def _accumulate(d2: Any, weight: Any, edges: Any) -> None:
+    total = 0.0
+    for i in range(d2.shape[0]):
+        total += d2[i] * weight[i] if weight.shape[0] > 0 else d2[i]
+        edges[i] = total
+
+
+def bernoulli_by_d2(
+    d2: NDArray[np.float64],
+    weight: NDArray[np.float64] | None,
+    factor: float,
+    uniforms: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """Rows drawn independently, each with probability ``min(1, factor * weight * d2)``.
+
+    Parameters
+    ----------
+    d2 : (n,) float64, not negative
+    weight : (n,) float64, optional
+    factor : float
+    uniforms : (n,) float64 in [0, 1)
+        One for each row.
+
+    Returns
+    -------
+    (m,) int64, ascending; never a row of no mass.
+    """
+    mass = d2 if weight is None else d2 * weight
+    return np.flatnonzero(uniforms < factor * mass)
