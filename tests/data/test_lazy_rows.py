@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -18,21 +16,30 @@ from largek_dask.errors import DataError
 from tests.data.helpers import read_all
 
 
+class Tracked(np.ndarray):
+    """An array that is counted while it, a copy or a view of it is alive."""
+
+    alive = 0
+
+    def __array_finalize__(self, source):
+        Tracked.alive += 1
+
+    def __del__(self):
+        Tracked.alive -= 1
+
+
 class Watch:
-    """Counts which blocks are computed, and asserts that never two of them are alive."""
+    """Notes which blocks are computed, and asserts that never two of them are alive."""
 
     def __init__(self, x):
         self.x = x
         self.computed = []
-        self._last = None
 
     def __call__(self, block_info=None):
-        assert self._last is None or self._last() is None, "two blocks alive"
+        assert Tracked.alive == 0
         (r0, r1), (c0, c1) = block_info[None]["array-location"]
         self.computed.append((r0, c0))
-        out = self.x[r0:r1, c0:c1].copy()
-        self._last = weakref.ref(out)
-        return out
+        return self.x[r0:r1, c0:c1].copy().view(Tracked)
 
     def array(self, chunks):
         return da.map_blocks(self, chunks=chunks, dtype=self.x.dtype, meta=self.x[:0])

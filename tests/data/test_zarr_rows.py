@@ -134,14 +134,16 @@ def test_group_chunks__whole_chunks_within_bounds(storage_rows, row_bytes, inner
 
 
 def test_zarr_rows__many_tiny_chunks_are_grouped(tmp_path):
-    x = np.arange(200_000, dtype=np.float32).reshape(100_000, 2)
+    x = np.arange(40_000, dtype=np.float32).reshape(20_000, 2)
     folder = tmp_path / "x.zarr"
-    zarr.create_array(folder, shape=x.shape, chunks=(10, 2), dtype="f4", **V2)
-    for i in range(10_000):
+    # what is not there is the fill value, here a million rows less 20,000
+    zarr.create_array(folder, shape=(1_000_000, 2), chunks=(10, 2), dtype="f4", **V2)
+    for i in range(2_000):
         (folder / f"{i}.0").write_bytes(x[10 * i : 10 * i + 10])
     rows = open_rows(folder)
-    assert rows.chunk_table.tolist() == [0, 65_530, 100_000]
-    np.testing.assert_array_equal(read_all(rows), x)
+    assert np.diff(rows.chunk_table).tolist() == [65_530] * 15 + [17_050]
+    np.testing.assert_array_equal(rows.read(0)[:20_000], x)
+    assert not rows.read(0)[20_000:].any()
 
 
 def test_zarr_rows__the_chunk_table_travels(x, tmp_path, small_chunks):
@@ -177,8 +179,19 @@ def test_zarr_rows__a_truncated_chunk_is_named(layout, x, tmp_path, small_chunks
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert rows.n_chunks == 10
     rows.read(0)
-    with pytest.raises(DataError, match=rf"chunk {damaged} \(rows .*x\.zarr cannot be read"):
+    with pytest.raises(
+        DataError, match=rf"chunk {damaged} \(rows .*x\.zarr cannot be read"
+    ) as caught:
         rows.read(damaged)
+    assert rows._raw is None or "bytes are there instead of" in str(caught.value)
+
+
+def test_zarr_rows__a_chunk_with_more_bytes_than_it_should_have_is_named(x, tmp_path):
+    make(tmp_path / "x.zarr", x, **RAW)
+    with open(tmp_path / "x.zarr" / "c" / "1" / "0", "ab") as file:
+        file.write(b"more")
+    with pytest.raises(DataError, match="2804 bytes are there instead of 2800"):
+        open_rows(tmp_path / "x.zarr").read(0)
 
 
 def test_zarr_rows__a_flipped_bit_is_found_by_checksum(x, tmp_path, small_chunks):
