@@ -10,12 +10,13 @@ import click
 
 from largek_dask import __version__
 from largek_dask.cli.common import Group
-from largek_dask.cli.demo import demo
-from largek_dask.cli.doctor import doctor
-from largek_dask.cli.fit import fit
-from largek_dask.cli.ingest import ingest
-from largek_dask.cli.plot import plot
-from largek_dask.cli.predict import predict, score
+from largek_dask.cli.demo import demo as demo_command
+from largek_dask.cli.doctor import doctor as doctor_command
+from largek_dask.cli.fit import fit as fit_command
+from largek_dask.cli.ingest import ingest as ingest_command
+from largek_dask.cli.plot import plot as plot_command
+from largek_dask.cli.predict import predict as predict_command
+from largek_dask.cli.predict import score as score_command
 
 __all__ = ["main"]
 
@@ -33,5 +34,13 @@ def main() -> None:
     """
 
 
-for command in (demo, doctor, ingest, fit, predict, score, plot):
+for command in (
+    demo_command,
+    doctor_command,
+    ingest_command,
+    fit_command,
+    predict_command,
+    score_command,
+    plot_command,
+):
     main.add_command(command)

@@ -27,6 +27,7 @@ __all__ = [
     "human_seconds",
     "option_scheduler",
     "option_storage",
+    "output",
     "parse_settings",
 ]
 
@@ -171,8 +172,23 @@ def option_storage(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="NAME=VALUE",
         callback=lambda _ctx, _option, value: parse_settings(value) or None,
-        help="Passed to fsspec with the data's URL, e.g. anon=True; may be repeated.",
+        help="Passed to fsspec with URLs like the data's, e.g. anon=True; may be repeated.",
     )(command)
+
+
+def output(
+    url: str, data: str, storage_options: Mapping[str, Any] | None
+) -> tuple[str, Mapping[str, Any] | None]:
+    """An output's absolute address, and its storage options: the data's if both lie alike.
+
+    Absolute, because workers have other working directories.
+    """
+    from fsspec.core import split_protocol
+
+    from largek_dask.data.stores import normalize
+
+    same = split_protocol(url)[0] == split_protocol(data)[0]
+    return normalize(url), storage_options if same else None
 
 
 @contextmanager

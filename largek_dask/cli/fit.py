@@ -16,6 +16,7 @@ from largek_dask.cli.common import (
     key_values,
     option_scheduler,
     option_storage,
+    output,
     parse_settings,
 )
 
@@ -128,7 +129,8 @@ def fit(
         emit(planned.as_json(), as_json, planned.table)
         return
     assert out is not None
-    folder = Folder(out)
+    url, out_options = output(out, data, storage_options)
+    folder = Folder(url, out_options)
     check_folder(folder, force)
     # Labels of an earlier run of this job are kept until it is known that they are out of date.
     labelled = folder.exists("labels.zarr") and not folder.exists("labels.zarr.progress.json")
@@ -146,15 +148,22 @@ def fit(
             on_bad_rows=on_bad_rows,  # type: ignore[arg-type]
             client=client,
             n_threads=threads,
-            checkpoint=folder,
+            checkpoint=folder.url,
             labels=labels_url if labels and not labelled else False,
+            storage_options=out_options,
             events=() if as_json else (ProgressLine(),),
         )
         model = Model.of(result)
         if labels and labelled and model.digest() != digest_of_earlier(folder):
             folder.remove("labels.zarr")
-            model.predict(rows, out=labels_url, client=client, n_threads=threads)
-        model.save(f"{folder.url}/model.zarr", overwrite=True)
+            model.predict(
+                rows,
+                out=labels_url,
+                client=client,
+                n_threads=threads,
+                storage_options=out_options,
+            )
+        model.save(f"{folder.url}/model.zarr", overwrite=True, storage_options=out_options)
     told = {
         "out": folder.url,
         "model": f"{folder.url}/model.zarr",
@@ -179,7 +188,8 @@ def digest_of_earlier(folder: Folder) -> str | None:
     from largek_dask.model import load_model
 
     try:
-        return load_model(f"{folder.url}/model.zarr").digest()
+        url = f"{folder.url}/model.zarr"
+        return load_model(url, storage_options=folder.storage_options).digest()
     except ModelFormatError:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from largek_dask.cli.common import (
     key_values,
     option_scheduler,
     option_storage,
+    output,
 )
 
 __all__ = ["predict", "score"]
@@ -50,10 +52,11 @@ def predict(
     begun = perf_counter()
     model = load_model(model_url)
     rows = open_rows(data, storage_options=storage_options)
+    out, out_options = output(out, data, storage_options)
     if force:
-        remove_labels(out)
+        remove_labels(out, out_options)
     with connected(scheduler) as client:
-        model.predict(rows, out=out, client=client)
+        model.predict(rows, out=out, client=client, storage_options=out_options)
     seconds = perf_counter() - begun
     told = {"out": out, "n_rows": rows.n_rows, "seconds": seconds}
     emit(
@@ -69,7 +72,7 @@ def predict(
     )
 
 
-def remove_labels(url: str) -> None:
+def remove_labels(url: str, storage_options: Mapping[str, Any] | None) -> None:
     """Remove labels that an earlier run has written, and nothing else.
 
     Raises
@@ -83,7 +86,7 @@ def remove_labels(url: str) -> None:
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import OutputError
 
-    place = Folder(url)
+    place = Folder(url, storage_options)
     if not place.exists():
         return
     try:
@@ -93,7 +96,7 @@ def remove_labels(url: str) -> None:
     if kind != "labels":
         raise OutputError(f"{url} holds {kind}, not labels: remove it yourself")
     parent, _, name = place.url.rpartition("/")
-    folder = Folder(parent or ".")
+    folder = Folder(parent, storage_options)
     folder.remove(name)
     folder.remove(f"{name}.progress.json")
 

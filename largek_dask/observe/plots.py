@@ -162,6 +162,7 @@ def codebook_figure(
     axes = figure.add_subplot(grid[:, 0])
     axes.imshow(sheet, interpolation="nearest")
     axes.set_title("The codewords, most used first", fontsize=13, color=INK)
+    axes.set_anchor("N")
     axes.set_axis_off()
     for row, (name, original, rebuilt, decibel) in enumerate(pairs):
         for column, (image, caption) in enumerate(

@@ -107,7 +107,11 @@ def test_machine__missing_extra_says_what_to_install(monkeypatch):
 
 def versions(**workers):
     here = {"packages": {"largek_dask": "1", "numpy": "2", "numba": "3"}}
-    return {"client": here, "scheduler": here, "workers": {n: {"packages": p} for n, p in workers.items()}}
+    return {
+        "client": here,
+        "scheduler": here,
+        "workers": {n: {"packages": p} for n, p in workers.items()},
+    }
 
 
 def test_compare_versions__names_who_differs():
@@ -135,7 +139,7 @@ class FakeClient:
         return {"address": "tcp://s", "workers": self.workers}
 
     def get_versions(self, check, packages):
-        return versions(**{n: {p: None for p in packages} for n in self.workers})
+        return versions(**{n: dict.fromkeys(packages) for n in self.workers})
 
 
 def test_cluster__without_workers_is_broken():

@@ -17,7 +17,6 @@ from sklearn.preprocessing import StandardScaler
 import largek_dask as lk
 from largek_dask.errors import DataError, InterruptedFitWarning, ParameterError
 from largek_dask.estimators.kmeans import ALGORITHMS, algorithm_of
-from tests import oracles
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,304 @@
+"""``largek fit`` and what works on its folder: predict, score, plot."""
+
+import json
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+from largek_dask import KMeans, Lloyd, load_model
+from largek_dask.cli import fit as module
+from largek_dask.cli import main
+from largek_dask.cli import plot as plot_module
+from largek_dask.cli.common import human_bytes
+from largek_dask.driver.storage import Folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A Zarr store of 600 rows without any structure, which takes Lloyd many steps."""
+    x = np.random.default_rng(0).standard_normal((600, 4)).astype(np.float32)
+    path = tmp_path_factory.mktemp("data") / "x.zarr"
+    zarr.create_array(str(path), data=x, chunks=(150, 4))
+    return str(path), x
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def run_json(*arguments, code=0):
+    return json.loads(run(*arguments, "--json", code=code).stdout)
+
+
+def labels_in(folder):
+    return zarr.open_array(str(folder / "labels.zarr"), mode="r")[...]
+
+
+# --- fit ----------------------------------------------------------------------------------------
+
+
+def test_fit__writes_everything_and_says_what_kmeans_says(data, tmp_path):
+    url, x = data
+    told = run_json("fit", url, "-k", 5, "--out", tmp_path / "run", "--seed", 3, "--tol", 0)
+    km = KMeans(5, random_state=3, tol=0).fit(x)
+    assert told["digest"] == km.model_.digest()
+    assert told["inertia"] == km.inertia_
+    assert told["stop_reason"] == "converged"
+    assert (told["n_rows"], told["n_features"], told["n_clusters"]) == (600, 4, 5)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"job.json", "events.jsonl", "checkpoints", "model.zarr", "labels.zarr"}
+    np.testing.assert_array_equal(labels_in(tmp_path / "run"), km.labels_)
+    assert load_model(told["model"]).digest() == told["digest"]
+
+
+def test_fit__options_reach_the_fit(data, tmp_path):
+    url, x = data
+    weights = tmp_path / "w.npy"
+    np.save(weights, np.arange(600.0))
+    options = ["--init", "k-means++", "--n-init", 2, "--max-iter", 2, "--normalize", "l2"]
+    options += ["--sample-weight", weights, "--on-bad-rows", "skip", "--threads", 1]
+    told = run_json("fit", url, "-k", 4, "--out", tmp_path / "run", "--no-labels", *options)
+    km = KMeans(4, init="k-means++", n_init=2, max_iter=2, normalize="l2", random_state=0)
+    km.fit(x, sample_weight=np.arange(600.0))
+    assert told["digest"] == km.model_.digest()
+    assert told["labels"] is None
+    assert not (tmp_path / "run" / "labels.zarr").exists()
+    model = load_model(told["model"])
+    assert (model.normalize, model.on_bad_rows) == ("l2", "skip")
+
+
+def test_fit__table_and_progress(data, tmp_path):
+    done = run("fit", data[0], "-k", 3, "--out", tmp_path / "run")
+    assert "600 × 4" in done.stdout
+    assert "largek plot" in done.stdout
+    assert "stopped: " in done.stderr
+
+
+def test_fit__same_job_resumes(data, tmp_path):
+    url, _ = data
+    out = tmp_path / "run"
+    base = ["fit", url, "-k", 5, "--out", out, "--tol", 0]
+    short = run_json(*base, "--max-iter", 2)
+    assert short["n_iter"] == 2
+    assert short["stop_reason"] == "max_iter"
+    whole = run_json(*base)
+    assert whole["n_iter"] > 2
+    assert whole["stop_reason"] == "converged"
+    fresh = run_json("fit", url, "-k", 5, "--out", tmp_path / "fresh", "--tol", 0)
+    assert whole["digest"] == fresh["digest"]
+    # model and labels are those of the longer fit
+    assert load_model(whole["model"]).digest() == whole["digest"]
+    np.testing.assert_array_equal(labels_in(out), labels_in(tmp_path / "fresh"))
+    # a third run finds all of it done, and leaves the labels alone
+    before = sorted(p.stat().st_mtime_ns for p in (out / "labels.zarr").rglob("*"))
+    assert run_json(*base)["digest"] == whole["digest"]
+    assert sorted(p.stat().st_mtime_ns for p in (out / "labels.zarr").rglob("*")) == before
+
+
+def test_fit__another_job_is_refused_unless_forced(data, tmp_path):
+    url, _ = data
+    out = tmp_path / "run"
+    run("fit", url, "-k", 3, "--out", out)
+    done = run("fit", url, "-k", 4, "--out", out, code=1)
+    assert "holds another job: its n_clusters is 3, not 4" in done.stderr
+    assert load_model(str(out / "model.zarr")).n_clusters == 3
+    assert run_json("fit", url, "-k", 4, "--out", out, "--force")["n_clusters"] == 4
+    assert load_model(str(out / "model.zarr")).n_clusters == 4
+
+
+def test_fit__folder_with_other_things_is_refused_and_never_emptied(data, tmp_path):
+    url, _ = data
+    (tmp_path / "mine.txt").write_text("mine")
+    done = run("fit", url, "-k", 3, "--out", tmp_path, code=1)
+    assert "holds no job ('mine.txt' lies there)" in done.stderr
+    run("fit", url, "-k", 3, "--out", tmp_path, "--force")
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
+    url, _ = data
+    base = ["fit", url, "-k", 5, "--out", tmp_path / "run", "--tol", 0]
+    steps = []
+
+    def interrupted_step(self, passes, rng, state, step=Lloyd.step):
+        steps.append(state.step)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return step(self, passes, rng, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lloyd, "step", interrupted_step)
+        done = run(*base, "--json", code=3)
+    assert json.loads(done.stdout)["stop_reason"] == "interrupted"
+    assert done.stderr.endswith("Cancelled.\n")
+    resumed = run_json(*base)
+    fresh = run_json("fit", url, "-k", 5, "--out", tmp_path / "fresh", "--tol", 0)
+    assert resumed["digest"] == fresh["digest"]
+    np.testing.assert_array_equal(labels_in(tmp_path / "run"), labels_in(tmp_path / "fresh"))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["-k", 601], 1, "n_clusters=601 is more than there are rows"),
+        (["-k", 0], 2, "0 is not in the range x>=1"),
+        (["-k", 3, "--algorithm", "magic"], 2, "'magic' is not known; choose one of auto, lloyd"),
+        (["-k", 3, "--set", "batch_rows"], 2, "'batch_rows' is not name=value"),
+        (["-k", 3, "--set", "batch_rows=9"], 2, "Lloyd has no parameter 'batch_rows'; it has none"),
+        (
+            ["-k", 3, "--algorithm", "minibatch", "--set", "rows=9"],
+            2,
+            "MiniBatch has no parameter 'rows'; it has batch_rows",
+        ),
+        (["-k", 3, "--init", "best"], 1, "'best'"),
+        (["-k", 3, "--max-time", "soon"], 1, "max_time must be seconds or a text such as '90s'"),
+        (["-k", 3, "--sample-weight", "/no/such.npy"], 1, "/no/such.npy"),
+        (["-k", 3, "--scheduler", "nonsense://x"], 1, "no Dask scheduler answers at"),
+    ],
+)
+def test_fit__wrong_options(data, tmp_path, options, code, message):
+    done = run("fit", data[0], "--out", tmp_path / "run", *options, code=code)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_fit__needs_an_output(data):
+    assert "give --out DIR" in run("fit", data[0], "-k", 3, code=2).stderr
+
+
+def test_fit__settings_reach_the_algorithm(data, tmp_path):
+    out = tmp_path / "run"
+    options = ["--algorithm", "minibatch", "--set", "batch_rows=50", "--max-iter", 3]
+    run("fit", data[0], "-k", 3, "--out", out, *options)
+    model = load_model(str(out / "model.zarr"))
+    assert model.provenance["parameters"]["algorithm"]["batch_rows"] == 50
+    assert [step["rows"] for step in model.history] == [50, 50, 50]
+
+
+# --- plan ---------------------------------------------------------------------------------------
+
+
+def test_plan__computes_nothing(data, tmp_path, monkeypatch):
+    url, _ = data
+    monkeypatch.chdir(tmp_path)
+    told = run_json("fit", url, "-k", 50, "--plan", "--max-iter", 7, "--threads", 2)
+    assert told["fits"]
+    assert (told["n_rows"], told["n_clusters"], told["n_threads"]) == (600, 50, 2)
+    # one scan, k-means++ with a pass a centre, then at most 7 steps and the last pass
+    assert told["passes_before"] == 51
+    assert told["passes_most"] == 59
+    assert told["memory"] > 0
+    assert told["seconds_pass"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan__table_says_whether_it_fits(data, monkeypatch):
+    import distributed.system
+
+    text = " ".join(run("fit", data[0], "-k", 300, "--plan").stdout.split())
+    assert ": fits" in text
+    assert "2 for statistics and starting centres, then at most 301" in text
+    monkeypatch.setattr(distributed.system, "MEMORY_LIMIT", 1000)
+    text = " ".join(run("fit", data[0], "-k", 300, "--plan").stdout.split())
+    assert f"of {human_bytes(1000)}: does not fit" in text
+
+
+# --- predict, score -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("fitted") / "run"
+    return out, run_json("fit", data[0], "-k", 5, "--out", out)
+
+
+def test_predict__writes_labels_and_refuses_to_overwrite(data, fitted, tmp_path):
+    out, told = fitted
+    target = tmp_path / "labels.zarr"
+    assert run_json("predict", told["model"], data[0], "--out", target)["n_rows"] == 600
+    np.testing.assert_array_equal(zarr.open_array(str(target), mode="r")[...], labels_in(out))
+    done = run("predict", told["model"], data[0], "--out", target, code=1)
+    assert "exists already" in done.stderr
+    assert "600" in run("predict", told["model"], data[0], "--out", target, "--force").stdout
+
+
+def test_predict__force_removes_labels_only(data, fitted, tmp_path):
+    _, told = fitted
+    (tmp_path / "mine").mkdir()
+    done = run("predict", told["model"], data[0], "--out", tmp_path / "mine", "--force", code=1)
+    assert "not a store of labels" in done.stderr
+    done = run("predict", told["model"], data[0], "--out", told["model"], "--force", code=1)
+    assert "holds model, not labels" in done.stderr
+    assert load_model(told["model"]).n_clusters == 5
+
+
+def test_score__is_minus_the_inertia(data, fitted):
+    _, told = fitted
+    scored = run_json("score", told["model"], data[0])
+    assert scored["score"] == -told["inertia"]
+    assert scored["mean_squared_distance"] == pytest.approx(told["inertia"] / 600)
+    assert "mean squared distance" in run("score", told["model"], data[0]).stdout
+
+
+def test_not_a_model(data, tmp_path):
+    done = run("score", data[0], data[0], code=1)
+    assert "is not a model" in done.stderr
+
+
+# --- plot ---------------------------------------------------------------------------------------
+
+
+def test_plot__a_job(fitted, tmp_path, monkeypatch):
+    out, told = fitted
+    monkeypatch.chdir(tmp_path)
+    shown = run_json("plot", out)
+    assert shown == {"out": "run.png", "n_clusters": 5, "n_iter": told["n_iter"], "n_rows": 600}
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert "run.png exists" in run("plot", out, code=1).stderr
+    assert "run.png" in run("plot", out, "--force").stdout
+    assert "cannot be written" in run("plot", out, "--out", "no/such/x.png", code=1).stderr
+
+
+def test_plot__a_running_job_by_its_events(tmp_path):
+    step = {"event": "step", "cost": 5.0, "rows": 10}
+    events = [
+        {"event": "started", "n_rows": 10},
+        {**step, "step": 1, "elapsed": 0.5},
+        {**step, "step": 2, "elapsed": 0.9},
+        {"event": "started", "n_rows": 10},
+        {**step, "step": 2, "elapsed": 1.5, "cost": 4.0},
+        {"event": "stopped"},
+    ]
+    history, n_rows = plot_module.history_of(events)
+    assert n_rows == 10
+    assert [step["cost"] for step in history] == [5.0, 4.0]
+    assert [step["seconds"] for step in history] == [0.5, 1.5]
+    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
+    figure, told = plot_module.draw(str(tmp_path), None)
+    assert len(figure.axes) == 2
+    assert told["n_iter"] == 2
+
+
+def test_plot__of_nothing(tmp_path):
+    assert "neither model.zarr nor events.jsonl" in run("plot", tmp_path, code=1).stderr
+    (tmp_path / "events.jsonl").write_text('{"event": "started", "n_rows": 3}\n')
+    assert "no step has ended yet" in run("plot", tmp_path, code=1).stderr
+
+
+def test_plot__a_model_without_history_shows_its_sizes(tmp_path):
+    km = KMeans(2, random_state=0, init=np.eye(3)[:2]).partial_fit(np.eye(3).repeat(4, 0))
+    km.model_.save(str(tmp_path / "m.zarr"))
+    figure, told = plot_module.draw(str(tmp_path / "m.zarr"), None)
+    assert len(figure.axes) == 2
+    assert told == {"n_clusters": 2, "n_iter": 0}
+
+
+def test_job_files_are_all_that_a_job_writes(data, tmp_path):
+    """``--force`` must know every name, or a forced job would meet another's leftovers."""
+    out = tmp_path / "run"
+    run("fit", data[0], "-k", 5, "--out", out, "--n-init", 2, "--max-iter", 2)
+    assert set(Folder(str(out)).names()) <= set(module.JOB_FILES)
