@@ -20,8 +20,7 @@ def make_client(stack: ExitStack, n_workers: int, processes: bool, **options) ->
             n_workers=n_workers,
             threads_per_worker=1,
             processes=processes,
-            dashboard_address=None,
-            worker_dashboard_address=None,
+            dashboard_address=":0",
             silence_logs=logging.CRITICAL,
             **options,
         )

@@ -252,8 +252,7 @@ class Engine:
             pool, reader = self._threads()
             ticket.source.start(reader)
             futures.extend(
-                pool.submit(self._work, ticket, slot, stop, until)
-                for slot in range(self.n_threads)
+                pool.submit(self._work, ticket, slot, stop, until) for slot in range(self.n_threads)
             )
             while wait(futures, POLL_SECONDS).not_done:
                 if (error := stop()) is not None:
@@ -275,6 +274,10 @@ class Engine:
         if self._pool is None or self._reader is None:
             self._pool = ThreadPoolExecutor(self.n_threads, "largek-compute")
             self._reader = ThreadPoolExecutor(4, "largek-read")
+            # All computing threads start here and not inside a pass, where Ctrl-C would leave
+            # a thread behind that is just being started.
+            barrier = threading.Barrier(self.n_threads)
+            wait([self._pool.submit(barrier.wait) for _ in range(self.n_threads)])
         return self._pool, self._reader
 
     def _interrupt(self, ticket: Ticket, futures: Sequence[Future[None]]) -> None:
@@ -323,7 +326,7 @@ class Engine:
         """Take chunk after chunk, on one computing thread."""
         report = PassReport()
         try:
-            while until is None or time.monotonic() < until:
+            while True:
                 if (error := stop()) is not None:
                     ticket.errors.append((-1, error))
                     ticket.source.stop()
@@ -338,6 +341,9 @@ class Engine:
                 except BaseException as failure:
                     ticket.errors.append((block.index, failure))
                     ticket.source.stop()
+                    break
+                # After a chunk, not before: however short a slice is, it gets somewhere.
+                if until is not None and time.monotonic() >= until:
                     break
         finally:
             with ticket.lock:

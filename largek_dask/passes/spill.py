@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -30,8 +31,13 @@ class SpilledRows(ZarrRows):
     ) -> None:
         largest = int(np.diff(chunk_table).max())
         super().__init__(array, location=location, weight=weight, chunk_rows=largest)
+        self._regular = np.array_equal(chunk_table, self.chunk_table)
         self.chunk_table = np.array(chunk_table)
         self.chunk_table.flags.writeable = False
+
+    def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
+        # Chunks of a dask array need not be those of the store.
+        return super()._load(i, start, stop) if self._regular else self._array[start:stop]
 
     def describe_source(self, location: str | None) -> str:
         """Nobody has heard of the temporary store."""
@@ -75,28 +81,33 @@ def spill(rows: Rows, folder: str) -> SpilledRows:
     OutputError
         Too little space in a local folder, or the folder cannot be written.
     """
-    if is_local(folder):
-        os.makedirs(folder, exist_ok=True)
-        free = shutil.disk_usage(folder).free
-        if free < rows.nbytes:
-            raise OutputError(
-                f"{folder} has {free / 1e9:.1f} GB free, but the rows need "
-                f"{rows.nbytes / 1e9:.1f} GB there so that workers can read them; set "
-                "largek.passes.spill-folder to a larger one, or ingest the data to a store."
-            )
     location = f"{folder}/rows.zarr"
     largest = int(np.diff(rows.chunk_table).max())
     try:
+        if is_local(folder):
+            os.makedirs(folder, exist_ok=True)
+            _check_space(rows, folder)
         _write(rows, location, largest)
     except BaseException as error:
-        remove_spilled(folder)
-        if not isinstance(error, OSError):
+        with suppress(OSError):
+            remove_spilled(folder)
+        if not isinstance(error, OSError) or isinstance(error, OutputError):
             raise
         raise OutputError(
             f"rows of this process cannot be written to {folder} for the workers: {error}; "
             "set largek.passes.spill-folder to a folder or URL that can be written."
         ) from error
     return _reopen(location, rows.chunk_table, rows.weight is not None)
+
+
+def _check_space(rows: Rows, folder: str) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < rows.nbytes:
+        raise OutputError(
+            f"{folder} has {free / 1e9:.1f} GB free, but the rows need "
+            f"{rows.nbytes / 1e9:.1f} GB there so that workers can read them; set "
+            "largek.passes.spill-folder to a larger one, or ingest the data to a store."
+        )
 
 
 def _write(rows: Rows, location: str, largest: int) -> None:

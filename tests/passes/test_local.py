@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
+import signal
 import threading
 import time
 from itertools import pairwise
@@ -509,7 +509,8 @@ def test_ctrl_c_leaves_no_thread_at_work():
     def chunk_fn(chunk, total):
         if not inside.is_set():
             inside.set()
-            _thread.interrupt_main()
+            # A real signal: it interrupts the main thread's wait.
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         total[0] += 1
 
     with LocalPasses(rows_of(integers(1000), [1] * 1000), n_threads=2) as passes:

@@ -1,0 +1,482 @@
+"""Passes on Dask clusters give what local ones give, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from functools import partial
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+
+from largek_dask.algorithms.base import Rng, RowSlice, RowState
+from largek_dask.data.rows import Rows
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import (
+    BadRowsError,
+    CancelledFit,
+    ClusterError,
+    DataError,
+    OutputError,
+    ParameterError,
+    VersionMismatchError,
+)
+from largek_dask.passes.cluster import ClusterPasses
+from largek_dask.passes.local import LocalPasses
+from tests.faults import Killer, barrier_chunk
+from tests.passes.toys import (
+    combine,
+    count_chunk,
+    integers,
+    path_answers,
+    path_chunk,
+    path_pass,
+    rows_of,
+    start,
+)
+
+N, CHUNK = 600, 50
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray:
+    return integers(N)
+
+
+def write_store(x: np.ndarray, folder) -> str:
+    path = str(folder / "x.zarr")
+    array = zarr.create_array(path, shape=x.shape, chunks=(CHUNK, x.shape[1]), dtype=x.dtype)
+    array[:] = x
+    return path
+
+
+@pytest.fixture(scope="module")
+def path(x, tmp_path_factory) -> str:
+    return write_store(x, tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture
+def rows(path) -> Rows:
+    with dask.config.set({"largek.data.read-chunk-bytes": 1}):
+        opened = open_rows(path)
+    assert opened.n_chunks == N // CHUNK
+    return opened
+
+
+def counted(passes, **options):
+    return passes.reduce(count_chunk, start=start, combine=combine, **options).tolist()
+
+
+# --- the same as local ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+@pytest.mark.parametrize("retain", [False, True])
+def test_path_dependent_state(n_workers, retain, x, rows, worker_clients):
+    with ClusterPasses(rows, worker_clients(n_workers)) as passes:
+        for g, answer in enumerate(path_answers(x, 5), start=1):
+            total = path_pass(passes, g, retain=retain)
+            assert total[0] == answer
+            assert total[1] == passes.n_chunks * (g if retain else 1)
+            assert passes.last.rebuilt == passes.last.retries == 0
+            assert passes.last.workers == n_workers
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_without_memory_for_row_state(retain, x, rows, cluster2):
+    """Workers ask for the replay, and only then it is sent."""
+    with ClusterPasses(rows, cluster2, memory_limit=0) as passes:
+        for g, answer in enumerate(path_answers(x, 4), start=1):
+            assert path_pass(passes, g, retain=retain)[0] == answer
+            assert passes.last.rebuilt == (passes.n_chunks if g > 1 else 0)
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_one_chunk_a_slice(retain, x, rows, cluster2, quick_slices):
+    """A slice that has no time left computes nothing: the share still ends."""
+    with (
+        dask.config.set({"largek.passes.slice-seconds": 0.002}),
+        ClusterPasses(rows, cluster2) as p,
+    ):
+        for g, answer in enumerate(path_answers(x, 3), start=1):
+            assert path_pass(p, g, retain=retain)[0] == answer
+            assert p.last.chunks == p.n_chunks
+
+
+def test_statistics_take_and_slices(x, rows, cluster2):
+    wanted = np.array([599, 3, 3, 51])
+    slices = RowSlice(Rng(3), 1, 3, 7)
+    with ClusterPasses(rows, cluster2) as passes, LocalPasses(rows, n_threads=1) as local:
+        assert passes.statistics.to_dict() == local.statistics.to_dict()
+        np.testing.assert_array_equal(passes.take(wanted), x[wanted])
+        assert counted(passes, rows=slices) == counted(local, rows=slices)
+        assert counted(passes, chunks=[3, 7]) == counted(local, chunks=[3, 7])
+        assert counted(passes, chunks=[]) == [0, 0, 0, 0]
+
+
+def test_passes_over_a_few_chunks_do_not_move_the_others(x, rows, cluster2):
+    with ClusterPasses(rows, cluster2) as passes:
+        path_pass(passes, 1)
+        for chunk in range(3):
+            counted(passes, chunks=[chunk])
+        path_pass(passes, 2)
+        assert passes.last.rebuilt == 0
+
+
+@pytest.mark.parametrize("tree_bytes", [0, 40])
+def test_totals_stay_on_workers(tree_bytes, x, rows, worker_clients):
+    """Above the limit they are combined and finished there, and none changes on the way."""
+    with dask.config.set({"largek.passes.tree-bytes": tree_bytes}):
+        for n_workers in (1, 2, 3):
+            with ClusterPasses(rows, worker_clients(n_workers)) as passes:
+                for g, answer in enumerate(path_answers(x, 3), start=1):
+                    assert path_pass(passes, g, retain=True)[0] == answer
+                finish = partial(np.multiply, 2)
+                assert counted(passes, finish=finish)[:2] == [2 * N, 2 * passes.n_chunks]
+
+
+def test_wide_tree(x, rows, worker_clients, monkeypatch):
+    monkeypatch.setattr("largek_dask.passes.cluster.FAN_IN", 2)
+    with (
+        dask.config.set({"largek.passes.tree-bytes": 0}),
+        ClusterPasses(rows, worker_clients(3)) as passes,
+    ):
+        assert counted(passes)[0] == N
+
+
+def large_chunk(chunk, total, values):
+    total[0] += int(values.sum())
+    total[1] += len(chunk.x)
+
+
+def test_large_broadcast(rows, cluster2):
+    """Scattered, not embedded in the tasks."""
+    values = np.ones(50_000, np.int64)
+    with ClusterPasses(rows, cluster2) as passes:
+        for _ in range(2):
+            total = passes.reduce(large_chunk, values, start=start, combine=combine)
+            assert total[:2].tolist() == [50_000 * passes.n_chunks, N]
+            assert passes.last.bytes_moved > 2 * values.nbytes
+
+
+# --- rows that live in this process --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["array", "weighted", "dask", "uneven"])
+def test_rows_of_this_process_are_spilled_in_the_same_chunks(kind, x, cluster2, tmp_path):
+    if kind == "dask":
+        source = open_rows(da.from_array(x, chunks=((100, 1, 499), 2)))
+    elif kind == "array":
+        source = open_rows(x)
+    else:
+        weight = np.arange(N) % 3 + 0.5 if kind == "weighted" else None
+        source = rows_of(x, [1, 99, 500] if kind == "uneven" else [300, 300], weight)
+    with dask.config.set({"largek.passes.spill-folder": str(tmp_path)}):
+        with ClusterPasses(source, cluster2) as passes, LocalPasses(source, n_threads=1) as local:
+            np.testing.assert_array_equal(passes.rows.chunk_table, source.chunk_table)
+            assert passes.statistics.to_dict() == local.statistics.to_dict()
+            assert counted(passes) == counted(local)
+            assert len(os.listdir(tmp_path)) == 1
+        assert os.listdir(tmp_path) == [], "the temporary store is removed"
+
+
+def test_spill_folder_that_cannot_be_written(x, cluster2, tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        dask.config.set({"largek.passes.spill-folder": str(tmp_path / "file")}),
+        pytest.raises(OutputError, match="spill-folder"),
+    ):
+        ClusterPasses(rows_of(x, [N]), cluster2)
+
+
+def test_spill_without_space(x, cluster2, tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    with (
+        dask.config.set({"largek.passes.spill-folder": str(tmp_path)}),
+        pytest.raises(OutputError, match=r"0\.0 GB free"),
+    ):
+        ClusterPasses(rows_of(x, [N]), cluster2)
+
+
+# --- what workers can be wrong about -------------------------------------------------------------
+
+
+def test_relative_path(rows, cluster2):
+    rows.location = "x.zarr"
+    with pytest.raises(ParameterError, match=r"x\.zarr is a relative path"):
+        ClusterPasses(rows, cluster2)
+
+
+def test_data_that_workers_cannot_open(x, tmp_path, worker_clients):
+    rows = open_rows(write_store(x, tmp_path))
+    os.rename(tmp_path / "x.zarr", tmp_path / "y.zarr")
+    with pytest.raises(DataError, match=r"workers cannot open .*x\.zarr: inproc://.*not exist"):
+        ClusterPasses(rows, worker_clients(1))
+
+
+def test_data_of_another_shape(x, rows, worker_clients):
+    rows.n_rows += 1
+    with pytest.raises(DataError, match=r"shape \(600, 2\) there instead of \(601, 2\)"):
+        ClusterPasses(rows, worker_clients(1))
+
+
+def test_workers_of_other_versions(rows, worker_clients, monkeypatch):
+    client = worker_clients(1)
+    monkeypatch.setattr(
+        "largek_dask.passes.admission.versions",
+        lambda: {"largek_dask": "9.9", "python": "3.11", "numba": "1"},
+    )
+    with pytest.raises(VersionMismatchError, match=r"inproc://\S+ has largek_dask .* instead of 9"):
+        ClusterPasses(rows, client)
+
+
+def test_workers_without_the_package(rows, worker_clients, monkeypatch):
+    def absent(*arguments, dask_worker=None):
+        raise ModuleNotFoundError("No module named 'largek_dask'")
+
+    monkeypatch.setattr("largek_dask.passes.admission.admit", absent)
+    with pytest.raises(VersionMismatchError, match="cannot import this version"):
+        ClusterPasses(rows, worker_clients(1))
+
+
+def test_bad_rows_are_named(x, tmp_path, cluster2):
+    x = x.copy()
+    x[417, 0] = np.nan
+    with (
+        dask.config.set({"largek.data.read-chunk-bytes": 1}),
+        ClusterPasses(open_rows(write_store(x, tmp_path)), cluster2) as passes,
+        pytest.raises(BadRowsError, match=r"row 417 .*chunk 8"),
+    ):
+        counted(passes)
+
+
+# --- errors and stopping -------------------------------------------------------------------------
+
+
+def failing_chunk(chunk, total, folder):
+    if chunk.index == 7 and not os.path.exists(os.path.join(folder, "mended")):
+        raise ZeroDivisionError(f"chunk {chunk.index}")
+    total[0] += 1
+
+
+def test_errors_come_back_with_their_traceback(rows, cluster2, tmp_path):
+    def run():
+        return passes.reduce(failing_chunk, str(tmp_path), start=start, combine=combine)
+
+    with ClusterPasses(rows, cluster2) as passes:
+        with pytest.raises(ZeroDivisionError, match="chunk 7") as caught:
+            run()
+        assert "failing_chunk" in [entry.name for entry in caught.traceback]
+        (tmp_path / "mended").touch()
+        assert run()[0] == passes.n_chunks
+
+
+def waiting_chunk(chunk, total, folder):
+    """Says that it is there, and waits until it is told to go on."""
+    if chunk.index == 0:
+        with open(os.path.join(folder, "here"), "w") as fifo:
+            fifo.write("x")
+        with open(os.path.join(folder, "go")) as fifo:
+            fifo.read()
+    total[0] += 1
+
+
+def test_cancel_does_not_wait_for_the_chunk(x, rows, cluster2, tmp_path):
+    """The pass ends while its chunk still hangs; the next pass starts from the same state."""
+    for name in ("here", "go"):
+        os.mkfifo(tmp_path / name)
+    here = os.open(tmp_path / "here", os.O_RDONLY | os.O_NONBLOCK)
+
+    def cancelled():
+        try:
+            return os.read(here, 1) == b"x"
+        except BlockingIOError:
+            return False
+
+    with ClusterPasses(rows, cluster2) as passes:
+        path_pass(passes, 1, retain=True)
+        passes.cancelled = cancelled
+        with pytest.raises(CancelledFit):
+            passes.reduce(waiting_chunk, str(tmp_path), start=start, combine=combine)
+        passes.cancelled = None
+        with open(tmp_path / "go", "w") as fifo:
+            fifo.write("x")
+        os.close(here)
+        assert path_pass(passes, 2, retain=True)[0] == path_answers(x, 2)[-1]
+
+
+def test_on_the_clients_own_loop(rows, cluster2):
+    async def blocking():
+        ClusterPasses(rows, cluster2)
+
+    with pytest.raises(ParameterError, match="event loop"):
+        cluster2.sync(blocking)
+
+
+def test_closed_passes_are_forgotten(rows, cluster2):
+    def jobs(dask_worker):
+        return [
+            job
+            for name, plugin in dask_worker.plugins.items()
+            if name.startswith("largek")
+            for job in plugin.jobs
+        ]
+
+    with ClusterPasses(rows, cluster2) as passes:
+        counted(passes)
+        assert all(passes.job in found for found in cluster2.run(jobs).values())
+    assert all(passes.job not in found for found in cluster2.run(jobs).values())
+
+
+def test_a_worker_that_forgot_the_job_is_told_again(x, rows, cluster2):
+    from largek_dask.passes.worker import drop_job
+
+    with ClusterPasses(rows, cluster2) as passes:
+        answers = [path_pass(passes, g, retain=True)[0] for g in (1, 2)]
+        cluster2.run(drop_job, passes.job)
+        answers.append(path_pass(passes, 3, retain=True)[0])
+        assert passes.last.rebuilt == passes.n_chunks
+        assert answers == path_answers(x, 3)
+
+
+# --- workers that die, come and go ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tree_bytes", [64 << 20, 0])
+@pytest.mark.parametrize("retain", [False, True])
+def test_killed_worker(retain, tree_bytes, x, rows, fresh_cluster, tmp_path):
+    """kill -9 inside a pass, behind a barrier in the chunk function; then a restart of all."""
+    client = fresh_cluster(2)
+    pids = set(client.run(os.getpid).values())
+    killer = Killer(tmp_path)
+    killer.start()
+    with (
+        dask.config.set({"largek.passes.tree-bytes": tree_bytes}),
+        ClusterPasses(rows, client) as passes,
+    ):
+        answers = []
+        for g in range(1, 6):
+            function = partial(barrier_chunk, str(tmp_path), path_chunk) if g == 3 else path_chunk
+            answers.append(path_pass(passes, g, function, retain=retain)[0])
+            if g == 3:
+                assert killer.killed in pids, "the pass was in flight"
+                assert 0 < passes.last.rebuilt < passes.n_chunks
+                assert passes.last.retries > 0
+            if g == 4:
+                client.restart()
+        assert passes.last.rebuilt == passes.n_chunks
+        assert answers == path_answers(x, 5)
+
+
+def test_worker_that_loses_a_parked_total(x, rows, fresh_cluster, monkeypatch):
+    """It dies between its share and the tree: what it had is computed again."""
+    client = fresh_cluster(2)
+    tree = ClusterPasses._tree
+    killed = []
+
+    async def kill_first(self, current):
+        if not killed:
+            outcome = current.outcomes[0][0]
+            pids = await client.run(os.getpid, workers=[outcome.worker])
+            killed.append(pids[outcome.worker])
+            os.kill(killed[0], signal.SIGKILL)
+        return await tree(self, current)
+
+    monkeypatch.setattr(ClusterPasses, "_tree", kill_first)
+    with (
+        dask.config.set({"largek.passes.tree-bytes": 0}),
+        ClusterPasses(rows, client) as passes,
+    ):
+        assert counted(passes)[0] == N
+        assert passes.last.retries > 0
+        assert killed
+
+
+def test_worker_joins(x, rows, fresh_cluster):
+    client = fresh_cluster(1, processes=False)
+    with ClusterPasses(rows, client) as passes:
+        answers = [path_pass(passes, g, retain=True)[0] for g in (1, 2)]
+        assert passes.last.workers == 1
+        client.cluster.scale(2)
+        client.wait_for_workers(2)
+        answers.append(path_pass(passes, 3, retain=True)[0])
+        assert passes.last.workers == 2
+        assert passes.last.rebuilt == passes.n_chunks // 2
+        answers.append(path_pass(passes, 4, retain=True)[0])
+        assert passes.last.rebuilt == 0
+        assert answers == path_answers(x, 4)
+
+
+def test_waits_for_workers(x, rows, fresh_cluster):
+    """No workers: it says so once, goes on when one comes; a deadline still counts."""
+    client = fresh_cluster(0, processes=False)
+    with pytest.raises(CancelledFit, match="time limit"):
+        ClusterPasses(rows, client, deadline=time.monotonic())
+    said = []
+
+    def hire(kind, message):
+        said.append(kind)
+        if kind == "waiting":
+            client.loop.add_callback(client.cluster.scale, 1)
+
+    client.cluster.scale(1)
+    client.wait_for_workers(1)
+    with ClusterPasses(rows, client) as passes:
+        passes.log(hire)
+        client.cluster.scale(0)
+        while client.nthreads():
+            pass
+        assert counted(passes)[0] == N
+        assert said == ["waiting", "workers"]
+
+
+def deadly_chunk(chunk, total):
+    if chunk.index == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    total[0] += 1
+
+
+def test_chunk_that_kills_every_worker_is_named(rows, fresh_cluster):
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+        client = fresh_cluster(2)
+        with (
+            ClusterPasses(rows, client) as passes,
+            pytest.raises(ClusterError, match=re.escape("chunk 5 (rows 250 to 299)")),
+        ):
+            passes.reduce(deadly_chunk, start=start, combine=combine)
+
+
+def test_retries_are_bounded(rows, cluster2, monkeypatch):
+    """A cluster that cancels everything is given up, naming a chunk."""
+    from distributed.client import FutureCancelledError
+
+    async def cancelled(future):
+        raise passes_module._Lost(FutureCancelledError("key", "test"))
+
+    import largek_dask.passes.cluster as passes_module
+
+    monkeypatch.setattr(passes_module, "_result", cancelled)
+    monkeypatch.setattr(passes_module, "BACKOFF_SECONDS", 0.0)
+    said = []
+    with ClusterPasses(rows, cluster2) as passes:
+        passes.log(lambda kind, message: said.append(kind))
+        with pytest.raises(ClusterError, match=r"chunk 0 .*failed 5 times"):
+            counted(passes)
+    assert set(said) == {"retry"}
+
+
+def test_two_jobs_on_one_cluster(x, rows, cluster2):
+    """Interleaved passes of two jobs share the workers and nothing else."""
+    with ClusterPasses(rows, cluster2) as one, ClusterPasses(rows, cluster2) as two:
+        for g in (1, 2, 3):
+            assert path_pass(one, g, retain=True)[0] == path_answers(x, g)[-1]
+            state = RowState("path", g, tuple((10 * f,) for f in range(1, g)), retain=True)
+            total = two.reduce(path_chunk, 10 * g, start=start, combine=combine, state=state)
+            assert one.last.rebuilt == two.last.rebuilt == 0
+        assert total[0] != path_answers(x, 3)[-1]

@@ -1,0 +1,98 @@
+"""Budgets of row state and of cached chunks."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from largek_dask.passes.rowstate import ChunkCache, RowStateStore, process_memory
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), st.sampled_from("ab"), st.integers(1, 2), st.integers(1, 5)),
+        st.tuples(st.just("put"), st.sampled_from("ab"), st.integers(1, 2), st.integers(1, 5)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=100)
+@given(operations=operations, limit=st.integers(0, 200), size=st.integers(1, 6))
+def test_state_is_what_was_put_or_missing(operations, limit, size):
+    """Never another run's, never over budget, and the bytes add up."""
+    store = RowStateStore(lambda: limit)
+    epochs, put = {}, {}
+    for n, (what, name, epoch, generation) in enumerate(operations):
+        if what == "begin":
+            store.begin(name, epoch, generation)
+            if epochs.get(name) != epoch:
+                put = {key: value for key, value in put.items() if key[0] != name}
+            epochs[name] = epoch
+        else:
+            chunk = n % 3
+            store.put(name, epoch, chunk, generation, {"v": np.full(size, n, np.int64)})
+            if epochs.get(name) == epoch:
+                put[name, chunk, generation] = n
+        assert store.nbytes <= limit
+        held = 0
+        for name_ in "ab":
+            for chunk in range(3):
+                for g in range(1, 6):
+                    arrays = store.get(name_, chunk, g)
+                    if arrays is not None:
+                        held += arrays["v"].nbytes
+                        assert arrays["v"].tolist() == [put[name_, chunk, g]] * size
+        assert store.nbytes == held
+
+
+def test_older_generations_go_first():
+    store = RowStateStore(lambda: 32)
+    store.begin("s", 1, 1)
+    for chunk in range(3):
+        store.put("s", 1, chunk, 1, {"v": np.zeros(1)})
+    store.begin("s", 1, 2)
+    for chunk in range(3):
+        store.put("s", 1, chunk, 2, {"v": np.ones(1)})
+    assert all(store.get("s", chunk, 2) is not None for chunk in range(3))
+    assert [store.get("s", chunk, 1) is None for chunk in range(3)] == [True, True, False]
+    assert store.evictions == 0
+    store.begin("s", 1, 3)
+    assert store.get("s", 2, 1) is None, "no pass can use it any more"
+
+
+def test_kept_arrays_are_owned_and_read_only():
+    store = RowStateStore(lambda: 1000)
+    store.begin("s", 1, 1)
+    large = np.arange(100)
+    store.put("s", 1, 0, 1, {"v": large[:2]})
+    kept = store.get("s", 0, 1)["v"]
+    assert kept.base is None
+    assert not kept.flags.writeable
+    large[0] = 7
+    assert kept.tolist() == [0, 1]
+
+
+def test_cache_follows_a_shrinking_limit_and_changing_chunks():
+    limit = [80]
+    cache = ChunkCache(lambda: limit[0])
+    x = np.zeros((5, 1))
+    for index in (0, 1, 2):
+        cache.put(index, x, None)
+    assert [index in cache for index in (0, 1, 2)] == [True, True, False]
+    limit[0] = 40
+    cache.begin()
+    assert cache.nbytes == 40
+    # chunk 1 is not asked for any more: it makes room for another
+    for _ in range(3):
+        cache.begin()
+    cache.put(2, x, np.ones(0))
+    assert 2 in cache
+    assert cache.nbytes == 40
+    cache.clear()
+    assert cache.get(2) is None
+    assert cache.nbytes == 0
+
+
+def test_process_memory_is_plausible():
+    assert 1 << 26 < process_memory() < 1 << 50
