@@ -83,7 +83,6 @@ class Rows(ABC):
         self.location = location
         """URL or absolute path; None for rows that live in this process only."""
         self.weight: Column | None = None
-        self._fingerprint: dict[str, Any] | None = None
         where = self.describe_source(location)
         if self.n_rows == 0:
             raise DataError(f"{where} has no rows (shape {self.shape}); clustering needs one.")
@@ -109,7 +108,6 @@ class Rows(ABC):
             The number of weights is not the number of rows.
         """
         other = copy.copy(self)
-        other._fingerprint = None
         other._set_weight(weight)
         return other
 
@@ -190,14 +188,12 @@ class Rows(ABC):
         runs; ``stamps`` (None where there is no storage) has one entry a chunk, made of the
         sizes and modification times, or ETags, of what is stored.
         """
-        if self._fingerprint is None:
-            self._fingerprint = {
-                "content": content_of(self),
-                "chunk_rows": rows_per_chunk(self.chunk_table),
-                "location": self.location,
-                "stamps": self._stamps(),
-            }
-        return self._fingerprint
+        return {
+            "content": content_of(self),
+            "chunk_rows": rows_per_chunk(self.chunk_table),
+            "location": self.location,
+            "stamps": self._stamps(),
+        }
 
     def _stamps(self) -> list[str] | None:
         """One short text a chunk that changes when the stored bytes are written again."""

@@ -36,6 +36,8 @@ def refuse_existing(
     """
     try:
         fs, path = filesystem(out, storage_options)
+        # another process may have written since this one listed
+        fs.invalidate_cache()
         exists = fs.exists(path)
         names = (
             [os.path.basename(p.rstrip("/")) for p in fs.ls(path, detail=False)]

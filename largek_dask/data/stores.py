@@ -160,6 +160,8 @@ def list_stamps(
         return stamps
     fs, path = filesystem(location, storage_options)
     root = f"{path}/{component}" if component else path
+    # another process may have written since this one listed
+    fs.invalidate_cache()
     for name, entry in fs.find(root, detail=True).items():
         fields = (entry.get(k) for k in ("ETag", "etag", "LastModified", "mtime", "created"))
         version = next((str(f) for f in fields if f is not None), "")

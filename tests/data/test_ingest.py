@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 
+import dask
 import dask.array as da
 import h5py
 import numpy as np
@@ -140,6 +142,20 @@ def test_ingest__counts_bad_rows(x, tmp_path):
     rows = quiet(x, tmp_path / "out.zarr", dtype="float32")
     statistics = rows.stored_statistics()
     assert (statistics["n_bad"], statistics["first_bad"]) == (2, 7)
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+def test_ingest__holds_a_few_chunks_whatever_the_length(shuffle, tmp_path, monkeypatch):
+    monkeypatch.setattr(shuffle_module, "BUCKET_BYTES", 1 << 18)
+    np.save(tmp_path / "x.npy", np.zeros((400_000, 8), np.float32, order="F"))
+    quiet(np.zeros((5_000, 8), np.float32), tmp_path / "warm.zarr", shuffle=shuffle)
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1 << 18}):
+        tracemalloc.start()
+        quiet(tmp_path / "x.npy", tmp_path / "out.zarr", chunk_rows=8_192, shuffle=shuffle)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    # of 12.8 MB: one block, one chunk, what is read back, one bucket
+    assert peak < 4e6
 
 
 @pytest.mark.parametrize(

@@ -97,15 +97,9 @@ def test_generate__says_what_is_missing():
             generate(*arguments)
 
 
-def test_write__memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
-    alive = []
-    original = synthetic.SyntheticRows._load
-
-    def watch(self, i, start, stop):
-        alive.append(stop - start)
-        return original(self, i, start, stop)
-
-    monkeypatch.setattr(synthetic.SyntheticRows, "_load", watch)
-    write("mixture", tmp_path / "x.zarr", 30_000, 3, n_components=4)
-    assert len(alive) == 8
-    assert max(alive) == 4_096
+def test_generated_rows__are_made_a_block_at_a_time():
+    rows = SyntheticRows("mixture", 80_000_000, 32, n_components=4)
+    assert rows.nbytes == 80_000_000 * 32 * 4
+    assert np.diff(rows.chunk_table).max() == synthetic.BLOCK_ROWS
+    last = rows.n_chunks - 1
+    assert rows.read(last).shape == (80_000_000 % 4_096, 32)
