@@ -192,11 +192,12 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
             if len(chosen) < k:
                 chosen.setdefault(row, point)
         attempt += 1
-    rows = sorted(chosen)
-    if len(rows) < k:
+    picked = sorted(chosen)
+    if len(picked) < k:
         # Nearly all weight lies on a few rows: the rest comes from whatever rows there are.
-        rows += [r for r in range(min(passes.n_rows, 2 * k)) if r not in chosen][: k - len(rows)]
-    return passes.take(np.array(rows, np.int64))
+        others = (row for row in range(passes.n_rows) if row not in chosen)
+        picked += [row for row, _ in zip(others, range(k - len(picked)), strict=False)]
+    return passes.take(np.array(picked, np.int64))
 
 
 # --- k-means++ ----------------------------------------------------------------------------------
@@ -288,7 +289,8 @@ def nearest_candidate_chunk(
         d2, labels = np.full(len(chunk.x), np.inf), np.zeros(len(chunk.x), np.int32)
     else:
         d2, labels = chunk.state["d2"].copy(), chunk.state["labels"].copy()
-    update_d2(chunk.x, pack_centers(candidates, shift), d2, labels, offset)
+    if len(candidates):
+        update_d2(chunk.x, pack_centers(candidates, shift), d2, labels, offset)
     total.add(d2, chunk.weight)
     chunk.keep(d2=d2, labels=labels)
 
@@ -375,7 +377,7 @@ def _choose_among(
     scan.add(points, weight, 0)
     grid = scan.finish().grid
     for _ in range(CANDIDATE_LLOYD_STEPS):
-        sums = ClusterSums(*centers.shape, grid)
+        sums = ClusterSums(len(centers), centers.shape[1], grid)
         sums.add(points, nearest(points, pack_centers(centers, shift)), weight)
         centers = sums.means(centers)
     return centers
