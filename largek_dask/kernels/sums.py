@@ -22,6 +22,7 @@ __all__ = ["ClusterSums", "FixedPoint", "Squares"]
 _MAGIC = 6755399441055744.0  # 1.5 * 2^52
 _MAGIC_BITS = 0x4338000000000000  # its bit pattern
 _ONES, _INTEGERS, _REALS = 0, 1, 2  # what row weights are
+_MAX_INTEGER_TOTAL = 36
 _NO_WEIGHT = readonly(np.empty(0))
 
 
@@ -36,8 +37,9 @@ class FixedPoint:
       ``|q| <= 2^50``, inside the range |q| < 2^51 where adding 1.5 * 2^52 in float64 rounds to the
       nearest integer.
     * Rows of weight 1 and of integer weight w add ``w q``: with ``bits <= 61 - v - a`` the total is
-      at most ``W (A 2^bits + 1/2) <= 2^61 + 2^(v-1) <= 2^62``, since integer weights are taken as
-      such only if v <= 61; the total of the weights is below 2^61.
+      at most ``W (A 2^bits + 1/2) <= 2^61 + 2^(v-1) < 2^62``, since integer weights are taken as
+      such only if v <= 36 (which also leaves a row 25 bits); the total of the weights is below
+      2^36.
     * Other weights add ``round(w (x - shift) 2^bits)`` with ``bits <= 50 - m - a`` (the same magic
       range) and ``bits <= 60 - v - a``: a total of at most ``2^60 (1 + 2^-51) + N / 2 < 2^62`` for
       N < 2^61. The weights themselves, ``round(w 2^weight_bits)`` with
@@ -58,7 +60,7 @@ class FixedPoint:
     weight_bits: int
     """A weight counts steps of 2^-weight_bits; 0 for integer weights."""
     integer_weights: bool
-    """Weights are integers: a row of weight w is w equal rows, bit for bit."""
+    """Weights are integers (of a total up to 2^36): a row of weight w is w equal rows."""
 
     @classmethod
     def choose(
@@ -90,13 +92,13 @@ class FixedPoint:
         """
         total = float(n_rows) if total_weight is None else total_weight
         a, v, m = _power(max_abs), _power(total), _power(max_weight)
-        integer_weights = integer_weights and v <= 61
+        integer_weights = integer_weights and v <= _MAX_INTEGER_TOTAL
         if integer_weights:
             weight_bits = 0
             bits = 0 if integer_data and a <= 50 and a + v <= 62 else min(50 - a, 61 - v - a)
         else:
             weight_bits = _clip(min(50 - m, 60 - v))
-            bits = min(50 - m - a, 50 - a, 60 - v - a)
+            bits = min(50 - m - a, 60 - v - a)
         return cls(shift, _clip(bits), weight_bits, integer_weights)
 
 

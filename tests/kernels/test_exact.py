@@ -65,7 +65,9 @@ def test_no_order_and_no_chunking_changes_a_bit(rows, random, step):
     assert merged.value == whole.value
 
 
-@given(st.lists(st.tuples(moderate, moderate, cells)), st.lists(st.tuples(moderate, moderate, cells)))
+@given(
+    st.lists(st.tuples(moderate, moderate, cells)), st.lists(st.tuples(moderate, moderate, cells))
+)
 def test_remove_undoes_add(rows, others):
     sums, expected = ExactSums(3), ExactSums(3)
     sums.add(*arrays(rows))
@@ -148,10 +150,14 @@ def test_units_are_added_as_they_are(counts, limb):
 def test_error_of_a_product_is_exact(a, b):
     a, b = np.float64(a), np.float64(b)
     error = two_product_error(a, b, a * b)
-    assert Fraction(float(a)) * Fraction(float(b)) == Fraction(float(a * b)) + Fraction(float(error))
+    assert Fraction(float(a)) * Fraction(float(b)) == Fraction(float(a * b)) + Fraction(
+        float(error)
+    )
 
 
-@pytest.mark.parametrize(("a", "b"), [(1e200, 1e200), (1e-200, 1e-200), (1e300, 1e-300), (0.0, 3.0)])
+@pytest.mark.parametrize(
+    ("a", "b"), [(1e200, 1e200), (1e-200, 1e-200), (1e300, 1e-300), (0.0, 3.0)]
+)
 def test_error_of_a_product_out_of_range_is_left_out(a, b):
     with np.errstate(over="ignore"):
         product = np.float64(a) * np.float64(b)

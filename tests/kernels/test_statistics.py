@@ -15,7 +15,18 @@ from largek_dask.kernels import statistics
 from largek_dask.kernels.statistics import RowScan, Statistics, compute_dtype
 from tests.oracles import exact_sums
 
-DTYPES = ["float32", "float64", "float16", "uint8", "int8", "int16", "uint16", "bool", "int32", "int64"]
+DTYPES = [
+    "float32",
+    "float64",
+    "float16",
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "bool",
+    "int32",
+    "int64",
+]
 
 
 def values_of(dtype):

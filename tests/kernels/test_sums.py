@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares, row_squares
+from tests.kernels.test_statistics import scan, tables
+from tests.oracles import fixed_point_sums
+
+K = 3
+
+
+def labels_for(x):
+    return arrays(np.int32, len(x), elements=st.integers(-1, K - 1))
+
+
+def sums_of(x, labels, weight, grid):
+    out = ClusterSums(K, x.shape[1], grid)
+    out.add(x, labels, weight)
+    return out
+
+
+def same(a, b):
+    return (a.sums == b.sums).all() and (a.counts == b.counts).all()
+
+
+@given(tables(), st.data())
+def test_sums_are_those_of_python_integers(table, data):
+    x, weight = table
+    labels = data.draw(labels_for(x))
+    grid = scan(x, weight).finish().grid
+    found = sums_of(x, labels, weight, grid)
+    w = np.ones(len(x)) if weight is None else weight
+    sums, totals = fixed_point_sums(x, labels, w, K, grid)
+    assert found.sums.tolist() == sums
+    assert found.counts.tolist() == [float(t) * 2.0**-grid.weight_bits for t in totals]
+
+
+@given(tables(), st.data())
+def test_means_are_right(table, data):
+    x, weight = table
+    labels = data.draw(labels_for(x))
+    statistics = scan(x, weight).finish()
+    found = sums_of(x, labels, weight, statistics.grid)
+    w = np.ones(len(x)) if weight is None else weight
+    fallback = np.full((K, x.shape[1]), 7)
+    means = found.means(fallback)
+    assert means.dtype == statistics.dtype
+    tolerance = np.finfo(means.dtype).eps * (statistics.max_abs + np.abs(statistics.shift).max())
+    for j in range(K):
+        if found.counts[j] == 0:
+            assert means[j].tolist() == fallback[j].tolist()
+            continue
+        share = w[labels == j].sum() / (len(x) * w.max())
+        if share < 2.0**-40:
+            continue  # below the steps of the grid there are no digits left
+        exact = np.average(x[labels == j].astype(float), axis=0, weights=w[labels == j])
+        steps = 2.0**-47 / share * statistics.max_abs
+        np.testing.assert_allclose(means[j], exact, rtol=0, atol=4 * tolerance + steps)
+
+
+@given(tables(), st.data())
+def test_no_order_of_adding_removing_and_merging_changes_a_bit(table, data):
+    x, weight = table
+    labels, before = data.draw(labels_for(x)), data.draw(labels_for(x))
+    grid = scan(x, weight).finish().grid
+    expected = sums_of(x, labels, weight, grid)
+
+    def part(rows):
+        return x[rows], labels[rows], None if weight is None else weight[rows]
+
+    order = np.array(data.draw(st.permutations(range(len(x)))), int)
+    cut = data.draw(st.integers(0, len(x)))
+    first, second = ClusterSums(K, x.shape[1], grid), ClusterSums(K, x.shape[1], grid)
+    first.add(*part(order[:cut]))
+    second.add(*part(order[cut:]))
+    assert same(pickle.loads(pickle.dumps(second)).merge(first), expected)
+
+    moved = sums_of(x, before, weight, grid)
+    moved.move(x, before, labels, weight)
+    assert same(moved, expected)
+
+    moved.add(x, before, weight)
+    moved.remove(x, labels, weight)
+    assert same(moved, sums_of(x, before, weight, grid))
+
+
+@given(tables(weighted=False), st.data())
+def test_integer_weights_are_repeated_rows(table, data):
+    x, _ = table
+    labels = data.draw(labels_for(x))
+    times = data.draw(arrays(np.int64, len(x), elements=st.integers(0, 4)))
+    weighted = scan(x, times.astype(float)).finish().grid
+    repeated = scan(np.repeat(x, times, axis=0)).finish().grid
+    assert (weighted.bits, weighted.weight_bits) == (repeated.bits, repeated.weight_bits)
+    assert same(
+        sums_of(x, labels, times.astype(float), weighted),
+        sums_of(np.repeat(x, times, axis=0), np.repeat(labels, times), None, repeated),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_moving_reads_only_rows_that_change(dtype):
+    x = np.arange(12).reshape(6, 2).astype(dtype)
+    grid = scan(x).finish().grid
+    old = np.array([0, 1, 2, 0, 1, -1], np.int32)
+    new = np.array([0, 2, 2, -1, 1, 1], np.int32)
+    moved = sums_of(x, old, None, grid)
+    poisoned = x.copy()
+    poisoned[old == new] = np.nan
+    moved.move(poisoned, old, new)
+    assert same(moved, sums_of(x, new, None, grid))
+
+
+def largest_total(values, weight, integer, real_weights=False):
+    """Sums of rows that all lie at the extent, with the grid chosen for them."""
+    shift = np.zeros(1)
+    n = len(values)
+    grid = FixedPoint.choose(
+        shift,
+        float(np.abs(values).max()),
+        n_rows=n,
+        total_weight=None if weight is None else float(sum(map(Fraction, weight.tolist()))),
+        max_weight=1.0 if weight is None else float(weight.max()),
+        integer_weights=not real_weights,
+        integer_data=integer,
+    )
+    labels = np.zeros(n, np.int32)
+    out = ClusterSums(1, 1, grid)
+    out.add(values[:, None], labels, weight)
+    w = np.ones(n) if weight is None else weight
+    sums, totals = fixed_point_sums(values[:, None], labels, w, 1, grid)
+    return out, sums[0][0], totals[0], grid
+
+
+@pytest.mark.parametrize("extent", [1.5, 1 - 2.0**-53, 1e150, 5e-324, 2.0**50, 2.0**62])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("weights", "real"),
+    [
+        (None, False),
+        ([1.0, 2.0**20, 2.0**35], False),
+        ([2.0**35 - 1, 2.0**34, 2.0**34], False),
+        ([0.5, 1e-30, 3.7], True),
+        ([1e-30, 1e-29, 1e-28], True),
+        ([1e140, 3e140, 1e139], True),
+        ([2.0**60, 2.0**62, 3.0], True),
+    ],
+)
+@pytest.mark.parametrize("integer", [False, True])
+def test_largest_totals_do_not_overflow(extent, sign, weights, real, integer):
+    if integer and extent != round(extent):
+        extent = float(round(extent))
+    values = np.full(3, sign * extent)
+    weight = None if weights is None else np.array(weights)
+    found, total, mass, grid = largest_total(values, weight, integer, real)
+    assert abs(total) <= 2**62
+    assert abs(mass) <= 2**62
+    assert found.sums.tolist() == [[total]]
+    assert found._weights.tolist() == [mass]
+    if not integer and extent > 1e-250:
+        # not coarse for nothing: one of the two limits is nearly reached
+        heaviest = extent * (weight.max() if real else 1.0)
+        assert abs(total) >= 2**58 or heaviest * 2.0**grid.bits >= 2**48
+
+
+def test_a_grid_as_fine_as_it_may_be():
+    n = 80_000_000
+    grid = FixedPoint.choose(np.zeros(2, np.float32), 3.0, n_rows=n)
+    step = 2.0**-grid.bits
+    assert 3.0 * n / step < 2**62
+    assert step <= 3.0 * 2.0**-32
+    assert FixedPoint.choose(np.zeros(2), 3.0, n_rows=1000).bits == 48
+    assert FixedPoint.choose(np.zeros(2), 0.0, n_rows=1000).bits >= 0
+
+
+def test_sums_may_wrap_around_on_the_way():
+    values, weight = np.full(8, 1.0), np.full(8, 2.0**32 - 1)
+    grid = largest_total(values, weight, False)[3]
+    sums = ClusterSums(1, 1, grid)
+    x, labels = values[:, None], np.zeros(8, np.int32)
+    with np.errstate(over="ignore"):
+        for _ in range(9):
+            sums.add(x, labels, weight)
+        assert sums.sums[0, 0] < 0
+        for _ in range(8):
+            sums.remove(x, labels, weight)
+    once = ClusterSums(1, 1, grid)
+    once.add(x, labels, weight)
+    assert same(sums, once)
+
+
+def test_integer_data_have_no_rounding():
+    x = np.array([[0, 255], [1, 3], [200, 7]], np.uint8)
+    statistics = scan(x).finish()
+    assert statistics.grid.bits == 0
+    sums = sums_of(x, np.zeros(3, np.int32), None, statistics.grid)
+    shift = statistics.shift.astype(int)
+    assert sums.sums[0].tolist() == (x.astype(int) - shift).sum(axis=0).tolist()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_means_far_from_the_origin(offset):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1000, 3)) + offset
+    labels = rng.integers(0, K, 1000).astype(np.int32)
+    means = sums_of(x, labels, None, scan(x).finish().grid).means(np.zeros((K, 3)))
+    exact = [
+        [float(sum(map(Fraction, c.tolist())) / len(c)) for c in x[labels == j].T] for j in range(K)
+    ]
+    np.testing.assert_allclose(means, exact, rtol=1e-15, atol=1e-14)
+
+
+@given(tables(), st.data())
+def test_cost_is_the_inertia_of_any_centres(table, data):
+    x, weight = table
+    labels = data.draw(arrays(np.int32, len(x), elements=st.integers(0, K - 1)))
+    statistics = scan(x, weight).finish()
+    spread = statistics.max_abs
+    centers = statistics.shift + (spread * np.arange(K)[:, None] / K).astype(statistics.dtype)
+    sums = sums_of(x, labels, weight, statistics.grid)
+    squares = Squares()
+    squares.add_squares(x, statistics.shift, weight)
+    w = np.ones(len(x)) if weight is None else weight
+    exact = (w * ((x.astype(float) - centers.astype(float)[labels]) ** 2).sum(axis=1)).sum()
+    scale = statistics.total_weight * x.shape[1] * spread**2
+    assert sums.cost(centers, squares) == pytest.approx(exact, rel=1e-9, abs=1e-11 * scale)
+
+
+def test_one_outlier_hides_no_ordinary_row():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2000, 2))
+    x[77] = 1e6
+    squares, labels = Squares(2), (np.arange(2000) == 77).astype(np.int32)
+    distances = row_squares(x, np.zeros(2))
+    squares.add(distances, None, labels)
+    exact = [float(sum(map(Fraction, distances[labels == j].tolist()))) for j in range(2)]
+    assert squares.values.tolist() == exact
+    squares.remove(distances[77:78], None, labels[77:78])
+    assert squares.value == exact[0]
+
+
+@given(tables(weighted=False))
+def test_row_squares_are_added_in_order(table):
+    x, _ = table
+    shift = x[0].astype(np.float64)
+    expected = []
+    for row in x.astype(np.float64):
+        total = 0.0
+        for value in (row - shift).tolist():
+            total += value * value
+        expected.append(total)
+    assert row_squares(x, shift).tolist() == expected
+
+
+def test_more_clusters_than_rows_and_no_rows_at_all():
+    x = np.ones((2, 3), np.float32)
+    grid = scan(x).finish().grid
+    sums = ClusterSums(5, 3, grid)
+    sums.add(x, np.array([4, 4], np.int32))
+    sums.add(x[:0], np.empty(0, np.int32))
+    assert sums.counts.tolist() == [0, 0, 0, 0, 2]
+    fallback = np.arange(15.0).reshape(5, 3)
+    assert sums.means(fallback).tolist() == [*fallback[:4].tolist(), [1.0, 1.0, 1.0]]
+    assert sums.means_float64(fallback).dtype == np.float64
+    assert sums.nbytes == 5 * 3 * 8 + 5 * 8
+
+
+def test_rows_without_features_still_count():
+    grid = FixedPoint.choose(np.zeros(0, np.float32), 0.0, n_rows=3)
+    sums = ClusterSums(2, 0, grid)
+    sums.add(np.ones((3, 4), np.float32)[:, :0], np.array([0, 1, 1], np.int32))
+    assert sums.counts.tolist() == [1.0, 2.0]
+
+
+def test_a_grid_of_other_features_is_refused():
+    with pytest.raises(ValueError, match="2 features, not 3"):
+        ClusterSums(1, 3, FixedPoint.choose(np.zeros(2), 1.0, n_rows=1))
