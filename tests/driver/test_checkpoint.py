@@ -174,6 +174,16 @@ def machine() -> Iterator[type[FaultyFileSystem]]:
     FaultyFileSystem.clear()
 
 
+def assert_all_whole(machine: type[FaultyFileSystem], folder: Folder) -> None:
+    """Every published checkpoint can be read, not only the newest."""
+    files, folders = dict(machine.store), list(machine.pseudo_dirs)
+    while (latest := every_step(folder).latest()) is not None:
+        folder.remove(f"checkpoints/{latest.n_iter:06d}.json")
+    machine.store.clear()
+    machine.store.update(files)
+    machine.pseudo_dirs[:] = folders
+
+
 def test_a_writer_killed_at_any_change_loses_no_published_checkpoint(
     machine: type[FaultyFileSystem],
 ) -> None:
@@ -195,6 +205,7 @@ def test_a_writer_killed_at_any_change_loses_no_published_checkpoint(
         published = -1 if latest is None else latest.n_iter
         assert published >= best - 1
         best = max(best, published)
+        assert_all_whole(machine, folder)
         assert_same(go(rules, checkpoints=every_step(folder, keep=2)), whole)
         kept = folder.sub("checkpoints").names()
         assert kept[-4:] == ["000002.json", "000002.zarr", "000003.json", "000003.zarr"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -70,6 +70,7 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b and repr(a) == repr(b)
 
 
+@settings(deadline=None)
 @given(values, st.lists(plain.map(Leaf), max_size=2).map(tuple) | st.none())
 def test_every_value_comes_back(value: Any, leaves: Any) -> None:
     stored: dict[str, Any] = {}

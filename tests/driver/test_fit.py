@@ -12,6 +12,8 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.lloyd import Lloyd
+from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module
 from largek_dask.driver import plan
@@ -197,6 +199,18 @@ def test_resume(step: int, tmp_path: Path) -> None:
     kinds = [e["event"] for e in JsonLines.read(Folder(str(tmp_path)))]
     assert kinds.count("started") == 2
     assert kinds.count("step") == 6
+
+
+@pytest.mark.parametrize("algorithm", [Lloyd(), MiniBatch(batch_rows=64)])
+def test_real_algorithms_resume_at_every_step(
+    algorithm: Any, tmp_path: Path, small_chunks: None
+) -> None:
+    asked = {"algorithm": algorithm, "n_clusters": 7}
+    whole = cluster(**asked)
+    for step in range(1, whole.n_iter):
+        folder = str(tmp_path / str(step))
+        cluster(**asked, checkpoint=folder, callbacks=[stop_after(step)])
+        assert_equal(cluster(**asked, checkpoint=folder), whole)
 
 
 def test_other_stop_rules_are_the_same_job(tmp_path: Path) -> None:

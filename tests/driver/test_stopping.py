@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.algorithms.base import Info
@@ -98,6 +98,7 @@ def test_no_durations(text: Any) -> None:
         parse_duration(text)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
 def test_parts_of_durations_add_up(h: int, m: int, s: int) -> None:
     assert parse_duration(f"{h}h{m}m{s}s") == 3600 * h + 60 * m + s
