@@ -1,0 +1,238 @@
+"""What passes cost besides computing: locally, on a cluster, out of core.
+
+    python -m benchmarks.overhead [--only NAME ...] [--write]
+
+Wall seconds, medians. What is compared (threads, cluster against threads, store against memory)
+is measured in turns inside one run, so that a drifting clock hits both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+D, K = 64, 1000
+STORE_ROWS = 24_000_000
+"""About 6 GB of float32."""
+TARGETS = {
+    "empty_local_64": ("empty pass, 64 chunks, local", "ms", "<=", 2.0),
+    "empty_cluster_64": ("empty pass, 64 chunks, 2 workers", "ms", "<=", 40.0),
+    "empty_cluster_512": ("empty pass, 512 chunks, 2 workers", "ms", "<=", 50.0),
+    "two_threads": ("two threads against one, 200k × 64, k = 1000", "x", ">=", 1.85),
+    "cluster_ratio": ("2 workers against 2 threads, 1M × 64, k = 1000", "x", ">=", 0.85),
+    "store_rss": ("peak memory of a fit on a 6 GB store, k = 1000", "GB", "<=", 1.5),
+    "store_ratio": ("rate on that store against memory, one thread", "x", ">=", 0.8),
+}
+
+
+def empty_chunk(chunk: Any, total: Any) -> None:
+    """Does nothing."""
+
+
+def empty_total() -> np.ndarray:
+    return np.zeros(1)
+
+
+def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    a += b
+    return a
+
+
+def empty_pass(passes: Any, repeats: int) -> float:
+    """Median milliseconds of a pass that does nothing."""
+    times = []
+    for _ in range(repeats + 3):
+        began = time.perf_counter()
+        passes.reduce(empty_chunk, start=empty_total, combine=add)
+        times.append(time.perf_counter() - began)
+    return 1e3 * float(np.median(times[3:]))
+
+
+@contextmanager
+def two_workers() -> Any:
+    """A client of two worker processes with one thread each."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def stored(x: np.ndarray, folder: Path, n_chunks: int) -> Any:
+    """Rows of a .npy file, in exactly so many chunks."""
+    from largek_dask.data.numpy_files import NpyRows
+    from largek_dask.data.rows import regular_table
+
+    path = folder / f"{n_chunks}.npy"
+    np.save(path, x)
+    return NpyRows(str(path), chunk_table=regular_table(len(x), -(-len(x) // n_chunks)))
+
+
+def measure_empty(folder: Path) -> dict[str, float]:
+    """Empty passes, local and on a cluster."""
+    from largek_dask.passes.cluster import ClusterPasses
+    from largek_dask.passes.local import LocalPasses
+
+    x = np.zeros((512 * 64, 2), np.float32)
+    rows = {n: stored(x, folder, n) for n in (64, 512)}
+    found = {}
+    with LocalPasses(rows[64], n_threads=2) as passes:
+        found["empty_local_64"] = empty_pass(passes, 200)
+    with two_workers() as client:
+        for n in (64, 512):
+            with ClusterPasses(rows[n], client) as passes:
+                found[f"empty_cluster_{n}"] = empty_pass(passes, 60)
+    return found
+
+
+def stepper(passes: Any) -> Callable[[], float]:
+    """Seconds of the next Lloyd step, from K random rows on."""
+    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.lloyd import Lloyd
+
+    algorithm = Lloyd(problem=KMeansProblem(K, init="random"))
+    rng = Rng(0)
+    state = algorithm.init(passes, rng)
+
+    def step() -> float:
+        nonlocal state
+        began = time.perf_counter()
+        state, _ = algorithm.step(passes, rng, state)
+        return time.perf_counter() - began
+
+    return step
+
+
+def in_turns(steps: list[Callable[[], float]], rounds: int) -> list[float]:
+    """Median seconds of each, measured in turns; the first round warms up."""
+    times = [[step() for step in steps] for _ in range(rounds + 1)][1:]
+    return [float(t) for t in np.median(times, axis=0)]
+
+
+def measure_threads(folder: Path) -> dict[str, float]:
+    """Two threads against one."""
+    from largek_dask.data.sources import open_rows
+    from largek_dask.data.synthetic import generate
+    from largek_dask.passes.local import LocalPasses
+
+    rows = open_rows(generate("A", 200_000, D))
+    with LocalPasses(rows, n_threads=1) as one, LocalPasses(rows, n_threads=2) as two:
+        seconds = in_turns([stepper(one), stepper(two)], 11)
+    return {"two_threads": seconds[0] / seconds[1]}
+
+
+def measure_cluster(folder: Path) -> dict[str, float]:
+    """Two workers of one thread against two threads, the same store, read once by both."""
+    from largek_dask.data.synthetic import write
+    from largek_dask.passes.cluster import ClusterPasses
+    from largek_dask.passes.local import LocalPasses
+
+    rows = write("A", folder / "million.zarr", 1_000_000, D, chunk_rows=8192)
+    with (
+        two_workers() as client,
+        LocalPasses(rows, n_threads=2) as local,
+        ClusterPasses(rows, client) as cluster,
+    ):
+        seconds = in_turns([stepper(local), stepper(cluster)], 9)
+    return {"cluster_ratio": seconds[0] / seconds[1]}
+
+
+def measure_store(folder: Path) -> dict[str, float]:
+    """A fit out of core against one in memory, one computing thread, a process each."""
+    from largek_dask.data.synthetic import write
+
+    path = folder / "large.zarr"
+    write("A", path, STORE_ROWS, D)
+    found = {}
+    for mode in ("memory", "store"):
+        command = [sys.executable, "-m", "benchmarks.overhead", "--child", mode, str(path)]
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        found[mode] = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "store_rss": found["store"]["rss"] / 1e9,
+        "store_ratio": found["store"]["rate"] / found["memory"]["rate"],
+    }
+
+
+def child(mode: str, path: str) -> dict[str, float]:
+    """Rows a second of three Lloyd steps, and the peak memory of this process in bytes."""
+    from largek_dask.data.sources import open_rows
+    from largek_dask.passes.local import LocalPasses
+
+    rows = open_rows(path)
+    if mode == "memory":
+        n = 0
+        parts = []
+        for i in range(rows.n_chunks):
+            parts.append(rows.read(i))
+            n += len(parts[-1])
+            if n >= 1_000_000:
+                break
+        rows = open_rows(np.concatenate(parts))
+    with LocalPasses(rows, n_threads=1) as passes:
+        step = stepper(passes)
+        seconds = sum(step() for _ in range(3))
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"rate": 3 * rows.n_rows / seconds, "rss": float(rss)}
+
+
+MEASURES = {
+    "empty": measure_empty,
+    "threads": measure_threads,
+    "cluster": measure_cluster,
+    "store": measure_store,
+}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The markdown table of a result."""
+    lines = ["| what | measured | to reach |", "|---|---|---|"]
+    for name, (what, unit, sign, target) in TARGETS.items():
+        if name in result["found"]:
+            value = f"{result['found'][name]:.2f} {unit}"
+            lines.append(f"| {what} | {value} | {'≤' if sign == '<=' else '≥'} {target:g} {unit} |")
+    lines.append("")
+    lines.append(f"{result['cpu']}. Made by `python -m benchmarks.overhead --write`.")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, save, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=MEASURES, default=list(MEASURES))
+    parser.add_argument("--write", action="store_true", help="write the table into README.md")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(child(*args.child)))
+        return
+    from benchmarks.common import cpu_description, save
+    from benchmarks.tables import write_table
+
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.only:
+            found |= MEASURES[name](Path(folder))
+    result = {"cpu": cpu_description(), "found": found}
+    print(table(result))
+    if args.write:
+        save("overhead", result)
+        write_table(ROOT / "README.md", "overhead", table(result))
+
+
+if __name__ == "__main__":
+    main()
