@@ -215,9 +215,9 @@ class StoreWriter:
 
 
 def _same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Compared as bytes (NaN equals itself), without copies."""
-    views: list[Any] = [x.reshape(-1).view(np.uint8) for x in (a, b)]
-    return memoryview(views[0]) == memoryview(views[1])
+    """Compared as bits, so that NaN equals itself."""
+    bits = np.dtype(f"u{a.dtype.itemsize}")
+    return bool((a.view(bits) == b.view(bits)).all())
 
 
 def _check_space(out: str, n_rows: int | None, n_features: int, dtype: np.dtype[Any]) -> None:
