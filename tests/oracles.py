@@ -39,10 +39,11 @@ def fixed_point_sums(x, labels, weights, n_clusters, grid):
         if label < 0:
             continue
         difference = row.astype(np.float64) - shift
+        scale = Fraction(2) ** grid.bits
         if grid.integer_weights:
-            steps = [int(weight) * round(Fraction(v) * Fraction(2) ** grid.bits) for v in difference]
+            steps = [int(weight) * round(Fraction(v) * scale) for v in difference]
         else:
-            steps = [round(Fraction(v) * Fraction(2) ** grid.bits) for v in weight * difference]
+            steps = [round(Fraction(v) * scale) for v in weight * difference]
         sums[label] = [a + b for a, b in zip(sums[label], steps, strict=True)]
         totals[label] += round(Fraction(weight) * Fraction(2) ** grid.weight_bits)
     return sums, totals

@@ -284,12 +284,10 @@ def _change(
     """Take rows out of their old clusters and put them into their new ones."""
     n, d = x.shape
     row = np.empty(d, np.int64)
-    unit = np.int64(weight_scale)
     for i in range(n):
         a, b = old[i], new[i]
         if a == b:
             continue
-        w = unit
         if kind == _REALS:
             w = np.float64(weight[i] * weight_scale + _MAGIC).view(np.int64) - _MAGIC_BITS
             for f in range(d):
@@ -299,8 +297,8 @@ def _change(
             for f in range(d):
                 t = (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
                 row[f] = np.float64(t).view(np.int64) - _MAGIC_BITS
+            w = np.int64(weight_scale if kind == _ONES else weight[i])
             if kind == _INTEGERS:
-                w = np.int64(weight[i])
                 for f in range(d):
                     row[f] *= w
         if a >= 0:

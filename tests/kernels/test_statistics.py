@@ -139,7 +139,7 @@ def test_bad_rows_are_found_and_left_out(dtype, weighted):
     assert found.n_bad == len(bad)
     assert found.first_bad == 100 + bad[0]
     assert found.first_bad_weight is None
-    good = [0, 2, 4, 7] if weighted else [0, 2, 4, 7]
+    good = [0, 2, 4, 7]
     assert found.n_rows == 4
     assert found.mean.tolist() == x[good].astype(float).mean(axis=0).tolist()
     later = scan(x, weight, start_row=500).merge(scan(x, weight, start_row=100))
