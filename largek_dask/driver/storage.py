@@ -28,6 +28,8 @@ __all__ = ["DamagedError", "Folder", "canonical_json", "sha256_of"]
 
 SMALL_FILE = 256 << 20
 """No small file that is read as a whole is larger than this."""
+OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
+"""Where making a folder would at best do nothing, and at worst make a misspelt bucket."""
 ARRAY_CHUNK = 64 << 20
 """Bytes of one stored piece of an array."""
 
@@ -73,6 +75,10 @@ class Folder:
         self.storage_options = dict(storage_options or {})
         self.fs, root = filesystem(self.url, self.storage_options)
         self.root = root.rstrip("/")
+        protocols = self.fs.protocol
+        self._has_no_folders = not OBJECT_STORES.isdisjoint(
+            (protocols,) if isinstance(protocols, str) else protocols
+        )
 
     def __repr__(self) -> str:
         return f"<Folder {self.url}>"
@@ -118,7 +124,8 @@ class Folder:
         """
         target = self.path(name)
         try:
-            self.fs.makedirs(posixpath.dirname(target), exist_ok=True)
+            if not self._has_no_folders:
+                self.fs.makedirs(posixpath.dirname(target), exist_ok=True)
             if self.is_local:
                 partial = f"{target}.{uuid.uuid4().hex}.partial"
                 self.fs.pipe_file(partial, data)

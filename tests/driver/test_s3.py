@@ -1,0 +1,68 @@
+"""Checkpoints, labels and models on ``s3://``, against a server of moto on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from largek_dask.driver.events import JsonLines
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import OutputError
+from largek_dask.model import Model, load_model
+from tests.driver.test_fit import X, assert_equal, cluster, stop_after
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def options(server: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    options = {"endpoint_url": server, "key": "testing", "secret": "testing"}
+    fs = Folder("s3://jobs", options).fs
+    if not fs.exists("jobs"):
+        fs.mkdir("jobs")
+    return options
+
+
+def test_a_job_on_s3(options: dict[str, Any]) -> None:
+    place: dict[str, Any] = {"checkpoint": "s3://jobs/one", "storage_options": options}
+    cluster(**place, callbacks=[stop_after(2)])
+    result = cluster(**place)
+    assert_equal(result, cluster())
+    folder = Folder("s3://jobs/one", options)
+    assert folder.names() == ["checkpoints", "events.jsonl", "job.json"]
+    assert len(folder.sub("checkpoints").names()) == 4
+    kinds = [event["event"] for event in JsonLines.read(folder)]
+    assert (kinds.count("started"), kinds.count("step")) == (2, 6)
+
+    model = Model.of(result)
+    model.save("s3://jobs/one/model.zarr", storage_options=options)
+    found = load_model("s3://jobs/one/model.zarr", storage_options=options)
+    assert found.digest() == model.digest()
+    with pytest.raises(OutputError, match="exists already"):
+        found.save("s3://jobs/one/model.zarr", storage_options=options)
+
+    out = "s3://jobs/one/labels.zarr"
+    assert found.predict(X, out=out, storage_options=options) is None
+    labels = Folder("s3://jobs/one", options).store("labels.zarr")
+    np.testing.assert_array_equal(zarr.open_array(labels, mode="r")[...], result.labels)
+
+
+def test_a_misspelt_bucket_is_found_first_and_not_made(options: dict[str, Any]) -> None:
+    told: list[Any] = []
+    with pytest.raises(OutputError, match=r"s3://jbos/one.*cannot be written"):
+        cluster(checkpoint="s3://jbos/one", storage_options=options, events=[told.append])
+    assert told == []
+    assert not Folder("s3://jobs", options).fs.exists("jbos")
