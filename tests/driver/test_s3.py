@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from largek_dask.driver.events import JsonLines
 from largek_dask.driver.storage import Folder
