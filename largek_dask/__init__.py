@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from largek_dask.version import __version__
 
 # Public names and where they live: loaded when first used, so that importing the package, and
 # every command of `largek`, starts fast.
@@ -19,7 +19,16 @@ _PUBLIC = {
     "open_rows": "largek_dask.data.sources",
 }
 
-__all__ = ["KMeans", "Lloyd", "MiniBatch", "Model", "__version__", "ingest", "load_model", "open_rows"]
+__all__ = [
+    "KMeans",
+    "Lloyd",
+    "MiniBatch",
+    "Model",
+    "__version__",
+    "ingest",
+    "load_model",
+    "open_rows",
+]
 
 if TYPE_CHECKING:
     from largek_dask.algorithms.lloyd import Lloyd

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from largek_dask import __version__
 from largek_dask.algorithms.base import ModelArrays
 from largek_dask.driver.storage import sha256_of
+from largek_dask.version import __version__
 
 __all__ = ["describe", "digest_of", "versions"]
 

@@ -27,7 +27,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -42,6 +41,7 @@ from numba.misc.appdirs import AppDirs
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.version import __version__
 
 __all__ = ["cache_folder", "njit", "readonly"]
 
@@ -213,7 +213,7 @@ def _version(sources: Path) -> str:
         numba.__version__,
         llvmlite.__version__,
         np.__version__,
-        metadata.version("largek_dask"),
+        __version__,
         binding.get_default_triple(),
         binding.get_host_cpu_name(),
         binding.get_host_cpu_features().flatten(),

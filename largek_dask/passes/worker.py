@@ -15,7 +15,6 @@ import numba
 from distributed import get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
-import largek_dask
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError
 from largek_dask.passes.engine import Engine, PassSpec, Ticket, total_of
@@ -23,6 +22,7 @@ from largek_dask.passes.local import state_budget
 from largek_dask.passes.placement import unranges
 from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.telemetry import PassReport, nbytes
+from largek_dask.version import __version__
 
 __all__ = [
     "JobSpec",
@@ -138,7 +138,7 @@ class _Job:
 class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
     """Holds the jobs of one worker. Registered by the first ``ClusterPasses`` of a cluster."""
 
-    name = f"largek-passes-{largek_dask.__version__}"
+    name = f"largek-passes-{__version__}"
     idempotent = True
 
     def setup(self, worker: Any) -> None:
@@ -270,7 +270,7 @@ def finish_total(payload: Payload, *totals: Any) -> Any:
 def versions() -> dict[str, str]:
     """Versions that have to agree between this process and every worker."""
     return {
-        "largek_dask": largek_dask.__version__,
+        "largek_dask": __version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "numba": numba.__version__,
     }
