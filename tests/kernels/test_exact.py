@@ -95,6 +95,15 @@ def test_outlier_hides_no_ordinary_value():
     assert sums.value == float(1000 * Fraction(1e-9))
 
 
+@pytest.mark.parametrize("power", [*range(-1074, -1018), *range(-40, 40), *range(1015, 1024)])
+def test_every_place_of_the_grid(power):
+    values = np.ldexp(np.array([1.0, 1 - 2.0**-53, -1.5]), power)
+    sums = ExactSums(3)
+    sums.add(values, None, np.arange(3))
+    assert sums.values.tolist() == values.tolist()
+    assert sums.value == float(sum(map(Fraction, values.tolist())))
+
+
 def test_empty_cells_are_zero():
     sums = ExactSums(2)
     assert sums.values.tolist() == [0.0, 0.0]
@@ -111,6 +120,7 @@ def test_values_that_are_not_finite_are_seen_and_can_be_removed():
     sums.add(values)
     assert np.isnan(sums.values).all()
     assert np.isnan(sums.value)
+    assert np.isnan(ExactSums(2).merge(sums).value)
     sums.remove(values[1:])
     assert sums.values.tolist() == [1.0, 0.0]
     sums.add(values, np.array([1.0, 0.0, 0.0]))
