@@ -24,7 +24,7 @@ from largek_dask.passes.telemetry import PassReport
 __all__ = ["BasePasses", "LogCallback"]
 
 LogCallback = Callable[[str, str], None]
-"""``callback(kind, message)``: kind is "waiting", "retry", "workers" or "replay"."""
+"""``callback(kind, message)``: kind is "waiting", "workers" or "retry"."""
 
 
 class BasePasses(ABC):

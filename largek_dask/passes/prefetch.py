@@ -97,11 +97,6 @@ class ChunkSource:
                 self._changed.wait()
         return self._recall(index)
 
-    def give_back(self, block: Block) -> None:
-        """Hand a chunk out again later."""
-        with self._changed:
-            self._ready.appendleft(block)
-
     def _fill(self) -> None:
         while True:
             with self._changed:

@@ -183,6 +183,14 @@ def test_retained_total_grows_and_shrinks_with_the_chunks():
             assert sum(int(t[2]) for t in counters) >= n_held
 
 
+def test_retained_total_that_missed_a_pass_is_dropped():
+    """The state has advanced twice since: differences would be wrong."""
+    x = integers(40)
+    with LocalPasses(rows_of(x, [10] * 4), n_threads=2) as passes:
+        answers = [path_pass(passes, g, retain=g != 2)[0] for g in (1, 2, 3, 4)]
+        assert answers == path_answers(x, 4)
+
+
 def failing_chunk(chunk, total, factor, gate):
     path_chunk(chunk, total, factor)
     if gate and chunk.index == 7:
