@@ -57,7 +57,7 @@ def prepare(name: str, folder: Path) -> Path:
 
 
 def starting_centers(x: np.ndarray, k: int) -> np.ndarray:
-    """k distinct random rows, seed 7."""
+    """K distinct random rows, seed 7."""
     return x[np.random.default_rng(7).choice(len(x), k, replace=False)]
 
 

@@ -1,0 +1,1 @@
+"""Measurements against public peers; each writes its table into the documents."""

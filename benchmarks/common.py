@@ -1,0 +1,49 @@
+"""What benchmarks share: the machine in words, peers' best settings, where results go."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+__all__ = ["RESULTS", "ROOT", "cpu_description", "peer_environments", "save"]
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def cpu_description() -> str:
+    """Processor, what vectors it has, and how many cores this process may use."""
+    from llvmlite import binding
+
+    features = binding.get_host_cpu_features()
+    vectors = [name for name in ("avx512f", "avx2", "fma", "neon") if features.get(name)]
+    cores = len(os.sched_getaffinity(0))
+    name = binding.get_host_cpu_name() or platform.processor()
+    return f"{name} ({', '.join(vectors) or 'no known vectors'}), {cores} cores"
+
+
+def peer_environments(library: str) -> dict[str, dict[str, str]]:
+    """The environments in which a library is tried, by label; the best counts.
+
+    One thread each. The bundled OpenBLAS of faiss misdetects some processors with AVX-512, so it
+    is tried with two kernel families more.
+    """
+    base = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS_")}
+    base |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    if library != "faiss":
+        return {"": base}
+    kinds = ["Haswell"]
+    if "avx512f" in cpu_description():
+        kinds.append("SkylakeX")
+    return {"": base} | {kind: base | {"OPENBLAS_CORETYPE": kind} for kind in kinds}
+
+
+def save(name: str, result: dict[str, Any]) -> Path:
+    """Write a result as JSON beside the others."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
