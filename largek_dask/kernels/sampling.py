@@ -20,6 +20,7 @@ __all__ = ["bernoulli_by_d2", "draw_by_d2", "potentials", "update_d2"]
 
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _NO_WEIGHT = readonly(np.empty(0))
+_WIDE = 64
 _SCORES = 1 << 18  # scores kept at once
 
 
@@ -96,29 +97,39 @@ def potentials(
 @njit
 def _potentials(distances: Any, d2: Any, weight: Any, limbs: Any) -> Any:
     n, m = distances.shape
-    step = max(1, BLOCK_VALUES // m)
-    values = np.empty((min(step, n), m))
-    rests = np.empty((min(step, n), m))
+    # several rows are peeled together, as if they were one; zeros fill the last
+    group = max(1, _WIDE // m)
+    width = group * m
+    step = group * max(1, BLOCK_VALUES // width)
+    values = np.zeros(step * m)
+    rests = np.zeros(step * m)
     skipped = 0
     for begin in range(0, n, step):
         rows = min(step, n - begin)
+        wide = (rows + group - 1) // group
         largest: Any = 0
         largest_rest: Any = 0
+        values[rows * m : wide * width] = 0.0
+        rests[rows * m : wide * width] = 0.0
         for i in range(rows):
             bound = d2[begin + i]
             for j in range(m):
                 value = min(bound, np.float64(distances[begin + i, j]))
-                if weight.shape[0] > 0:
-                    product = value * weight[begin + i]
-                    rest = two_product_error(value, weight[begin + i], product)
-                    rests[i, j] = rest
-                    largest_rest = max(largest_rest, np.float64(rest).view(np.int64) & _ABS_BITS)
-                    value = product
-                values[i, j] = value
+                values[i * m + j] = value
                 largest = max(largest, np.float64(value).view(np.int64) & _ABS_BITS)
-        skipped += peel(values[:rows], limbs, largest)
+        if weight.shape[0] > 0:
+            largest = 0
+            for i in range(rows):
+                for j in range(i * m, i * m + m):
+                    product = values[j] * weight[begin + i]
+                    rests[j] = two_product_error(values[j], weight[begin + i], product)
+                    values[j] = product
+                    largest = max(largest, np.float64(product).view(np.int64) & _ABS_BITS)
+                    rest = np.float64(rests[j]).view(np.int64) & _ABS_BITS
+                    largest_rest = max(largest_rest, rest)
+        skipped += peel(values[: wide * width].reshape((wide, width)), limbs, largest)
         if largest_rest > 0:
-            skipped += peel(rests[:rows], limbs, largest_rest)
+            skipped += peel(rests[: wide * width].reshape((wide, width)), limbs, largest_rest)
     return skipped
 
 

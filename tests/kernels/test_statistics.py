@@ -145,6 +145,8 @@ def test_bad_rows_are_found_and_left_out(dtype, weighted):
     later = scan(x, weight, start_row=500).merge(scan(x, weight, start_row=100))
     assert later.finish().first_bad == 100 + bad[0]
     assert later.finish().n_bad == 2 * len(bad)
+    earlier = scan(x, weight, start_row=100).merge(scan(x, weight, start_row=500))
+    assert earlier.finish().first_bad == 100 + bad[0]
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf, -np.inf])

@@ -170,6 +170,17 @@ def test_largest_totals_do_not_overflow(extent, sign, weights, real, integer):
         assert abs(total) >= 2**58 or heaviest * 2.0**grid.bits >= 2**48
 
 
+@pytest.mark.parametrize("weight", [None, 0.9])
+def test_many_equal_rows_do_not_overflow(weight):
+    n = 5000
+    weights = None if weight is None else np.full(n, weight)
+    found, total, mass, _ = largest_total(np.full(n, 1.99), weights, False, weight is not None)
+    assert 2**58 <= total <= 2**62
+    assert mass <= 2**62
+    assert found.sums.tolist() == [[total]]
+    assert found._weights.tolist() == [mass]
+
+
 def test_a_grid_as_fine_as_it_may_be():
     n = 80_000_000
     grid = FixedPoint.choose(np.zeros(2, np.float32), 3.0, n_rows=n)
