@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import click
 
-from largek_dask import __version__
 from largek_dask.cli.common import Group
 from largek_dask.cli.demo import demo as demo_command
 from largek_dask.cli.doctor import doctor as doctor_command
@@ -17,6 +16,7 @@ from largek_dask.cli.ingest import ingest as ingest_command
 from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
+from largek_dask.version import __version__
 
 __all__ = ["main"]
 

@@ -292,7 +292,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         """Distance of every row to every centre, (n_rows, n_clusters)."""
         check_is_fitted(self)
         rows = self._open(X, reset=False)
-        return self.model_.transform(rows, n_threads=self.n_threads)
+        return self.model_.transform(rows, client=self.client, n_threads=self.n_threads)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the weighted sum of squared distances of the rows to their nearest centres."""

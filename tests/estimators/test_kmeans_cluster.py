@@ -1,0 +1,92 @@
+"""KMeans and the command line on a Dask cluster: the same bits as here."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from click.testing import CliRunner
+from distributed import Client, LocalCluster
+
+import largek_dask as lk
+from largek_dask.cli import main
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two workers of one thread, in this process: what runs in them is tested elsewhere."""
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp",
+        dashboard_address=None,
+        memory_limit="1 GiB",
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def x():
+    return np.random.default_rng(0).standard_normal((900, 5)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def url(x, tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "x.zarr"
+    zarr.create_array(str(path), data=x, chunks=(200, 5))
+    return str(path)
+
+
+def test_url__same_bits_as_here(client, x, url):
+    here = lk.KMeans(6, random_state=1, tol=0).fit(x)
+    there = lk.KMeans(6, random_state=1, tol=0, client=client).fit(url)
+    np.testing.assert_array_equal(there.labels_, here.labels_)
+    np.testing.assert_array_equal(there.predict(url), here.labels_)
+    assert there.inertia_ == here.inertia_
+    assert there.model_.digest() == here.model_.digest()
+    assert there.score(url) == -here.inertia_
+
+
+@pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame])
+def test_what_lies_in_memory_works_as_well(client, x, kind):
+    here = lk.KMeans(6, random_state=1, max_iter=3).fit(x)
+    km = lk.KMeans(6, random_state=1, max_iter=3, client=client)
+    np.testing.assert_array_equal(km.fit_predict(kind(x)), here.labels_)
+
+
+def run_json(*arguments, code=0):
+    done = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout)
+
+
+def test_command_line_with_a_scheduler(cluster, url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    address = ["--scheduler", cluster.scheduler_address]
+    planned = run_json("fit", url, "-k", 6, "--plan", *address)
+    assert (planned["n_processes"], planned["n_threads"]) == (2, 2)
+    assert planned["memory_available"] == 1 << 30
+    here = run_json("fit", url, "-k", 6, "--out", "here")
+    there = run_json("fit", url, "-k", 6, "--out", "there", *address)
+    assert there["digest"] == here["digest"]
+    labels = [zarr.open_array(f"{run}/labels.zarr", mode="r")[...] for run in ("here", "there")]
+    np.testing.assert_array_equal(*labels)
+    run_json("predict", "there/model.zarr", url, "--out", "again.zarr", *address)
+    np.testing.assert_array_equal(zarr.open_array("again.zarr", mode="r")[...], labels[0])
+    assert run_json("score", "there/model.zarr", url, *address)["score"] == -here["inertia"]
+
+
+def test_doctor_looks_at_the_cluster(cluster):
+    told = run_json("doctor", "--scheduler", cluster.scheduler_address)
+    assert told["healthy"]
+    texts = [finding["text"] for finding in told["findings"]]
+    assert any("2 workers, 2 threads, 1.0 GiB" in text for text in texts)
+    assert any("the same here, on the scheduler and on every worker" in text for text in texts)
