@@ -172,7 +172,7 @@ def test_largest_totals_do_not_overflow(extent, sign, weights, real, integer):
 
 @pytest.mark.parametrize("weight", [None, 0.9])
 def test_many_equal_rows_do_not_overflow(weight):
-    n = 5000
+    n = 20_000
     weights = None if weight is None else np.full(n, weight)
     found, total, mass, _ = largest_total(np.full(n, 1.99), weights, False, weight is not None)
     assert 2**58 <= total <= 2**62
