@@ -61,11 +61,6 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> N
     Cuts the photographs that scikit-learn ships into patches, stores them as Zarr, starts a
     cluster, learns a codebook, and rebuilds the photographs from it.
     """
-    import numpy as np
-
-    from largek_dask.cli.photographs import patches, sample_photographs
-    from largek_dask.data.ingest import ingest
-    from largek_dask.estimators.kmeans import KMeans
 
     def say(text: str) -> None:
         if not as_json:
@@ -79,6 +74,13 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> N
     with ThreadPoolExecutor(1) as background:
         starting = background.submit(local_client)
         try:
+            # Imported while the workers start, which takes as long.
+            import numpy as np
+
+            from largek_dask.cli.photographs import patches, sample_photographs
+            from largek_dask.data.ingest import ingest
+            from largek_dask.estimators.kmeans import KMeans
+
             photographs = sample_photographs()
             tables = [patches(image, stride) for image in photographs.values()]
             table = np.concatenate(tables)
