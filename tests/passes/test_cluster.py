@@ -7,13 +7,18 @@ import re
 import signal
 import time
 from functools import partial
+from unittest import mock
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from distributed.client import FutureCancelledError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+import largek_dask.passes.cluster as cluster_module
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
@@ -121,6 +126,7 @@ def test_statistics_take_and_slices(x, rows, cluster2):
 
 def test_passes_over_a_few_chunks_do_not_move_the_others(x, rows, cluster2):
     with ClusterPasses(rows, cluster2) as passes:
+        counted(passes, chunks=[0])
         path_pass(passes, 1)
         for chunk in range(3):
             counted(passes, chunks=[chunk])
@@ -138,6 +144,26 @@ def test_totals_stay_on_workers(tree_bytes, x, rows, worker_clients):
                     assert path_pass(passes, g, retain=True)[0] == answer
                 finish = partial(np.multiply, 2)
                 assert counted(passes, finish=finish)[:2] == [2 * N, 2 * passes.n_chunks]
+
+
+def left_over(dask_worker):
+    """Shares and parked totals that a worker still holds."""
+    return [
+        len(job.tickets) + len(job.parked)
+        for name, plugin in dask_worker.plugins.items()
+        if name.startswith("largek")
+        for job in plugin.jobs.values()
+    ]
+
+
+def test_parked_totals_of_earlier_passes_are_dropped(rows, cluster2):
+    with (
+        dask.config.set({"largek.passes.tree-bytes": 0}),
+        ClusterPasses(rows, cluster2) as passes,
+    ):
+        for _ in range(3):
+            counted(passes)
+        assert all(found == [1] for found in cluster2.run(left_over).values())
 
 
 def test_wide_tree(x, rows, worker_clients, monkeypatch):
@@ -370,6 +396,20 @@ def test_killed_worker(retain, tree_bytes, x, rows, fresh_cluster, tmp_path):
         assert answers == path_answers(x, 4)
 
 
+def test_only_worker_killed(rows, fresh_cluster, tmp_path):
+    """With it goes the broadcast, which has to be sent again to its successor."""
+    values = np.ones(50_000, np.int64)
+    client = fresh_cluster(1)
+    killer = Killer(tmp_path)
+    killer.start()
+    with ClusterPasses(rows, client) as passes:
+        function = partial(barrier_chunk, str(tmp_path), large_chunk)
+        total = passes.reduce(function, values, start=start, combine=combine)
+        assert killer.killed
+        assert total[:2].tolist() == [50_000 * passes.n_chunks, N]
+        assert passes.last.retries > 0
+
+
 def test_restarted_cluster(x, rows, fresh_cluster):
     """All workers are new, and what had been sent to the old ones is gone."""
     client = fresh_cluster(1)
@@ -461,21 +501,46 @@ def test_chunk_that_kills_every_worker_is_named(rows, fresh_cluster):
 
 def test_retries_are_bounded(rows, cluster2, monkeypatch):
     """A cluster that cancels everything is given up, naming a chunk."""
-    from distributed.client import FutureCancelledError
 
     async def cancelled(future):
-        raise passes_module._Lost(FutureCancelledError("key", "test"))
+        raise cluster_module._Lost(FutureCancelledError("key", "test"))
 
-    import largek_dask.passes.cluster as passes_module
-
-    monkeypatch.setattr(passes_module, "_result", cancelled)
-    monkeypatch.setattr(passes_module, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_module, "_result", cancelled)
+    monkeypatch.setattr(cluster_module, "BACKOFF_SECONDS", 0.0)
     said = []
     with ClusterPasses(rows, cluster2) as passes:
         passes.log(lambda kind, message: said.append(kind))
         with pytest.raises(ClusterError, match=r"chunk 0 .*failed 5 times"):
             counted(passes)
     assert set(said) == {"retry"}
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(faults=st.lists(st.booleans(), max_size=12), retain=st.booleans(), tree=st.booleans())
+def test_lost_answers_are_counted_once(faults, retain, tree, x, rows, worker_clients):
+    """Any answer may be lost after its work was done: no row counts or advances twice."""
+    real = cluster_module._result
+    left = list(faults)
+
+    async def lossy(future):
+        answer = await real(future)
+        if left and left.pop():
+            raise cluster_module._Lost(RuntimeError("lost on purpose"))
+        return answer
+
+    with (
+        mock.patch.object(cluster_module, "_result", lossy),
+        mock.patch.object(cluster_module, "BACKOFF_SECONDS", 0.0),
+        dask.config.set(
+            {"largek.passes.chunk-retries": 20, "largek.passes.tree-bytes": 0 if tree else 1 << 26}
+        ),
+        ClusterPasses(rows, worker_clients(3)) as passes,
+    ):
+        answers = [path_pass(passes, g, retain=retain)[0] for g in range(1, 5)]
+        assert answers == path_answers(x, 4)
+        assert counted(passes)[0] == N
 
 
 def test_two_jobs_on_one_cluster(x, rows, cluster2):

@@ -1,0 +1,80 @@
+"""What only workers ask of the engine: shares in slices, replays that come later, guests."""
+
+from __future__ import annotations
+
+import pytest
+
+from largek_dask.passes.engine import Engine, PassSpec, StateSpec
+from tests.passes.toys import combine, integers, path_answers, path_chunk, rows_of, start
+
+
+@pytest.fixture
+def x():
+    return integers(60)
+
+
+@pytest.fixture
+def engine(x):
+    engine = Engine(rows_of(x, [10] * 6), 2, lambda: 1 << 20, lambda: 0)
+    yield engine
+    engine.close()
+
+
+def spec(generation: int) -> PassSpec:
+    state = StateSpec("path", 1, generation, first=generation == 1, retain=True)
+    return PassSpec(path_chunk, (generation,), start, combine, state)
+
+
+def never():
+    return None
+
+
+def whole(engine, generation, chunks, **options):
+    ticket = engine.open(spec(generation), chunks, **options)
+    assert engine.advance(ticket, never)
+    assert ticket.finished
+    return engine.collect(ticket)
+
+
+def replay(generation):
+    return tuple((g,) for g in range(1, generation))
+
+
+def test_guests_leave_the_retained_totals_alone(x, engine):
+    """Chunks of another worker's share, before and after this worker's own."""
+    whole(engine, 1, range(4))
+    guest = whole(engine, 2, [4], replay=replay(2), retain=False)
+    assert guest[0] == path_answers(x[40:50], 2)[-1]
+    assert whole(engine, 2, range(4), replay=replay(2))[0] == path_answers(x[:40], 2)[-1]
+    assert engine._retained["path"].members == frozenset(range(4))
+    late = whole(engine, 2, [5], replay=replay(2))
+    assert late[0] == path_answers(x[50:], 2)[-1]
+    held = engine._retained["path"]
+    assert held.members == frozenset(range(4))
+    assert held.generation == 2
+    own = whole(engine, 3, range(6), replay=replay(3))
+    assert own[0] == path_answers(x, 3)[-1]
+    assert own[2] == 4 + 4, "the four chunks were held already, in both passes"
+
+
+def test_replay_is_asked_for_and_only_the_chunks_that_need_it_wait(x, engine):
+    whole(engine, 1, range(4))
+    ticket = engine.open(spec(2), range(6), None)
+    assert sorted(ticket.waiting) == [4, 5]
+    assert engine.advance(ticket, never)
+    assert not ticket.finished
+    assert ticket.done == {0, 1, 2, 3}
+    engine.supply(ticket, replay(2))
+    assert engine.advance(ticket, never)
+    assert ticket.finished
+    assert ticket.report.rebuilt == 2
+    assert engine.collect(ticket)[0] == path_answers(x, 2)[-1]
+
+
+def test_a_slice_without_time_computes_one_chunk_a_thread(x, engine):
+    ticket = engine.open(spec(1), range(6))
+    done = []
+    while not engine.advance(ticket, never, until=0.0):
+        done.append(len(ticket.done))
+    assert done == [2, 4]
+    assert engine.collect(ticket)[0] == path_answers(x, 1)[-1]
