@@ -47,3 +47,9 @@ def fixed_point_sums(x, labels, weights, n_clusters, grid):
         sums[label] = [a + b for a, b in zip(sums[label], steps, strict=True)]
         totals[label] += round(Fraction(weight) * Fraction(2) ** grid.weight_bits)
     return sums, totals
+
+
+def squared_distances(x, centers):
+    """(n, k) squared distances in float64, by their definition."""
+    x, centers = np.asarray(x, np.float64), np.asarray(centers, np.float64)
+    return ((x[:, None, :] - centers[None, :, :]) ** 2).sum(axis=2)

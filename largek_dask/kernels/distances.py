@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import dense
+from largek_dask.kernels import dense, panels
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import compute_dtype
-from largek_dask.kernels.tile import BEST, BLOCK, TWO, select_tile
+from largek_dask.kernels.tile import DIRECT_FEATURES, select_tile
 
 __all__ = [
     "DIRECT_FEATURES",
@@ -38,10 +38,6 @@ __all__ = [
     "squared_distances",
 ]
 
-DIRECT_FEATURES = 8
-"""Up to this many features the squared differences are summed themselves."""
-
-_BLOCKWISE_CENTERS = 128
 # values of one converted block of rows: a few thousand rows, within the second-level cache
 _CONVERTED_VALUES = 1 << 16
 
@@ -87,10 +83,14 @@ class PackedCenters:
         return int(self.centers.shape[1])
 
     @property
+    def direct(self) -> bool:
+        """Whether scores are sums of (x - c)² rather than products; by the features alone."""
+        return self.n_features <= DIRECT_FEATURES
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        arrays = (self.centers, self.shift, self.values, self.norms, self.factors, self.starts)
-        return sum(array.nbytes for array in arrays)
+        """Bytes of the arrays of k rows."""
+        return 2 * self.centers.nbytes + self.factors.nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pack_centers, (self.centers, self.shift)
@@ -122,8 +122,8 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
     centers, shift = np.array(centers, dtype, order="C"), np.array(shift, dtype, order="C")
     values = centers - shift
     norms = np.empty(k)
-    dense.square_norms(dtype)(readonly(values), norms)
-    padded = -(-k // dense.PAD) * dense.PAD
+    panels.square_norms(dtype)(readonly(values), norms)
+    padded = -(-k // panels.PAD) * panels.PAD
     factors, starts = np.zeros((padded, d), dtype), np.full(padded, np.inf, dtype)
     offsets = np.zeros(-(-d // 8) * 8, dtype)
     if d <= DIRECT_FEATURES:
@@ -162,8 +162,7 @@ def nearest(
     n = _check_rows(x, packed)
     labels = _output(labels_out, (n,), np.dtype(np.int32))
     values = _output(distances_out, (0 if distances_out is None else n,), packed.dtype)
-    blockwise = _features(packed) > 0 and packed.n_clusters >= _BLOCKWISE_CENTERS
-    _search(x, packed, BLOCK if blockwise else BEST, (labels, values, *_no_outputs(packed)))
+    _search(x, packed, False, (labels, values, *_no_outputs(packed)))
     return labels
 
 
@@ -183,7 +182,7 @@ def nearest_two(x: Array, packed: PackedCenters) -> tuple[Labels, Array, Labels,
     """
     n = _check_rows(x, packed)
     out = _two_outputs(n, packed)
-    _search(x, packed, TWO, out)
+    _search(x, packed, True, out)
     return out
 
 
@@ -225,7 +224,7 @@ def nearest_in_lists(
     labels = _output(labels_out, (n,), np.dtype(np.int32))
     values = _output(distances_out, (0 if distances_out is None else n,), packed.dtype)
     out = (labels, values, *_no_outputs(packed))
-    _search_lists(x, packed, BEST, row_offsets, list_offsets, lists, out)
+    _search_lists(x, packed, False, row_offsets, list_offsets, lists, out)
     return labels
 
 
@@ -239,7 +238,7 @@ def nearest_two_in_lists(
     """As :func:`nearest_two`, within the list of each row's segment (:func:`nearest_in_lists`)."""
     n = _check_rows(x, packed)
     out = _two_outputs(n, packed)
-    _search_lists(x, packed, TWO, row_offsets, list_offsets, lists, out)
+    _search_lists(x, packed, True, row_offsets, list_offsets, lists, out)
     return out
 
 
@@ -252,8 +251,8 @@ def scores(x: Array, packed: PackedCenters, out: Array | None = None) -> Array:
     """
     n = _check_rows(x, packed)
     out = _output(out, (n, packed.n_clusters), packed.dtype)
-    tile = select_tile()
-    run = dense.scores(tile, packed.dtype, _features(packed))
+    tile = select_tile().for_form(packed.direct)
+    run = dense.scores(tile, packed.dtype, packed.direct)
     tiles = max(1, 256 // tile.centres)
     for rows, block in _converted(x, packed.dtype):
         run(block, packed.offsets, packed.factors, packed.starts, tiles, out[rows])
@@ -280,59 +279,62 @@ def squared_distances(
         raise ParameterError(f"{n} rows need as many labels, got {labels.shape}.")
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
         raise IndexError(f"labels must name one of {packed.n_clusters} centres")
-    run = dense.square_distances(packed.dtype)
+    run = panels.square_distances(packed.dtype)
     for rows, block in _converted(x, packed.dtype):
         run(block, packed.centers, readonly(labels[rows]), out[rows])
     return out
 
 
-def _search(x: Array, packed: PackedCenters, mode: int, out: tuple[Array, ...]) -> None:
-    tile, features = select_tile(), _features(packed)
-    run = dense.search(tile, packed.dtype, mode, features)
-    blocks = dense.blocking(tile, packed.dtype.itemsize, packed.n_features, packed.n_clusters)
-    n_tiles = -(-packed.n_clusters // tile.centres)
+def _search(x: Array, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
+    """Every row against every centre."""
+    everything = np.array([0, packed.n_clusters])
     for rows, block in _converted(x, packed.dtype):
-        run(
-            block,
-            packed.offsets,
-            packed.factors,
-            packed.starts,
-            n_tiles,
-            blocks.as_tuple(),
-            *(part[rows] for part in out),
-        )
+        offsets = np.array([0, len(block)])
+        lists = (offsets, everything, np.empty(0, np.int32))
+        _run(block, packed, two, lists, packed.n_clusters, tuple(part[rows] for part in out))
 
 
 def _search_lists(
     x: Array,
     packed: PackedCenters,
-    mode: int,
+    two: bool,
     row_offsets: Array,
     list_offsets: Array,
     lists: Array,
     out: tuple[Array, ...],
 ) -> None:
+    """Every row against the centres listed for its segment."""
     row_offsets, list_offsets = (
         np.ascontiguousarray(offsets, np.int64) for offsets in (row_offsets, list_offsets)
     )
     lists = np.ascontiguousarray(lists, np.int32)
     _check_lists(len(x), packed.n_clusters, row_offsets, list_offsets, lists)
-    tile, features = select_tile(), _features(packed)
-    run = dense.list_search(tile, packed.dtype, mode, features)
     longest = int(np.diff(list_offsets).max(initial=1))
-    blocks = dense.blocking(tile, packed.dtype.itemsize, packed.n_features, longest)
     for rows, block in _converted(x, packed.dtype):
-        run(
-            block,
-            packed.offsets,
-            packed.factors,
-            packed.starts,
-            readonly(np.clip(row_offsets - rows.start, 0, len(block))),
-            readonly(list_offsets),
-            readonly(lists),
-            blocks.as_tuple(),
-            *(part[rows] for part in out),
-        )
+        inside = np.clip(row_offsets - rows.start, 0, len(block))
+        parts = tuple(part[rows] for part in out)
+        _run(block, packed, two, (inside, list_offsets, lists), longest, parts)
+
+
+def _run(
+    block: Array,
+    packed: PackedCenters,
+    two: bool,
+    lists: tuple[Array, Array, Array],
+    longest: int,
+    out: tuple[Array, ...],
+) -> None:
+    tile = select_tile().for_form(packed.direct)
+    blocks = panels.blocking(tile, packed.dtype.itemsize, packed.n_features, longest)
+    dense.search(tile, packed.dtype, two, packed.direct)(
+        block,
+        packed.offsets,
+        packed.factors,
+        packed.starts,
+        *map(readonly, lists),
+        blocks.as_tuple(),
+        *out,
+    )
 
 
 def _check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists: Array) -> None:
@@ -340,7 +342,12 @@ def _check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists:
         ("row_offsets", row_offsets, n),
         ("list_offsets", list_offsets, len(lists)),
     ):
-        if len(offsets) < 1 or offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
+        if (
+            len(offsets) < 1
+            or offsets[0] != 0
+            or offsets[-1] != end
+            or (np.diff(offsets) < 0).any()
+        ):
             raise ParameterError(f"{name} must rise from 0 to {end}.")
     if len(row_offsets) != len(list_offsets):
         raise ParameterError(
@@ -351,9 +358,9 @@ def _check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists:
         raise ParameterError("a segment with rows has an empty list of centres.")
     if len(lists) and not 0 <= lists.min() <= lists.max() < k:
         raise ParameterError(f"lists must name centres 0 to {k - 1}.")
-    rising = np.diff(lists) > 0
-    rising[list_offsets[(list_offsets > 0) & (list_offsets < len(lists))] - 1] = True
-    if not rising.all():
+    ascending = np.diff(lists) > 0
+    ascending[list_offsets[(list_offsets > 0) & (list_offsets < len(lists))] - 1] = True
+    if not ascending.all():
         raise ParameterError("every list of centres must be ascending, without repetition.")
 
 
@@ -363,11 +370,6 @@ def _check_rows(x: Array, packed: PackedCenters) -> int:
             f"rows must have {packed.n_features} features like the centres, got shape {x.shape}."
         )
     return len(x)
-
-
-def _features(packed: PackedCenters) -> int:
-    """The number of features where the direct form is used, else 0."""
-    return packed.n_features if packed.n_features <= DIRECT_FEATURES else 0
 
 
 def _converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:

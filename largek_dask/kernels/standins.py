@@ -1,8 +1,9 @@
 """Plain numpy twins of the emitted micro-kernels, for runs without a compiler.
 
 With ``NUMBA_DISABLE_JIT=1`` the drivers run as ordinary Python and call these instead of
-:mod:`~largek_dask.kernels.emitted`. They add in another order and without fused operations, so
-their results agree with the compiled ones within rounding, not to the bit.
+:mod:`~largek_dask.kernels.emitted` and :mod:`~largek_dask.kernels.emitted_rows`. They add in
+another order and without fused operations, so their results agree with the compiled ones within
+rounding, not to the bit.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.tile import BLOCK, SCORES, TWO, Micro
 
-__all__ = ["fma", "scan", "square_distance", "transpose"]
+__all__ = ["fma", "frozen", "scan", "square_distance", "transpose"]
 
 Array = NDArray[Any]
 
@@ -39,13 +41,12 @@ def scan(
     """Twin of :func:`largek_dask.kernels.emitted.scan`."""
     micro = Micro.decode(spec)
     width = micro.vectors * micro.lanes
-    count = micro.features or n_features
-    rows = panel[panel_at : panel_at + count * width].reshape(count, width)
+    rows = panel[panel_at : panel_at + n_features * width].reshape(n_features, width)
     best, label = values[at : at + width], labels[at : at + width]
     second, runner = values[at + width : at + 2 * width], labels[at + width : at + 2 * width]
     for number in range(n_tiles * micro.centres):
         j = first + number
-        c = centers[j * row_stride + feature :][:count, None]
+        c = centers[j * row_stride + feature :][:n_features, None]
         own = sums[sums_at + number * width :][:width]
         start = own if micro.carry else starts[j]
         terms = (rows - c) ** 2 if micro.direct else rows * c
@@ -57,7 +58,7 @@ def scan(
         if micro.mode == TWO:
             loser = np.where(wins, best, score)
             loser_label = np.where(wins, label, j)
-            follows = loser < second
+            follows = score < second
             second[follows] = loser[follows]
             runner[follows] = loser_label[follows]
         best[wins] = score[wins]
@@ -74,7 +75,7 @@ def transpose(
     panel_at: int,
     width: int,
 ) -> None:
-    """Twin of :func:`largek_dask.kernels.emitted.transpose`."""
+    """Twin of :func:`largek_dask.kernels.emitted_rows.transpose`."""
     side = 32 // rows.itemsize
     for f in range(side):
         column = rows[rows_at + f : rows_at + f + (side - 1) * row_stride + 1 : row_stride]
@@ -82,14 +83,19 @@ def transpose(
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """Twin of :func:`largek_dask.kernels.emitted.fma`, rounded twice."""
+    """Twin of :func:`largek_dask.kernels.emitted_rows.fma`, rounded twice."""
     return a * b + c
+
+
+def frozen(array: Array) -> Array:
+    """Twin of :func:`largek_dask.kernels.emitted_rows.frozen`."""
+    return readonly(array)
 
 
 def square_distance(
     rows: Array, rows_at: int, centers: Array, centers_at: int, n_features: int
 ) -> float:
-    """Twin of :func:`largek_dask.kernels.emitted.square_distance`."""
+    """Twin of :func:`largek_dask.kernels.emitted_rows.square_distance`."""
     x = rows[rows_at : rows_at + n_features].astype(np.float64)
     c = centers[centers_at : centers_at + n_features].astype(np.float64)
     return float(((x - c) ** 2).sum())

@@ -8,13 +8,26 @@ same order by all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from largek_dask import config
 from largek_dask.errors import ParameterError
 
-__all__ = ["BEST", "BLOCK", "SCORES", "TILES", "TWO", "Micro", "Tile", "select_tile"]
+__all__ = [
+    "BEST",
+    "BLOCK",
+    "DIRECT_FEATURES",
+    "SCORES",
+    "TILES",
+    "TWO",
+    "Micro",
+    "Tile",
+    "select_tile",
+]
+
+DIRECT_FEATURES = 8
+"""Up to this many features the squared differences are summed themselves."""
 
 # What a micro-kernel does with the scores of a tile.
 BEST = 0  # keep each row's smallest score and its centre
@@ -39,15 +52,12 @@ class Micro:
     """Sum (x - c)² instead of the product x·c."""
     carry: bool = False
     """Accumulators go on from stored ones: a later block of features."""
-    features: int = 0
-    """Features, when known at compile time and unrolled; 0: a loop."""
 
     @property
     def code(self) -> int:
         """The fields as one integer."""
-        small = (self.vectors, self.lanes, self.mode, int(self.direct), int(self.carry))
         result = self.centres
-        for field in (*small, self.features):
+        for field in (self.vectors, self.lanes, self.mode, int(self.direct), int(self.carry)):
             result = result * 64 + field
         return result
 
@@ -55,11 +65,11 @@ class Micro:
     def decode(cls, code: int) -> Micro:
         """The micro-kernel with this `code`."""
         fields = []
-        for _ in range(7):
+        for _ in range(6):
             code, field = divmod(code, 64)
             fields.append(field)
-        features, carry, direct, mode, lanes, vectors, centres = fields
-        return cls(centres, vectors, lanes, mode, bool(direct), bool(carry), features)
+        carry, direct, mode, lanes, vectors, centres = fields
+        return cls(centres, vectors, lanes, mode, bool(direct), bool(carry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,12 @@ class Tile:
     """Vectors of rows."""
     lanes: int
     """Single-precision lanes of a vector."""
+    direct_vectors: int
+    """Vectors of rows in the direct form, whose differences need registers too."""
+
+    def for_form(self, direct: bool) -> Tile:
+        """The tile in the direct form, or itself."""
+        return replace(self, vectors=self.direct_vectors) if direct else self
 
     def lanes_of(self, itemsize: int) -> int:
         """Lanes of a vector of elements of `itemsize` bytes."""
@@ -80,10 +96,10 @@ class Tile:
 
 
 TILES = {
-    "avx512": Tile("avx512", centres=8, vectors=3, lanes=16),
-    "avx2": Tile("avx2", centres=4, vectors=3, lanes=8),
+    "avx512": Tile("avx512", centres=8, vectors=3, lanes=16, direct_vectors=3),
+    "avx2": Tile("avx2", centres=4, vectors=3, lanes=8, direct_vectors=2),
     # 16 registers of 4 lanes (SSE) or 32 (NEON); also what runs where there is no vector unit
-    "plain": Tile("plain", centres=4, vectors=2, lanes=4),
+    "plain": Tile("plain", centres=4, vectors=2, lanes=4, direct_vectors=2),
 }
 
 

@@ -1,0 +1,403 @@
+"""Dense distance kernels against their definition, and against themselves at other widths."""
+
+from __future__ import annotations
+
+import pickle
+
+import dask.config
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from largek_dask.errors import ParameterError
+from largek_dask.kernels import distances, panels
+from largek_dask.kernels.distances import (
+    nearest,
+    nearest_in_lists,
+    nearest_two,
+    nearest_two_in_lists,
+    pack_centers,
+    scores,
+    squared_distances,
+)
+from largek_dask.kernels.panels import Blocking
+from largek_dask.kernels.tile import TILES, Micro, select_tile
+from tests import oracles
+
+COMPILED = not numba.config.DISABLE_JIT
+"""Without a compiler the stand-ins add in another order: bits agree only when compiled."""
+DTYPES = (np.float32, np.float64)
+STORED = ("u1", "i1", "u2", "i2", "i4", "u4", "i8", "f2", "f4", "f8", "?")
+
+
+def same(a, b):
+    """Equal to the bit; within rounding where there is no compiler."""
+    if COMPILED or a.dtype.kind in "iu":
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    return np.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def table(n, k, d, dtype=np.float32, seed=0, spread=3.0):
+    """Rows and centres with many exact values, so that ties and duplicates occur."""
+    rng = np.random.default_rng(seed)
+    x = np.round(rng.normal(size=(n, d)) * spread * 4) / 4
+    centers = np.round(rng.normal(size=(k, d)) * spread * 4) / 4
+    return x.astype(dtype), centers.astype(dtype)
+
+
+def with_tile(name):
+    return dask.config.set({"largek.kernels.tile": name})
+
+
+@pytest.fixture(params=TILES)
+def tile(request):
+    """Run with each tile in turn."""
+    with with_tile(request.param):
+        yield request.param
+
+
+shapes = st.tuples(
+    st.sampled_from([0, 1, 2, 7, 24, 25, 47, 49, 100]),
+    st.sampled_from([1, 2, 3, 4, 8, 9, 31, 130]),
+    st.sampled_from([1, 2, 3, 7, 8, 9, 12, 16, 33]),
+)
+
+
+# --- against the definition -------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.sampled_from(DTYPES), st.integers(0, 2**31), st.sampled_from(sorted(TILES)))
+def test_nearest__is_the_argmin_with_ties_to_the_lowest_index(shape, dtype, seed, name):
+    # quarters of small integers: every distance is exact, so ties are ties
+    x, centers = table(*shape, dtype=dtype, seed=seed, spread=0.7)
+    exact = oracles.squared_distances(x, centers)
+    packed = pack_centers(centers, np.zeros(shape[2], dtype))
+    values = np.empty(len(x), dtype)
+    with with_tile(name):
+        labels = nearest(x, packed, distances_out=values)
+    assert labels.dtype == np.int32
+    np.testing.assert_array_equal(labels, exact.argmin(axis=1))
+    np.testing.assert_array_equal(values, exact.min(axis=1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(shapes, st.sampled_from(DTYPES), st.integers(0, 2**31))
+def test_nearest_two_and_scores__agree_with_the_definition(shape, dtype, seed):
+    x, centers = table(*shape, dtype=dtype, seed=seed, spread=0.7)
+    exact = oracles.squared_distances(x, centers)
+    packed = pack_centers(centers, np.zeros(shape[2], dtype))
+    labels, first, second_labels, second = nearest_two(x, packed)
+    every = np.arange(len(x))
+    order = exact.argsort(axis=1, kind="stable")
+    np.testing.assert_array_equal(labels, order[:, 0])
+    np.testing.assert_array_equal(first, exact[every, labels])
+    if shape[1] == 1:
+        assert (second_labels == -1).all()
+        assert np.isinf(second).all()
+    else:
+        np.testing.assert_array_equal(second_labels, order[:, 1])
+        np.testing.assert_array_equal(second, exact[every, second_labels])
+    np.testing.assert_array_equal(scores(x, packed), exact)
+
+
+@settings(max_examples=25, deadline=None)
+@given(shapes, st.integers(0, 2**31), st.integers(1, 9))
+def test_lists__give_the_best_of_each_segments_list(shape, seed, n_segments):
+    n, k, d = shape
+    rng = np.random.default_rng(seed)
+    x, centers = table(n, k, d, seed=seed, spread=0.7)
+    bounds = np.sort(rng.integers(0, n + 1, n_segments - 1))
+    row_offsets = np.concatenate([[0], bounds, [n]])
+    parts = [np.flatnonzero(rng.random(k) < 0.5) for _ in range(n_segments)]
+    parts = [part if len(part) else np.array([rng.integers(k)]) for part in parts]
+    list_offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    lists = np.concatenate(parts).astype(np.int32)
+    packed = pack_centers(centers, x[:1].sum(axis=0))
+    allowed = np.full((n, k), np.inf)
+    exact = oracles.squared_distances(x, centers)
+    for s, part in enumerate(parts):
+        rows = slice(row_offsets[s], row_offsets[s + 1])
+        allowed[rows, part] = exact[rows, part]
+    values = np.empty(n, np.float32)
+    labels = nearest_in_lists(x, packed, row_offsets, list_offsets, lists, distances_out=values)
+    np.testing.assert_array_equal(labels, allowed.argmin(axis=1))
+    np.testing.assert_allclose(values, allowed.min(axis=1), rtol=1e-5, atol=1e-4)
+    two = nearest_two_in_lists(x, packed, row_offsets, list_offsets, lists)
+    order = allowed.argsort(axis=1, kind="stable")
+    np.testing.assert_array_equal(two[0], order[:, 0])
+    assert same(two[1], values)
+    if k > 1:
+        lonely = np.isinf(np.take_along_axis(allowed, order[:, 1:2], axis=1)[:, 0])
+        np.testing.assert_array_equal(two[2], np.where(lonely, -1, order[:, 1]))
+        np.testing.assert_array_equal(np.isinf(two[3]), lonely)
+
+
+@pytest.mark.parametrize("d", [2, 11])
+@pytest.mark.parametrize("dtype", STORED)
+def test_stored_types__are_converted_not_copied_whole(dtype, d, monkeypatch):
+    monkeypatch.setattr(distances, "_CONVERTED_VALUES", 1)  # blocks of 64 rows
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 2 if dtype == "?" else 100, (150, d)).astype(dtype)
+    compute = distances.compute_dtype(x.dtype)
+    packed = pack_centers(x[:9].astype(compute) + compute.type(0.25), np.zeros(d))
+    exact = oracles.squared_distances(x, packed.centers)
+    out = np.empty(len(x), packed.dtype)
+    labels = nearest(x, packed, distances_out=out)
+    np.testing.assert_array_equal(labels, exact.argmin(axis=1))
+    np.testing.assert_allclose(out, exact.min(axis=1), rtol=1e-4, atol=1e-2)
+    chosen = squared_distances(x, packed, labels)
+    np.testing.assert_allclose(chosen, exact.min(axis=1), rtol=1e-14)
+    offsets, one_list = np.array([0, 70, 150]), np.array([0, 4, 9])
+    in_lists = nearest_in_lists(x, packed, offsets, one_list, np.arange(9, dtype=np.int32))
+    np.testing.assert_array_equal(in_lists[:70], exact[:70, :4].argmin(axis=1))
+    np.testing.assert_array_equal(in_lists[70:], 4 + exact[70:, 4:].argmin(axis=1))
+
+
+@pytest.mark.parametrize("d", [2, 8, 9, 40])
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e6])
+def test_far_from_the_origin__labels_are_right(far, d):
+    rng = np.random.default_rng(2)
+    corners = rng.integers(-1, 2, (12, d))
+    corners[:, 0] = np.arange(12) * 2
+    truth = rng.integers(12, size=300)
+    x = (far + corners[truth] + 0.25 * rng.integers(-1, 2, (300, d))).astype(np.float32)
+    centers = (far + corners).astype(np.float32)
+    shift = x.mean(axis=0, dtype=np.float64).astype(np.float32)
+    packed = pack_centers(centers, shift)
+    exact = oracles.squared_distances(x, centers)
+    values = np.empty(300, np.float32)
+    labels = nearest(x, packed, distances_out=values)
+    np.testing.assert_array_equal(labels, exact.argmin(axis=1))
+    # the shift itself is rounded, and with it everything that is moved by it: by half of the
+    # last place of a number near `far`, hence the tolerance
+    np.testing.assert_allclose(values, exact.min(axis=1), atol=1e-2 + far * 1e-6)
+    np.testing.assert_array_equal(squared_distances(x, packed, labels), exact.min(axis=1))
+
+
+def test_duplicate_centres__the_first_wins_and_the_second_follows(tile):
+    x, centers = table(60, 20, 5)
+    twice = np.concatenate([centers, centers])
+    packed = pack_centers(twice, np.zeros(5, np.float32))
+    labels, first, second_labels, second = nearest_two(x, packed)
+    assert (labels < 20).all()
+    np.testing.assert_array_equal(second_labels, labels + 20)
+    assert same(first, second)
+    assert same(nearest(x, packed), labels)
+
+
+# --- the same bits ----------------------------------------------------------------------------
+
+
+def everything(x, packed):
+    """All that the module computes for rows x."""
+    values = np.empty(len(x), packed.dtype)
+    labels = nearest(x, packed, distances_out=values)
+    if x.dtype == np.float64:
+        # every kernel takes seconds to compile for every tile: modes share all but the last lines
+        return labels, values
+    k = packed.n_clusters
+    segments = np.array([0, len(x) // 3, len(x)])
+    lists = np.concatenate([np.arange(0, k, 2), np.arange(k)]).astype(np.int32)
+    list_offsets = np.array([0, (k + 1) // 2, len(lists)])
+    return (
+        labels,
+        values,
+        *nearest_two(x, packed),
+        scores(x, packed),
+        *nearest_two_in_lists(x, packed, segments, list_offsets, lists),
+        squared_distances(x, packed, labels),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("k", "d"), [(1, 1), (77, 3), (140, 8), (33, 18), (9, 100)])
+def test_tiles__give_the_same_bits(dtype, k, d):
+    rng = np.random.default_rng(4)
+    x, centers = rng.normal(size=(131, d)).astype(dtype), rng.normal(size=(k, d)).astype(dtype)
+    packed = pack_centers(centers, x.mean(axis=0))
+    with with_tile("plain"):
+        expected = everything(x, packed)
+    for name in ("avx2", "avx512"):
+        with with_tile(name):
+            for got, want in zip(everything(x, packed), expected, strict=True):
+                assert same(got, want)
+
+
+@pytest.mark.parametrize("d", [2, 18])
+def test_every_row_offset__gives_the_same_bits(d, tile):
+    rng = np.random.default_rng(5)
+    x, centers = rng.normal(size=(104, d)).astype("f4"), rng.normal(size=(150, d)).astype("f4")
+    packed = pack_centers(centers, x.mean(axis=0))
+    values = np.empty(len(x), np.float32)
+    labels = nearest(x, packed, distances_out=values)
+    table_ = scores(x, packed)
+    for begin in range(1, 55, 1 if COMPILED else 9):
+        part = np.empty(len(x) - begin, np.float32)
+        assert same(nearest(x[begin:], packed, distances_out=part), labels[begin:])
+        assert same(part, values[begin:])
+        assert same(scores(x[begin:], packed), table_[begin:])
+    # the winner's score is the same number in every mode
+    assert same(table_.min(axis=1), values)
+    np.testing.assert_array_equal(table_.argmin(axis=1), labels)
+
+
+@pytest.mark.parametrize("mode", [nearest, nearest_two])
+def test_blocks__do_not_change_a_bit(mode, monkeypatch):
+    rng = np.random.default_rng(6)
+    x, centers = rng.normal(size=(200, 70)).astype("f4"), rng.normal(size=(61, 70)).astype("f4")
+    packed = pack_centers(centers, x.mean(axis=0))
+    expected = mode(x, packed)
+    for blocks in (Blocking(1, 1, 70), Blocking(3, 2, 69), Blocking(2, 5, 32), Blocking(9, 99, 1)):
+        monkeypatch.setattr(panels, "blocking", lambda *_, blocks=blocks: blocks)
+        for got, want in zip(np.atleast_2d(mode(x, packed)), np.atleast_2d(expected), strict=True):
+            assert same(got, want)
+
+
+def test_blocking__fits_any_size():
+    for tile in TILES.values():
+        for itemsize in (4, 8):
+            for d in (1, 8, 100, 1024, 1025, 5000):
+                for k in (1, 50, 100_000):
+                    blocks = panels.blocking(tile, itemsize, d, k)
+                    assert min(blocks.as_tuple()) >= 1
+                    assert blocks.features <= d
+
+
+# --- inputs and outputs -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_read_only_rows_of_any_layout(order):
+    x, centers = table(70, 5, 6)
+    packed = pack_centers(centers, x.mean(axis=0))
+    expected = nearest(x, packed)
+    given_rows = np.asfortranarray(x) if order == "F" else x.copy()
+    if order == "strided":
+        given_rows = np.repeat(x, 2, axis=0)[::2]
+    given_rows.flags.writeable = False
+    assert same(nearest(given_rows, packed), expected)
+    assert same(
+        squared_distances(given_rows, packed, expected), squared_distances(x, packed, expected)
+    )
+
+
+def test_outputs__are_written_and_returned():
+    x, centers = table(30, 4, 3)
+    packed = pack_centers(centers, np.zeros(3, np.float32))
+    labels = np.empty(30, np.int32)
+    assert nearest(x, packed, labels) is labels
+    out = np.empty((30, 4), np.float32)
+    assert scores(x, packed, out) is out
+    exact = np.empty(30)
+    assert squared_distances(x, packed, labels, exact) is exact
+    for wrong in (np.empty(29, np.int32), np.empty(30, np.int64), np.empty(60, np.int32)[::2]):
+        with pytest.raises(ParameterError, match="output array"):
+            nearest(x, packed, wrong)
+
+
+def test_packed_centres__pickle_as_centres_and_shift_and_are_read_only():
+    _, centers = table(1, 30, 9)
+    packed = pack_centers(centers, np.ones(9))
+    assert packed.dtype == np.float32
+    assert (packed.n_clusters, packed.n_features) == (30, 9)
+    assert not packed.direct
+    assert packed.nbytes >= packed.centers.nbytes + packed.values.nbytes
+    data = pickle.dumps(packed)
+    assert len(data) < 2 * centers.nbytes
+    back = pickle.loads(data)
+    for name in ("centers", "shift", "values", "norms", "factors", "starts", "offsets"):
+        assert same(getattr(back, name), getattr(packed, name))
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(packed, name)[0] = 0
+    np.testing.assert_array_equal(packed.values, centers - 1)
+    np.testing.assert_allclose(packed.norms, ((centers - 1.0) ** 2).sum(axis=1), rtol=1e-6)
+    centers[:] = 0  # the caller's array, not ours
+    assert packed.centers.any()
+
+
+def test_wrong_inputs__are_named():
+    x, centers = table(10, 4, 3)
+    packed = pack_centers(centers, np.zeros(3))
+    for bad in (centers[0], centers[:0], centers[:, :0]):
+        with pytest.raises(ParameterError, match="at least one"):
+            pack_centers(bad, np.zeros(3))
+    with pytest.raises(ParameterError, match="shift"):
+        pack_centers(centers, np.zeros(4))
+    with pytest.raises(ParameterError, match="3 features"):
+        nearest(x[:, :2], packed)
+    with pytest.raises(ParameterError, match="as many labels"):
+        squared_distances(x, packed, np.zeros(9, np.int32))
+    for label in (-1, 4):
+        with pytest.raises(IndexError, match="4 centres"):
+            squared_distances(x, packed, np.full(10, label))
+
+
+@pytest.mark.parametrize(
+    ("rows", "offsets", "lists", "message"),
+    [
+        ([0, 9], [0, 2], [0, 1], "row_offsets"),
+        ([], [], [], "row_offsets"),
+        ([0, 6, 5, 10], [0, 1, 2, 3], [0, 1, 2], "row_offsets"),
+        ([0, 10], [0, 3], [0, 1], "list_offsets"),
+        ([0, 10], [0, 1, 2], [0, 1], "segments"),
+        ([0, 5, 10], [0, 0, 2], [0, 1], "empty list"),
+        ([0, 10], [0, 2], [0, 4], "0 to 3"),
+        ([0, 10], [0, 2], [-1, 2], "0 to 3"),
+        ([0, 10], [0, 2], [1, 0], "ascending"),
+        ([0, 5, 10], [0, 2, 4], [0, 1, 2, 2], "ascending"),
+    ],
+)
+def test_wrong_lists__are_named(rows, offsets, lists, message):
+    x, centers = table(10, 4, 3)
+    packed = pack_centers(centers, np.zeros(3))
+    with pytest.raises(ParameterError, match=message):
+        nearest_in_lists(
+            x, packed, np.array(rows, int), np.array(offsets, int), np.array(lists, int)
+        )
+
+
+def test_lists__descend_only_from_one_segment_to_the_next():
+    x, centers = table(10, 4, 3)
+    packed = pack_centers(centers, np.zeros(3))
+    labels = nearest_in_lists(x, packed, np.array([0, 5, 10]), np.array([0, 2, 4]), [2, 3, 0, 1])
+    assert set(labels[:5]) <= {2, 3}
+    assert set(labels[5:]) <= {0, 1}
+
+
+# --- tiles ------------------------------------------------------------------------------------
+
+
+def test_select_tile__by_name_by_configuration_and_by_cpu():
+    assert select_tile("avx2") is TILES["avx2"]
+    assert select_tile("auto") in TILES.values()
+    with with_tile("plain"):
+        assert select_tile() is TILES["plain"]
+    with with_tile("mmx"), pytest.raises(ParameterError, match="avx512"):
+        select_tile()
+
+
+@pytest.mark.parametrize(
+    ("features", "name"),
+    [
+        ({"avx512f": True, "avx2": True, "fma": True}, "avx512"),
+        ({"avx2": True, "fma": True}, "avx2"),
+        ({"avx2": True}, "plain"),
+        ({"neon": True}, "plain"),
+    ],
+)
+def test_select_tile__by_cpu_features(features, name, monkeypatch):
+    from llvmlite import binding
+
+    from largek_dask.kernels import tile as module
+
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: features)
+    monkeypatch.setattr(module, "_host_tile", module._host_tile.__wrapped__)
+    assert select_tile("auto").name == name
+
+
+def test_micro__travels_as_one_integer():
+    for micro in (Micro(8, 3, 16), Micro(4, 3, 8, 3, True, False), Micro(5, 2, 4, 2, False, True)):
+        assert Micro.decode(micro.code) == micro
