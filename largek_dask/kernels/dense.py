@@ -17,6 +17,7 @@ from numba import types
 
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.panels import (
+    PAD,
     Dtype,
     Kernel,
     inner,
@@ -28,10 +29,10 @@ from largek_dask.kernels.panels import (
 from largek_dask.kernels.tile import BEST, BLOCK, SCORES, TWO, Micro, Tile
 
 if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.standins import fma, frozen, scan
+    from largek_dask.kernels.standins import frozen, scan, settle
 else:
     from largek_dask.kernels.emitted import scan
-    from largek_dask.kernels.emitted_rows import fma, frozen
+    from largek_dask.kernels.emitted_rows import frozen, settle
 
 __all__ = ["scores", "search"]
 
@@ -107,43 +108,18 @@ def _sweep_differences(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
 
 
 @cache
-def _winners(tile: Tile, dtype: Dtype) -> Kernel:
-    """After `BLOCK`: which centre of the winning tile it was, from the same sums again."""
-    centres = tile.centres
-    width = tile.vectors * tile.lanes_of(dtype.itemsize)
-
-    @inner
-    def winners(
-        panels: Any, at: Any, centers: Any, d: Any, starts: Any, labels: Any, own: Any
-    ) -> None:
-        for p in range(width):
-            first = labels[own + p] * centres
-            best, winner = starts[first], first
-            for j in range(first, first + centres):
-                score = starts[j]
-                for f in range(d):
-                    gap = centers[j * d + f] - panels[at + f * width + p]
-                    score = fma(gap, gap, score)
-                if j == first or score < best:
-                    best, winner = score, j
-            labels[own + p] = winner
-
-    return winners
-
-
-@cache
 def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     """Rows ``begin .. end`` against all given centres, through a workspace made once."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     ranks, real = 2 if two else 1, dtype.type
     pack, norms_of = pack_rows(dtype, width), row_norms(width)
     sweep = (_sweep_differences if direct else _sweep_products)(tile, dtype, two)
-    winners, blockwise = _winners(tile, dtype), direct and not two
+    centres, blockwise = tile.centres, direct and not two
 
     @inner
     def assign(
-        rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, blocks: Any, space: Any, labels_out: Any, values_out: Any,
+        rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, columns: Any,
+        starts: Any, n_tiles: Any, blocks: Any, space: Any, labels_out: Any, values_out: Any,
         second_labels_out: Any, second_out: Any,
     ) -> None:  # fmt: skip
         panels, spare, norms, values, labels, sums = space
@@ -162,7 +138,11 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                 first, own = block + p * width, p * ranks * width
                 m = min(width, total - p * width)
                 if blockwise:
-                    winners(panels, p * width * d, centers, d, starts, labels, own)
+                    for q in range(m):
+                        labels[own + q] = settle(
+                            centres, panels, p * width * d + q, width, columns, d, starts,
+                            labels[own + q], values[own + q],
+                        )  # fmt: skip
                 if not direct and values_out.size > 0:
                     norms_of(panels, p * width * d, d, norms)
                 for q in range(m):
@@ -198,7 +178,7 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
         Of the outputs, values of length 0 are not wanted.
     """
     assign, workspace = _assign(tile, dtype, two, direct), workspace_of(tile, dtype, two)
-    centres, real = tile.centres, dtype.type
+    centres, real, blockwise = tile.centres, dtype.type, direct and not two
     offsets = types.Array(types.int64, 1, "C", readonly=True)
     outputs = [types.Array(types.int32, 1, "C"), types.Array(numba.from_dtype(dtype), 1, "C")] * 2
 
@@ -224,6 +204,7 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
             longest = max(longest, list_offsets[s + 1] - list_offsets[s])
         longest = (longest + centres - 1) // centres * centres
         copies, copied_starts = np.zeros(longest * d, real), np.empty(longest, real)
+        columns = np.zeros(max(longest + PAD, starts.size) * d if blockwise else 1, real)
         for s in range(row_offsets.size - 1):
             begin, end, first = row_offsets[s], row_offsets[s + 1], list_offsets[s]
             length = list_offsets[s + 1] - first
@@ -237,8 +218,12 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                     for f in range(d):
                         copies[m * d + f] = centers[lists[first + m], f]
                 block, block_starts = frozen(copies), frozen(copied_starts)
+            if blockwise:
+                for m in range(n_tiles * centres):
+                    for f in range(d):
+                        columns[(m // PAD * d + f) * PAD + m % PAD] = block[m * d + f]
             assign(
-                rows, begin, end, d, shift, block, block_starts, n_tiles, blocks, space,
+                rows, begin, end, d, shift, block, columns, block_starts, n_tiles, blocks, space,
                 labels, values, second_labels, second,
             )  # fmt: skip
             if lists.size > 0:

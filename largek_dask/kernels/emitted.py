@@ -123,6 +123,8 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
     ) = emit.args
     size = micro.centres * width
     panel = emit.at(emit.data(1), panel_at)
+    if unrolled:  # constant offsets from one pointer
+        row_stride, feature = ir.Constant(I64, unrolled), ir.Constant(I64, 0)
     centers = emit.at(emit.data(3), builder.mul(first, row_stride), feature)
     starts = emit.at(emit.data(7), first)
     values = emit.at(emit.data(10), at)
@@ -165,7 +167,7 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
                 emit.store(total[m][v], sums_of(m, v))
         after: list[list[Any]] = []
     else:
-        index = builder.add(first, tile if micro.mode == BLOCK else base)
+        index = builder.add(first, base)
         if emit.label is not I64:
             index = builder.trunc(index, emit.label)
         after = _emit_winners(emit, micro, total, winners, index)

@@ -14,7 +14,7 @@ from numba.core.imputils import impl_ret_borrowed
 
 from largek_dask.kernels.emitter import I32, I64, Emitter, bits_of, typed_intrinsic
 
-__all__ = ["fma", "frozen", "square_distance", "transpose"]
+__all__ = ["frozen", "settle", "square_distance", "transpose"]
 
 
 @typed_intrinsic
@@ -91,13 +91,63 @@ def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
 
 
 @typed_intrinsic
-def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """``a*b + c`` with one rounding."""
+def settle(
+    typingctx: Any,
+    centres: Any,
+    panel: Any,
+    panel_at: Any,
+    width: Any,
+    columns: Any,
+    n_features: Any,
+    starts: Any,
+    first: Any,
+    best: Any,
+) -> Any:
+    """Which of `centres` centres from `first` on has the score `best` with one row (direct form).
+
+    Lanes are centres here; every one of them repeats the sums of its tile, to the same bits.
+    Feature f of the row is ``panel[panel_at + f*width]``, of centre j
+    ``columns[(j // 8 * n_features + f) * 8 + j % 8]``. Without a match the answer is `first`.
+    """
+    if not isinstance(centres, types.IntegerLiteral):
+        return None
+    lanes, integer = centres.literal_value, types.int64
+    real = panel.dtype
+    sig = integer(centres, panel, integer, integer, columns, integer, starts, integer, real)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.fma(*args)
+        emit = Emitter(context, builder, sig, args, bits_of(panel), lanes)
+        _, _, panel_at, width, _, n_features, _, first, best = args
+        eight = ir.Constant(I64, 8)
+        block = builder.mul(builder.mul(builder.udiv(first, eight), n_features), eight)
+        column = emit.at(emit.data(4), block, builder.urem(first, eight))
+        x = emit.at(emit.data(1), panel_at)
+        start = emit.load(emit.at(emit.data(6), first))
+        before = builder.block
+        loop, done = builder.append_basic_block("centre"), builder.append_basic_block("centre.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        f, total = builder.phi(I64), builder.phi(emit.vector)
+        c = emit.load(emit.at(column, builder.mul(f, eight)))
+        gap = builder.fsub(c, emit.spread(builder.load(emit.at(x, builder.mul(f, width)))))
+        new = emit.fma(gap, gap, total)
+        following = builder.add(f, ir.Constant(I64, 1))
+        for phi, old, later in ((f, ir.Constant(I64, 0), following), (total, start, new)):
+            phi.add_incoming(old, before)
+            phi.add_incoming(later, loop)
+        builder.cbranch(builder.icmp_signed("<", following, n_features), loop, done)
+        builder.position_at_end(done)
+        mask_type = ir.IntType(lanes)
+        mask = builder.bitcast(builder.fcmp_ordered("==", new, emit.spread(best)), mask_type)
+        place = builder.cttz(mask, ir.Constant(ir.IntType(1), 0))
+        place = builder.select(
+            builder.icmp_unsigned("==", mask, ir.Constant(mask_type, 0)),
+            ir.Constant(I64, 0),
+            builder.zext(place, I64),
+        )
+        return builder.add(first, place)
 
-    return a(a, a, a), codegen
+    return sig, codegen
 
 
 @typed_intrinsic

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.tile import BLOCK, SCORES, TWO, Micro
 
-__all__ = ["fma", "frozen", "scan", "square_distance", "transpose"]
+__all__ = ["frozen", "scan", "settle", "square_distance", "transpose"]
 
 Array = NDArray[Any]
 
@@ -62,7 +62,7 @@ def scan(
             second[follows] = loser[follows]
             runner[follows] = loser_label[follows]
         best[wins] = score[wins]
-        label[wins] = first + number // micro.centres if micro.mode == BLOCK else j
+        label[wins] = j - number % micro.centres if micro.mode == BLOCK else j
 
 
 def transpose(
@@ -82,9 +82,23 @@ def transpose(
         panel[panel_at + f * width : panel_at + f * width + side] = column - shift[feature + f]
 
 
-def fma(a: Any, b: Any, c: Any) -> Any:
-    """Twin of :func:`largek_dask.kernels.emitted_rows.fma`, rounded twice."""
-    return a * b + c
+def settle(
+    centres: int,
+    panel: Array,
+    panel_at: int,
+    width: int,
+    columns: Array,
+    n_features: int,
+    starts: Array,
+    first: int,
+    best: Any,
+) -> int:
+    """Twin of :func:`largek_dask.kernels.emitted_rows.settle`."""
+    x = panel[panel_at : panel_at + n_features * width : width]
+    block = columns[first // 8 * 8 * n_features :][: 8 * n_features].reshape(n_features, 8)
+    gaps = block[:, first % 8 : first % 8 + centres] - x[:, None]
+    score = starts[first : first + centres] + (gaps**2).sum(axis=0)
+    return first + int(score.argmin())
 
 
 def frozen(array: Array) -> Array:

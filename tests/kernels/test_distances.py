@@ -244,13 +244,15 @@ def test_every_row_offset__gives_the_same_bits(d, tile):
     np.testing.assert_array_equal(table_.argmin(axis=1), labels)
 
 
+@pytest.mark.parametrize("d", [6, 70])
 @pytest.mark.parametrize("mode", [nearest, nearest_two])
-def test_blocks__do_not_change_a_bit(mode, monkeypatch):
+def test_blocks__do_not_change_a_bit(mode, d, monkeypatch):
     rng = np.random.default_rng(6)
-    x, centers = rng.normal(size=(200, 70)).astype("f4"), rng.normal(size=(61, 70)).astype("f4")
+    x, centers = rng.normal(size=(200, d)).astype("f4"), rng.normal(size=(61, d)).astype("f4")
     packed = pack_centers(centers, x.mean(axis=0))
     expected = mode(x, packed)
-    for blocks in (Blocking(1, 1, 70), Blocking(3, 2, 69), Blocking(2, 5, 32), Blocking(9, 99, 1)):
+    for sizes in ((1, 1, 70), (3, 2, 69), (2, 5, 32), (9, 99, 9)):
+        blocks = Blocking(*sizes)
         monkeypatch.setattr(panels, "blocking", lambda *_, blocks=blocks: blocks)
         for got, want in zip(np.atleast_2d(mode(x, packed)), np.atleast_2d(expected), strict=True):
             assert same(got, want)
