@@ -1,0 +1,212 @@
+"""Nearest-centre kernels against the machine's peak, faiss and scikit-learn, on one thread.
+
+    python -m benchmarks.kernels [--write]
+
+Every library runs the same grid on the same float32 arrays in processes of its own with its best
+setting; rounds are interleaved so that a drifting clock hits all alike; medians of the rounds.
+Rates are 2 n d k floating-point operations over CPU seconds. The peak is probed next to every
+point. Ours and faiss return labels and distances, scikit-learn labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import ROOT, cpu_description, peer_environments, save
+from benchmarks.tables import write_table
+
+FEATURES = (2, 8, 18, 64, 128, 784, 3072)
+CLUSTERS = (50, 1000, 8000)
+SUMS = ((200_000, 64, 1000), (400_000, 18, 1000), (60_000, 784, 500), (60_000, 128, 4000))
+LIBRARIES = ("largek_dask", "faiss", "scikit-learn")
+FLOPS = 8e9
+REPEATS = 5
+ROUNDS = 3
+
+
+def data(n: int, d: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and centres of overlapping blobs."""
+    r = np.random.default_rng(d * 10_007 + k)
+    centers = r.normal(size=(k, d)).astype(np.float32)
+    x = centers[r.integers(k, size=n)] + r.standard_normal((n, d), np.float32)
+    return x, centers
+
+
+def rows_for(d: int, k: int) -> int:
+    """Rows that give about FLOPS operations."""
+    return int(np.clip(FLOPS / (2 * d * k), 4000, min(500_000, 6e7 / d)))
+
+
+def nearest_of(library: str, x: np.ndarray, centers: np.ndarray) -> list[Callable[[], Any]]:
+    """Ways of this library to find the nearest centre of every row; the fastest counts."""
+    if library == "largek_dask":
+        from largek_dask.kernels.distances import nearest, pack_centers
+
+        shift = x.mean(axis=0)
+        labels, distances = np.empty(len(x), np.int32), np.empty(len(x), np.float32)
+        return [lambda: nearest(x, pack_centers(centers, shift), labels, distances)]
+    if library == "faiss":
+        import faiss
+
+        faiss.omp_set_num_threads(1)
+        index = faiss.IndexFlatL2(x.shape[1])
+        index.add(centers)
+        return [lambda: index.search(x, 1)]
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import pairwise_distances_argmin_min
+
+    km = KMeans(len(centers), init=centers, n_init=1, max_iter=1).fit(centers)
+    km.cluster_centers_, km._n_threads = centers, 1
+    return [lambda: km.predict(x), lambda: pairwise_distances_argmin_min(x, centers)]
+
+
+def seconds_of(run: Callable[[], Any]) -> float:
+    """Median CPU seconds of a few runs."""
+    run()
+    times = []
+    for _ in range(REPEATS):
+        begin = time.process_time()
+        run()
+        times.append(time.process_time() - begin)
+    return float(np.median(times))
+
+
+def grid(library: str) -> list[dict[str, Any]]:
+    """One record a point: rate, and for ours the peak beside it."""
+    records = []
+    for d in FEATURES:
+        for k in CLUSTERS:
+            n = rows_for(d, k)
+            x, centers = data(n, d, k)
+            record: dict[str, Any] = {"d": d, "k": k, "n": n}
+            if library == "largek_dask":
+                from benchmarks.peak import fma_peak
+
+                before = fma_peak()
+                seconds = seconds_of(nearest_of(library, x, centers)[0])
+                record["peak"] = (before + fma_peak()) / 2
+            else:
+                seconds = min(map(seconds_of, nearest_of(library, x, centers)))
+            records.append(record | {"rate": 2 * n * d * k / seconds / 1e9})
+    return records
+
+
+def sums() -> list[dict[str, Any]]:
+    """Exact sums of all rows as a share of the dense pass over them."""
+    from largek_dask.kernels.distances import nearest, pack_centers
+    from largek_dask.kernels.statistics import RowScan
+    from largek_dask.kernels.sums import ClusterSums
+
+    records = []
+    for n, d, k in SUMS:
+        x, centers = data(n, d, k)
+        scan = RowScan(d, x.dtype)
+        scan.add(x)
+        statistics = scan.finish()
+        packed = pack_centers(centers, statistics.shift)
+        labels = nearest(x, packed)
+        total = ClusterSums(k, d, statistics.grid)
+        dense = seconds_of(lambda x=x, packed=packed: nearest(x, packed))
+        exact = seconds_of(lambda t=total, x=x, labels=labels: t.add(x, labels))
+        records.append({"n": n, "d": d, "k": k, "share": exact / dense})
+    return records
+
+
+def child(what: str, environment: dict[str, str]) -> list[dict[str, Any]]:
+    """Run a part in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.kernels", "--child", what]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def measure() -> dict[str, Any]:
+    """All libraries, all rounds."""
+    rounds: dict[str, list[list[dict[str, Any]]]] = {}
+    shares = []
+    for turn in range(ROUNDS):
+        for library in LIBRARIES:
+            for label, environment in peer_environments(library).items():
+                print(f"round {turn + 1} of {ROUNDS}: {library} {label}", file=sys.stderr)
+                rounds.setdefault(f"{library} {label}".strip(), []).append(
+                    child(library, environment)
+                )
+        shares.append(child("sums", peer_environments("largek_dask")[""]))
+    points = []
+    for i, first in enumerate(rounds["largek_dask"][0]):
+        rates = {
+            key: float(np.median([run[i]["rate"] for run in runs])) for key, runs in rounds.items()
+        }
+        ours = rounds["largek_dask"]
+        fraction = float(np.median([run[i]["rate"] / run[i]["peak"] for run in ours]))
+        best = {
+            library: max(rate for key, rate in rates.items() if key.split()[0] == library)
+            for library in LIBRARIES
+        }
+        peak = float(np.median([run[i]["peak"] for run in ours]))
+        point = {"d": first["d"], "k": first["k"], "n": first["n"], "peak": peak}
+        points.append(point | {"fraction": fraction, "rates": best, "all": rates})
+    exact = [
+        first | {"share": float(np.median([run[i]["share"] for run in shares]))}
+        for i, first in enumerate(shares[0])
+    ]
+    return {"cpu": cpu_description(), "points": points, "sums": exact}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The markdown tables of a result."""
+    lines = [
+        "| d | k | share of FMA peak | largek_dask, GF/s | faiss | scikit-learn "
+        "| faster than the better peer |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for point in result["points"]:
+        ours, faiss, sklearn = (point["rates"][library] for library in LIBRARIES)
+        lines.append(
+            f"| {point['d']} | {point['k']} | {point['fraction']:.2f} | {ours:.1f} | {faiss:.1f} "
+            f"| {sklearn:.1f} | {ours / max(faiss, sklearn):.2f}x |"
+        )
+    peak = float(np.median([point["peak"] for point in result["points"]]))
+    lines += [
+        "",
+        f"One thread, float32, packing of rows and centres included; {result['cpu']}, measured "
+        f"peak {peak:.0f} GF/s. Made by `python -m benchmarks.kernels --write`.",
+        "",
+        "Exact sums of all rows, as a share of the dense pass over them:",
+        "",
+        "| rows × features | k | share |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {r['n']:,} × {r['d']} | {r['k']} | {100 * r['share']:.1f} % |" for r in result["sums"]
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, save, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write into DESIGN.md")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(sums() if args.child == "sums" else grid(args.child)))
+        return
+    result = measure()
+    print(table(result))
+    if args.write:
+        save("kernels", result)
+        write_table(ROOT / "largek_dask" / "DESIGN.md", "kernels", table(result))
+
+
+if __name__ == "__main__":
+    main()
