@@ -24,7 +24,7 @@ from largek_dask.kernels.panels import (
     pack_rows,
     real_arrays,
     row_norms,
-    workspace_of,
+    workspace_type,
 )
 from largek_dask.kernels.tile import BEST, BLOCK, SCORES, TWO, Micro, Tile
 
@@ -52,7 +52,7 @@ def _sweep_products(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
     @inner
     def sweep(
         panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
-        blocks: Any, values: Any, labels: Any, sums: Any,
+        blocks: Any, blockwise: Any, values: Any, labels: Any, sums: Any,
     ) -> None:  # fmt: skip
         for t in range(0, n_tiles, blocks[1]):
             tiles, first = min(blocks[1], n_tiles - t), t * centres
@@ -90,19 +90,28 @@ def _sweep_differences(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
     """The same in the direct form."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres, ranks = tile.vectors * lanes, tile.centres, 2 if two else 1
-    spec = Micro(centres, tile.vectors, lanes, TWO if two else BLOCK, direct=True).code
+    whole = Micro(centres, tile.vectors, lanes, TWO if two else BEST, direct=True).code
+    fast = Micro(centres, tile.vectors, lanes, TWO if two else BLOCK, direct=True).code
 
     @inner
     def sweep(
         panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
-        blocks: Any, values: Any, labels: Any, sums: Any,
+        blocks: Any, blockwise: Any, values: Any, labels: Any, sums: Any,
     ) -> None:  # fmt: skip
         for t in range(0, n_tiles, blocks[1]):
+            tiles, first = min(blocks[1], n_tiles - t), t * centres
             for p in range(count):
-                scan(
-                    spec, panels, p * d * width, centers, d, 0, d, starts, t * centres,
-                    min(blocks[1], n_tiles - t), values, labels, p * ranks * width, sums, 0,
-                )  # fmt: skip
+                at, own = p * d * width, p * ranks * width
+                if blockwise:
+                    scan(
+                        fast, panels, at, centers, d, 0, d, starts, first, tiles,
+                        values, labels, own, sums, 0,
+                    )  # fmt: skip
+                else:
+                    scan(
+                        whole, panels, at, centers, d, 0, d, starts, first, tiles,
+                        values, labels, own, sums, 0,
+                    )  # fmt: skip
 
     return sweep
 
@@ -114,15 +123,15 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     ranks, real = 2 if two else 1, dtype.type
     pack, norms_of = pack_rows(dtype, width), row_norms(width)
     sweep = (_sweep_differences if direct else _sweep_products)(tile, dtype, two)
-    centres, blockwise = tile.centres, direct and not two
+    centres = tile.centres
 
     @inner
     def assign(
-        rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, columns: Any,
-        starts: Any, n_tiles: Any, blocks: Any, space: Any, labels_out: Any, values_out: Any,
+        rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, starts: Any,
+        n_tiles: Any, blocks: Any, blockwise: Any, space: Any, labels_out: Any, values_out: Any,
         second_labels_out: Any, second_out: Any,
     ) -> None:  # fmt: skip
-        panels, spare, norms, values, labels, sums = space
+        panels, spare, norms, values, labels, sums, _, _, columns = space
         for block in range(begin, end, blocks[0] * width):
             total = min(blocks[0] * width, end - block)
             count = (total + width - 1) // width
@@ -133,11 +142,13 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                 for q in range(own, own + ranks * width):
                     values[q] = np.inf
                     labels[q] = 0 if ranks == 1 else -1
-            sweep(panels, count, centers, d, starts, n_tiles, blocks, values, labels, sums)
+            sweep(
+                panels, count, centers, d, starts, n_tiles, blocks, blockwise, values, labels, sums
+            )
             for p in range(count):
                 first, own = block + p * width, p * ranks * width
                 m = min(width, total - p * width)
-                if blockwise:
+                if direct and blockwise:
                     for q in range(m):
                         labels[own + q] = settle(
                             centres, panels, p * width * d + q, width, columns, d, starts,
@@ -172,13 +183,14 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     Returns
     -------
     callable
-        ``run(x, shift, centers, starts, row_offsets, list_offsets, lists, blocks, labels, values,
-        second_labels, second)``. With no `lists` at all every row meets every centre. A list's
-        centres are copied side by side first: what that costs, every panel of its rows gets back.
-        Of the outputs, values of length 0 are not wanted.
+        ``run(x, shift, centers, starts, row_offsets, list_offsets, lists, blocks, blockwise,
+        space, labels, values, second_labels, second)``. With no `lists` at all every row meets
+        every centre. A list's centres are copied side by side first: what that costs, every panel
+        of its rows gets back. Of the outputs, values of length 0 are not wanted. `blockwise` (not
+        with `two`) finds the
+        same winners in two steps, which is faster for many centres of few features.
     """
-    assign, workspace = _assign(tile, dtype, two, direct), workspace_of(tile, dtype, two)
-    centres, real, blockwise = tile.centres, dtype.type, direct and not two
+    assign, centres = _assign(tile, dtype, two, direct), tile.centres
     offsets = types.Array(types.int64, 1, "C", readonly=True)
     outputs = [types.Array(types.int32, 1, "C"), types.Array(numba.from_dtype(dtype), 1, "C")] * 2
 
@@ -189,22 +201,19 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
             offsets,
             types.Array(types.int32, 1, "C", readonly=True),
             types.UniTuple(types.int64, 3),
+            types.boolean,
+            workspace_type(dtype),
             *outputs,
         )
     )
     def run(
         x: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any, list_offsets: Any,
-        lists: Any, blocks: Any, labels: Any, values: Any, second_labels: Any, second: Any,
+        lists: Any, blocks: Any, blockwise: Any, space: Any, labels: Any, values: Any,
+        second_labels: Any, second: Any,
     ) -> None:  # fmt: skip
         n, d = x.shape
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
-        space = workspace(d, blocks)
-        longest = 0
-        for s in range(list_offsets.size - 1 if lists.size > 0 else 0):
-            longest = max(longest, list_offsets[s + 1] - list_offsets[s])
-        longest = (longest + centres - 1) // centres * centres
-        copies, copied_starts = np.zeros(longest * d, real), np.empty(longest, real)
-        columns = np.zeros(max(longest + PAD, starts.size) * d if blockwise else 1, real)
+        _, _, _, _, _, _, copies, copied_starts, columns = space
         for s in range(row_offsets.size - 1):
             begin, end, first = row_offsets[s], row_offsets[s + 1], list_offsets[s]
             length = list_offsets[s + 1] - first
@@ -223,8 +232,8 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                     for f in range(d):
                         columns[(m // PAD * d + f) * PAD + m % PAD] = block[m * d + f]
             assign(
-                rows, begin, end, d, shift, block, columns, block_starts, n_tiles, blocks, space,
-                labels, values, second_labels, second,
+                rows, begin, end, d, shift, block, block_starts, n_tiles, blocks,
+                blockwise, space, labels, values, second_labels, second,
             )  # fmt: skip
             if lists.size > 0:
                 for i in range(begin, end):
@@ -242,21 +251,20 @@ def scores(tile: Tile, dtype: Dtype, direct: bool) -> Kernel:
     centres, real = tile.centres, dtype.type
     spec = Micro(centres, tile.vectors, tile.lanes_of(dtype.itemsize), SCORES, direct).code
     pack, norms_of = pack_rows(dtype, width), row_norms(width)
-    workspace = workspace_of(tile, dtype, False)
 
     @njit(
         (
             *real_arrays(dtype, 2, 1, 2, 1),
-            types.int64,
+            workspace_type(dtype),
             types.Array(numba.from_dtype(dtype), 2, "C"),
         )
     )
-    def run(x: Any, shift: Any, centers: Any, starts: Any, tiles: Any, out: Any) -> None:
+    def run(x: Any, shift: Any, centers: Any, starts: Any, space: Any, out: Any) -> None:
         n, d = x.shape
         k = out.shape[1]
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
-        panel, spare, norms, values, labels, _ = workspace(d, (1, 1, d))
-        sums = np.empty(tiles * centres * width, real)
+        panel, spare, norms, values, labels, _, sums, _, _ = space
+        tiles = sums.size // (centres * width)
         for begin in range(0, n, width):
             m = min(width, n - begin)
             pack(rows, begin, m, d, shift, panel, 0, spare)

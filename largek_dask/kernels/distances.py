@@ -253,9 +253,13 @@ def scores(x: Array, packed: PackedCenters, out: Array | None = None) -> Array:
     out = _output(out, (n, packed.n_clusters), packed.dtype)
     tile = select_tile().for_form(packed.direct)
     run = dense.scores(tile, packed.dtype, packed.direct)
-    tiles = max(1, 256 // tile.centres)
+    # 256 centres at a time: their scores stay in the first-level cache until they are written
+    width = tile.vectors * tile.lanes_of(packed.dtype.itemsize)
+    blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
+    held = (-(-256 * width // packed.n_features), 0)
+    space = panels.workspace(tile, packed.dtype, False, packed.n_features, blocks, held)
     for rows, block in _converted(x, packed.dtype):
-        run(block, packed.offsets, packed.factors, packed.starts, tiles, out[rows])
+        run(block, packed.offsets, packed.factors, packed.starts, space, out[rows])
     return out
 
 
@@ -325,7 +329,10 @@ def _run(
     out: tuple[Array, ...],
 ) -> None:
     tile = select_tile().for_form(packed.direct)
-    blocks = panels.blocking(tile, packed.dtype.itemsize, packed.n_features, longest)
+    n_features, listed = packed.n_features, lists[2].size > 0
+    blocks = panels.blocking(tile, packed.dtype.itemsize, n_features, longest)
+    blockwise = not two and panels.blockwise(len(block), n_features, longest)
+    sizes = (longest if listed else 0, longest if blockwise else 0)
     dense.search(tile, packed.dtype, two, packed.direct)(
         block,
         packed.offsets,
@@ -333,6 +340,8 @@ def _run(
         packed.starts,
         *map(readonly, lists),
         blocks.as_tuple(),
+        blockwise,
+        panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes),
         *out,
     )
 

@@ -131,7 +131,10 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
     labels = emit.at(emit.data(11), at)
     sums = emit.at(emit.data(13), sums_at)
     vectors = range(micro.vectors)
-    before = [] if micro.mode == SCORES else _load_winners(emit, micro, values, labels)
+    # Winners stay in registers where the features are unrolled. Around an inner loop they would
+    # push accumulators out of it, so there they are read and written once a tile.
+    kept = unrolled > 0 and micro.mode != SCORES
+    before = _load_winners(emit, micro, values, labels) if kept else []
     entry = builder.block
     loop = builder.append_basic_block("tile")
     done = builder.append_basic_block("tile.done")
@@ -170,7 +173,17 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
         index = builder.add(first, base)
         if emit.label is not I64:
             index = builder.trunc(index, emit.label)
-        after = _emit_winners(emit, micro, total, winners, index)
+        after = []
+        for v, places in enumerate(_places(emit, micro, values, labels)):
+            scores = [row[v] for row in total]
+            if kept:
+                after.append(_emit_winners(emit, micro, scores, winners[v], index))
+            else:
+                # vector by vector, so that few of them are alive at a time
+                found = [emit.load(*place) for place in places]
+                found = _emit_winners(emit, micro, scores, found, index)
+                for (pointer, _), part in zip(places, found, strict=True):
+                    emit.store(part, pointer)
     following = builder.add(tile, ir.Constant(I64, 1))
     tile.add_incoming(following, builder.block)
     for phis, old, new in zip(winners, before, after, strict=True):
@@ -261,45 +274,45 @@ def _store_winners(
 
 
 def _emit_winners(
-    emit: Emitter, micro: Micro, total: Any, winners: list[list[Any]], index: Any
-) -> list[list[Any]]:
+    emit: Emitter, micro: Micro, scores: list[Any], winners: list[Any], index: Any
+) -> list[Any]:
     """Compare the tile's scores with each lane's best so far; ties keep the earlier centre."""
     builder = emit.builder
 
     def smaller(a: Any, b: Any) -> Any:
         return builder.fcmp_ordered("<", a, b)
 
+    def lower(a: Any, b: Any) -> Any:
+        return builder.icmp_signed("<", a, b)
+
     def own(m: int) -> Any:
         return emit.spread(builder.add(index, ir.Constant(emit.label, m)))
 
-    result = []
-    for v, (best, label, *runner_up) in enumerate(winners):
-        scores = [total[m][v] for m in range(micro.centres)]
-        if micro.mode == BLOCK:
-            # Only the smallest score of the tile meets the best so far; which centre it was is
-            # found out once, at the end. Sums of squares are not negative, so their bits compare
-            # like integers, whose minimum runs beside the multiply-adds instead of among them.
-            whole = [builder.bitcast(score, emit.labels) for score in scores]
-            while len(whole) > 1:
-                a, b = whole[0], whole[1]
-                whole = [*whole[2:], builder.select(builder.icmp_signed("<", b, a), b, a)]
-            old = builder.bitcast(best, emit.labels)
-            wins = builder.icmp_signed("<", whole[0], old)
-            best = builder.bitcast(builder.select(wins, whole[0], old), emit.vector)
-            label = builder.select(wins, own(0), label)
-        for m, score in enumerate(scores if micro.mode in (BEST, TWO) else ()):
-            wins = smaller(score, best)
-            if micro.mode == TWO:
-                second, runner = runner_up
-                loser = builder.select(wins, best, score)
-                loser_label = builder.select(wins, label, own(m))
-                # an old best that loses its place comes before a runner-up of equal score
-                follows = smaller(score, second)
-                runner_up = [
-                    builder.select(follows, loser, second),
-                    builder.select(follows, loser_label, runner),
-                ]
-            best = builder.select(wins, score, best)
-            label = builder.select(wins, own(m), label)
-        result.append([best, label, *runner_up])
-    return result
+    best, label, *runner_up = winners
+    if micro.mode == BLOCK:
+        # Only the smallest score of the tile meets the best so far; which centre it was is
+        # found out once, at the end. Sums of squares are not negative, so their bits compare
+        # like integers, whose minimum runs beside the multiply-adds instead of among them.
+        bits = [builder.bitcast(score, emit.labels) for score in scores]
+        while len(bits) > 1:
+            a, b = bits[0], bits[1]
+            bits = [*bits[2:], builder.select(lower(b, a), b, a)]
+        old = builder.bitcast(best, emit.labels)
+        wins = lower(bits[0], old)
+        best = builder.bitcast(builder.select(wins, bits[0], old), emit.vector)
+        label = builder.select(wins, own(0), label)
+    for m, score in enumerate(scores if micro.mode in (BEST, TWO) else ()):
+        wins = smaller(score, best)
+        if micro.mode == TWO:
+            second, runner = runner_up
+            loser = builder.select(wins, best, score)
+            loser_label = builder.select(wins, label, own(m))
+            # an old best that loses its place comes before a runner-up of equal score
+            follows = smaller(score, second)
+            runner_up = [
+                builder.select(follows, loser, second),
+                builder.select(follows, loser_label, runner),
+            ]
+        best = builder.select(wins, score, best)
+        label = builder.select(wins, own(m), label)
+    return [best, label, *runner_up]

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 
 from largek_dask.kernels.jit import njit
-from largek_dask.kernels.tile import Tile
+from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
 
 if numba.config.DISABLE_JIT:
     from largek_dask.kernels.standins import square_distance, transpose
@@ -23,17 +23,21 @@ __all__ = [
     "PAD",
     "Blocking",
     "blocking",
+    "blockwise",
     "inner",
     "pack_rows",
     "real_arrays",
     "row_norms",
     "square_distances",
     "square_norms",
-    "workspace_of",
+    "workspace",
+    "workspace_type",
 ]
 
 PAD = 8
 """Centres are padded to a multiple of this, which every tile divides."""
+
+CACHE_LINE = 64
 
 Dtype = np.dtype[Any]
 Kernel = Callable[..., None]
@@ -67,6 +71,15 @@ def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Bloc
     tiles = max(1, min(-(-n_centers // tile.centres), (128 << 10) // per_tile))
     panels = max(1, min(16, (192 << 10) // (width * features * itemsize)))
     return Blocking(panels=panels, tiles=tiles, features=features)
+
+
+def blockwise(n_rows: int, n_features: int, n_centers: int) -> bool:
+    """Whether to look for the winning tile first and for its centre afterwards.
+
+    It halves the price of comparing, which few features do not hide, and costs a look back at
+    one tile for every row and a transposed copy of the centres: direct form only.
+    """
+    return n_features <= DIRECT_FEATURES and n_centers >= 256 and n_rows >= 256
 
 
 def inner(function: Kernel) -> Kernel:
@@ -131,29 +144,49 @@ def row_norms(width: int) -> Kernel:
     return norms
 
 
-@cache
-def workspace_of(tile: Tile, dtype: Dtype, two: bool) -> Callable[..., Any]:
-    """Scratch arrays of one call: panels, tail rows, norms, winners, carried accumulators."""
+def workspace(
+    tile: Tile, dtype: Dtype, two: bool, n_features: int, blocks: Blocking, sizes: tuple[int, int]
+) -> tuple[Any, ...]:
+    """Scratch arrays of one call, on cache lines: a vector across two of them is read twice.
+
+    Panels, tail rows, norms, winning values and labels, carried accumulators; and, for `sizes`
+    centres each, copies of listed centres with what their scores start from, and transposed ones.
+    """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     side = 32 // dtype.itemsize
-    ranks = 2 if two else 1
-    size = tile.centres * width
-    real = dtype.type
-    # labels as wide as values: one mask serves both
-    label = np.int32 if dtype.itemsize == 4 else np.int64
+    winners = blocks.panels * width * (2 if two else 1)
+    carried = blocks.panels * blocks.tiles * tile.centres * width
+    listed, transposed = (-(-size // PAD) * PAD for size in sizes)
+    return (
+        _aligned(blocks.panels * width * n_features + side * width, dtype),
+        _aligned(width * n_features + side, dtype),
+        _aligned(width, dtype),
+        _aligned(winners, dtype),
+        _aligned(winners, label_dtype(dtype)),
+        _aligned(carried if n_features > blocks.features else 0, dtype),
+        _aligned(listed * n_features, dtype),
+        _aligned(listed, dtype),
+        _aligned(transposed * n_features, dtype),
+    )
 
-    @inner
-    def workspace(d: Any, blocks: Any) -> Any:
-        return (
-            np.empty(blocks[0] * width * d + side * width, real),
-            np.empty(width * d + side, real),
-            np.zeros(width, real),
-            np.empty(blocks[0] * ranks * width, real),
-            np.empty(blocks[0] * ranks * width, label),
-            np.empty(blocks[0] * blocks[1] * size if d > blocks[2] else 1, real),
-        )
 
-    return workspace
+def label_dtype(dtype: Dtype) -> Dtype:
+    """Of running winners: as wide as the scores, so that one mask serves both."""
+    return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
+
+
+def workspace_type(dtype: Dtype) -> Any:
+    """What :func:`workspace` returns, for a signature."""
+    real, label = (
+        types.Array(numba.from_dtype(kind), 1, "C") for kind in (dtype, label_dtype(dtype))
+    )
+    return types.Tuple((real, real, real, real, label, real, real, real, real))
+
+
+def _aligned(size: int, dtype: Dtype) -> Any:
+    buffer = np.zeros(size * dtype.itemsize + CACHE_LINE, np.uint8)
+    skipped = -buffer.ctypes.data % CACHE_LINE
+    return buffer[skipped : skipped + size * dtype.itemsize].view(dtype)
 
 
 @cache

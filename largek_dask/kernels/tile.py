@@ -33,7 +33,7 @@ DIRECT_FEATURES = 8
 BEST = 0  # keep each row's smallest score and its centre
 TWO = 1  # keep the two smallest and their centres
 SCORES = 2  # store them
-BLOCK = 3  # keep the smallest score and the tile it was in
+BLOCK = 3  # keep the smallest score and the tile it was in (direct form)
 
 
 @dataclass(frozen=True, slots=True)
