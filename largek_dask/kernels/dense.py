@@ -23,16 +23,15 @@ from largek_dask.kernels.panels import (
     inner,
     pack_rows,
     real_arrays,
-    row_norms,
     workspace_type,
 )
 from largek_dask.kernels.tile import BEST, BLOCK, SCORES, TWO, Micro, Tile
 
 if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.standins import frozen, scan, settle
+    from largek_dask.kernels.standins import frozen, scan, settle, square_lengths
 else:
     from largek_dask.kernels.emitted import scan
-    from largek_dask.kernels.emitted_rows import frozen, settle
+    from largek_dask.kernels.emitted_rows import frozen, settle, square_lengths
 
 __all__ = ["scores", "search"]
 
@@ -121,7 +120,7 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     """Rows ``begin .. end`` against all given centres, through a workspace made once."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     ranks, real = 2 if two else 1, dtype.type
-    pack, norms_of = pack_rows(dtype, width), row_norms(width)
+    pack = pack_rows(dtype, width)
     sweep = (_sweep_differences if direct else _sweep_products)(tile, dtype, two)
     centres = tile.centres
 
@@ -155,7 +154,7 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                             labels[own + q], values[own + q],
                         )  # fmt: skip
                 if not direct and values_out.size > 0:
-                    norms_of(panels, p * width * d, d, norms)
+                    square_lengths(width, panels, p * width * d, width, d, norms)
                 for q in range(m):
                     # scores that overflow, or NaN, leave no winner
                     labels_out[first + q] = max(labels[own + q], 0)
@@ -250,7 +249,7 @@ def scores(tile: Tile, dtype: Dtype, direct: bool) -> Kernel:
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     centres, real = tile.centres, dtype.type
     spec = Micro(centres, tile.vectors, tile.lanes_of(dtype.itemsize), SCORES, direct).code
-    pack, norms_of = pack_rows(dtype, width), row_norms(width)
+    pack = pack_rows(dtype, width)
 
     @njit(
         (
@@ -269,7 +268,7 @@ def scores(tile: Tile, dtype: Dtype, direct: bool) -> Kernel:
             m = min(width, n - begin)
             pack(rows, begin, m, d, shift, panel, 0, spare)
             if not direct:
-                norms_of(panel, 0, d, norms)
+                square_lengths(width, panel, 0, width, d, norms)
             for first in range(0, k, tiles * centres):
                 count = min(tiles * centres, k - first)
                 scan(

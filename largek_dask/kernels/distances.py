@@ -56,10 +56,8 @@ class PackedCenters:
     """(k, d) centres."""
     shift: Array
     """(d,) what is taken off rows and centres, about the data's mean."""
-    values: Array
-    """(k, d) ``centers - shift``."""
     norms: Array
-    """(k,) squared lengths of `values`, summed in float64."""
+    """(k,) squared lengths of `values`, summed in float64 in a fixed order."""
     factors: Array
     """(k padded, d) what a row's features are multiplied with, or (direct form) compared with."""
     starts: Array
@@ -71,6 +69,11 @@ class PackedCenters:
     def dtype(self) -> np.dtype[Any]:
         """The compute dtype: float32 or float64."""
         return self.centers.dtype
+
+    @property
+    def values(self) -> Array:
+        """(k, d) ``centers - shift``, made anew at every call."""
+        return self.centers - self.shift
 
     @property
     def n_clusters(self) -> int:
@@ -90,7 +93,7 @@ class PackedCenters:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays of k rows."""
-        return 2 * self.centers.nbytes + self.factors.nbytes
+        return self.centers.nbytes + self.factors.nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pack_centers, (self.centers, self.shift)
@@ -120,19 +123,15 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
     dtype = compute_dtype(centers.dtype)
     # copies: nobody else can write to them afterwards
     centers, shift = np.array(centers, dtype, order="C"), np.array(shift, dtype, order="C")
-    values = centers - shift
-    norms = np.empty(k)
-    panels.square_norms(dtype)(readonly(values), norms)
     padded = -(-k // panels.PAD) * panels.PAD
     factors, starts = np.zeros((padded, d), dtype), np.full(padded, np.inf, dtype)
-    offsets = np.zeros(-(-d // 8) * 8, dtype)
+    offsets, norms = np.zeros(-(-d // 8) * 8, dtype), np.empty(k)
+    panels.center_factors(dtype)(readonly(centers), readonly(shift), factors[:k], norms)
     if d <= DIRECT_FEATURES:
         factors[:k], starts[:k] = centers, 0
     else:
-        # a factor of two is exact, and taken here it is taken once
-        np.multiply(values, -2, out=factors[:k])
         starts[:k], offsets[:d] = norms, shift
-    arrays = (centers, shift, values, norms.astype(dtype), factors, starts, offsets)
+    arrays = (centers, shift, norms.astype(dtype), factors, starts, offsets)
     return PackedCenters(*map(readonly, arrays))
 
 

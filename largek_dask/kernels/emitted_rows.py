@@ -14,7 +14,7 @@ from numba.core.imputils import impl_ret_borrowed
 
 from largek_dask.kernels.emitter import I32, I64, Emitter, bits_of, typed_intrinsic
 
-__all__ = ["frozen", "settle", "square_distance", "transpose"]
+__all__ = ["frozen", "settle", "square_distance", "square_lengths", "transpose"]
 
 
 @typed_intrinsic
@@ -88,6 +88,40 @@ def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
         low(second, fourth, [0, 1, 4, 5]),
         low(second, fourth, [2, 3, 6, 7]),
     ]
+
+
+@typed_intrinsic
+def square_lengths(
+    typingctx: Any, lanes: Any, panel: Any, panel_at: Any, width: Any, n_features: Any, out: Any
+) -> Any:
+    """Squared lengths of the first `lanes` rows of a panel, features in order, into `out`."""
+    if not isinstance(lanes, types.IntegerLiteral):
+        return None
+    count, integer = lanes.literal_value, types.int64
+    sig = types.void(lanes, panel, integer, integer, integer, out)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, bits_of(panel), count)
+        _, _, panel_at, width, n_features, _ = args
+        x = emit.at(emit.data(1), panel_at)
+        before = builder.block
+        loop, done = builder.append_basic_block("length"), builder.append_basic_block("length.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        f, total = builder.phi(I64), builder.phi(emit.vector)
+        value = emit.load(emit.at(x, builder.mul(f, width)))
+        new = emit.fma(value, value, total)
+        following = builder.add(f, ir.Constant(I64, 1))
+        f.add_incoming(ir.Constant(I64, 0), before)
+        f.add_incoming(following, loop)
+        total.add_incoming(ir.Constant(emit.vector, [0.0] * count), before)
+        total.add_incoming(new, loop)
+        builder.cbranch(builder.icmp_signed("<", following, n_features), loop, done)
+        builder.position_at_end(done)
+        emit.store(new, emit.at(emit.data(5)))
+        return context.get_dummy_value()
+
+    return sig, codegen
 
 
 @typed_intrinsic

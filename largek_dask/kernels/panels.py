@@ -24,12 +24,11 @@ __all__ = [
     "Blocking",
     "blocking",
     "blockwise",
+    "center_factors",
     "inner",
     "pack_rows",
     "real_arrays",
-    "row_norms",
     "square_distances",
-    "square_norms",
     "workspace",
     "workspace_type",
 ]
@@ -128,22 +127,6 @@ def pack_rows(dtype: Dtype, width: int) -> Kernel:
     return pack
 
 
-@cache
-def row_norms(width: int) -> Kernel:
-    """Squared norms of a panel's rows, features in order."""
-
-    @inner
-    def norms(panel: Any, at: Any, d: Any, out: Any) -> None:
-        for p in range(width):
-            out[p] = 0
-        for f in range(d):
-            for p in range(width):
-                value = panel[at + f * width + p]
-                out[p] += value * value
-
-    return norms
-
-
 def workspace(
     tile: Tile, dtype: Dtype, two: bool, n_features: int, blocks: Blocking, sizes: tuple[int, int]
 ) -> tuple[Any, ...]:
@@ -210,14 +193,25 @@ def square_distances(dtype: Dtype) -> Kernel:
 
 
 @cache
-def square_norms(dtype: Dtype) -> Kernel:
-    """Squared length of every row, summed in float64 in a fixed order."""
+def center_factors(dtype: Dtype) -> Kernel:
+    """Factors -2 (c - shift) and squared lengths, in float64, of all centres."""
 
-    @njit((*real_arrays(dtype, 2), types.Array(types.float64, 1, "C")))
-    def run(x: Any, out: Any) -> None:
-        n, d = x.shape
-        rows, zero = x.reshape(n * d), np.zeros(d, x.dtype)
-        for i in range(n):
-            out[i] = square_distance(rows, i * d, zero, 0, d)
+    @njit(
+        (
+            *real_arrays(dtype, 2, 1),
+            types.Array(numba.from_dtype(dtype), 2, "C"),
+            types.Array(types.float64, 1, "C"),
+        )
+    )
+    def run(centers: Any, shift: Any, factors: Any, lengths: Any) -> None:
+        k, d = centers.shape
+        flat, origin = factors.reshape(factors.size), np.zeros(d, shift.dtype)
+        for j in range(k):
+            for f in range(d):
+                factors[j, f] = centers[j, f] - shift[f]
+            lengths[j] = square_distance(flat, j * d, origin, 0, d)
+            for f in range(d):
+                # twice a number is exact, and taken here it is taken once
+                factors[j, f] *= -2
 
     return run

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.tile import BLOCK, SCORES, TWO, Micro
 
-__all__ = ["frozen", "scan", "settle", "square_distance", "transpose"]
+__all__ = ["frozen", "scan", "settle", "square_distance", "square_lengths", "transpose"]
 
 Array = NDArray[Any]
 
@@ -80,6 +80,14 @@ def transpose(
     for f in range(side):
         column = rows[rows_at + f : rows_at + f + (side - 1) * row_stride + 1 : row_stride]
         panel[panel_at + f * width : panel_at + f * width + side] = column - shift[feature + f]
+
+
+def square_lengths(
+    lanes: int, panel: Array, panel_at: int, width: int, n_features: int, out: Array
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emitted_rows.square_lengths`."""
+    rows = panel[panel_at : panel_at + n_features * width].reshape(n_features, width)
+    out[:lanes] = (rows[:, :lanes] ** 2).sum(axis=0)
 
 
 def settle(
