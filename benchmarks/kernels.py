@@ -27,8 +27,8 @@ FEATURES = (2, 8, 18, 64, 128, 784, 3072)
 CLUSTERS = (50, 1000, 8000)
 SUMS = ((200_000, 64, 1000), (400_000, 18, 1000), (60_000, 784, 500), (60_000, 128, 4000))
 LIBRARIES = ("largek_dask", "faiss", "scikit-learn")
-FLOPS = 8e9
-REPEATS = 5
+FLOPS = 3e9
+REPEATS = 3
 ROUNDS = 3
 
 
