@@ -28,7 +28,7 @@ from benchmarks.tables import write_table
 
 CASES = [("A", 100), ("A", 1000), ("B", 100), ("B", 1000), ("C", 50), ("C", 500)]
 REAL = [("sift200k", 100), ("sift200k", 1000), ("mnist", 50), ("mnist", 500)]
-PASSES = 8
+PASSES = 4
 ROUNDS = 3
 LIBRARIES = ("largek_dask", "scikit-learn", "faiss")
 ROOT = Path(__file__).parent.parent

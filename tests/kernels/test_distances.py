@@ -403,3 +403,22 @@ def test_select_tile__by_cpu_features(features, name, monkeypatch):
 def test_micro__travels_as_one_integer():
     for micro in (Micro(8, 3, 16), Micro(4, 3, 8, 3, True, False), Micro(5, 2, 4, 2, False, True)):
         assert Micro.decode(micro.code) == micro
+
+
+@pytest.mark.parametrize("d", [2, 7])
+def test_many_centres_of_few_features__all_and_within_lists(d):
+    """Where a row's winner is settled once for all tiles of centres."""
+    n, k = 1100, 320
+    assert panels.blockwise(n, d, k)
+    r = np.random.default_rng(d)
+    x, centers = r.normal(size=(n, d)).astype("f4"), r.normal(size=(k, d)).astype("f4")
+    packed = pack_centers(centers, x.mean(axis=0))
+    d2 = ((x[:, None].astype("f8") - centers) ** 2).sum(axis=2)
+    labels = nearest(x, packed)
+    np.testing.assert_allclose(d2[np.arange(n), labels], d2.min(axis=1), rtol=1e-4, atol=1e-6)
+    lists = np.flatnonzero(np.arange(k) % 16 != 3).astype(np.int32)
+    assert panels.blockwise(n, d, len(lists))
+    within = nearest_in_lists(x, packed, np.array([0, n]), np.array([0, len(lists)]), lists)
+    assert set(within) <= set(lists.tolist())
+    best = d2[:, lists].min(axis=1)
+    np.testing.assert_allclose(d2[np.arange(n), within], best, rtol=1e-4, atol=1e-6)

@@ -109,7 +109,7 @@ def test_folder_depends_on_every_source_and_on_the_version(tmp_path, monkeypatch
         assert cache_folder().name != here.name, path
         path.write_text(before)
     jit._version.cache_clear()
-    monkeypatch.setattr(jit.metadata, "version", lambda name: "0.0.0")
+    monkeypatch.setattr(jit, "__version__", "0.0.0")
     assert cache_folder().name != here.name
     jit._version.cache_clear()
 
