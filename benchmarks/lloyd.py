@@ -4,9 +4,9 @@
 
 Same float32 rows, same starting centres, every library in processes of its own with its best
 setting, runs interleaved so that a drifting clock hits all alike, medians. A pass is one Lloyd
-iteration with its centroid update, after the first two; time is CPU time of the process. Sets A, B, C come from
-`LARGEK_DATA/synthetic.py` where that exists, else sets of the same shape are generated; sift200k
-and mnist need `LARGEK_DATA`.
+iteration with its centroid update, after the first two; time is CPU time of the process. Sets A,
+B, C come from `LARGEK_DATA/synthetic.py` where that exists, else sets of the same shape are
+generated; sift200k and mnist need `LARGEK_DATA`.
 """
 
 from __future__ import annotations
