@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 D, K = 64, 1000
 STORE_ROWS = 24_000_000
 """About 6 GB of float32."""
+N_STEPS = 2
 TARGETS = {
     "empty_local_64": ("empty pass, 64 chunks, local", "ms", "<=", 2.0),
     "empty_cluster_64": ("empty pass, 64 chunks, 2 workers", "ms", "<=", 40.0),
@@ -169,7 +170,7 @@ def measure_store(folder: Path) -> dict[str, float]:
 
 
 def child(mode: str, path: str) -> dict[str, float]:
-    """Rows a second of three Lloyd steps, and the peak memory of this process in bytes."""
+    """Rows a second of a few Lloyd steps, and the peak memory of this process in bytes."""
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
@@ -185,9 +186,9 @@ def child(mode: str, path: str) -> dict[str, float]:
         rows = open_rows(np.concatenate(parts))
     with LocalPasses(rows, n_threads=1) as passes:
         step = stepper(passes)
-        seconds = sum(step() for _ in range(3))
+        seconds = sum(step() for _ in range(N_STEPS))
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"rate": 3 * rows.n_rows / seconds, "rss": float(rss)}
+    return {"rate": N_STEPS * rows.n_rows / seconds, "rss": float(rss)}
 
 
 MEASURES = {
