@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-MAX_ITER = 20
+MAX_ITER = 12
 """Steps: more lower the cost by less than a thousandth, and the demo is to be short."""
 
 FILES = {
