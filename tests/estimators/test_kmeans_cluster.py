@@ -22,7 +22,7 @@ def cluster():
         processes=False,
         protocol="tcp",
         dashboard_address=None,
-        memory_limit="64 GiB",  # the tests before this one may have left this process large
+        memory_limit="4 GiB",  # the tests before this one may have left this process large
     ) as cluster:
         yield cluster
 
@@ -73,7 +73,7 @@ def test_command_line_with_a_scheduler(cluster, url, tmp_path, monkeypatch):
     address = ["--scheduler", cluster.scheduler_address]
     planned = run_json("fit", url, "-k", 6, "--plan", *address)
     assert (planned["n_processes"], planned["n_threads"]) == (2, 2)
-    assert planned["memory_available"] == 64 << 30
+    assert planned["memory_available"] == 4 << 30
     here = run_json("fit", url, "-k", 6, "--out", "here")
     there = run_json("fit", url, "-k", 6, "--out", "there", *address)
     assert there["digest"] == here["digest"]
@@ -88,5 +88,5 @@ def test_doctor_looks_at_the_cluster(cluster):
     told = run_json("doctor", "--scheduler", cluster.scheduler_address)
     assert told["healthy"]
     texts = [finding["text"] for finding in told["findings"]]
-    assert any("2 workers, 2 threads, 1.0 GiB" in text for text in texts)
+    assert any("2 workers, 2 threads, 4.0 GiB" in text for text in texts)
     assert any("the same here, on the scheduler and on every worker" in text for text in texts)
