@@ -1,8 +1,12 @@
-"""Dask clusters for tests. Workers in processes where they are killed, in threads elsewhere."""
+"""Dask clusters for tests. Workers in processes where they are killed, in threads elsewhere.
+
+Tests press Ctrl-C on themselves; a shell that started them in the background would have it ignored.
+"""
 
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -11,6 +15,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 ClusterMaker = Callable[..., Client]
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def make_client(stack: ExitStack, n_workers: int, processes: bool, **options) -> Client:

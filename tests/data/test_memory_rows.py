@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from largek_dask import config
 from largek_dask.data.memory_rows import memory_table
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError
@@ -62,7 +63,8 @@ def test_memory_table__depends_on_shape_and_type_alone(n, d, dtype):
     assert len(sizes) == 1 or sizes[0] >= 1_024
     assert (sizes[:-1] == sizes[0]).all()
     if 1_024 < sizes[0] < 65_536 and len(sizes) > 1:
-        assert abs(int(sizes[0]) * d * np.dtype(dtype).itemsize - (2 << 20)) <= d * 8
+        wanted = config.get("data.memory-chunk-bytes")
+        assert abs(int(sizes[0]) * d * np.dtype(dtype).itemsize - wanted) <= d * 8
 
 
 def test_memory_table__chunk_bytes_are_configurable():
