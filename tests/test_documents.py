@@ -20,7 +20,12 @@ import largek_dask
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-TABLES = {"lloyd": "README.md", "overhead": "README.md", "kernels": "largek_dask/DESIGN.md"}
+TABLES = {
+    "lloyd": "README.md",
+    "overhead": "README.md",
+    "start": "README.md",
+    "kernels": "largek_dask/DESIGN.md",
+}
 
 MODULES = [
     module.name
