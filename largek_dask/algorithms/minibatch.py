@@ -23,6 +23,7 @@ from largek_dask.algorithms.base import (
     RowSlice,
 )
 from largek_dask.algorithms.seeding import initial_centers
+from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares
 
@@ -118,6 +119,12 @@ class MiniBatch:
 
     batch_rows: int | Literal["auto"] = "auto"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        rows: object = self.batch_rows
+        whole = isinstance(rows, int) and not isinstance(rows, bool) and rows >= 1
+        if rows != "auto" and not whole:
+            raise ParameterError(f"batch_rows must be 'auto' or at least 1, got {rows!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> MiniBatchState:
         """Starting centres, without votes."""

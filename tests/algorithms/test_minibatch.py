@@ -8,6 +8,7 @@ import pytest
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.data.sources import open_rows
+from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 
@@ -67,3 +68,10 @@ def test_weights_are_votes(rows_20k):
     weight = np.random.default_rng(0).integers(0, 3, len(x)).astype(float)
     state, _ = run_batches(x, x[:5], 1, len(x), weight)[0]
     assert state.votes.sum() == weight.sum()
+
+
+@pytest.mark.parametrize("batch_rows", [0, -5, 2.5, True, "many"])
+def test_a_batch_has_rows(batch_rows):
+    """An empty batch would never end its round."""
+    with pytest.raises(ParameterError, match="batch_rows must be 'auto' or at least 1"):
+        MiniBatch(batch_rows=batch_rows)
