@@ -32,7 +32,7 @@ from largek_dask.kernels.sampling import (
 from largek_dask.kernels.statistics import RowScan
 from largek_dask.kernels.sums import ClusterSums, Squares
 
-__all__ = ["INITS", "initial_centers"]
+__all__ = ["INITS", "check_init", "initial_centers"]
 
 INITS = ("random", "k-means++", "greedy-k-means++", "k-means||")
 
@@ -46,6 +46,31 @@ CANDIDATE_LLOYD_STEPS = 3
 """Weighted Lloyd steps on the candidates of k-means|| after k-means++ among them."""
 
 
+def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> None:
+    """Refuse what cannot give ``n_clusters`` starting centres; needs no data.
+
+    Raises
+    ------
+    ParameterError
+        Unknown name, or an array of the wrong shape, without numbers, or with NaN or infinity.
+    """
+    if isinstance(init, str):
+        if init not in ("auto", *INITS):
+            told = ", ".join(map(repr, ("auto", *INITS)))
+            raise ParameterError(f"init must be one of {told} or an array, got {init!r}.")
+        return
+    if init.shape != (n_clusters, n_features):
+        raise ParameterError(
+            f"init has shape {init.shape}; with n_clusters={n_clusters} and rows of "
+            f"{n_features} features it must be ({n_clusters}, {n_features})."
+        )
+    if init.dtype.kind not in "iuf":
+        raise ParameterError(f"init must hold real numbers, not {init.dtype}.")
+    bad = ~np.isfinite(init).all(axis=1)
+    if bad.any():
+        raise ParameterError(f"init: centre {int(np.argmax(bad))} holds NaN or infinity.")
+
+
 def initial_centers(
     passes: Passes, rng: Rng, n_clusters: int, init: str | NDArray[Any]
 ) -> NDArray[Any]:
@@ -54,11 +79,11 @@ def initial_centers(
     Raises
     ------
     ParameterError
-        Unknown name, or an array of the wrong shape or with NaN or infinity.
+        See :func:`check_init`.
     """
-    dtype = passes.statistics.dtype
+    check_init(init, n_clusters, passes.n_features)
     if not isinstance(init, str):
-        return _given(np.asarray(init), n_clusters, passes.n_features).astype(dtype)
+        return init.astype(passes.statistics.dtype)
     if init == "auto":
         init = "k-means++" if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS else "random"
     if init == "random":
@@ -67,23 +92,7 @@ def initial_centers(
         return _plus_plus(passes, rng, n_clusters, 1)
     if init == "greedy-k-means++":
         return _plus_plus(passes, rng, n_clusters, 2 + int(log(n_clusters)))
-    if init == "k-means||":
-        return _parallel(passes, rng, n_clusters)
-    raise ParameterError(
-        f"init={init!r} is not known; choose one of {', '.join(INITS)} or an array"
-    )
-
-
-def _given(init: NDArray[Any], n_clusters: int, n_features: int) -> NDArray[Any]:
-    if init.shape != (n_clusters, n_features):
-        raise ParameterError(
-            f"init has shape {init.shape}; with n_clusters={n_clusters} and rows of "
-            f"{n_features} features it must be ({n_clusters}, {n_features})"
-        )
-    bad = ~np.isfinite(init).all(axis=1)
-    if bad.any():
-        raise ParameterError(f"init: centre {int(np.argmax(bad))} holds NaN or infinity")
-    return init
+    return _parallel(passes, rng, n_clusters)
 
 
 # --- drawing rows by mass -----------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from largek_dask.algorithms.base import KMeansProblem
+from largek_dask.algorithms.seeding import check_init
 from largek_dask.data.rows import Rows
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.statistics import Statistics, compute_dtype
@@ -40,7 +41,8 @@ def check_problem(
     Raises
     ------
     ParameterError
-        A number is out of its range, or there are fewer rows than clusters.
+        A number is out of its range, the starting centres are not k rows of finite numbers, or
+        there are fewer rows than clusters.
     NotEnoughMemoryError
         The centres and their sums do not fit the memory there is.
     """
@@ -55,6 +57,7 @@ def check_problem(
         raise ParameterError(
             f"empty_clusters must be 'relocate' or 'keep', got {problem.empty_clusters!r}."
         )
+    check_init(problem.init, k, rows.n_features)
     check_memory(k, rows, n_threads, client)
 
 

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
-from largek_dask.algorithms.seeding import INITS
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.final import assign_rows
 from largek_dask.driver.fit import fit
@@ -377,8 +376,6 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         check_choice("effort", self.effort, ("fast", "balanced", "best"))
         if self.n_threads is not None:
             check_integer("n_threads", self.n_threads, 1)
-        if isinstance(self.init, str):
-            check_choice("init", self.init, ("auto", *INITS))
         if self.client is not None and not hasattr(self.client, "scheduler_info"):
             raise ParameterError(f"client must be a distributed.Client, got {self.client!r}.")
         if not isinstance(self.checkpoint, (str, os.PathLike, type(None))):

@@ -102,7 +102,7 @@ def test_given_centres_are_checked(rows_20k):
     bad[1, 4] = np.nan
     with pytest.raises(ParameterError, match="centre 1 holds NaN"):
         seeds(x, 3, bad)
-    with pytest.raises(ParameterError, match="not known"):
+    with pytest.raises(ParameterError, match="init must be one of"):
         seeds(x, 3, "kmeans")
 
 

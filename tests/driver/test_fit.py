@@ -344,6 +344,31 @@ def test_more_clusters_than_rows_that_count() -> None:
         cluster(weight=weight)
 
 
+class UnreadRows(CutRows):
+    """Rows that must not be read yet."""
+
+    def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
+        raise AssertionError(f"chunk {i} was read")
+
+
+@pytest.mark.parametrize(
+    ("init", "message"),
+    [
+        (X[:4], r"init has shape \(4, 3\).*must be \(5, 3\)"),
+        (X[:5, :2], r"init has shape \(5, 2\).*must be \(5, 3\)"),
+        (X[0], r"init has shape \(3,\)"),
+        (np.where(np.arange(5)[:, None] == 3, np.nan, X[:5]), "init: centre 3 holds NaN"),
+        (np.where(np.arange(5)[:, None] == 2, -np.inf, X[:5]), "init: centre 2 holds NaN"),
+        (X[:5].astype(str), "init must hold real numbers, not <U"),
+        (X[:5] * 1j, "init must hold real numbers, not complex128"),
+        ("magic", "init must be one of 'auto', 'random', .* or an array, got 'magic'"),
+    ],
+)
+def test_wrong_starting_centres_are_found_before_reading(init: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        fit(UnreadRows(X, [100, 100]), algorithm=Lloyd(), n_clusters=5, seed=1, init=init)
+
+
 def test_too_little_memory_is_found_with_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = plan.memory_needed(5, 3, 8, 2)
     monkeypatch.setattr(plan, "process_memory", lambda: needed)

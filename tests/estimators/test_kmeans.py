@@ -271,7 +271,7 @@ def test_bad_weights(weight, message):
         ({"init": "k-means+++"}, "init must be one of 'auto', 'random', 'k-means[+][+]'"),
         ({"init": X[:3]}, r"init has shape \(3, 3\)"),
         ({"init": X[:2, :2]}, r"init has shape \(2, 2\)"),
-        ({"init": X[:2] * np.nan}, "init"),
+        ({"init": X[:2] * np.nan}, "init: centre 0 holds NaN"),
         ({"empty_clusters": "drop"}, "empty_clusters must be one of 'relocate', 'keep'"),
         ({"on_bad_rows": "ignore"}, "on_bad_rows must be one of 'raise', 'skip'"),
         ({"normalize": "l1"}, "normalize must be one of None, 'l2'"),
