@@ -127,8 +127,8 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     @inner
     def assign(
         rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, blocks: Any, blockwise: Any, space: Any, labels_out: Any, values_out: Any,
-        second_labels_out: Any, second_out: Any,
+        n_tiles: Any, blocks: Any, blockwise: Any, raw: Any, space: Any, labels_out: Any,
+        values_out: Any, second_labels_out: Any, second_out: Any,
     ) -> None:  # fmt: skip
         panels, spare, norms, values, labels, sums, _, _, columns = space
         for block in range(begin, end, blocks[0] * width):
@@ -153,15 +153,25 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                             centres, panels, p * width * d + q, width, columns, d, starts,
                             labels[own + q], values[own + q],
                         )  # fmt: skip
-                if not direct and values_out.size > 0:
-                    square_lengths(width, panels, p * width * d, width, d, norms)
                 for q in range(m):
                     # scores that overflow, or NaN, leave no winner
                     labels_out[first + q] = max(labels[own + q], 0)
-                    if values_out.size > 0:
-                        values_out[first + q] = max(values[own + q] + norms[q], real(0))
-                    if ranks == 2:
+                if ranks == 2:
+                    for q in range(m):
                         second_labels_out[first + q] = labels[own + width + q]
+                if values_out.size == 0:
+                    continue
+                if raw:
+                    for q in range(m):
+                        values_out[first + q] = values[own + q]
+                        if ranks == 2:
+                            second_out[first + q] = values[own + width + q]
+                    continue
+                if not direct:
+                    square_lengths(width, panels, p * width * d, width, d, norms)
+                for q in range(m):
+                    values_out[first + q] = max(values[own + q] + norms[q], real(0))
+                    if ranks == 2:
                         second_out[first + q] = max(values[own + width + q] + norms[q], real(0))
 
     return assign
@@ -182,12 +192,12 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     Returns
     -------
     callable
-        ``run(x, shift, centers, starts, row_offsets, list_offsets, lists, blocks, blockwise,
+        ``run(x, shift, centers, starts, row_offsets, list_offsets, lists, blocks, blockwise, raw,
         space, labels, values, second_labels, second)``. With no `lists` at all every row meets
         every centre. A list's centres are copied side by side first: what that costs, every panel
-        of its rows gets back. Of the outputs, values of length 0 are not wanted. `blockwise` (not
-        with `two`) finds the
-        same winners in two steps, which is faster for many centres of few features.
+        of its rows gets back. Of the outputs, values of length 0 are not wanted; `raw` ones lack
+        the row's squared length. `blockwise` (not with `two`) finds the same winners in two steps,
+        which is faster for many centres of few features.
     """
     assign, centres = _assign(tile, dtype, two, direct), tile.centres
     offsets = types.Array(types.int64, 1, "C", readonly=True)
@@ -201,13 +211,14 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
             types.Array(types.int32, 1, "C", readonly=True),
             types.UniTuple(types.int64, 3),
             types.boolean,
+            types.boolean,
             workspace_type(dtype),
             *outputs,
         )
     )
     def run(
         x: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any, list_offsets: Any,
-        lists: Any, blocks: Any, blockwise: Any, space: Any, labels: Any, values: Any,
+        lists: Any, blocks: Any, blockwise: Any, raw: Any, space: Any, labels: Any, values: Any,
         second_labels: Any, second: Any,
     ) -> None:  # fmt: skip
         n, d = x.shape
@@ -219,8 +230,10 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
             n_tiles = (length + centres - 1) // centres
             block, block_starts = flat, starts
             if lists.size > 0 and begin < end:
-                for m in range(n_tiles * centres):
+                for m in range(length, n_tiles * centres):
                     copied_starts[m] = np.inf
+                    for f in range(d):
+                        copies[m * d + f] = 0
                 for m in range(length):
                     copied_starts[m] = starts[lists[first + m]]
                     for f in range(d):
@@ -232,7 +245,7 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                         columns[(m // PAD * d + f) * PAD + m % PAD] = block[m * d + f]
             assign(
                 rows, begin, end, d, shift, block, block_starts, n_tiles, blocks,
-                blockwise, space, labels, values, second_labels, second,
+                blockwise, raw, space, labels, values, second_labels, second,
             )  # fmt: skip
             if lists.size > 0:
                 for i in range(begin, end):

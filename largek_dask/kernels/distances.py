@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels import dense, panels
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import compute_dtype
-from largek_dask.kernels.tile import DIRECT_FEATURES, select_tile
+from largek_dask.kernels.tile import DIRECT_FEATURES, Tile, select_tile
 
 __all__ = [
     "DIRECT_FEATURES",
@@ -43,6 +44,8 @@ _CONVERTED_VALUES = 1 << 16
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
+
+_NO_LIST = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,11 +236,18 @@ def nearest_two_in_lists(
     row_offsets: NDArray[np.int64],
     list_offsets: NDArray[np.int64],
     lists: Labels,
+    raw: bool = False,
 ) -> tuple[Labels, Array, Labels, Array]:
-    """As :func:`nearest_two`, within the list of each row's segment (:func:`nearest_in_lists`)."""
+    """As :func:`nearest_two`, within the list of each row's segment (:func:`nearest_in_lists`).
+
+    With `raw`, what comes back instead of distances are the scores that decide: the distances
+    less the row's squared length (in the direct form the distances themselves). Merged over
+    lists by (score, index) they give the winner of :func:`nearest`, where distances, rounded
+    once more, might tie.
+    """
     n = _check_rows(x, packed)
     out = _two_outputs(n, packed)
-    _search_lists(x, packed, True, row_offsets, list_offsets, lists, out)
+    _search_lists(x, packed, True, row_offsets, list_offsets, lists, out, raw)
     return out
 
 
@@ -290,11 +300,11 @@ def squared_distances(
 
 def _search(x: Array, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
     """Every row against every centre."""
-    everything = np.array([0, packed.n_clusters])
+    everything = np.array((0, packed.n_clusters))
     for rows, block in _converted(x, packed.dtype):
-        offsets = np.array([0, len(block)])
-        lists = (offsets, everything, np.empty(0, np.int32))
-        _run(block, packed, two, lists, packed.n_clusters, tuple(part[rows] for part in out))
+        parts = out if len(block) == len(x) else tuple(part[rows] for part in out)
+        lists = (np.array((0, len(block))), everything, _NO_LIST)
+        _run(block, packed, two, lists, packed.n_clusters, parts)
 
 
 def _search_lists(
@@ -305,6 +315,7 @@ def _search_lists(
     list_offsets: Array,
     lists: Array,
     out: tuple[Array, ...],
+    raw: bool = False,
 ) -> None:
     """Every row against the centres listed for its segment."""
     row_offsets, list_offsets = (
@@ -316,7 +327,7 @@ def _search_lists(
     for rows, block in _converted(x, packed.dtype):
         inside = np.clip(row_offsets - rows.start, 0, len(block))
         parts = tuple(part[rows] for part in out)
-        _run(block, packed, two, (inside, list_offsets, lists), longest, parts)
+        _run(block, packed, two, (inside, list_offsets, lists), longest, parts, raw)
 
 
 def _run(
@@ -326,23 +337,28 @@ def _run(
     lists: tuple[Array, Array, Array],
     longest: int,
     out: tuple[Array, ...],
+    raw: bool = False,
 ) -> None:
-    tile = select_tile().for_form(packed.direct)
-    n_features, listed = packed.n_features, lists[2].size > 0
-    blocks = panels.blocking(tile, packed.dtype.itemsize, n_features, longest)
+    n_features = packed.n_features
+    tile, blocks, run = _method(select_tile(), packed.dtype, two, n_features, longest)
     blockwise = not two and panels.blockwise(len(block), n_features, longest)
-    sizes = (longest if listed else 0, longest if blockwise else 0)
-    dense.search(tile, packed.dtype, two, packed.direct)(
-        block,
-        packed.offsets,
-        packed.factors,
-        packed.starts,
-        *map(readonly, lists),
-        blocks.as_tuple(),
-        blockwise,
-        panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes),
-        *out,
-    )
+    sizes = (longest if lists[2].size > 0 else 0, longest if blockwise else 0)
+    space = panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes)
+    run(
+        block, packed.offsets, packed.factors, packed.starts, *lists, blocks.as_tuple(),
+        blockwise, raw, space, *out,
+    )  # fmt: skip
+
+
+@cache
+def _method(
+    tile: Tile, dtype: np.dtype[Any], two: bool, n_features: int, longest: int
+) -> tuple[Tile, panels.Blocking, panels.Kernel]:
+    """What depends on the centres' shape alone: a chunk of 1 MB is too short to ask again."""
+    direct = n_features <= DIRECT_FEATURES
+    tile = tile.for_form(direct)
+    blocks = panels.blocking(tile, dtype.itemsize, n_features, longest)
+    return tile, blocks, dense.search(tile, dtype, two, direct)
 
 
 def _check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists: Array) -> None:

@@ -225,27 +225,52 @@ def _emit_feature(
 def _emit_features(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], start: Any, n_features: Any
 ) -> list[list[Any]]:
-    """The loop over features, accumulators in registers."""
-    builder = emit.builder
-    before = builder.block
-    loop = builder.append_basic_block("feature")
-    done = builder.append_basic_block("feature.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    f = builder.phi(I64)
-    f.add_incoming(ir.Constant(I64, 0), before)
-    total = [[builder.phi(emit.vector) for _ in row] for row in start]
-    at = builder.mul(f, ir.Constant(I64, micro.vectors * micro.lanes))
-    new = _emit_feature(emit, micro, panel, rows, total, at, f)
-    following = builder.add(f, ir.Constant(I64, 1))
-    f.add_incoming(following, loop)
-    for m, row in enumerate(total):
-        for v, phi in enumerate(row):
-            phi.add_incoming(start[m][v], before)
-            phi.add_incoming(new[m][v], loop)
-    builder.cbranch(builder.icmp_signed("<", following, n_features), loop, done)
-    builder.position_at_end(done)
-    return new
+    """All features, accumulators in registers: four a turn of the loop, then two, then one.
+
+    Counting and addressing cost as much as a feature's loads where every feature is a turn.
+    """
+    builder, total = emit.builder, start
+    for step in (4, 2, 1):
+        begin = builder.and_(n_features, ir.Constant(I64, 0 if step == 4 else -2 * step))
+        end = builder.and_(n_features, ir.Constant(I64, -step))
+        before = builder.block
+        turn = builder.append_basic_block("features")
+        done = builder.append_basic_block("features.done")
+        builder.cbranch(builder.icmp_signed("<", begin, end), turn, done)
+        builder.position_at_end(turn)
+        f, sums = builder.phi(I64), _phis(emit, total)
+        at = builder.mul(f, ir.Constant(I64, micro.vectors * micro.lanes))
+        new: list[list[Any]] = sums
+        for ahead in range(step):
+            place = builder.add(at, ir.Constant(I64, ahead * micro.vectors * micro.lanes))
+            feature = builder.add(f, ir.Constant(I64, ahead))
+            new = _emit_feature(emit, micro, panel, rows, new, place, feature)
+        following = builder.add(f, ir.Constant(I64, step))
+        f.add_incoming(begin, before)
+        _join(sums, total, before)
+        if step == 4:
+            f.add_incoming(following, turn)
+            _join(sums, new, turn)
+            builder.cbranch(builder.icmp_signed("<", following, end), turn, done)
+        else:
+            builder.branch(done)
+        builder.position_at_end(done)
+        after = _phis(emit, total)
+        _join(after, total, before)
+        _join(after, new, turn)
+        total = after
+    return total
+
+
+def _phis(emit: Emitter, like: list[list[Any]]) -> list[list[Any]]:
+    return [[emit.builder.phi(emit.vector) for _ in row] for row in like]
+
+
+def _join(phis: list[list[Any]], values: list[list[Any]], block: Any) -> None:
+    """The values that the phis take when control comes from `block`."""
+    for row, incoming in zip(phis, values, strict=True):
+        for phi, value in zip(row, incoming, strict=True):
+            phi.add_incoming(value, block)
 
 
 def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[list[Any]]:

@@ -101,24 +101,31 @@ def square_lengths(
     sig = types.void(lanes, panel, integer, integer, integer, out)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(panel), count)
+        # pieces of a size that any vector unit has: one odd vector would be taken apart badly
+        piece = 8 if count % 8 == 0 else 4
+        emit = Emitter(context, builder, sig, args, bits_of(panel), piece)
         _, _, panel_at, width, n_features, _ = args
-        x = emit.at(emit.data(1), panel_at)
+        x, out = emit.at(emit.data(1), panel_at), emit.data(5)
         before = builder.block
         loop, done = builder.append_basic_block("length"), builder.append_basic_block("length.done")
         builder.branch(loop)
         builder.position_at_end(loop)
-        f, total = builder.phi(I64), builder.phi(emit.vector)
-        value = emit.load(emit.at(x, builder.mul(f, width)))
-        new = emit.fma(value, value, total)
+        f = builder.phi(I64)
+        totals = [builder.phi(emit.vector) for _ in range(0, count, piece)]
+        row = emit.at(x, builder.mul(f, width))
         following = builder.add(f, ir.Constant(I64, 1))
         f.add_incoming(ir.Constant(I64, 0), before)
         f.add_incoming(following, loop)
-        total.add_incoming(ir.Constant(emit.vector, [0.0] * count), before)
-        total.add_incoming(new, loop)
+        new = []
+        for i, total in enumerate(totals):
+            value = emit.load(emit.at(row, i * piece))
+            new.append(emit.fma(value, value, total))
+            total.add_incoming(ir.Constant(emit.vector, [0.0] * piece), before)
+            total.add_incoming(new[i], loop)
         builder.cbranch(builder.icmp_signed("<", following, n_features), loop, done)
         builder.position_at_end(done)
-        emit.store(new, emit.at(emit.data(5)))
+        for i, total in enumerate(new):
+            emit.store(total, emit.at(out, i * piece))
         return context.get_dummy_value()
 
     return sig, codegen
