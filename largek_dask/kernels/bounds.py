@@ -1,0 +1,340 @@
+"""Bounds that let a row keep its centre without a look at the others, and stay exact.
+
+A row keeps one upper bound of the distance to its own centre and, for each of G groups of
+centres, a lower bound of the distance to the nearest *other* centre of the group. While every
+lower bound is above the upper one, its centre is the nearest and no distance is computed; where a
+group fails, that group alone is looked through. G = 1 is Hamerly's algorithm (SDM 2010), G = k
+Elkan's (ICML 2003), what lies between is Yinyang k-means (Ding et al., ICML 2015).
+
+Drift is cumulated: what is stored is ``upper - U_a`` and ``lower + D_g``, where the tables U and D
+say how far each centre, and the fastest centre of each group, has gone since the beginning
+(:class:`~.groups.Drift`). The tables travel with the centres, and a row that is passed over is not
+written to.
+
+The labels are those of :func:`~largek_dask.kernels.distances.nearest`, whatever the bounds are;
+the docstring of :class:`~.groups.Margins` derives why rounding cannot change that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.distances import nearest_two_in_lists, squared_distances
+from largek_dask.kernels.groups import BoundedCenters
+from largek_dask.kernels.jit import njit
+
+__all__ = ["assign", "start"]
+
+_BLOCK_BYTES = 4 << 20
+"""Bytes of rows that are gathered at a time."""
+_MOSTLY = 0.4
+"""Where more than this share of a block's distances is wanted, all are computed, in place."""
+_NO_LABEL = np.int32(2**31 - 1)
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+
+
+def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]:
+    """Labels and fresh bounds of rows, all distances computed.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type.
+    bounded : BoundedCenters
+
+    Returns
+    -------
+    labels : int32 array (n,)
+        As :func:`~largek_dask.kernels.distances.nearest`.
+    upper : float32 array (n,)
+        Not below the distance to the own centre, less its drift.
+    lower : float32 array (n, G)
+        Not above the distance to the nearest other centre of a group, with the group's drift;
+        infinity where there is none.
+    n_evaluated : int
+        Distances computed, rows times centres.
+    """
+    n, n_groups = len(x), bounded.n_groups
+    labels, upper = np.full(n, -1, np.int32), np.empty(n, np.float32)
+    lower = np.empty((n, n_groups), np.float32)
+    for begin, end in _blocks(n, bounded):
+        rows = np.arange(begin, end)
+        block = bounded.rows(x[begin:end])
+        exact = np.empty(end - begin)
+        flags = np.ones((end - begin, n_groups), np.bool_)
+        _look(block, rows, exact, flags, bounded, (labels, upper, lower))
+    return labels, upper, lower, n * bounded.packed.n_clusters
+
+
+def assign(
+    x: Array,
+    bounded: BoundedCenters,
+    labels: Labels,
+    upper: NDArray[np.float32],
+    lower: NDArray[np.float32],
+) -> int:
+    """Bring labels and bounds of rows up to date, in place.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type.
+    bounded : BoundedCenters
+        The centres as they are now; the drift has gone on since the bounds were written.
+    labels, upper, lower : arrays (n,), (n,), (n, G), C-ordered
+        As :func:`start` returned them for the same rows and groups, or an earlier call left them.
+
+    Returns
+    -------
+    int
+        Distances computed, rows times centres of the groups that were looked through, and one for
+        every row whose upper bound was made exact. It depends on no vector width.
+    """
+    margins, tables = bounded.margins.as_tuple(), bounded.tables
+    failing = np.empty(len(x), np.int64)
+    with np.errstate(all="ignore"):
+        count: int = _scan(labels, upper, lower, tables, margins, failing)
+    failing = failing[:count]
+    evaluated = count
+    for begin, end in _blocks(count, bounded):
+        rows = failing[begin:end]
+        block = bounded.rows(x[rows])
+        exact = squared_distances(block, bounded.space, labels[rows])
+        flags = np.empty((len(rows), bounded.n_groups), np.bool_)
+        with np.errstate(all="ignore"):
+            _test(rows, exact, labels, upper, lower, tables, margins, flags)
+        evaluated += _look(block, rows, exact, flags, bounded, (labels, upper, lower))
+    return evaluated
+
+
+def _blocks(n: int, bounded: BoundedCenters) -> Iterator[tuple[int, int]]:
+    """Where blocks of rows begin and end."""
+    step = _block_rows(bounded)
+    for begin in range(0, n, step):
+        yield begin, min(begin + step, n)
+
+
+def _block_rows(bounded: BoundedCenters) -> int:
+    return max(64, _BLOCK_BYTES // (bounded.packed.n_features * bounded.packed.dtype.itemsize))
+
+
+def _look(
+    block: Array,
+    rows: NDArray[np.int64],
+    exact: NDArray[np.float64],
+    flags: NDArray[np.bool_],
+    bounded: BoundedCenters,
+    state: tuple[Labels, Array, Array],
+) -> int:
+    """Look through the flagged groups of some rows; write their labels and bounds.
+
+    `block` holds the rows in the kernels' space, `exact` the squared distances to their centres
+    (of rows with a label). Returns the distances computed.
+    """
+    labels, groups = state[0], bounded.groups
+    sizes, k = np.diff(groups.offsets), bounded.packed.n_clusters
+    counts = np.count_nonzero(flags, axis=0)
+    wanted = int(counts @ sizes)
+    if wanted == 0:
+        return 0
+    m, n_groups = flags.shape
+    # a call for each group would not pay for groups of a few centres
+    in_place = wanted > _MOSTLY * m * k and k >= 8 * n_groups
+    if in_place:
+        counts[:], wanted = m, m * k
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    pairs = np.empty(offsets[-1], np.int64)
+    if in_place:
+        pairs.reshape(n_groups, m)[:] = np.arange(m)
+        found = _found_in_place(block, bounded)
+    else:
+        _sort_pairs(flags, offsets[:-1].copy(), pairs)
+        found = _found_gathered(block, pairs, offsets, bounded)
+    candidates, first, second = found
+    winners, scores = np.full(m, _NO_LABEL), np.full(m, np.inf, block.dtype)
+    _merge(pairs, candidates, first, winners, scores)
+    old = labels[rows]
+    winners[winners == _NO_LABEL] = old[winners == _NO_LABEL]
+    changed = np.flatnonzero(winners != old)
+    exact[changed] = squared_distances(block[changed], bounded.space, winners[changed])
+    with np.errstate(all="ignore"):
+        _settle(
+            rows, pairs, offsets, first, second, winners, scores, exact, groups.offsets,
+            bounded.tables, bounded.margins.as_tuple(), bounded.packed.direct, *state,
+        )  # fmt: skip
+    return wanted
+
+
+def _found_in_place(block: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array]:
+    """Nearest centre, its score and the second score of every row in every group, by groups."""
+    m, groups = len(block), bounded.groups
+    ends, found = np.array([0, m]), _nothing_found(m * groups.n_groups, block.dtype)
+    for g in range(groups.n_groups):
+        members = groups.lists[groups.offsets[g] : groups.offsets[g + 1]]
+        lists = (ends, np.array([0, len(members)]), members)
+        _put(found, g * m, nearest_two_in_lists(block, bounded.space, *lists, raw=True))
+    return found
+
+
+def _found_gathered(
+    block: Array, pairs: NDArray[np.int64], offsets: NDArray[np.int64], bounded: BoundedCenters
+) -> tuple[Labels, Array, Array]:
+    """The same for ``pairs[offsets[g] : offsets[g + 1]]``, the rows that meet group g."""
+    groups, found = bounded.groups, _nothing_found(len(pairs), block.dtype)
+    for begin, end in _blocks(len(pairs), bounded):
+        ends = np.clip(offsets - begin, 0, end - begin)
+        lists = (ends, groups.offsets, groups.lists)
+        rows = block[pairs[begin:end]]
+        _put(found, begin, nearest_two_in_lists(rows, bounded.space, *lists, raw=True))
+    return found
+
+
+def _nothing_found(n: int, dtype: np.dtype[Any]) -> tuple[Labels, Array, Array]:
+    return np.empty(n, np.int32), np.empty(n, dtype), np.empty(n, dtype)
+
+
+def _put(found: tuple[Labels, Array, Array], begin: int, two: tuple[Array, ...]) -> None:
+    for out, part in zip(found, (two[0], two[1], two[3]), strict=True):
+        out[begin : begin + len(part)] = part
+
+
+# --- compiled ------------------------------------------------------------------------------------
+
+
+@njit
+def _rounded_down(value: Any) -> Any:
+    near = np.float32(value)
+    return np.nextafter(near, np.float32(-np.inf)) if near > value else near
+
+
+@njit
+def _rounded_up(value: Any) -> Any:
+    near = np.float32(value)
+    return np.nextafter(near, np.float32(np.inf)) if near < value else near
+
+
+@njit
+def _threshold(upper: Any, length: Any, longest: Any, margins: Any) -> Any:
+    """What a squared lower bound, less its own margin, has to be above."""
+    product, relative, _, absolute, limit = margins
+    reach = upper + length  # not below the row's length
+    square = upper * upper * (1 + relative) + 2 * absolute
+    if max(square, longest * (longest + 2 * reach)) > limit:
+        return np.inf
+    return square + product * length * (length + 2 * reach)
+
+
+@njit
+def _scan(labels: Any, upper: Any, lower: Any, tables: Any, margins: Any, failing: Any) -> Any:
+    """Rows of which any group may hold a nearer centre; how many there are."""
+    ways, group_ways, lengths, radii, _ = tables
+    product, relative = margins[0], margins[1]
+    longest, count = radii.max(), 0
+    for i in range(labels.size):
+        a = labels[i]
+        u = np.float64(upper[i]) + ways[a]
+        above, reach = _threshold(u, lengths[a], longest, margins), u + lengths[a]
+        passed = True
+        for g in range(radii.size):
+            low = max(np.float64(lower[i, g]) - group_ways[g], 0.0)
+            margin = product * radii[g] * (radii[g] + 2 * reach)
+            passed &= low * low * (1 - relative) > above + margin
+        if not passed:
+            failing[count] = i
+            count += 1
+    return count
+
+
+@njit
+def _test(
+    rows: Any,
+    exact: Any,
+    labels: Any,
+    upper: Any,
+    lower: Any,
+    tables: Any,
+    margins: Any,
+    flags: Any,
+) -> None:
+    """Once more with the exact distance: which groups of which rows to look through.
+
+    If any, then the row's own group too: its bound says nothing of the row's own centre, which
+    may have to go back among the others.
+    """
+    ways, group_ways, lengths, radii, of = tables
+    product, relative = margins[0], margins[1]
+    longest = radii.max()
+    for r in range(rows.size):
+        i, a = rows[r], labels[rows[r]]
+        u = np.sqrt(exact[r] * (1 + margins[2]) + margins[3])
+        upper[i] = _rounded_up(np.nextafter(u - ways[a], np.inf))
+        above, reach = _threshold(u, lengths[a], longest, margins), u + lengths[a]
+        failed = False
+        for g in range(radii.size):
+            low = max(np.float64(lower[i, g]) - group_ways[g], 0.0)
+            margin = product * radii[g] * (radii[g] + 2 * reach)
+            flags[r, g] = not low * low * (1 - relative) > above + margin
+            failed |= flags[r, g]
+        flags[r, of[a]] = failed
+
+
+@njit
+def _sort_pairs(flags: Any, places: Any, pairs: Any) -> None:
+    """Counting sort: the flagged rows of one group after those of another."""
+    for r in range(flags.shape[0]):
+        for g in range(flags.shape[1]):
+            if flags[r, g]:
+                pairs[places[g]] = r
+                places[g] += 1
+
+
+@njit
+def _merge(pairs: Any, candidates: Any, first: Any, winners: Any, scores: Any) -> None:
+    """Smallest score of each row over its groups; ties go to the lowest centre."""
+    for p in range(pairs.size):
+        r, j, score = pairs[p], candidates[p], first[p]
+        if score < scores[r] or (score == scores[r] and j < winners[r]):
+            winners[r], scores[r] = j, score
+
+
+@njit
+def _settle(
+    rows: Any, pairs: Any, offsets: Any, first: Any, second: Any, winners: Any, scores: Any,
+    exact: Any, list_offsets: Any, tables: Any, margins: Any, direct: Any,
+    labels: Any, upper: Any, lower: Any,
+) -> None:  # fmt: skip
+    """Labels and bounds of the rows that were looked at."""
+    ways, group_ways, lengths, radii, of = tables
+    product, relative, slack, absolute, limit = margins
+    for r in range(rows.size):
+        i, w = rows[r], winners[r]
+        if labels[i] != w:
+            labels[i] = w
+            u = np.sqrt(exact[r] * (1 + slack) + absolute)
+            upper[i] = _rounded_up(np.nextafter(u - ways[w], np.inf))
+    for g in range(radii.size):
+        for p in range(offsets[g], offsets[g + 1]):
+            r = pairs[p]
+            w = winners[r]
+            own = of[w] == g
+            if own and list_offsets[g + 1] - list_offsets[g] == 1:
+                lower[rows[r], g] = np.inf
+                continue
+            score = np.float64(second[p] if own else first[p])
+            if direct:
+                square = min(score, limit) * (1 - relative) - absolute
+            else:
+                reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[w]
+                square = exact[r] * (1 - slack) + (score - np.float64(scores[r]))
+                square -= product * radii[g] * (radii[g] + 2 * reach)
+                square -= product * lengths[w] * (lengths[w] + 2 * reach) + 2 * absolute
+                if not max(radii[g], lengths[w]) * (max(radii[g], lengths[w]) + 2 * reach) < limit:
+                    square = 0.0
+            low = np.sqrt(square * (1 - slack)) if square > 0 else 0.0
+            lower[rows[r], g] = _rounded_down(np.nextafter(low + group_ways[g], -np.inf))
