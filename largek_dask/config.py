@@ -36,6 +36,8 @@ DEFAULTS: dict[str, Any] = {
         "slice-seconds": 2.0,
         # above this many bytes of partial results together, reduce in a tree over workers
         "tree-bytes": 64 << 20,
+        # a worker that gives no sign for so many seconds is not waited for any longer
+        "silent-seconds": 60.0,
         # how often one chunk may fail with its worker before the job fails with its name
         "chunk-retries": 4,
         # where rows that live in one process are written for a cluster; None: the temporary

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,15 @@ from largek_dask.data.rows import Rows
 from largek_dask.driver.checkpoint import Job
 from largek_dask.driver.events import Events, Sink, open_sinks
 from largek_dask.driver.labels import LabelStore
-from largek_dask.driver.plan import check_problem
+from largek_dask.driver.plan import check_problem, check_rows_that_count
 from largek_dask.driver.provenance import describe, versions
-from largek_dask.driver.run import Callback
+from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.starts import Outcome, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules
 from largek_dask.driver.storage import Folder, sha256_of
-from largek_dask.errors import DegenerateDataWarning
+from largek_dask.errors import CancelledFit, DegenerateDataWarning
 from largek_dask.kernels.statistics import Statistics
-from largek_dask.passes.base import BasePasses
+from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.local import LocalPasses
 
 if TYPE_CHECKING:
@@ -61,31 +61,17 @@ def open_passes(
     client: Client | None = None,
     n_threads: int | None = None,
     memory_limit: int | None = None,
-    normalize: Literal["l2"] | None = None,
-    on_bad_rows: Literal["raise", "skip"] = "raise",
-    statistics: Statistics | None = None,
+    **options: Unpack[PassOptions],
 ) -> Iterator[BasePasses]:
     """Passes on the client's cluster, or on threads of this process without one."""
     if client is None:
         passes: BasePasses = LocalPasses(
-            rows,
-            n_threads=n_threads,
-            memory_limit=memory_limit,
-            normalize=normalize,
-            on_bad_rows=on_bad_rows,
-            statistics=statistics,
+            rows, n_threads=n_threads, memory_limit=memory_limit, **options
         )
     else:
         from largek_dask.passes.cluster import ClusterPasses
 
-        passes = ClusterPasses(
-            rows,
-            client,
-            memory_limit=memory_limit,
-            normalize=normalize,
-            on_bad_rows=on_bad_rows,
-            statistics=statistics,
-        )
+        passes = ClusterPasses(rows, client, memory_limit=memory_limit, **options)
     with passes:
         yield passes
 
@@ -199,6 +185,8 @@ def fit(
         owner = {"job": identity, "data": fingerprint["content"]}
         out = LabelStore(labels, rows.chunk_table, owner, storage_options)
     teller = Events(open_sinks(events, folder))
+    clock = Clock(0.0, stop)
+    asked = cancelled or (lambda: False)
     passes = open_passes(
         rows,
         client=client,
@@ -207,10 +195,17 @@ def fit(
         normalize=normalize,
         on_bad_rows=on_bad_rows,
         statistics=job.statistics() if job else None,
+        # Heard from the first moment on: workers may have to be waited for.
+        cancelled=lambda: asked() or clock.is_over(),
+        log=lambda kind, text: teller.emit("warning", topic=kind, message=text),
     )
     try:
         with passes as opened:
-            opened.log(lambda kind, text: teller.emit("warning", topic=kind, message=text))
+            statistics = opened.statistics
+            opened.cancelled = None
+            check_rows_that_count(n_clusters, statistics)
+            if job is not None:
+                job.begin(statistics)
             starts = Starts(
                 passes=opened,
                 algorithm=_given(algorithm, problem),
@@ -224,11 +219,10 @@ def fit(
                 labels=bool(labels),
                 out=out,
             )
-            seconds = starts.scan()
-            statistics = opened.statistics
-            if job is not None:
-                job.begin(statistics)
-            best = starts.best(n_init, seconds)
+            best = starts.best(n_init, clock.seconds())
+    except CancelledFit as cut:
+        # Later ones are taken by the loop, which then has a model to return.
+        raise no_model(clock, stop) from cut
     finally:
         teller.close()
     _warn_of_empty(best, n_clusters, empty_clusters)

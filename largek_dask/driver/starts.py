@@ -12,11 +12,10 @@ from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.events import Events
 from largek_dask.driver.final import Final, finalize
 from largek_dask.driver.labels import LabelStore
-from largek_dask.driver.plan import check_rows_that_count
-from largek_dask.driver.run import Callback, Clock, RunResult, no_model, run, state_class
+from largek_dask.driver.run import Callback, RunResult, run, state_class
 from largek_dask.driver.stopping import StopReason, StopRules
 from largek_dask.driver.storage import DamagedError, Folder
-from largek_dask.errors import CancelledFit, NoModelError
+from largek_dask.errors import NoModelError
 from largek_dask.passes.base import BasePasses
 
 __all__ = ["Outcome", "Starts"]
@@ -55,25 +54,6 @@ class Starts:
     callbacks: Sequence[Callback]
     labels: bool
     out: LabelStore | None
-
-    def scan(self) -> float:
-        """Find the statistics of the rows, check k against them; returns the seconds used.
-
-        Raises
-        ------
-        NoModelError
-            The time limit or a cancel came first.
-        """
-        clock = Clock(0.0, self.stop)
-        asked = self.cancelled or (lambda: False)
-        self.passes.cancelled = lambda: asked() or clock.is_over()
-        try:
-            check_rows_that_count(self.problem.n_clusters, self.passes.statistics)
-        except CancelledFit as cut:
-            raise no_model(clock, self.stop) from cut
-        finally:
-            self.passes.cancelled = None
-        return clock.seconds()
 
     def best(self, n_init: int, seconds: float) -> Outcome:
         """Run every start; ``seconds`` have been used before.

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
-from largek_dask.passes.network import Network
+from largek_dask.passes.network import Network, WorkerInfo
 from largek_dask.passes.worker import WorkPlugin, admit, versions
 
 __all__ = ["Workers"]
 
 WAIT_SECONDS = 0.2
 """How often a cluster without workers is asked whether there are any."""
+SLOW_SECONDS = 5.0
+"""A worker that has not answered for so long is mentioned."""
+RETRY_SECONDS = 5.0
+"""A worker that could not be asked is asked again after this."""
+
+
+@dataclass(slots=True)
+class _Ask:
+    """A question to one worker whether it can take part."""
+
+    address: str
+    answer: asyncio.Future[Any]
+    since: float
+    mentioned: bool = False
+    error: str = ""
+    """Why there was no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    """Why a worker takes no work."""
+
+    kind: Literal["paused", "silent", "failed"]
+    text: str
 
 
 class Workers:
@@ -53,32 +79,22 @@ class Workers:
             "versions": versions(),
         }
         self._admitted: set[str] = set()
+        self._asks: dict[str, _Ask] = {}
+        """Questions to workers that are not admitted."""
+        self._heard: dict[str, tuple[float, float]] = {}
+        """Last heartbeat of each worker by the scheduler's clock, and when it was new here."""
+        self._absent: dict[str, _Absence] = {}
+        self._told: tuple[bool, frozenset[tuple[str, str]]] = (True, frozenset())
 
     async def begin(self) -> None:
         """Prepare all workers, present and future."""
-        await self._network.register(WorkPlugin())
+        await self._network.register(WorkPlugin(), _patience())
         await self.ready()
 
     async def ready(self) -> dict[str, int]:
-        """Threads by address of the workers that may compute; waits while there are none."""
-        waiting = False
-        while True:
-            workers = await self._network.workers()
-            self._admitted &= set(workers)
-            if new := [address for address in workers if address not in self._admitted]:
-                await self.admit(new)
-            ready = {a: n for a, n in workers.items() if a in self._admitted}
-            if ready:
-                if waiting:
-                    self._say("workers", f"{len(ready)} workers are there: going on")
-                return ready
-            if not waiting:
-                waiting = True
-                self._say("waiting", "the cluster has no workers; waiting for one")
-            await asyncio.sleep(WAIT_SECONDS)
+        """Threads by address of the workers that may compute; waits while there are none.
 
-    async def admit(self, addresses: Iterable[str]) -> None:
-        """Check workers and make the job known to them.
+        Workers that are paused or silent are left out, and named.
 
         Raises
         ------
@@ -87,20 +103,107 @@ class Workers:
         DataError
             Some cannot open the data, or find something else there.
         """
-        answers = await self._network.run_on(admit, self._job, self._shape, workers=addresses)
+        while True:
+            present = self._look(await self._network.workers())
+            if asked := self._asked_of(present):
+                # Whoever does not answer is waited for until it counts as silent.
+                if (await asyncio.wait([ask.answer for ask in asked], timeout=WAIT_SECONDS))[1]:
+                    self._mention(asked)
+                else:
+                    self._take_answers(asked)
+                continue
+            ready = {a: n for a, n in present.items() if a in self._admitted}
+            self._tell(len(ready))
+            if ready:
+                return ready
+            await asyncio.sleep(WAIT_SECONDS)
+
+    def forget(self, address: str) -> None:
+        """Ask a worker again: it no longer knows the job, or never did."""
+        self._admitted.discard(address)
+        self._asks.pop(address, None)
+
+    def is_lost(self, address: str, since: float) -> bool:
+        """Whether not to wait for a worker any longer, asked for something at ``since``.
+
+        It is silent, or has been paused all the time that one would wait for a silent one.
+        """
+        why = self._absent.get(address)
+        if why is None:
+            return False
+        return why.kind == "silent" or time.monotonic() - since > _patience()
+
+    def _look(self, found: dict[str, WorkerInfo]) -> dict[str, int]:
+        """Threads of the workers that take tasks; why the others do not is kept."""
+        now = time.monotonic()
+        # By the clock of this process, as the scheduler's may be another: a worker is silent
+        # once its last heartbeat has been the same one for too long.
+        self._heard = {
+            address: before
+            if (before := self._heard.get(address, (0.0, 0.0)))[0] == info.last_seen
+            else (info.last_seen, now)
+            for address, info in found.items()
+        }
+        self._admitted &= set(found)
+        self._asks = {
+            address: ask
+            for address, ask in self._asks.items()
+            if address in found and not (ask.error and now - ask.since > RETRY_SECONDS)
+        }
+        self._absent, present = {}, {}
+        for address, info in found.items():
+            ask = self._asks.get(address)
+            unheard = now - self._heard[address][1]
+            unanswered = now - ask.since if ask and not ask.answer.done() else 0.0
+            if max(unheard, unanswered) > _patience():
+                what = "been heard of" if unheard >= unanswered else "answered"
+                text = f"has not {what} for {max(unheard, unanswered):.0f} s"
+                self._absent[address] = _Absence("silent", text)
+            elif info.status == "paused":
+                used = f"{info.memory / 1e9:.1f} of {info.memory_limit / 1e9:.1f} GB used"
+                text = f"is paused by Dask for want of memory ({used})"
+                self._absent[address] = _Absence("paused", text)
+            elif ask is not None and ask.error:
+                self._absent[address] = _Absence("failed", f"did not answer: {ask.error}")
+            elif info.status == "running":
+                present[address] = info.n_threads
+        return present
+
+    def _asked_of(self, present: Iterable[str]) -> list[_Ask]:
+        """Questions to all present workers that are not admitted yet."""
+        new = [address for address in present if address not in self._admitted]
+        for address in new:
+            if address not in self._asks:
+                call = self._network.call(admit, self._job, self._shape, worker=address)
+                self._asks[address] = _Ask(address, self._network.spawn(call), time.monotonic())
+        return [self._asks[address] for address in new]
+
+    def _mention(self, asked: list[_Ask]) -> None:
+        """Say once of whoever is slow to answer that it is waited for."""
+        for ask in asked:
+            slow = time.monotonic() - ask.since > SLOW_SECONDS and not ask.answer.done()
+            if slow and not ask.mentioned:
+                ask.mentioned = True
+                self._say("waiting", f"{ask.address} has not answered yet; waiting for it")
+
+    def _take_answers(self, asked: list[_Ask]) -> None:
+        """Admit workers by their answers."""
         wrong, blind = [], []
-        for address, answer in answers.items():
+        for ask in asked:
+            address, answer = ask.address, ask.answer.result()
             if isinstance(answer, ImportError | AttributeError):
                 wrong.append(f"{address} cannot import this version of largek_dask ({answer})")
             elif isinstance(answer, Exception):
                 # It left meanwhile; if it did not, it is asked again.
-                self._say("workers", f"{address} did not answer: {answer}")
+                ask.error = str(answer) or type(answer).__name__
+                continue
             elif answer[0] != self._job["versions"]:
                 wrong.append(f"{address} has {_differences(answer[0], self._job['versions'])}")
             elif answer[1] is not None:
                 blind.append(f"{address}: {answer[1]}")
             else:
                 self._admitted.add(address)
+            self._asks.pop(address, None)
         if wrong:
             raise VersionMismatchError(
                 "workers run other versions than this process: " + "; ".join(wrong) + ". "
@@ -112,6 +215,28 @@ class Workers:
                 "Every worker has to reach the data under this very address (rows of this "
                 "process are written to largek.passes.spill-folder)."
             )
+
+    def _tell(self, n_ready: int) -> None:
+        """Say what has changed: nobody there, somebody again, somebody left out."""
+        now = (n_ready > 0, frozenset((a, why.kind) for a, why in self._absent.items()))
+        if now == self._told:
+            return
+        before, self._told = self._told, now
+        reasons = "; ".join(f"{address} {why.text}" for address, why in self._absent.items())
+        if not n_ready and reasons:
+            self._say("waiting", f"no worker can take work: {reasons}; waiting for one")
+        elif not n_ready:
+            self._say("waiting", "the cluster has no workers; waiting for one")
+        elif not before[0]:
+            without = f" without: {reasons}" if reasons else ""
+            self._say("workers", f"{n_ready} workers are there: going on{without}")
+        elif reasons:
+            self._say("workers", f"{n_ready} workers go on without: {reasons}")
+
+
+def _patience() -> float:
+    """Seconds without a sign after which a worker is no longer waited for."""
+    return float(config.get("passes.silent-seconds"))
 
 
 def _differences(found: dict[str, str], wanted: dict[str, str]) -> str:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,21 @@ from largek_dask.passes.engine import PassSpec, StateSpec
 from largek_dask.passes.statistics import TakenRows, scan_chunk, take_chunk
 from largek_dask.passes.telemetry import PassReport
 
-__all__ = ["BasePasses", "LogCallback"]
+__all__ = ["BasePasses", "LogCallback", "PassOptions"]
 
 LogCallback = Callable[[str, str], None]
 """``callback(kind, message)``: kind is "waiting", "workers" or "retry"."""
+
+
+class PassOptions(TypedDict, total=False):
+    """What all kinds of passes take; :class:`BasePasses` says what it means."""
+
+    normalize: Literal["l2"] | None
+    on_bad_rows: Literal["raise", "skip"]
+    statistics: Statistics | None
+    cancelled: Callable[[], bool] | None
+    deadline: float | None
+    log: LogCallback | None
 
 
 class BasePasses(ABC):
@@ -43,6 +54,8 @@ class BasePasses(ABC):
         Asked between chunks; True ends the pass with ``CancelledFit``.
     deadline : float, optional
         Time (``time.monotonic``) after which passes end with ``CancelledFit``.
+    log : callable, optional
+        See :meth:`log`.
     """
 
     def __init__(
@@ -54,6 +67,7 @@ class BasePasses(ABC):
         statistics: Statistics | None = None,
         cancelled: Callable[[], bool] | None = None,
         deadline: float | None = None,
+        log: LogCallback | None = None,
     ) -> None:
         if normalize not in (None, "l2"):
             raise ParameterError(f"normalize={normalize!r} is unknown; use None or 'l2'.")
@@ -72,7 +86,7 @@ class BasePasses(ABC):
         self.total = PassReport()
         """Figures of all passes so far."""
         self._statistics = statistics
-        self._callbacks: list[LogCallback] = []
+        self._callbacks: list[LogCallback] = [] if log is None else [log]
         # name of a row state -> (run that uses it, last generation written)
         self._runs: dict[str, tuple[int, int]] = {}
         self._n_runs = 0

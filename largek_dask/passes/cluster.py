@@ -12,9 +12,9 @@ import os
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, TypeVar, Unpack
 from uuid import uuid4
 
 from distributed import Client, Future
@@ -23,9 +23,8 @@ from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.data.stores import is_local
 from largek_dask.errors import ClusterError, ParameterError
-from largek_dask.kernels.statistics import Statistics
 from largek_dask.passes.admission import Workers
-from largek_dask.passes.base import BasePasses
+from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.engine import PassSpec, total_of
 from largek_dask.passes.network import Network
 from largek_dask.passes.placement import place, ranges, shares
@@ -46,10 +45,12 @@ from largek_dask.passes.worker import (
 
 __all__ = ["ClusterPasses"]
 
+T = TypeVar("T")
+
 FAN_IN = 8
 """Totals that one task adds up when they are reduced in a tree."""
 WATCH_SECONDS = 1.0
-"""How long to wait for answers before looking whether there are still workers."""
+"""How often to look at the workers while their answers are waited for."""
 EMBED_BYTES = 16 << 10
 """Up to this size a task carries its pass's payload itself: one round trip less."""
 BACKOFF_SECONDS = 0.1
@@ -68,6 +69,8 @@ class _Pass:
     failures: Counter[int] = field(default_factory=Counter)
     suspects: list[int] = field(default_factory=list)
     """Chunks of shares that killed every worker: handed out one by one."""
+    at: dict[str, tuple[str, Future, float]] = field(default_factory=dict)
+    """Worker, task and begin of every slice that is being waited for, by share."""
     broadcast: Future | Payload | None = None
     """The payload on the workers, or itself where it is small."""
     size: int = 0
@@ -99,11 +102,13 @@ class ClusterPasses(BasePasses):
     client : distributed.Client
     memory_limit : int, optional
         Budget of row state in bytes, per worker.
-    normalize, on_bad_rows, statistics, cancelled, deadline
+    options
         See :class:`BasePasses`.
 
     Raises
     ------
+    CancelledFit
+        A cancel or the deadline came while workers were waited for.
     DataError
         A worker cannot open the rows.
     OutputError
@@ -120,11 +125,7 @@ class ClusterPasses(BasePasses):
         client: Client,
         *,
         memory_limit: int | None = None,
-        normalize: Literal["l2"] | None = None,
-        on_bad_rows: Literal["raise", "skip"] = "raise",
-        statistics: Statistics | None = None,
-        cancelled: Callable[[], bool] | None = None,
-        deadline: float | None = None,
+        **options: Unpack[PassOptions],
     ) -> None:
         folder = None
         if rows.location is None:
@@ -136,14 +137,7 @@ class ClusterPasses(BasePasses):
                 f"{rows.location} is a relative path, which means something else to each worker; "
                 "give an absolute path or a URL."
             )
-        super().__init__(
-            rows,
-            normalize=normalize,
-            on_bad_rows=on_bad_rows,
-            statistics=statistics,
-            cancelled=cancelled,
-            deadline=deadline,
-        )
+        super().__init__(rows, **options)
         self.job = uuid4().hex[:12]
         self._network = Network(client, self.job)
         self._workers = Workers(self._network, rows, memory_limit, self._say)
@@ -199,7 +193,7 @@ class ClusterPasses(BasePasses):
         workers = await self._workers.ready()
         if current.broadcast is None:
             try:
-                await self._broadcast(current)
+                await self._broadcast(current, workers)
             except _Lost as lost:
                 self._blame(current, sorted(current.missing), lost)
                 await asyncio.sleep(BACKOFF_SECONDS)
@@ -211,22 +205,18 @@ class ClusterPasses(BasePasses):
             asyncio.create_task(self._share(current, address, chunks, park_bytes)): chunks
             for address, chunks in handed.items()
         }
+        watch = asyncio.create_task(self._watch(current))
         try:
-            pending = set(tasks)
-            while pending:
-                done, pending = await asyncio.wait(
-                    pending, timeout=WATCH_SECONDS, return_when=asyncio.FIRST_EXCEPTION
-                )
+            waiting = {watch, *tasks}
+            while waiting != {watch}:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                if pending and not done:
-                    # Tasks of a cluster that has lost its last worker wait for ever.
-                    await self._workers.ready()
             answers = [(part, task.result()) for task, part in tasks.items()]
         finally:
-            for task in tasks:
+            for task in (watch, *tasks):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(watch, *tasks, return_exceptions=True)
         failed = [(part, error) for part, error in answers if error is not None]
         for part, error in failed:
             self._blame(current, part, error)
@@ -249,17 +239,40 @@ class ClusterPasses(BasePasses):
         chunks = current.suspects[-1:] or current.missing
         return shares({chunk: self._owner[chunk] for chunk in chunks})
 
-    async def _broadcast(self, current: _Pass) -> None:
-        """Send the payload to all workers; a small one travels with every task instead."""
+    async def _watch(self, current: _Pass) -> None:
+        """Follow the workers while they compute: tasks of a worker that is lost wait for ever."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await self._workers.ready()
+            for target, task, since in list(current.at.values()):
+                if self._workers.is_lost(target, since):
+                    await task.cancel()
+
+    async def _attended(self, work: Awaitable[T], workers: Iterable[str]) -> T:
+        """Wait for what needs all these workers; ``_Lost`` if it would be for ever."""
+        begin = time.monotonic()
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait([task], timeout=WATCH_SECONDS))[0]:
+                await self._workers.ready()
+                for address in workers:
+                    if self._workers.is_lost(address, begin):
+                        raise _Lost(ClusterError(f"{address} does not answer"))
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def _broadcast(self, current: _Pass, workers: Iterable[str]) -> None:
+        """Send the payload to workers; a small one travels with every task instead."""
         if current.size <= EMBED_BYTES:
             current.broadcast = current.payload
         else:
-            current.broadcast = await self._send(current.payload)
+            current.broadcast = await self._send(current.payload, workers)
 
-    async def _send(self, value: Any, workers: Iterable[str] | None = None) -> Future:
+    async def _send(self, value: Any, workers: Iterable[str]) -> Future:
         """Copies of a value on workers; ``_Lost`` if one of them left meanwhile."""
         try:
-            return await self._network.broadcast(value, workers)
+            return await self._attended(self._network.broadcast(value, workers), workers)
         except (KeyError, OSError, ValueError) as error:
             # What Dask raises here for workers that are gone depends on when they went.
             raise _Lost(error) from error
@@ -301,17 +314,21 @@ class ClusterPasses(BasePasses):
             arguments = [share, current.broadcast] + ([] if replay is None else [replay])
             try:
                 future = self._network.submit(work, *arguments, worker=target)
+                current.at[share.id] = (target, future, time.monotonic())
                 outcome: Outcome = await _result(future)
                 if outcome.worker != target:
                     # Dask moved it: the worker died, or another one was idle for long.
                     current.report.retries += len(chunks)
                     target = outcome.worker
                 if outcome.unknown:
-                    await self._workers.admit([target])
+                    self._workers.forget(target)
+                    await self._workers.ready()
                 elif outcome.needs_replay:
                     replay = await self._send(Sealed(current.replay), [target])
             except _Lost as lost:
                 return lost
+            finally:
+                current.at.pop(share.id, None)
             if outcome.finished:
                 break
         current.report.add(outcome.report)
@@ -329,13 +346,14 @@ class ClusterPasses(BasePasses):
     async def _tree(self, current: _Pass) -> Any:
         """Combine and finish totals where they are; only the result comes here."""
         began = time.perf_counter()
+        workers = await self._workers.ready()
         if current.broadcast is None:
-            await self._broadcast(current)
+            await self._broadcast(current, workers)
         layer: list[Future] = []
         inline = [outcome.total for outcome, _ in current.outcomes if not outcome.parked]
         if inline:
             together = Sealed(total_of(current.payload.spec, inline))
-            layer.append(await self._send(together, await self._workers.ready()))
+            layer.append(await self._send(together, workers))
         for outcome, _ in current.outcomes:
             if outcome.parked:
                 layer.append(
@@ -348,7 +366,8 @@ class ClusterPasses(BasePasses):
                 self._network.submit(combine_totals, current.broadcast, *layer[i : i + FAN_IN])
                 for i in range(0, len(layer), FAN_IN)
             ]
-        result = await _result(self._network.submit(finish_total, current.broadcast, *layer))
+        finished = self._network.submit(finish_total, current.broadcast, *layer)
+        result = await self._attended(_result(finished), workers)
         current.report.reduce += time.perf_counter() - began
         return result
 

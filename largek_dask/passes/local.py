@@ -6,13 +6,12 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.statistics import Statistics
-from largek_dask.passes.base import BasePasses
+from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.engine import Engine, PassSpec
 from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.telemetry import PassReport
@@ -54,7 +53,7 @@ class LocalPasses(BasePasses):
         Computing threads; None: one a core this process may run on.
     memory_limit : int, optional
         Budget of row state in bytes.
-    normalize, on_bad_rows, statistics, cancelled, deadline
+    options
         See :class:`BasePasses`.
     """
 
@@ -64,20 +63,9 @@ class LocalPasses(BasePasses):
         *,
         n_threads: int | None = None,
         memory_limit: int | None = None,
-        normalize: Literal["l2"] | None = None,
-        on_bad_rows: Literal["raise", "skip"] = "raise",
-        statistics: Statistics | None = None,
-        cancelled: Callable[[], bool] | None = None,
-        deadline: float | None = None,
+        **options: Unpack[PassOptions],
     ) -> None:
-        super().__init__(
-            rows,
-            normalize=normalize,
-            on_bad_rows=on_bad_rows,
-            statistics=statistics,
-            cancelled=cancelled,
-            deadline=deadline,
-        )
+        super().__init__(rows, **options)
         self.n_threads = available_cpus() if n_threads is None else int(n_threads)
         if self.n_threads < 1:
             raise ParameterError(f"n_threads={n_threads} has to be at least 1.")

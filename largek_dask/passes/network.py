@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine, Iterable
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -17,12 +19,27 @@ from distributed import Client, Future
 
 from largek_dask.errors import ClusterError, ParameterError
 
-__all__ = ["Network"]
+__all__ = ["Network", "WorkerInfo"]
 
 T = TypeVar("T")
 
 POLL_SECONDS = 0.05
 LAST_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What the scheduler knows of a worker."""
+
+    n_threads: int
+    status: str
+    """"running" takes tasks; "paused" (for want of memory) and others do not."""
+    memory: int
+    """Bytes that its process takes."""
+    memory_limit: int
+    """0: none."""
+    last_seen: float
+    """Time of its last heartbeat, by the scheduler's clock."""
 
 
 class Network:
@@ -38,6 +55,7 @@ class Network:
     def __init__(self, client: Client, job: str) -> None:
         self.client = client
         self.job = job
+        self._background: set[asyncio.Future[Any]] = set()
 
     def run(
         self,
@@ -77,8 +95,11 @@ class Network:
         """Call a function on all workers if they can still be reached; wait at most a little."""
         if self.client.status != "running":
             return
+        loop = self.client.loop.asyncio_loop
+        for waiting in list(self._background):
+            loop.call_soon_threadsafe(waiting.cancel)
         work = self.client.run(function, *args, on_error="ignore", asynchronous=True)
-        future = asyncio.run_coroutine_threadsafe(work, self.client.loop.asyncio_loop)
+        future = asyncio.run_coroutine_threadsafe(work, loop)
         if not self._on_loop():
             concurrent.futures.wait([future], LAST_SECONDS)
 
@@ -90,12 +111,24 @@ class Network:
 
     # --- on the event loop ----------------------------------------------------------------------
 
-    async def register(self, plugin: Any) -> None:
-        """Give every worker, now and later, a plugin."""
-        await self.client.register_plugin(plugin)
+    def spawn(self, work: Awaitable[T]) -> asyncio.Future[T]:
+        """Start something on the side; what is not done by :meth:`run_last` is cancelled."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
-    async def workers(self) -> dict[str, int]:
-        """Threads by address of the workers there are now.
+    async def register(self, plugin: Any, patience: float) -> None:
+        """Give every worker, now and later, a plugin; wait for their answers at most a while."""
+        task = self.spawn(self.client.register_plugin(plugin))
+        done, _ = await asyncio.wait([task], timeout=patience)
+        # A worker without this package: admission finds that out too, and names the worker.
+        with contextlib.suppress(ImportError, AttributeError):
+            for finished in done:
+                finished.result()
+
+    async def workers(self) -> dict[str, WorkerInfo]:
+        """The workers there are now, by address.
 
         Raises
         ------
@@ -103,26 +136,31 @@ class Network:
             The scheduler cannot be reached.
         """
         try:
-            found: dict[str, int] = await self.client.nthreads()
+            found = await self.client.scheduler.identity(n_workers=-1)
         except OSError as error:
             raise ClusterError(f"the Dask scheduler cannot be reached any more: {error}") from error
-        return dict(found)
+        return {
+            address: WorkerInfo(
+                n_threads=worker["nthreads"],
+                status=worker["status"],
+                memory=worker["metrics"].get("memory", 0),
+                memory_limit=worker["memory_limit"] or 0,
+                last_seen=worker["last_seen"],
+            )
+            for address, worker in found["workers"].items()
+        }
 
-    async def run_on(self, function: Any, *args: Any, workers: Iterable[str]) -> dict[str, Any]:
-        """Call a function on workers, outside the task queue; errors come back as values."""
-        found: dict[str, Any] = await self.client.run(
-            function, *args, workers=list(workers), on_error="return"
-        )
-        return found
+    async def call(self, function: Any, *args: Any, worker: str) -> Any:
+        """Call a function on a worker, outside the task queue; errors come back as values."""
+        try:
+            found = await self.client.run(function, *args, workers=[worker], on_error="return")
+        except OSError as error:
+            return error
+        return found[worker]
 
-    async def broadcast(self, value: Any, workers: Iterable[str] | None = None) -> Future:
-        """A copy of ``value`` on every worker (or on these)."""
-        return await self.client.scatter(
-            value,
-            broadcast=True,
-            hash=False,
-            workers=None if workers is None else list(workers),
-        )
+    async def broadcast(self, value: Any, workers: Iterable[str]) -> Future:
+        """A copy of ``value`` on each of these workers."""
+        return await self.client.scatter(value, broadcast=True, hash=False, workers=list(workers))
 
     def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
         """One task, if possible on ``worker``."""

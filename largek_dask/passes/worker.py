@@ -286,6 +286,8 @@ def admit(
     found = versions()
     if found != job["versions"]:
         return found, None
+    if WorkPlugin.name not in dask_worker.plugins:
+        raise RuntimeError("it has not been prepared yet")
     try:
         spec = JobSpec(job["id"], job["rows"], job["memory_limit"], job["cache_bytes"])
         dask_worker.plugins[WorkPlugin.name].admit(spec)

@@ -11,6 +11,9 @@ from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask.cli import main
+from largek_dask.driver.fit import fit
+from largek_dask.driver.stopping import StopRules
+from largek_dask.errors import NoModelError
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +93,25 @@ def test_doctor_looks_at_the_cluster(cluster):
     texts = [finding["text"] for finding in told["findings"]]
     assert any("2 workers, 2 threads, 4.0 GiB" in text for text in texts)
     assert any("the same here, on the scheduler and on every worker" in text for text in texts)
+
+
+def test_without_workers_the_time_limit_counts(x, url):
+    """And who waits is told, from the first moment on."""
+    told = []
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as empty,
+        Client(empty, set_as_default=False) as nobody,
+        pytest.raises(NoModelError, match="time limit"),
+    ):
+        fit(
+            lk.open_rows(url),
+            algorithm=lk.Lloyd(),
+            n_clusters=3,
+            seed=0,
+            stop=StopRules(max_time=0.5),
+            client=nobody,
+            events=[told.append],
+        )
+    assert [(e["topic"], e["message"]) for e in told] == [
+        ("waiting", "the cluster has no workers; waiting for one")
+    ]

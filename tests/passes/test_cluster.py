@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
+import threading
 import time
 from functools import partial
 from unittest import mock
@@ -14,6 +16,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from distributed import Status
 from distributed.client import FutureCancelledError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -31,8 +34,10 @@ from largek_dask.errors import (
     ParameterError,
     VersionMismatchError,
 )
+from largek_dask.passes.admission import Workers, _Absence
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
+from largek_dask.passes.network import Network
 from tests.faults import Killer, barrier_chunk
 from tests.passes.toys import (
     combine,
@@ -481,6 +486,106 @@ def test_waits_for_workers(x, rows, fresh_cluster):
             pass
         assert counted(passes)[0] == N
         assert said == ["waiting", "workers"]
+
+
+def set_status(status, dask_worker):
+    dask_worker.status = Status[status]
+
+
+def test_paused_workers(x, rows, fresh_cluster):
+    """One is left out, two are waited for; a deadline still counts."""
+    said = []
+    # Dask resumes a worker with enough memory, unless it does not look.
+    with dask.config.set({"distributed.worker.memory.pause": False}):
+        client = fresh_cluster(2, processes=False)
+
+    def resume(kind, message):
+        said.append((kind, message))
+        if kind == "waiting":
+            client.loop.add_callback(client.run, set_status, "running")
+
+    one, other = client.scheduler_info()["workers"]
+    with ClusterPasses(rows, client, log=resume) as passes:
+        assert path_pass(passes, 1, retain=True)[0] == path_answers(x, 1)[-1]
+        client.run(set_status, "paused", workers=[one])
+        assert path_pass(passes, 2, retain=True)[0] == path_answers(x, 2)[-1]
+        assert passes.last.workers == 1
+        assert [kind for kind, _ in said] == ["workers"]
+        assert f"{one} is paused" in said.pop()[1]
+        client.run(set_status, "paused", workers=[other])
+        assert path_pass(passes, 3, retain=True)[0] == path_answers(x, 3)[-1]
+        assert [kind for kind, _ in said] == ["waiting", "workers"]
+        assert all(f"{address} is paused" in said[0][1] for address in (one, other))
+        client.run(set_status, "paused")
+        with pytest.raises(CancelledFit, match="time limit"):
+            ClusterPasses(rows, client, deadline=time.monotonic())
+
+
+def test_a_silent_worker_loses_its_share(rows, fresh_cluster, tmp_path, monkeypatch):
+    """Its task never answers; what it had is computed by the other."""
+    client = fresh_cluster(2)
+    pids = {pid: address for address, pid in client.run(os.getpid).items()}
+    silent = []
+    for name in ("pid", "go"):
+        os.mkfifo(tmp_path / name)
+    look = Workers._look
+
+    def look_past(self, found):
+        present = look(self, found)
+        if silent:
+            self._absent[silent[0]] = _Absence("silent", "says nothing")
+            present.pop(silent[0], None)
+        return present
+
+    def fall_silent():
+        with open(tmp_path / "pid") as fifo:
+            silent.append(pids[int(fifo.read())])
+
+    monkeypatch.setattr(Workers, "_look", look_past)
+    monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 0.05)
+    barrier = threading.Thread(target=fall_silent)
+    barrier.start()
+    said = []
+    with ClusterPasses(
+        rows,
+        client,
+        log=lambda kind, text: said.append((kind, text)),
+        deadline=time.monotonic() + 60,  # to fail, not to hang
+    ) as passes:
+        function = partial(barrier_chunk, str(tmp_path), count_chunk)
+        total = passes.reduce(function, start=start, combine=combine)
+        barrier.join()
+        assert total[:2].tolist() == [N, passes.n_chunks]
+        assert passes.last.retries == passes.n_chunks // 2
+        assert passes.last.workers == 1
+        assert ("workers", f"1 workers go on without: {silent[0]} says nothing") in said
+        with open(tmp_path / "go", "w") as fifo:
+            fifo.write("x")
+
+
+def test_a_broadcast_to_a_silent_worker_is_given_up(rows, worker_clients, monkeypatch):
+    """What a large payload waits for may never come."""
+    values = np.ones(50_000, np.int64)
+    monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 0.0)
+    real, lost = Network.broadcast, []
+
+    async def never(self, value, workers):
+        if not lost:
+            lost.extend(workers)
+            await asyncio.Future()
+        return await real(self, value, workers)
+
+    def is_lost(self, address, since):
+        return lost.count(address) == 1 and not lost.append(address)
+
+    monkeypatch.setattr(Network, "broadcast", never)
+    monkeypatch.setattr(Workers, "is_lost", is_lost)
+    deadline = time.monotonic() + 60  # to fail, not to hang
+    with ClusterPasses(rows, worker_clients(1), deadline=deadline) as passes:
+        total = passes.reduce(large_chunk, values, start=start, combine=combine)
+        assert total[:2].tolist() == [50_000 * passes.n_chunks, N]
+        assert passes.last.retries == passes.n_chunks
+        assert len(lost) == 2
 
 
 def deadly_chunk(chunk, total):

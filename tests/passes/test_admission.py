@@ -1,0 +1,212 @@
+"""Who may take part, and who is not waited for: a made-up network and a made-up clock."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+
+import dask
+import pytest
+
+from largek_dask.data.sources import open_rows
+from largek_dask.passes import admission
+from largek_dask.passes.admission import Workers
+from largek_dask.passes.network import WorkerInfo
+from tests.passes.toys import integers
+
+A, B = "tcp://a:1", "tcp://b:1"
+
+
+class Network:
+    """Workers as the test wants them; every look at them takes a second."""
+
+    job = "job"
+
+    def __init__(self):
+        self.now = 100.0
+        self.found = {}
+        self.frozen = set()
+        """Workers without heartbeat."""
+        self.answers = {}
+        """Answer to the question for admission; an absent one never comes."""
+        self.calls = []
+        self.before_look = lambda: None
+
+    def has(self, address, **changes):
+        about = {"n_threads": 1, "status": "running", "memory": 0, "memory_limit": 0}
+        self.found[address] = WorkerInfo(**{**about, **changes}, last_seen=self.now)
+
+    async def workers(self):
+        self.now += 1
+        self.before_look()
+        for address, info in self.found.items():
+            if address not in self.frozen:
+                self.found[address] = replace(info, last_seen=self.now)
+        await asyncio.sleep(0)
+        return dict(self.found)
+
+    def spawn(self, work):
+        return asyncio.ensure_future(work)
+
+    async def call(self, function, *args, worker):
+        self.calls.append(worker)
+        if worker not in self.answers:
+            await asyncio.Future()
+        answer = self.answers[worker]
+        return answer.pop(0) if isinstance(answer, list) else answer
+
+
+YES = (admission.versions(), None)
+
+
+@pytest.fixture
+def network(monkeypatch):
+    network = Network()
+    monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: network.now))
+    monkeypatch.setattr(admission, "WAIT_SECONDS", 0.0)
+    return network
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def workers(network, said):
+    with dask.config.set({"largek.passes.silent-seconds": 60}):
+        rows = open_rows(integers(4))
+        yield Workers(network, rows, None, lambda kind, text: said.append((kind, text)))
+
+
+def test_paused_workers_are_named_and_waited_for(network, workers, said):
+    async def scenario():
+        network.answers = {A: YES, B: YES}
+        network.has(A, status="paused", memory=3_300_000_000, memory_limit=4_000_000_000)
+
+        def resume():
+            if network.now > 130:
+                network.has(A)
+
+        network.before_look = resume
+        assert await workers.ready() == {A: 1}
+        assert said == [
+            (
+                "waiting",
+                f"no worker can take work: {A} is paused by Dask for want of memory "
+                "(3.3 of 4.0 GB used); waiting for one",
+            ),
+            ("workers", "1 workers are there: going on"),
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_one_paused_worker_is_left_out_and_waited_for_in_the_end(network, workers, said):
+    async def scenario():
+        network.answers = {A: YES, B: YES}
+        network.has(A)
+        network.has(B, n_threads=2)
+        assert await workers.ready() == {A: 1, B: 2}
+        network.has(B, n_threads=2, status="paused")
+        asked = network.now
+        assert await workers.ready() == {A: 1}
+        assert await workers.ready() == {A: 1}
+        assert [kind for kind, _ in said] == ["workers"], "once"
+        assert f"1 workers go on without: {B} is paused" in said[0][1]
+        assert not workers.is_lost(B, asked)
+        assert not workers.is_lost(A, asked - 1000)
+        network.now += 60
+        assert workers.is_lost(B, asked)
+        network.has(B, n_threads=2)
+        assert await workers.ready() == {A: 1, B: 2}
+        assert not workers.is_lost(B, asked)
+        assert network.calls == [A, B], "no worker is asked twice"
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_never_answers_is_given_up(network, workers, said):
+    """It is not asked twice, and takes part as soon as it answers after all."""
+
+    async def scenario():
+        later = asyncio.Event()
+        call = network.call
+
+        async def slow(function, *args, worker):
+            if worker == B:
+                await later.wait()
+            return await call(function, *args, worker=worker)
+
+        network.call = slow
+        network.answers = {A: YES, B: YES}
+        network.has(A)
+        network.has(B)
+        began = network.now
+        assert await workers.ready() == {A: 1}
+        assert 60 <= network.now - began < 70
+        assert said[0] == ("waiting", f"{B} has not answered yet; waiting for it")
+        assert said[1][0] == "workers"
+        assert f"1 workers go on without: {B} has not answered for 62 s" in said[1][1]
+        before = network.now
+        assert await workers.ready() == {A: 1}
+        assert network.now - before == 1, "nobody waits for it again"
+        later.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert await workers.ready() == {A: 1, B: 1}
+        assert network.calls == [A, B]
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_worker_is_lost_at_once_and_comes_back(network, workers, said):
+    async def scenario():
+        network.answers = {A: YES}
+        network.has(A)
+        await workers.ready()
+        network.frozen.add(A)
+        network.now += 59
+        assert await workers.ready() == {A: 1}, "60 s are allowed"
+
+        lost = []
+
+        def look():
+            if network.now > 300:
+                network.frozen.clear()
+            lost.append(workers.is_lost(A, network.now))
+
+        network.before_look = look
+        assert await workers.ready() == {A: 1}
+        assert said[0][0] == "waiting"
+        assert f"no worker can take work: {A} has not been heard of for 6" in said[0][1]
+        assert said[1] == ("workers", "1 workers are there: going on")
+        assert lost[:2] == [False, True], "before and after the look that found it silent"
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_cannot_be_asked_does_not_hold_up_the_others(network, workers, said):
+    async def scenario():
+        network.answers = {A: YES, B: [OSError("gone"), YES]}
+        network.has(A)
+        network.has(B)
+        assert await workers.ready() == {A: 1}
+        assert said == [("workers", f"1 workers go on without: {B} did not answer: gone")]
+        network.now += 10
+        assert await workers.ready() == {A: 1, B: 1}
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_forgot_the_job_is_asked_again(network, workers):
+    async def scenario():
+        network.answers = {A: YES}
+        network.has(A)
+        await workers.ready()
+        workers.forget(A)
+        assert await workers.ready() == {A: 1}
+        assert network.calls == [A, A]
+
+    asyncio.run(scenario())
