@@ -5,6 +5,9 @@ Each message says what is wrong, where (row, chunk, URL, parameter), and what to
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from typing import Literal
 
 __all__ = [
@@ -26,7 +29,21 @@ __all__ = [
     "ParameterError",
     "RecoveryWarning",
     "VersionMismatchError",
+    "warn",
 ]
+
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn, pointing at the line outside this package that led here."""
+    # Level 1 is the line below, 2 the caller. (From Python 3.12 on: skip_file_prefixes.)
+    level = 2
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 class LargekError(Exception):

@@ -17,7 +17,6 @@ import hashlib
 import json
 import re
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -29,7 +28,7 @@ from largek_dask.data.fingerprint import same_data
 from largek_dask.driver.encoding import decode, encode
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
-from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning
+from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning, warn
 from largek_dask.kernels.statistics import Statistics
 
 __all__ = ["Checkpoints", "Job", "Progress"]
@@ -109,9 +108,7 @@ class Checkpoints(Generic[State]):
 
     @staticmethod
     def _warn(broken: list[str], then: str) -> None:
-        warnings.warn(
-            f"Damaged checkpoint: {'; '.join(broken)}; {then}.", RecoveryWarning, stacklevel=3
-        )
+        warn(f"Damaged checkpoint: {'; '.join(broken)}; {then}.", RecoveryWarning)
 
     def _published(self) -> list[int]:
         found = (PUBLISHED.fullmatch(name) for name in self.folder.names())
@@ -268,11 +265,10 @@ class Job:
             if before["versions"].get(name) != version
         ]
         if other:
-            warnings.warn(
+            warn(
                 f"{self.folder.url} was started with other versions ({'; '.join(other)}): "
                 "the result may differ in its last bits.",
                 RecoveryWarning,
-                stacklevel=4,
             )
 
     def statistics(self) -> Statistics | None:

@@ -20,14 +20,13 @@ import json
 import math
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from largek_dask.driver.stopping import StepRecord, StopRules
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import RecoveryWarning
+from largek_dask.errors import RecoveryWarning, warn
 
 __all__ = [
     "Event",
@@ -83,9 +82,7 @@ class Events:
                 sink(event)
             except Exception as error:
                 self._sinks.remove(sink)
-                warnings.warn(
-                    f"No more events go to {sink!r}: {error!r}", RecoveryWarning, stacklevel=2
-                )
+                warn(f"No more events go to {sink!r}: {error!r}", RecoveryWarning)
 
     def close(self) -> None:
         """Close every sink that can be closed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.starts import Outcome, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules
 from largek_dask.driver.storage import Folder, sha256_of
-from largek_dask.errors import CancelledFit, DegenerateDataWarning
+from largek_dask.errors import CancelledFit, DegenerateDataWarning, warn
 from largek_dask.kernels.statistics import Statistics
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.local import LocalPasses
@@ -277,8 +276,7 @@ def _warn_of_empty(best: Outcome, n_clusters: int, empty_clusters: str) -> None:
         if n_distinct is not None
         else "moving their centres to far rows kept emptying others"
     )
-    warnings.warn(
+    warn(
         f"{best.final.n_empty} of {n_clusters} clusters are empty: {why}. Ask for fewer clusters.",
         DegenerateDataWarning,
-        stacklevel=3,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -20,7 +19,7 @@ from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.final import assign_rows
 from largek_dask.driver.fit import fit
 from largek_dask.driver.stopping import StepRecord, StopRules
-from largek_dask.errors import InterruptedFitWarning, ParameterError
+from largek_dask.errors import InterruptedFitWarning, ParameterError, warn
 from largek_dask.estimators.base import RowsEstimator, check_choice, check_integer, draw_seed
 from largek_dask.estimators.online import first_model, vote
 from largek_dask.model import Model
@@ -255,11 +254,10 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         self.history_ = result.history
         self.stop_reason_ = result.stop_reason
         if result.stop_reason == "interrupted":
-            warnings.warn(
+            warn(
                 f"The fit was interrupted after {result.n_iter} steps: the model is the best one "
                 "so far.",
                 InterruptedFitWarning,
-                stacklevel=2,
             )
         return self
 

@@ -15,7 +15,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
-from largek_dask.errors import DataError, InterruptedFitWarning, ParameterError
+from largek_dask.errors import (
+    DataError,
+    DegenerateDataWarning,
+    InterruptedFitWarning,
+    ParameterError,
+    RecoveryWarning,
+)
 from largek_dask.estimators.kmeans import ALGORITHMS, algorithm_of
 
 
@@ -131,6 +137,19 @@ def test_algorithms__by_name_and_as_objects(blobs, algorithm):
 def test_algorithm_of__every_name_makes_one():
     for name, kind in ALGORITHMS.items():
         assert isinstance(algorithm_of(name), kind)
+
+
+@pytest.mark.parametrize("method", ["fit", "fit_predict"])
+def test_warnings_point_at_the_line_of_the_user(method, tmp_path, monkeypatch):
+    def broken(snapshot):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("largek_dask.estimators.kmeans.ProgressLine", lambda: broken)
+    km = lk.KMeans(3, random_state=0, verbose=1)
+    with pytest.warns((DegenerateDataWarning, RecoveryWarning)) as caught:
+        getattr(km, method)(np.repeat(np.eye(2), 5, axis=0))
+    assert {w.category for w in caught} == {DegenerateDataWarning, RecoveryWarning}
+    assert {w.filename for w in caught} == {__file__}
 
 
 # --- inputs -------------------------------------------------------------------------------------
