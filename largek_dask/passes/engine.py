@@ -22,7 +22,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.passes.chunks import ChunkView, Preparation, Preparer
 from largek_dask.passes.prefetch import Block, ChunkSource
 from largek_dask.passes.rowstate import ChunkCache, RowStateStore
-from largek_dask.passes.telemetry import PassReport
+from largek_dask.passes.telemetry import PassReport, nbytes
 
 __all__ = ["Engine", "PassSpec", "StateSpec", "Stop", "Ticket", "total_of"]
 
@@ -160,6 +160,9 @@ class Engine:
         totals = [] if held is None else held.totals
         while len(totals) < self.n_threads:
             totals.append(spec.start())
+        if retains:
+            assert state is not None
+            retains = self.store.reserve(state.name, nbytes(totals))
         ready, waiting = self._order(state, members, replay)
         ticket = Ticket(
             spec=spec,

@@ -44,6 +44,8 @@ def owned(array: NDArray[Any]) -> NDArray[Any]:
 class RowStateStore:
     """Row state of one job's chunks: arrays by name, chunk and generation.
 
+    The totals that passes retain beside it count against the same budget (:meth:`reserve`).
+
     The arrays of generation ``g - 1`` stay while a pass writes generation ``g``, as far as the
     budget allows, so that a pass that failed half-way is run again without a replay. They are
     the first to go when space is short.
@@ -60,7 +62,9 @@ class RowStateStore:
         # name -> chunk -> generation -> arrays; at most two generations of a chunk
         self._states: dict[str, dict[int, dict[int, Arrays]]] = {}
         self._epochs: dict[str, int] = {}
+        self._reserved: dict[str, int] = {}
         self.nbytes = 0
+        """Bytes kept, those reserved for totals included."""
         self.evictions = 0
 
     def begin(self, name: str, epoch: int, generation: int) -> None:
@@ -76,6 +80,7 @@ class RowStateStore:
         with self._lock:
             if self._epochs.get(name) != epoch:
                 self._epochs[name] = epoch
+                self.nbytes -= self._reserved.pop(name, 0)
                 for versions in self._states.pop(name, {}).values():
                     self.nbytes -= sum(map(_nbytes, versions.values()))
             chunks = self._states.get(name, {})
@@ -85,6 +90,32 @@ class RowStateStore:
                     self.nbytes -= _nbytes(versions.pop(old))
                 if not versions:
                     del chunks[chunk]
+
+    def reserve(self, name: str, nbytes: int) -> bool:
+        """Set bytes of the budget aside for the totals that a state's passes retain.
+
+        They take the place of what was set aside for this name before, and of row state where
+        there is no other room.
+
+        Returns
+        -------
+        bool
+            False: they are more than the whole budget. Nothing is set aside.
+        """
+        with self._lock:
+            self.nbytes -= self._reserved.pop(name, 0)
+            if nbytes > self._limit() - sum(self._reserved.values()):
+                self.evictions += 1
+                return False
+            self._reserved[name] = nbytes
+            self.nbytes += nbytes
+            self._make_room(-self._limit(), {})
+            for chunks in self._states.values():
+                for chunk in sorted(chunks, reverse=True):
+                    if self.nbytes <= self._limit():
+                        return True
+                    self.nbytes -= sum(map(_nbytes, chunks.pop(chunk).values()))
+            return True
 
     def get(self, name: str, chunk: int, generation: int) -> Arrays | None:
         """The arrays that ``generation`` left for the chunk, None where they are missing."""
@@ -129,6 +160,7 @@ class RowStateStore:
         with self._lock:
             self._states.clear()
             self._epochs.clear()
+            self._reserved.clear()
             self.nbytes = 0
 
 

@@ -45,7 +45,7 @@ class PassReport:
     """Chunks handed out again after a failure."""
     workers: int = 0
     state_bytes: int = 0
-    """Bytes of row state held when the pass ended."""
+    """Bytes of row state and retained totals held when the pass ended."""
 
     def add(self, other: PassReport) -> None:
         """Add another's figures; ``workers`` and ``state_bytes`` take its value."""

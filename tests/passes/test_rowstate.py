@@ -12,6 +12,7 @@ operations = st.lists(
     st.one_of(
         st.tuples(st.just("begin"), st.sampled_from("ab"), st.integers(1, 2), st.integers(1, 5)),
         st.tuples(st.just("put"), st.sampled_from("ab"), st.integers(1, 2), st.integers(1, 5)),
+        st.tuples(st.just("reserve"), st.sampled_from("ab"), st.just(0), st.integers(0, 150)),
     ),
     max_size=40,
 )
@@ -22,13 +23,20 @@ operations = st.lists(
 def test_state_is_what_was_put_or_missing(operations, limit, size):
     """Never another run's, never over budget, and the bytes add up."""
     store = RowStateStore(lambda: limit)
-    epochs, put = {}, {}
+    epochs, put, reserved = {}, {}, {}
     for n, (what, name, epoch, generation) in enumerate(operations):
         if what == "begin":
             store.begin(name, epoch, generation)
             if epochs.get(name) != epoch:
                 put = {key: value for key, value in put.items() if key[0] != name}
+                reserved.pop(name, None)
             epochs[name] = epoch
+        elif what == "reserve":
+            reserved.pop(name, None)
+            fits = generation <= limit - sum(reserved.values())
+            assert store.reserve(name, generation) == fits
+            if fits:
+                reserved[name] = generation
         else:
             chunk = n % 3
             store.put(name, epoch, chunk, generation, {"v": np.full(size, n, np.int64)})
@@ -43,7 +51,7 @@ def test_state_is_what_was_put_or_missing(operations, limit, size):
                     if arrays is not None:
                         held += arrays["v"].nbytes
                         assert arrays["v"].tolist() == [put[name_, chunk, g]] * size
-        assert store.nbytes == held
+        assert store.nbytes == held + sum(reserved.values())
 
 
 def test_older_generations_go_first():
