@@ -14,6 +14,7 @@ _PUBLIC = {
     "Lloyd": "largek_dask.algorithms.lloyd",
     "MiniBatch": "largek_dask.algorithms.minibatch",
     "Model": "largek_dask.model",
+    "NMBatch": "largek_dask.algorithms.nmbatch",
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
     "open_rows": "largek_dask.data.sources",
@@ -24,6 +25,7 @@ __all__ = [
     "Lloyd",
     "MiniBatch",
     "Model",
+    "NMBatch",
     "__version__",
     "ingest",
     "load_model",
@@ -33,6 +35,7 @@ __all__ = [
 if TYPE_CHECKING:
     from largek_dask.algorithms.lloyd import Lloyd
     from largek_dask.algorithms.minibatch import MiniBatch
+    from largek_dask.algorithms.nmbatch import NMBatch
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows
     from largek_dask.estimators.kmeans import KMeans

@@ -53,3 +53,40 @@ def squared_distances(x, centers):
     """(n, k) squared distances in float64, by their definition."""
     x, centers = np.asarray(x, np.float64), np.asarray(centers, np.float64)
     return ((x[:, None, :] - centers[None, :, :]) ** 2).sum(axis=2)
+
+
+def nested_batches(x, centers, batch_of, b0, rho, n_steps):
+    """Nested mini-batches row by row (Newling and Fleuret, Algorithm 5, without bounds).
+
+    ``batch_of(b)`` gives the indices of the rows of a batch of b. Yields, a step, the size of the
+    batch, its rows, their labels and the centres after the step.
+    """
+    k, d = centers.shape
+    centers = centers.astype(np.float64).copy()
+    label = np.full(len(x), -1)
+    sums, v = np.zeros((k, d)), np.zeros(k)
+    b = min(b0, len(x))
+    for _ in range(n_steps):
+        sse = np.zeros(k)
+        rows = batch_of(b)
+        for i in rows:
+            if label[i] >= 0:  # its old vote is taken back
+                sums[label[i]] -= x[i]
+                v[label[i]] -= 1
+            d2 = ((x[i] - centers) ** 2).sum(axis=1)
+            j = label[i] = int(d2.argmin())
+            sums[j] += x[i]
+            v[j] += 1
+            sse[j] += d2[j]
+        before = centers.copy()
+        filled = v > 0
+        centers[filled] = sums[filled] / v[filled, None]
+        p = np.sqrt(((centers - before) ** 2).sum(axis=1))
+        ratios = [
+            np.sqrt(sse[j] / (v[j] * (v[j] - 1))) / p[j] if p[j] > 0 else np.inf
+            for j in range(k)
+            if v[j] > 1
+        ]
+        yield b, rows, label[rows].copy(), centers.copy()
+        if min(ratios, default=np.inf) > rho:
+            b = min(2 * b, len(x))

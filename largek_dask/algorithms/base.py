@@ -91,6 +91,9 @@ class RowState:
     own kind (``rebuild_start``)."""
     rebuild_start: Callable[[], Any] | None = None
     """Makes the scratch total for ``rebuild``; None: the pass's own ``start``."""
+    rebuild_rows: RowSlice | None = None
+    """The rows that the replayed broadcasts were for; None: those of the pass. A pass over more
+    rows than the one before names the fewer rows of that one."""
     retain: bool = False
     """Keep the total between passes: ``chunk.counted`` then says that the total already holds
     this chunk as its row state describes it, and the function adds differences only."""
@@ -126,6 +129,9 @@ class Passes(Protocol):
     n_rows: int
     n_features: int
     n_chunks: int
+    scratch: dict[str, Any]
+    """What an algorithm keeps in the driver's process from step to step, for as long as the
+    passes last, and can make anew at any time (after a resume it is empty)."""
 
     @property
     def statistics(self) -> Statistics:

@@ -6,16 +6,41 @@ exact squared distance, ties by global row index, and no two centres go to equal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes
+from largek_dask.algorithms.base import Chunk, ChunkFunction
 from largek_dask.kernels.distances import PackedCenters, nearest, squared_distances
+from largek_dask.kernels.statistics import Statistics
 
 __all__ = ["FarthestRows", "relocate_empty"]
+
+Total = TypeVar("Total")
+
+
+class Reducible(Protocol):
+    """What of ``Passes`` is needed here; a batch of rows offers it as well."""
+
+    @property
+    def n_features(self) -> int:
+        """Features of a row."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """Statistics of all rows."""
+
+    def reduce(
+        self,
+        chunk_fn: ChunkFunction,
+        *broadcast: Any,
+        start: Callable[[], Total],
+        combine: Callable[[Total, Total], Total],
+    ) -> Any:
+        """One map-reduce."""
 
 
 class FarthestRows:
@@ -63,11 +88,12 @@ def farthest_chunk(
         # Enough to hold the `size` farthest and every tie with the last of them.
         threshold = np.partition(distances[keep], -total.size)[-total.size]
         keep = keep[distances[keep] >= threshold]
-    total.add(distances[keep], chunk.start + keep, chunk.x[keep])
+    rows = keep if chunk.rows is None else chunk.rows[keep]
+    total.add(distances[keep], chunk.start + rows, chunk.x[keep])
 
 
 def relocate_empty(
-    passes: Passes,
+    passes: Reducible,
     packed: PackedCenters,
     centers: NDArray[Any],
     empty: NDArray[np.int64],
@@ -76,6 +102,7 @@ def relocate_empty(
 
     Parameters
     ----------
+    passes : Passes, or a batch of their rows
     packed : PackedCenters
         Centres that the rows are assigned to now.
     centers : ndarray of shape (k, d)

@@ -361,13 +361,13 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         combine=ClusterSums.merge,
         state=written,
     )
-    return _choose_among(candidates.astype(statistics.dtype), weight.counts, k, shift, rng)
+    return choose_among(candidates.astype(statistics.dtype), weight.counts, k, shift, rng)
 
 
-def _choose_among(
+def choose_among(
     points: NDArray[Any], weight: NDArray[np.float64], k: int, shift: NDArray[Any], rng: Rng
 ) -> NDArray[Any]:
-    """k-means++ on weighted points in memory, then a few Lloyd steps on them."""
+    """k-means++ on weighted points (n, d) in memory, then a few Lloyd steps on them."""
     if len(points) < k:
         # About as few distinct rows as clusters: repeat some, empty clusters are moved later.
         return np.resize(points, (k, points.shape[1]))

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
+from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.final import assign_rows
 from largek_dask.driver.fit import fit
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ALGORITHMS", "KMeans", "algorithm_of"]
 
-ALGORITHMS: dict[str, type[Any]] = {"auto": Lloyd, "lloyd": Lloyd, "minibatch": MiniBatch}
+ALGORITHMS: dict[str, type[Any]] = {
+    "auto": Lloyd,
+    "lloyd": Lloyd,
+    "minibatch": MiniBatch,
+    "nmbatch": NMBatch,
+}
 """Algorithms by the name a user gives."""
 
 
@@ -66,16 +72,18 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     ----------
     n_clusters : int
         Clusters to form, and centres to find.
-    algorithm : {"auto", "lloyd", "minibatch"} or object
+    algorithm : {"auto", "lloyd", "minibatch", "nmbatch"} or object
         A name, or an object with parameters of its own, such as
-        ``MiniBatch(batch_rows=50_000)``. "auto" is Lloyd's exact algorithm.
+        ``MiniBatch(batch_rows=50_000)``. "auto" is Lloyd's exact algorithm; "nmbatch" is faster
+        where there are hundreds of rows a cluster, and ends alike.
     init : {"auto", "random", "k-means++", "greedy-k-means++", "k-means||"} or array
         How the first centres are chosen, or the (n_clusters, n_features) centres themselves.
-        "auto" is k-means++ up to 100 clusters and random rows above.
+        "auto" is k-means++ up to 100 clusters and random rows above; NMBatch finds its own
+        on the rows of its first batch.
     n_init : int
         Starts with different first centres; the one of lowest ``inertia_`` is kept.
     max_iter : int
-        Steps of one start at most: passes for Lloyd, batches for MiniBatch.
+        Steps of one start at most: passes for Lloyd, batches for MiniBatch and NMBatch.
     tol : float
         Stop when the squared movement of the centres is at most ``tol`` times the mean
         variance of the features. 0: when no label changes.

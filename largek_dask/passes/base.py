@@ -85,6 +85,8 @@ class BasePasses(ABC):
         """Figures of the last pass."""
         self.total = PassReport()
         """Figures of all passes so far."""
+        self.scratch: dict[str, Any] = {}
+        """What an algorithm keeps here between steps and can make anew."""
         self._statistics = statistics
         self._callbacks: list[LogCallback] = [] if log is None else [log]
         # name of a row state -> (run that uses it, last generation written)
@@ -175,6 +177,7 @@ class BasePasses(ABC):
             retain=state.retain,
             rebuild=state.rebuild,
             rebuild_start=state.rebuild_start,
+            rebuild_rows=state.rebuild_rows,
         )
 
     def _preparation(self) -> Preparation:

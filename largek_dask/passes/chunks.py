@@ -142,7 +142,9 @@ class Preparer:
             self._store.put(name, 0, index, 0, {"rows": permutation})
         else:
             permutation = kept["rows"]
-        return np.sort(permutation[begin:end])
+        taken = np.zeros(n, np.bool_)
+        taken[permutation[begin:end]] = True
+        return np.flatnonzero(taken)
 
 
 def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
+
+from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import ChunkFunction, RowSlice
 from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
@@ -46,6 +48,7 @@ class StateSpec:
     retain: bool
     rebuild: ChunkFunction | None = None
     rebuild_start: Callable[[], Any] | None = None
+    rebuild_rows: RowSlice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +370,7 @@ class Engine:
                     ticket.waiting.append(index)
                 return
             if arrays is None:
-                view = self._rebuild(ticket, slot, view)
+                view = view.again(self._rebuild(ticket, slot, block, view))
                 report.rebuilt += 1
             else:
                 view = view.again(arrays)
@@ -386,7 +389,9 @@ class Engine:
         with ticket.lock:
             ticket.done.add(index)
 
-    def _rebuild(self, ticket: Ticket, slot: int, view: ChunkView) -> ChunkView:
+    def _rebuild(
+        self, ticket: Ticket, slot: int, block: Block, view: ChunkView
+    ) -> Mapping[str, NDArray[Any]] | None:
         """Replay what the chunk's lost row state was made by; totals are thrown away."""
         spec, state = ticket.spec, ticket.spec.state
         assert state is not None
@@ -394,6 +399,8 @@ class Engine:
         function = state.rebuild or spec.chunk_fn
         if slot not in ticket.scratch:
             ticket.scratch[slot] = (state.rebuild_start or spec.start)()
+        if state.rebuild_rows is not None:
+            view = self._prepare(block, spec.preparation, state.rebuild_rows)
         arrays = None
         for broadcast in ticket.replay:
             view = view.again(arrays)
@@ -402,7 +409,7 @@ class Engine:
         if arrays is not None:
             # Kept at once: a pass that only reads the state leaves it for the next one.
             self.store.put(state.name, state.epoch, view.index, state.generation - 1, arrays)
-        return view.again(arrays)
+        return arrays
 
     # --- reading ----------------------------------------------------------------------------------
 

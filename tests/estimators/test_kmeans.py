@@ -284,7 +284,10 @@ def test_bad_weights(weight, message):
         ({"tol": -1.0}, "tol must be .*at least 0"),
         ({"tol": float("nan")}, "tol must be .*at least 0"),
         ({"max_time": "soon"}, "max_time must be seconds or a text"),
-        ({"algorithm": "elkan!"}, "algorithm must be one of 'auto', 'lloyd', 'minibatch', got"),
+        (
+            {"algorithm": "elkan!"},
+            "algorithm must be one of 'auto', 'lloyd', 'minibatch', 'nmbatch', got",
+        ),
         ({"algorithm": lk.Lloyd}, "or an object such as Lloyd"),
         ({"algorithm": 3}, "algorithm must be one of"),
         ({"init": "k-means+++"}, "init must be one of 'auto', 'random', 'k-means[+][+]'"),

@@ -1,0 +1,344 @@
+"""Nested mini-batches against the paper's algorithm in plain numpy, and on awkward data."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import largek_dask as lk
+from largek_dask.algorithms import nmbatch
+from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import ParameterError
+from largek_dask.passes.local import LocalPasses
+from tests import oracles
+from tests.passes.toys import rows_of
+
+SEED = 5
+
+
+class Spy:
+    """Passes that note, a step, which rows of which chunk were assigned, and their labels."""
+
+    def __init__(self, passes, monkeypatch):
+        self.steps: list[dict[int, tuple[np.ndarray, np.ndarray]]] = []
+        self.passes = passes
+        real = nmbatch.nested_chunk
+
+        def spying(chunk, total, centers, step, *rest):
+            real(chunk, total, centers, step, *rest)
+            rows = np.arange(len(chunk.x)) if chunk.rows is None else chunk.rows
+            while len(self.steps) < step:
+                self.steps.append({})
+            self.steps[step - 1][chunk.index] = (chunk.start + rows, chunk.kept["labels"])
+
+        monkeypatch.setattr(nmbatch, "nested_chunk", spying)
+
+    def rows_and_labels(self, step):
+        """Global rows in ascending order, and their labels."""
+        parts = self.steps[step].values()
+        rows, labels = (np.concatenate([part[i] for part in parts]) for i in range(2))
+        order = np.argsort(rows)
+        return rows[order], labels[order]
+
+
+def steps(passes, algorithm, init, n_steps, *, empty_clusters="keep", seed=SEED):
+    """States and infos of each step, up to a fixed point."""
+    k = init if isinstance(init, int) else len(init)
+    problem = KMeansProblem(k, "auto" if isinstance(init, int) else init, empty_clusters)
+    algorithm = dataclasses.replace(algorithm, problem=problem)
+    state = algorithm.init(passes, Rng(seed))
+    out = []
+    for _ in range(n_steps):
+        state, info = algorithm.step(passes, Rng(seed), state)
+        out.append((state, info))
+        if info.converged:
+            break
+    return out
+
+
+def prefix(table, b, seed=SEED):
+    """Rows of a batch of ``b``: in every chunk the first share of its permutation."""
+    n = int(table[-1])
+    rows = []
+    for index, (start, stop) in enumerate(pairwise(table)):
+        size = int(stop - start)
+        permutation = Rng(seed).generator(0, "rows", index).permutation(size)
+        rows.append(start + permutation[: b * size // n])
+    return np.sort(np.concatenate(rows))
+
+
+where = pytest.mark.parametrize("gather", [0, 1 << 40], ids=["in place", "gathered"])
+
+
+@where
+@pytest.mark.parametrize("rho", [0.5, 1.0, 100.0])
+def test_is_algorithm_5(rho, rows_20k, gather, monkeypatch):
+    x = rows_20k[:3000].astype(np.float64)
+    algorithm = dataclasses.replace(NMBatch.paper(b0=200, rho=rho), gather=gather)
+    rows = rows_of(x, [700, 1, 0, 1299, 1000])
+    with LocalPasses(rows, n_threads=1) as passes:
+        spy = Spy(passes, monkeypatch)
+        got = steps(passes, algorithm, x[:15], 25)
+    expected = oracles.nested_batches(
+        x, x[:15], lambda b: prefix(rows.chunk_table, b), 200, rho, len(got)
+    )
+    grown = set()
+    for step, (b, members, labels, centers) in enumerate(expected):
+        state, info = got[step]
+        assert state.previous_rows == b
+        assert info.rows == len(members)
+        assert info.extra["gathered"] == (gather > 0)
+        rows_now, labels_now = spy.rows_and_labels(step)
+        np.testing.assert_array_equal(rows_now, members)
+        np.testing.assert_array_equal(labels_now, labels)
+        np.testing.assert_allclose(state.centers, centers, rtol=1e-9, atol=1e-9)
+        d2 = (
+            (x[members] - got[step - 1][0].centers[labels]) ** 2
+            if step
+            else (x[members] - x[:15][labels]) ** 2
+        ).sum()
+        assert info.cost == pytest.approx(d2 * len(x) / len(members), rel=1e-9)
+        grown.add(b)
+    assert len(grown) > (1 if rho > 1 else 3)
+
+
+def test_gathering_changes_no_bit(rows_20k):
+    """In every step the same state and the same figures, wherever the rows are."""
+    results = []
+    for gather in (0, 4000, 1 << 40):
+        with LocalPasses(open_rows(rows_20k), n_threads=2) as passes:
+            algorithm = NMBatch(b0=500, gather=gather)
+            results.append(steps(passes, algorithm, 40, 40, empty_clusters="relocate"))
+    assert {info.extra["gathered"] for _, info in results[1]} == {0.0, 1.0}
+    for other in results[1:]:
+        assert len(other) == len(results[0])
+        for (state, info), (expected, expected_info) in zip(other, results[0], strict=True):
+            for name in ("centers", "counts"):
+                assert getattr(state, name).tobytes() == getattr(expected, name).tobytes()
+            assert state.rows == expected.rows
+            assert (info.cost, info.n_changed) == (expected_info.cost, expected_info.n_changed)
+
+
+@where
+def test_lost_row_state_changes_no_bit(gather, rows_20k):
+    """Every step by passes that have just been opened: all labels are rebuilt, each time."""
+    x = rows_20k[:6000]
+    algorithm = NMBatch(b0=300, gather=gather, problem=KMeansProblem(20, x[:20], "relocate"))
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        expected = steps(passes, algorithm, x[:20], 14, empty_clusters="relocate")
+    assert len({state.rows for state, _ in expected}) > 3
+    with LocalPasses(open_rows(x)) as passes:
+        state = algorithm.init(passes, Rng(SEED))
+    for after, info in expected:
+        with LocalPasses(open_rows(x), n_threads=1) as passes:
+            state, again = algorithm.step(passes, Rng(SEED), state)
+        assert state.centers.tobytes() == after.centers.tobytes()
+        assert (again.cost, again.n_changed) == (info.cost, info.n_changed)
+        assert state.rows == after.rows
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [4000],
+        [1000, 1000, 1000, 1000],
+        [2500, 0, 3, 1, 0, 1, 1495],
+        [1] * 400 + [3600],
+        [3999, 1],
+    ],
+    ids=["one", "equal", "zero and one", "many of one row", "last of one row"],
+)
+def test_every_entry_is_split_evenly(sizes, rows_20k, monkeypatch):
+    """Section 3.3: of the rows that entered in step s, every chunk has its share, within one."""
+    x = rows_20k[:4000]
+    rows = rows_of(x, sizes)
+    with LocalPasses(rows, n_threads=2) as passes:
+        spy = Spy(passes, monkeypatch)
+        found = steps(passes, NMBatch(b0=250, gather=0), x[:10], 60)
+    n = len(x)
+    before: dict[int, set[int]] = {}
+    last = 0
+    for step, (state, _) in enumerate(found):
+        b = state.previous_rows
+        for index, size in enumerate(sizes):
+            members = set(spy.steps[step].get(index, (np.empty(0, int),))[0].tolist())
+            assert before.get(index, set()) <= members, "batches are nested"
+            entered = len(members) - len(before.get(index, set()))
+            assert abs(entered - (b - last) * size / n) < 1
+            before[index] = members
+        last = b
+    assert last == n
+
+
+def test_a_row_votes_once(rows_20k):
+    x = rows_20k[:5000]
+    with LocalPasses(open_rows(x)) as passes:
+        for state, info in steps(passes, NMBatch(b0=400), x[:12], 30):
+            assert state.counts.sum() == info.rows
+
+
+def test_ends_where_lloyd_ends(rows_20k):
+    """At a fixed point over all rows: every label is the nearest, every centre a mean."""
+    x = rows_20k[:4000].astype(np.float64)
+    with LocalPasses(open_rows(x)) as passes:
+        found = steps(passes, NMBatch(b0=500), 20, 300)
+    state, info = found[-1]
+    assert info.converged
+    assert info.rows == len(x)
+    labels, inertia = oracles.assign(x, state.centers)
+    np.testing.assert_allclose(oracles.means(x, labels, state.centers), state.centers, rtol=1e-9)
+    assert info.cost == pytest.approx(inertia, rel=1e-9)
+
+
+def test_tolerance_does_not_stop_a_small_batch(rows_20k):
+    with LocalPasses(open_rows(rows_20k)) as passes:
+        for state, info in steps(passes, NMBatch(b0=1000), 10, 60):
+            assert (info.shift is None) == (state.previous_rows < len(rows_20k))
+
+
+def test_integer_weights_are_repeated_rows(rows_20k):
+    """On the last batch, where the rows are the same; before it batches are drawn by row."""
+    x = rows_20k[:800]
+    weight = np.random.default_rng(1).integers(0, 4, size=len(x))
+    everything = NMBatch(b0=10_000)
+    with LocalPasses(open_rows(x, sample_weight=weight)) as passes:
+        weighted = steps(passes, everything, x[:9], 9)
+    with LocalPasses(open_rows(np.repeat(x, weight, axis=0))) as passes:
+        repeated = steps(passes, everything, x[:9], 9)
+    for (a, i), (b, j) in zip(weighted, repeated, strict=True):
+        assert a.centers.tobytes() == b.centers.tobytes()
+        assert i.cost == pytest.approx(j.cost, rel=1e-12)
+
+
+def test_rows_without_weight_are_absent(rows_20k):
+    x = rows_20k[:3000].copy()
+    weight = np.ones(len(x))
+    weight[::3] = 0
+    x[::3] = 1e6
+    with LocalPasses(open_rows(x, sample_weight=weight)) as passes:
+        found = steps(passes, NMBatch(b0=300), 20, 100, empty_clusters="relocate")
+    state, info = found[-1]
+    assert info.converged
+    assert state.counts.sum() == weight.sum()
+    assert np.abs(state.centers).max() < 100
+
+
+def test_growth_ratio_of_awkward_clusters():
+    sse, counts = np.array([4.0, 9.0, 5.0]), np.array([3.0, 1.0, 7.0])
+    # v = 1 has no sigma and p = 0 holds nothing back: only the first cluster votes.
+    ratio = nmbatch.growth_ratio(sse, counts, np.array([0.5, 0.001, 0.0]))
+    assert ratio == pytest.approx(np.sqrt(4 / 6) / 0.5)
+    assert nmbatch.growth_ratio(sse, counts, np.zeros(3)) == np.inf
+    assert nmbatch.growth_ratio(sse, np.array([1.0, 0.0, 0.5]), np.ones(3)) == np.inf
+
+
+def awkward(kind: str) -> tuple[np.ndarray, int]:
+    """Rows, and how many clusters to ask for."""
+    r = np.random.default_rng(3)
+    if kind == "few distinct":
+        return r.normal(size=(4, 3))[r.integers(4, size=3000)], 9
+    if kind == "one row":
+        return np.array([[3.0, 4.0]]), 1
+    if kind == "one value":
+        return np.full((2500, 2), 7.0), 5
+    if kind == "sorted":
+        return np.repeat(np.arange(6.0), 1000)[:, None] * 10 + r.normal(size=(6000, 2)) * 0.01, 6
+    if kind == "outlier":
+        x = r.normal(size=(4000, 3))
+        x[1234] = 1e6
+        return x, 8
+    return r.normal(size=(3000, 2)) + 1e4, 12  # far from the origin
+
+
+@pytest.mark.parametrize(
+    "kind", ["few distinct", "one row", "one value", "sorted", "outlier", "far"]
+)
+@pytest.mark.parametrize(
+    "algorithm",
+    [NMBatch(), NMBatch(b0=20), NMBatch.paper(b0=20)],
+    ids=["default", "few rows", "paper"],
+)
+@where
+def test_awkward_data_come_to_an_end(kind, algorithm, gather):
+    x, k = awkward(kind)
+    algorithm = dataclasses.replace(algorithm, gather=gather)
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        found = steps(passes, algorithm, k, 400, empty_clusters="relocate")
+    state, info = found[-1]
+    assert info.converged, info
+    assert np.isfinite(state.centers).all()
+    _, inertia = oracles.assign(x, state.centers)
+    scale = float(((x - x.mean(axis=0)) ** 2).sum()) + 1e-12
+    assert abs(info.cost - inertia) <= 1e-9 * scale
+    if kind in ("few distinct", "one value"):
+        assert inertia <= 1e-12 * scale
+    if kind == "sorted" and algorithm.start == "sample":
+        assert (state.counts == 1000).all()
+    if kind == "outlier":
+        assert (state.counts == 1).any()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    n=st.integers(1, 300),
+    d=st.integers(1, 9),
+    k=st.integers(1, 20),
+    b0=st.integers(1, 50),
+    kind=st.sampled_from(["normal", "few distinct", "weighted"]),
+    dtype=st.sampled_from([np.float32, np.float64, np.uint8, np.int16]),
+)
+def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype):
+    r = np.random.default_rng(seed)
+    x = r.normal(size=(n, d)) * 20 + 50
+    if kind == "few distinct":
+        x = x[r.integers(min(n, 3), size=n)]
+    x = x.clip(0, 250).astype(dtype)
+    weight = r.integers(0, 3, size=n).astype(float) if kind == "weighted" else None
+    if weight is not None:
+        weight[0] = 1
+        k = min(k, int(np.count_nonzero(weight)))
+    k = min(k, n)
+    sizes = np.diff(np.sort([0, *r.integers(0, n + 1, size=3), n]))
+    with LocalPasses(rows_of(x, sizes, weight), n_threads=1) as passes:
+        found = steps(passes, NMBatch(b0=b0), k, 400, empty_clusters="relocate")
+    state, info = found[-1]
+    assert info.converged
+    total = n if weight is None else weight.sum()
+    assert state.counts.sum() == total
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"b0": 0}, "b0 must be 'auto' or an integer of at least 1, got 0"),
+        ({"b0": True}, "b0 must be"),
+        ({"b0": "many"}, "b0 must be"),
+        ({"gather": -1}, "gather must be 'auto' or an integer of at least 0, got -1"),
+        ({"rho": -1.0}, "rho must be a number of at least 0"),
+        ({"rho": "x"}, "rho must be"),
+        ({"stall": 1.5}, "stall must be a number from 0 to 1"),
+        ({"start": "best"}, "start must be 'sample' or 'random'"),
+    ],
+)
+def test_wrong_parameters_are_refused(parameters, message):
+    with pytest.raises(ParameterError, match=message):
+        NMBatch(**parameters)
+
+
+def test_paper_is_the_published_form():
+    paper = NMBatch.paper()
+    assert (paper.b0, paper.rho, paper.stall, paper.start) == (5000, 100.0, 0.0, "random")
+
+
+def test_estimator_takes_it_by_name(rows_20k):
+    km = lk.KMeans(10, algorithm="nmbatch", random_state=0).fit(rows_20k)
+    same = lk.KMeans(10, algorithm=lk.NMBatch(), random_state=0).fit(rows_20k)
+    assert km.model_.digest() == same.model_.digest()
