@@ -35,6 +35,9 @@ else:
 
 __all__ = ["scores", "search"]
 
+FETCHED = 1 << 15
+"""Most numbers of a block of rows that is fetched ahead: more would push out what is in use."""
+
 
 @cache
 def _sweep_products(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
@@ -51,7 +54,7 @@ def _sweep_products(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
     @inner
     def sweep(
         panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
-        blocks: Any, blockwise: Any, values: Any, labels: Any, sums: Any,
+        blocks: Any, blockwise: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
     ) -> None:  # fmt: skip
         for t in range(0, n_tiles, blocks[1]):
             tiles, first = min(blocks[1], n_tiles - t), t * centres
@@ -60,25 +63,27 @@ def _sweep_products(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
                 for p in range(count):
                     at, own = (p * d + f) * width, p * ranks * width
                     kept = p * blocks[1] * size
+                    # while a panel meets its first centres, its rows of the next block come near
+                    soon = later + at if t == 0 and later >= 0 else -1
                     if length == d:
                         scan(
                             whole, panels, at, centers, d, f, length, starts, first, tiles,
-                            values, labels, own, sums, kept,
+                            values, labels, own, sums, kept, rows, soon,
                         )  # fmt: skip
                     elif f == 0:
                         scan(
                             opening, panels, at, centers, d, f, length, starts, first, tiles,
-                            values, labels, own, sums, kept,
+                            values, labels, own, sums, kept, rows, soon,
                         )  # fmt: skip
                     elif f + length < d:
                         scan(
                             going_on, panels, at, centers, d, f, length, starts, first, tiles,
-                            values, labels, own, sums, kept,
+                            values, labels, own, sums, kept, rows, soon,
                         )  # fmt: skip
                     else:
                         scan(
                             closing, panels, at, centers, d, f, length, starts, first, tiles,
-                            values, labels, own, sums, kept,
+                            values, labels, own, sums, kept, rows, soon,
                         )  # fmt: skip
 
     return sweep
@@ -95,7 +100,7 @@ def _sweep_differences(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
     @inner
     def sweep(
         panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
-        blocks: Any, blockwise: Any, values: Any, labels: Any, sums: Any,
+        blocks: Any, blockwise: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
     ) -> None:  # fmt: skip
         for t in range(0, n_tiles, blocks[1]):
             tiles, first = min(blocks[1], n_tiles - t), t * centres
@@ -104,12 +109,12 @@ def _sweep_differences(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
                 if blockwise:
                     scan(
                         fast, panels, at, centers, d, 0, d, starts, first, tiles,
-                        values, labels, own, sums, 0,
+                        values, labels, own, sums, 0, rows, -1,
                     )  # fmt: skip
                 else:
                     scan(
                         whole, panels, at, centers, d, 0, d, starts, first, tiles,
-                        values, labels, own, sums, 0,
+                        values, labels, own, sums, 0, rows, -1,
                     )  # fmt: skip
 
     return sweep
@@ -141,9 +146,13 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                 for q in range(own, own + ranks * width):
                     values[q] = np.inf
                     labels[q] = 0 if ranks == 1 else -1
+            later = -1
+            if block + total < end and blocks[0] * width * d <= FETCHED:
+                later = (block + total) * d
             sweep(
-                panels, count, centers, d, starts, n_tiles, blocks, blockwise, values, labels, sums
-            )
+                panels, count, centers, d, starts, n_tiles, blocks, blockwise, values, labels, sums,
+                rows, later,
+            )  # fmt: skip
             for p in range(count):
                 first, own = block + p * width, p * ranks * width
                 m = min(width, total - p * width)
@@ -286,7 +295,7 @@ def scores(tile: Tile, dtype: Dtype, direct: bool) -> Kernel:
                 count = min(tiles * centres, k - first)
                 scan(
                     spec, panel, 0, flat, d, 0, d, starts, first, (count + centres - 1) // centres,
-                    values, labels, 0, sums, 0,
+                    values, labels, 0, sums, 0, rows, -1,
                 )  # fmt: skip
                 for q in range(m):
                     for j in range(count):

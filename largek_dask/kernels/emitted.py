@@ -28,6 +28,9 @@ from largek_dask.kernels.tile import BEST, BLOCK, DIRECT_FEATURES, SCORES, TWO, 
 
 __all__ = ["scan"]
 
+LINE = 64
+"""Bytes of a cache line; another size costs speed only."""
+
 
 @typed_intrinsic
 def scan(
@@ -47,6 +50,8 @@ def scan(
     at: Any,
     sums: Any,
     sums_at: Any,
+    ahead: Any,
+    ahead_at: Any,
 ) -> Any:
     """One panel of rows against `n_tiles` tiles of centres from centre `first` on.
 
@@ -66,6 +71,9 @@ def scan(
         Running winners of the panel's lanes, read and updated (second ones P further on).
     sums, sums_at : real (…,), int
         Accumulators, tile after tile, for `SCORES` (written) and `carry` (read).
+    ahead, ahead_at : real (…,), int
+        A panel's worth of memory from here on is fetched into the cache on the way, a line with
+        every four features (not in the direct form); nothing if `ahead_at` is negative.
     """
     if not isinstance(spec, types.IntegerLiteral):
         return None
@@ -73,7 +81,7 @@ def scan(
     integer = types.int64
     sig = types.void(
         spec, panel, integer, centers, integer, integer, integer, starts, integer, integer,
-        values, labels, integer, sums, integer,
+        values, labels, integer, sums, integer, ahead, integer,
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -120,6 +128,8 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
         at,
         _,
         sums_at,
+        _,
+        ahead_at,
     ) = emit.args
     size = micro.centres * width
     panel = emit.at(emit.data(1), panel_at)
@@ -130,6 +140,8 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
     values = emit.at(emit.data(10), at)
     labels = emit.at(emit.data(11), at)
     sums = emit.at(emit.data(13), sums_at)
+    ahead = emit.at(emit.data(15), ahead_at)
+    fetched = builder.icmp_signed(">=", ahead_at, ir.Constant(I64, 0))
     vectors = range(micro.vectors)
     # Winners stay in registers where the features are unrolled. Around an inner loop they would
     # push accumulators out of it, so there they are read and written once a tile.
@@ -163,7 +175,14 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
         for f in range(unrolled):
             total = _emit_feature(emit, micro, panel, rows, total, f * width, f)
     else:
-        total = _emit_features(emit, micro, panel, rows, start, n_features)
+        # a tile fetches as many bytes as `lines` says for every four features: this many make
+        # a panel, and the rest go back to where they are for certain
+        tiles = -(-4 * width * emit.bits // (8 * LINE)) + 2
+        wanted = builder.and_(fetched, builder.icmp_signed("<", tile, ir.Constant(I64, tiles)))
+        turns = builder.lshr(n_features, ir.Constant(I64, 2))
+        line = builder.mul(builder.mul(tile, turns), ir.Constant(I64, LINE * 8 // emit.bits))
+        line = builder.select(wanted, emit.at(ahead, line), panel)
+        total = _emit_features(emit, micro, panel, rows, start, n_features, line)
     if micro.mode == SCORES:
         for m in range(micro.centres):
             for v in vectors:
@@ -223,13 +242,21 @@ def _emit_feature(
 
 
 def _emit_features(
-    emit: Emitter, micro: Micro, panel: Any, rows: list[Any], start: Any, n_features: Any
+    emit: Emitter,
+    micro: Micro,
+    panel: Any,
+    rows: list[Any],
+    start: Any,
+    n_features: Any,
+    line: Any,
 ) -> list[list[Any]]:
     """All features, accumulators in registers: four a turn of the loop, then two, then one.
 
-    Counting and addressing cost as much as a feature's loads where every feature is a turn.
+    Counting and addressing cost as much as a feature's loads where every feature is a turn. Every
+    turn of four fetches a cache line from `line` on.
     """
-    builder, total = emit.builder, start
+    builder = emit.builder
+    total: list[list[Any]] = start
     for step in (4, 2, 1):
         begin = builder.and_(n_features, ir.Constant(I64, 0 if step == 4 else -2 * step))
         end = builder.and_(n_features, ir.Constant(I64, -step))
@@ -241,9 +268,13 @@ def _emit_features(
         f, sums = builder.phi(I64), _phis(emit, total)
         at = builder.mul(f, ir.Constant(I64, micro.vectors * micro.lanes))
         new: list[list[Any]] = sums
-        for ahead in range(step):
-            place = builder.add(at, ir.Constant(I64, ahead * micro.vectors * micro.lanes))
-            feature = builder.add(f, ir.Constant(I64, ahead))
+        if step == 4:
+            emit.prefetch(
+                emit.at(line, builder.mul(f, ir.Constant(I64, LINE // 4 * 8 // emit.bits)))
+            )
+        for after in range(step):
+            place = builder.add(at, ir.Constant(I64, after * micro.vectors * micro.lanes))
+            feature = builder.add(f, ir.Constant(I64, after))
             new = _emit_feature(emit, micro, panel, rows, new, place, feature)
         following = builder.add(f, ir.Constant(I64, step))
         f.add_incoming(begin, before)
@@ -255,10 +286,10 @@ def _emit_features(
         else:
             builder.branch(done)
         builder.position_at_end(done)
-        after = _phis(emit, total)
-        _join(after, total, before)
-        _join(after, new, turn)
-        total = after
+        result = _phis(emit, total)
+        _join(result, total, before)
+        _join(result, new, turn)
+        total = result
     return total
 
 

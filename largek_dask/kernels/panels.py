@@ -64,16 +64,17 @@ def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Bloc
     """Blocks for `n_centers` centres of `n_features` features of `itemsize` bytes.
 
     Measured on a CPU with 32 KB and 512 KB of first- and second-level cache: the optimum is flat,
-    except that at least eight panels must share what is read of many large centres, and that a
-    long panel is best met by centres that all stay near as soon as it is packed.
+    except that a few panels must share what is read of many large centres. Where all centres
+    stay near, few panels at a time leave room for the rows that come next.
     """
     width = tile.vectors * tile.lanes_of(itemsize)
     features = n_features if n_features <= 1024 else 512
     per_tile = tile.centres * features * itemsize
     tiles = max(1, min(-(-n_centers // tile.centres), (128 << 10) // per_tile))
-    panels = max(8, min(16, (192 << 10) // (width * features * itemsize)))
-    if n_centers * n_features * itemsize <= 192 << 10 and n_features >= 256:
-        panels = 1
+    panel = width * features * itemsize
+    panels = max(2 if features == n_features else 4, min(16, (192 << 10) // panel))
+    if tiles * tile.centres >= n_centers and features == n_features:
+        panels = max(1, min(16, (48 << 10) // panel))
     return Blocking(panels=panels, tiles=tiles, features=features)
 
 

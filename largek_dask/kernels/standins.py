@@ -37,6 +37,8 @@ def scan(
     at: int,
     sums: Array,
     sums_at: int,
+    ahead: Array,
+    ahead_at: int,
 ) -> None:
     """Twin of :func:`largek_dask.kernels.emitted.scan`."""
     micro = Micro.decode(spec)
