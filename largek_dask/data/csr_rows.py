@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, Rows, native_dtype, regular_table
-from largek_dask.data.stores import list_stamps, open_node
+from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, native_dtype
+from largek_dask.data.stored_rows import StoredRows, name_node
+from largek_dask.data.stores import list_stamps
 from largek_dask.errors import DataError
 
 __all__ = ["CSRRows", "is_sparse_group"]
@@ -28,7 +29,7 @@ def is_sparse_group(group: Any) -> bool:
     return all(name in group for name in ("data", "indices", "indptr"))
 
 
-class CSRRows(Rows):
+class CSRRows(StoredRows):
     """Rows of a CSR group.
 
     Parameters
@@ -49,6 +50,8 @@ class CSRRows(Rows):
         CSC layout, or arrays that do not fit each other.
     """
 
+    kind = "the CSR group"
+
     def __init__(
         self,
         group: Any,
@@ -59,9 +62,7 @@ class CSRRows(Rows):
         weight: Column | None = None,
         chunk_rows: int | None = None,
     ) -> None:
-        self.component = component
-        self.storage_options = dict(storage_options) if storage_options else None
-        what = self.describe_source(location)
+        what = name_node(self.kind, location, component)
         attributes = group.attrs
         kind = str(attributes.get("encoding-type", attributes.get("h5sparse_format", "csr")))
         if "csc" in kind:
@@ -72,7 +73,6 @@ class CSRRows(Rows):
         shape = attributes.get("shape", attributes.get("h5sparse_shape"))
         if shape is None or len(shape) != 2:
             raise DataError(f"{what} is a CSR group without the attribute shape = [rows, columns].")
-        self._group = group
         self._data, self._indices, self._indptr = (
             group[name] for name in ("data", "indices", "indptr")
         )
@@ -88,19 +88,16 @@ class CSRRows(Rows):
             budget = int(config.get("data.read-chunk-bytes"))
             wanted = budget // max(1, n_features * dtype.itemsize)
             chunk_rows = min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)
-        self._chunk_rows = chunk_rows
         super().__init__(
-            n_features=n_features,
+            group,
+            shape=(n_rows, n_features),
             dtype=dtype,
-            chunk_table=regular_table(n_rows, chunk_rows),
+            chunk_rows=chunk_rows,
             location=location,
+            component=component,
+            storage_options=storage_options,
             weight=weight,
         )
-
-    def describe_source(self, location: str | None) -> str:
-        """URL and component, for messages."""
-        where = "the CSR group" if location is None else location
-        return f"{where}/{self.component}" if self.component else where
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         from scipy.sparse import csr_matrix
@@ -133,30 +130,3 @@ class CSRRows(Rows):
         listed = list_stamps(self.location, self.component, self.storage_options)
         text = "\n".join(f"{key} {stamp}" for key, stamp in sorted(listed.items()))
         return [hashlib.sha256(text.encode()).hexdigest()[:12]] * self.n_chunks
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.location is None:
-            return _from_group, (self._group, self.weight, self._chunk_rows)
-        address = (self.location, self.component, self.storage_options)
-        return _reopen, (*address, self.weight, self._chunk_rows)
-
-
-def _from_group(group: Any, weight: Column | None, chunk_rows: int) -> CSRRows:
-    return CSRRows(group, weight=weight, chunk_rows=chunk_rows)
-
-
-def _reopen(
-    location: str,
-    component: str | None,
-    storage_options: Mapping[str, Any] | None,
-    weight: Column | None,
-    chunk_rows: int,
-) -> CSRRows:
-    return CSRRows(
-        open_node(location, component, storage_options),
-        location=location,
-        component=component,
-        storage_options=storage_options,
-        weight=weight,
-        chunk_rows=chunk_rows,
-    )

@@ -18,12 +18,11 @@ from largek_dask import config
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
-    Rows,
     check_table_shape,
     native_dtype,
-    regular_table,
 )
-from largek_dask.data.stores import check_complete, list_stamps, location_of, open_node
+from largek_dask.data.stored_rows import StoredRows, name_node
+from largek_dask.data.stores import check_complete, list_stamps, location_of
 from largek_dask.errors import DataError
 
 __all__ = ["ZarrColumn", "ZarrRows", "group_chunks"]
@@ -110,7 +109,7 @@ class _RawChunks:
         return np.frombuffer(data, self._dtype).reshape(self._chunk_shape)
 
 
-class ZarrRows(Rows):
+class ZarrRows(StoredRows):
     """Rows of a two-dimensional Zarr array, v2 or v3, anywhere fsspec reaches.
 
     Small stored chunks are grouped on reading (:func:`group_chunks`). A chunk that a store
@@ -133,6 +132,8 @@ class ZarrRows(Rows):
         Rows of a reading chunk; None chooses.
     """
 
+    kind = "the Zarr array"
+
     def __init__(
         self,
         array: Any,
@@ -143,9 +144,7 @@ class ZarrRows(Rows):
         weight: Column | None = None,
         chunk_rows: int | None = None,
     ) -> None:
-        self.component = component
-        self.storage_options = dict(storage_options) if storage_options else None
-        what = self.describe_source(location)
+        what = name_node(self.kind, location, component)
         check_table_shape(array.shape, what)
         dtype = native_dtype(array.dtype, what)
         self._notes = check_complete(array, what)
@@ -155,19 +154,16 @@ class ZarrRows(Rows):
             stored = max(1, array.chunks[0])
             shard_rows = None if array.shards is None else array.shards[0]
             chunk_rows = group_chunks(stored, array.shape[1] * dtype.itemsize, shard_rows)
-        self._chunk_rows = chunk_rows
         super().__init__(
-            n_features=array.shape[1],
+            array,
+            shape=array.shape,
             dtype=dtype,
-            chunk_table=regular_table(array.shape[0], chunk_rows),
+            chunk_rows=chunk_rows,
             location=location,
+            component=component,
+            storage_options=storage_options,
             weight=weight,
         )
-
-    def describe_source(self, location: str | None) -> str:
-        """URL and component, for messages."""
-        where = "the Zarr array" if location is None else location
-        return f"{where}/{self.component}" if self.component else where
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         try:
@@ -249,33 +245,6 @@ class ZarrRows(Rows):
                     digest.update(listed.get(encode((row, column)), "-").encode())
             stamps.append(digest.hexdigest()[:12])
         return stamps
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.location is None:
-            return _from_array, (self._array, self.weight, self._chunk_rows)
-        address = (self.location, self.component, self.storage_options)
-        return _reopen, (*address, self.weight, self._chunk_rows)
-
-
-def _from_array(array: Any, weight: Column | None, chunk_rows: int) -> ZarrRows:
-    return ZarrRows(array, weight=weight, chunk_rows=chunk_rows)
-
-
-def _reopen(
-    location: str,
-    component: str | None,
-    storage_options: Mapping[str, Any] | None,
-    weight: Column | None,
-    chunk_rows: int,
-) -> ZarrRows:
-    return ZarrRows(
-        open_node(location, component, storage_options),
-        location=location,
-        component=component,
-        storage_options=storage_options,
-        weight=weight,
-        chunk_rows=chunk_rows,
-    )
 
 
 class ZarrColumn:

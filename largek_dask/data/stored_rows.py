@@ -1,0 +1,92 @@
+"""What rows in a Zarr store share: where they are, and pickling by address instead of by data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from largek_dask.data.rows import Column, Rows, regular_table
+from largek_dask.data.stores import open_node
+
+__all__ = ["StoredRows", "name_node"]
+
+
+def name_node(kind: str, location: str | None, component: str | None) -> str:
+    """URL and component of a node of a store, for messages."""
+    where = kind if location is None else location
+    return f"{where}/{component}" if component else where
+
+
+class StoredRows(Rows):
+    """Rows of an array or group in a Zarr store, read in chunks of the same length.
+
+    Parameters
+    ----------
+    node : zarr.Array or zarr.Group
+        Open node.
+    shape : tuple of int
+        Rows and columns (n, d).
+    dtype : dtype
+        Of one number.
+    chunk_rows : int
+        Rows of a reading chunk.
+    location : str or None
+        URL or absolute path of the store, None if only this process has it.
+    component : str or None
+        Path of the node inside the store.
+    storage_options : mapping or None
+        Passed to fsspec.
+    weight : Column or None
+        Row weights.
+    """
+
+    kind: ClassVar[str]
+    """What a node without a location is called."""
+
+    def __init__(
+        self,
+        node: Any,
+        *,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        chunk_rows: int,
+        location: str | None,
+        component: str | None,
+        storage_options: Mapping[str, Any] | None,
+        weight: Column | None,
+    ) -> None:
+        self.component = component
+        self.storage_options = dict(storage_options) if storage_options else None
+        self._node = node
+        self._chunk_rows = chunk_rows
+        super().__init__(
+            n_features=shape[1],
+            dtype=dtype,
+            chunk_table=regular_table(shape[0], chunk_rows),
+            location=location,
+            weight=weight,
+        )
+
+    def describe_source(self, location: str | None) -> str:
+        """URL and component, for messages."""
+        return name_node(self.kind, location, self.component)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {
+            "location": self.location,
+            "component": self.component,
+            "storage_options": self.storage_options,
+            "weight": self.weight,
+            "chunk_rows": self._chunk_rows,
+        }
+        return _reopen, (type(self), self._node if self.location is None else None, options)
+
+
+def _reopen(kind: type[Any], node: Any, options: Mapping[str, Any]) -> Any:
+    """The rows of ``node``, or of what lies at the address in ``options``."""
+    if node is None:
+        address = (options[name] for name in ("location", "component", "storage_options"))
+        node = open_node(*address)
+    return kind(node, **options)
