@@ -1,20 +1,17 @@
-"""Rows of a Zarr array: grouped reading, raw chunks read directly, errors that name the chunk."""
+"""Rows of a Zarr array: grouped reading, local chunks read directly, errors that name the chunk."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from typing import Any
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
-from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.core.sync import sync
-from zarr.storage import LocalStore
 
 from largek_dask import config
+from largek_dask.data.direct_chunks import DirectChunks
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
@@ -43,70 +40,6 @@ def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = Non
         else:
             group = max(m for m in range(1, group + 1) if inner % m == 0)
     return storage_rows * group
-
-
-class _RawChunks:
-    """Where a local array's chunks lie as plain bytes, so that reading needs no decoding."""
-
-    def __init__(self, array: Any, folder: str, checked: bool) -> None:
-        self._array = array
-        self._folder = folder
-        self._dtype = array.dtype
-        self._chunk_shape = tuple(array.chunks)
-        self._checked = checked
-        self._bytes = int(np.prod(self._chunk_shape)) * self._dtype.itemsize
-
-    @classmethod
-    def of(cls, array: Any) -> _RawChunks | None:
-        """The raw chunks of a local, uncompressed, unsharded array with full-width C chunks."""
-        store = array.store
-        shape, chunks, dtype = array.shape, array.chunks, array.dtype
-        little = dtype.itemsize == 1 or dtype.newbyteorder("=") == dtype.newbyteorder("<")
-        if not isinstance(store, LocalStore) or array.shards is not None or not little:
-            return None
-        if len(shape) != 2 or chunks[1] != shape[1]:
-            return None
-        folder = os.path.join(os.fspath(store.root), array.path)
-        if array.metadata.zarr_format == 2:
-            plain = not array.compressors and not array.filters and array.order == "C"
-            return cls(array, folder, checked=False) if plain and dtype.isnative else None
-        codecs = array.metadata.codecs
-        if not isinstance(codecs[0], BytesCodec):
-            return None
-        endian = getattr(codecs[0].endian, "value", codecs[0].endian)
-        if endian not in ("little", None):
-            return None
-        rest = codecs[1:]
-        if not rest:
-            return cls(array, folder, checked=False)
-        if len(rest) == 1 and isinstance(rest[0], Crc32cCodec):
-            return cls(array, folder, checked=True)
-        return None
-
-    def path(self, row: int) -> str:
-        """File of the stored chunk number ``row``."""
-        return os.path.join(self._folder, self._array.metadata.encode_chunk_key((row, 0)))
-
-    def read(self, row: int) -> NDArray[Any] | None:
-        """The stored chunk number ``row``, None if there is no such file.
-
-        Raises
-        ------
-        ValueError
-            The file has another size or another checksum than was written.
-        """
-        try:
-            with open(self.path(row), "rb", buffering=0) as file:
-                data = file.read(self._bytes)
-                rest = file.read()
-        except FileNotFoundError:
-            return None
-        found, expected = len(data) + len(rest), self._bytes + 4 * self._checked
-        if found != expected:
-            raise ValueError(f"{found} bytes are there instead of {expected}")
-        if self._checked and google_crc32c.value(data) != int.from_bytes(rest, "little"):
-            raise ValueError("its checksum (crc32c) does not match its bytes")
-        return np.frombuffer(data, self._dtype).reshape(self._chunk_shape)
 
 
 class ZarrRows(StoredRows):
@@ -149,7 +82,7 @@ class ZarrRows(StoredRows):
         dtype = native_dtype(array.dtype, what)
         self._notes = check_complete(array, what)
         self._array = array
-        self._raw = _RawChunks.of(array)
+        self._direct = DirectChunks.of(array)
         if chunk_rows is None:
             stored = max(1, array.chunks[0])
             shard_rows = None if array.shards is None else array.shards[0]
@@ -167,8 +100,8 @@ class ZarrRows(StoredRows):
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         try:
-            if self._raw is not None:
-                return self._load_raw(self._raw, start, stop)
+            if self._direct is not None:
+                return self._load_direct(self._direct, start, stop)
             x = np.asarray(self._array[start:stop])
             if self._notes.get("complete"):
                 self._refuse_filled(x, start, stop)
@@ -183,14 +116,13 @@ class ZarrRows(StoredRows):
                 "The chunk is damaged or its storage is out of reach."
             ) from error
 
-    def _load_raw(self, raw: _RawChunks, start: int, stop: int) -> NDArray[Any]:
+    def _load_direct(self, direct: DirectChunks, start: int, stop: int) -> NDArray[Any]:
         size = self._array.chunks[0]
         first, last = start // size, (stop - 1) // size
         out: NDArray[Any] | None = None
-        for row in range(first, last + 1):
-            stored = raw.read(row)
+        for row, stored in enumerate(direct.read(first, last + 1), first):
             if stored is None and self._notes.get("complete"):
-                raise ValueError(f"the file {raw.path(row)} is missing")
+                raise ValueError(f"a chunk in the file {direct.path(row)} is missing")
             begin, end = row * size, min((row + 1) * size, self.n_rows)
             if first == last and stored is not None:
                 return stored[: end - begin]

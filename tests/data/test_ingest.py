@@ -58,7 +58,7 @@ def test_ingest__rows_come_back_with_their_statistics(dtype, x, tmp_path):
     assert array.metadata.zarr_format == 3
     assert array.chunks == (300, 7)
     # floats are plain bytes behind a checksum, integers are compressed
-    assert (rows._raw is not None) == (source.dtype.kind == "f")
+    assert (rows._direct is not None) == (source.dtype.kind == "f")
     assert open_rows(rows, sample_weight=np.ones(1_000)).stored_statistics() is None
 
 

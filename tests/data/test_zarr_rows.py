@@ -13,7 +13,14 @@ import zarr
 from fsspec.registry import _registry
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, TransposeCodec
+from zarr.codecs import (
+    BloscCodec,
+    BytesCodec,
+    Crc32cCodec,
+    ShardingCodec,
+    TransposeCodec,
+    ZstdCodec,
+)
 
 from largek_dask.data.sources import open_rows
 from largek_dask.data.zarr_rows import ZarrRows, group_chunks
@@ -24,7 +31,9 @@ V2 = {"zarr_format": 2, "compressors": None}
 RAW = {"compressors": None}
 
 LAYOUTS = {
-    "v3": ({"chunks": (100, 7)}, False),
+    "v3": ({"chunks": (100, 7)}, True),
+    "v3 blosc": ({"chunks": (100, 7), "compressors": [BloscCodec()]}, False),
+    "v3 two codecs": ({"chunks": (100, 7), "compressors": [ZstdCodec(), Crc32cCodec()]}, True),
     "v3 raw": ({"chunks": (100, 7), **RAW}, True),
     "v3 raw, last chunk short": ({"chunks": (300, 7), **RAW}, True),
     "v3 checksum": ({"chunks": (100, 7), "compressors": [Crc32cCodec()]}, True),
@@ -33,7 +42,22 @@ LAYOUTS = {
         False,
     ),
     "v3 transposed": ({"chunks": (100, 7), "filters": [TransposeCodec(order=(1, 0))]}, False),
-    "v3 sharded": ({"chunks": (20, 7), "shards": (200, 7)}, False),
+    "v3 sharded": ({"chunks": (20, 7), "shards": (200, 7)}, True),
+    "v3 sharded raw, one row": ({"chunks": (1, 7), "shards": (300, 7), **RAW}, True),
+    "v3 sharded, index first": (
+        {
+            "chunks": (300, 7),
+            "serializer": ShardingCodec(
+                chunk_shape=(20, 7), codecs=[BytesCodec(), ZstdCodec()], index_location="start"
+            ),
+            **RAW,
+        },
+        True,
+    ),
+    "v3 sharded blosc": (
+        {"chunks": (20, 7), "shards": (200, 7), "compressors": [BloscCodec()]},
+        False,
+    ),
     "v3 sharded along columns": ({"chunks": (20, 2), "shards": (200, 4), **RAW}, False),
     "v3 split columns": ({"chunks": (100, 3), **RAW}, False),
     "v3 wider chunks": ({"chunks": (100, 9), **RAW}, False),
@@ -67,7 +91,7 @@ def test_zarr_rows__every_layout_reads_the_same(layout, x, tmp_path, small_chunk
     options, raw = LAYOUTS[layout]
     make(tmp_path / "x.zarr", x, **options)
     rows = open_rows(tmp_path / "x.zarr")
-    assert (rows._raw is not None) == raw
+    assert (rows._direct is not None) == raw
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(read_all(rows), x)
     again = pickle.loads(pickle.dumps(rows))
@@ -168,6 +192,43 @@ def test_zarr_rows__missing_chunks_are_fill_values_in_a_store_of_others(
     np.testing.assert_array_equal(read_all(open_rows(tmp_path / "x.zarr")), expected)
 
 
+@pytest.mark.parametrize("options", [{}, RAW])
+def test_zarr_rows__chunks_that_a_shard_lacks_are_fill_values(options, x, tmp_path):
+    array = zarr.create_array(
+        tmp_path / "x.zarr",
+        shape=x.shape,
+        chunks=(20, 7),
+        shards=(200, 7),
+        dtype=x.dtype,
+        fill_value=2.5,
+        **options,
+    )
+    expected = np.full_like(x, 2.5)
+    for begin, end in [(20, 60), (200, 220), (430, 470)]:
+        expected[begin:end] = array[begin:end] = x[begin:end]
+    rows = open_rows(tmp_path / "x.zarr")
+    assert rows._direct is not None
+    np.testing.assert_array_equal(read_all(rows), expected)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:-20] + b"x" + data[-19:], "checksum .crc32c. does not match"),
+        (lambda data: data[:100], "100 bytes are there instead of an index of 164"),
+        (lambda data: data[:20] + data[21:], "checksum|bytes are there|cannot be read"),
+    ],
+)
+def test_zarr_rows__a_damaged_shard_is_named(damage, message, x, tmp_path, small_chunks):
+    make(tmp_path / "x.zarr", x, chunks=(20, 7), shards=(200, 7))
+    path = tmp_path / "x.zarr" / "c" / "1" / "0"
+    path.write_bytes(damage(path.read_bytes()))
+    rows = open_rows(tmp_path / "x.zarr")
+    rows.read(0)
+    with pytest.raises(DataError, match=rf"chunk 2 \(rows 200 .*({message})"):
+        rows.read(2)
+
+
 @pytest.mark.parametrize("layout", ["v3", "v3 raw", "v3 checksum", "v3 sharded", "v2 raw", "v2"])
 def test_zarr_rows__a_truncated_chunk_is_named(layout, x, tmp_path, small_chunks):
     make(tmp_path / "x.zarr", x, **LAYOUTS[layout][0])
@@ -183,7 +244,8 @@ def test_zarr_rows__a_truncated_chunk_is_named(layout, x, tmp_path, small_chunks
         DataError, match=rf"chunk {damaged} \(rows .*x\.zarr cannot be read"
     ) as caught:
         rows.read(damaged)
-    assert rows._raw is None or "bytes are there instead of" in str(caught.value)
+    if "raw" in layout:
+        assert "bytes are there instead of" in str(caught.value)
 
 
 def test_zarr_rows__a_chunk_with_more_bytes_than_it_should_have_is_named(x, tmp_path):
