@@ -32,7 +32,7 @@ def centers_of_sample(
     Parameters
     ----------
     x : (n, d) compute dtype
-        At least one row; in no particular order.
+        At least one row.
     weight : (n,) float64
         Positive.
     k : int
@@ -44,7 +44,7 @@ def centers_of_sample(
     if k <= AUTO_PLUS_PLUS_CLUSTERS:
         return choose_among(x, weight, k, shift, rng)
     n_coarse = isqrt(k)
-    part = slice(0, COARSE_ROWS * n_coarse)
+    part = slice(None, None, max(1, len(x) // (COARSE_ROWS * n_coarse)))
     coarse = choose_among(x[part], weight[part], n_coarse, shift, rng)
     labels = nearest(x, pack_centers(coarse, shift))
     order = np.argsort(labels, kind="stable")

@@ -124,13 +124,18 @@ class Gathered:
         return self.parts[: self.edges.index(end)]
 
     def points(self, end: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Rows (n, d) and weights (n,) of a batch, those of weight 0 left out."""
+        """Rows (n, d) and weights (n,) of a batch by their global index; weight 0 is left out.
+
+        Their order must not tell how they were gathered: after a resume parts are others.
+        """
         parts = [
-            (part.x, np.ones(len(part.x)) if part.weight is None else part.weight)
+            (part.rows, part.x, np.ones(len(part.x)) if part.weight is None else part.weight)
             for part in self.within(end)
         ]
-        x, weight = (np.concatenate([part[i] for part in parts]) for i in range(2))
-        return (x, weight) if (weight > 0).all() else (x[weight > 0], weight[weight > 0])
+        rows, x, weight = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        order = np.argsort(rows)
+        order = order[weight[order] > 0]
+        return x[order], weight[order]
 
     def reduce(
         self,

@@ -38,20 +38,26 @@ from largek_dask.algorithms.base import (
     RowState,
 )
 from largek_dask.algorithms.hierarchical import centers_of_sample
+from largek_dask.algorithms.moves import MOVED_SHARE, choose_moves, split_clusters
 from largek_dask.algorithms.nested import Batch, gather, open_batch
 from largek_dask.algorithms.relocation import relocate_empty
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
+from largek_dask.kernels.exact import ExactSums
 from largek_dask.kernels.movement import squared_movement
 from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares, row_squares
 
 __all__ = ["NMBatch", "NMBatchState", "NestedTotal", "nested_chunk"]
 
-ROWS_A_CENTER = 100
+ROWS_A_CENTER = 50
 """Rows a centre of the first batch, by default."""
 LEAST_ROWS = 5_000
 """Rows of the first batch at least (the paper's b0), where there are as many."""
+SPLIT_SAMPLE = 64
+"""Rows a centre of the sample on which splits are tried."""
+ROUNDS = 5
+"""How often centres are moved once the batch is everything."""
 SAMPLE_VALUES = 1 << 25
 """Values (rows times features) of the sample on which starting centres are found, at most."""
 GATHERED_VALUES = 1 << 22
@@ -68,7 +74,7 @@ class NestedTotal:
     touched in it still carries an older step's, which ``combine`` ignores.
     """
 
-    __slots__ = ("n_changed", "n_moved", "n_rows", "squares", "step", "sums")
+    __slots__ = ("loss", "n_changed", "n_moved", "n_rows", "squares", "step", "sums")
 
     def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
         self.sums = ClusterSums(k, d, grid)
@@ -81,16 +87,19 @@ class NestedTotal:
         """Rows of positive weight whose label changed or that entered."""
         self.n_moved = 0
         """Those of them that had been in the batch before."""
+        self.loss = ExactSums(k)
+        """What every centre's removal would cost, in a step that looks for it."""
 
     @property
     def nbytes(self) -> int:
         """Bytes that travel when this total is sent."""
-        return self.sums.nbytes + self.squares.nbytes
+        return self.sums.nbytes + self.squares.nbytes + self.loss.nbytes
 
     def begin(self, step: int) -> None:
         """Start the counts of a step anew, if they are an older step's."""
         if step != self.step:
             self.step, self.n_rows, self.n_changed, self.n_moved = step, 0, 0, 0
+            self.loss = ExactSums(self.loss.n_cells)
 
     def vote(
         self,
@@ -119,19 +128,29 @@ class NestedTotal:
             a.n_rows += b.n_rows
             a.n_changed += b.n_changed
             a.n_moved += b.n_moved
+            a.loss.merge(b.loss)
         return a
 
 
-def nested_chunk(chunk: Chunk, total: NestedTotal, centers: PackedCenters, step: int) -> None:
-    """Label the batch's rows of a chunk by their nearest centre and let each vote once."""
+def nested_chunk(
+    chunk: Chunk, total: NestedTotal, centers: PackedCenters, step: int, looks: bool
+) -> None:
+    """Label the batch's rows of a chunk by their nearest centre and let each vote once.
+
+    Where ``looks``, also find what it would cost to remove each centre.
+    """
+    total.begin(step)
     old = carried_labels(chunk)
-    labels = nearest(chunk.x, centers)
+    if looks:
+        labels, first, _, second = nearest_two(chunk.x, centers)
+        total.loss.add((second - first).astype(np.float64), chunk.weight, labels)
+    else:
+        labels = nearest(chunk.x, centers)
     total.vote(chunk.x, old if chunk.counted else np.full_like(old, -1), labels, chunk.weight)
     differ = labels != old
     # A row of weight 0 is absent: what happens to its label must not hold back a stop.
     if chunk.weight is not None:
         differ &= chunk.weight > 0
-    total.begin(step)
     total.n_rows += len(labels)
     total.n_changed += int(np.count_nonzero(differ))
     total.n_moved += int(np.count_nonzero(differ & (old >= 0)))
@@ -212,6 +231,10 @@ class NMBatchState:
     """(k, d) centres of the last assignment: lost labels are rebuilt from them."""
     previous_rows: int
     """Rows of the batch of the last step; 0 before the first."""
+    looks: bool
+    """The next step looks for centres to move."""
+    rounds: int
+    """How often that was done on all rows."""
     counts: NDArray[np.float64]
     """(k,) weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
@@ -229,8 +252,8 @@ class NMBatch:
     Parameters
     ----------
     b0 : int or "auto"
-        Rows of the first batch (at least two a cluster); "auto" is 100 rows a cluster and at
-        least 5,000.
+        Rows of the first batch (at least two a cluster); "auto" is 50 to 100 rows a cluster
+        and at least 5,000.
     rho : float
         The batch doubles when min_j sigma_C(j) / p(j) exceeds it: a larger one means more steps
         on each batch.
@@ -240,6 +263,9 @@ class NMBatch:
     start : "sample" or "random"
         Where starting centres come from if ``init="auto"``: found on the rows of the first
         batch, or random rows.
+    moves : bool
+        Whether centres that are hardly missed are moved to clusters that gain by a split, each
+        time that the batch grows and a few times more on all rows.
     gather : int or "auto"
         Batches of up to this many rows are gathered and computed where the fit is driven;
         "auto": while that takes no longer than a pass over a cluster. No result depends on it.
@@ -247,8 +273,9 @@ class NMBatch:
 
     b0: int | Literal["auto"] = "auto"
     rho: float = 1.0
-    stall: float = 0.02
+    stall: float = 0.05
     start: Literal["sample", "random"] = "sample"
+    moves: bool = True
     gather: int | Literal["auto"] = "auto"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
 
@@ -269,8 +296,8 @@ class NMBatch:
 
     @classmethod
     def paper(cls, b0: int | Literal["auto"] = 5_000, rho: float = 100.0) -> NMBatch:
-        """As published: random starting rows, growth by ``rho`` alone."""
-        return cls(b0=b0, rho=rho, stall=0.0, start="random")
+        """As published: random starting rows, growth by ``rho`` alone, no moves."""
+        return cls(b0=b0, rho=rho, stall=0.0, start="random", moves=False)
 
     def init(self, passes: Passes, rng: Rng) -> NMBatchState:
         """Starting centres, and the size of the first batch."""
@@ -285,7 +312,7 @@ class NMBatch:
         else:
             centers = initial_centers(passes, rng, k, self.problem.init)
         shift = passes.statistics.shift
-        return NMBatchState(0, centers, rows, None, 0, np.zeros(k), shift)
+        return NMBatchState(0, centers, rows, None, 0, False, 0, np.zeros(k), shift)
 
     def _first_rows(self, n: int) -> int:
         assert self.problem is not None
@@ -327,6 +354,7 @@ class NMBatch:
             nested_chunk,
             packed,
             step,
+            state.looks,
             start=partial(NestedTotal, k, d, passes.statistics.grid),
             combine=NestedTotal.combine,
             state=self._row_state(state, rng, n),
@@ -341,15 +369,27 @@ class NMBatch:
         centers, n_relocated = self._relocated(batch, packed, centers, counts)
         if n_relocated:
             extra["relocated"] = float(n_relocated)
+        rounds = state.rounds
+        if state.looks:
+            centers, n_placed = self._with_moves(passes, rng, state, total, sse, centers)
+            extra["moved_centers"] = float(n_placed)
+            n_relocated += n_placed
+            if state.rows == n:
+                # Where nothing pays any more, nothing will a few steps later.
+                rounds = rounds + 1 if n_placed else ROUNDS
         settled = state.rows == state.previous_rows and total.n_moved < self.stall * total.n_rows
         grows = state.rows < n and (ratio > self.rho or settled)
-        info = self._info(passes, state, total, sse, centers, n_relocated, extra)
+        again = state.rows == n and settled and rounds < ROUNDS
+        looks = self.moves and k > 2 and (grows or again)
+        info = self._info(passes, state, total, sse, centers, extra, n_relocated == 0 and not looks)
         after = NMBatchState(
             step=step,
             centers=centers,
             rows=min(2 * state.rows, n) if grows else state.rows,
             previous=state.centers,
             previous_rows=state.rows,
+            looks=looks,
+            rounds=rounds,
             counts=counts,
             shift=state.shift,
         )
@@ -368,7 +408,7 @@ class NMBatch:
         replay: tuple[tuple[Any, ...], ...] = ()
         before = None
         if state.previous is not None:
-            replay = ((pack_centers(state.previous, state.shift), state.step),)
+            replay = ((pack_centers(state.previous, state.shift), state.step, False),)
             before = RowSlice(rng, 0, state.previous_rows, n)
         return RowState("nested", state.step + 1, replay, retain=True, rebuild_rows=before)
 
@@ -385,6 +425,40 @@ class NMBatch:
             return centers, 0
         return relocate_empty(batch, packed, centers, empty)
 
+    def _with_moves(
+        self,
+        passes: Passes,
+        rng: Rng,
+        state: NMBatchState,
+        total: NestedTotal,
+        sse: NDArray[np.float64],
+        centers: NDArray[Any],
+    ) -> tuple[NDArray[Any], int]:
+        """Centres after the moves that pay, and how many there were."""
+        k, counts = len(centers), total.sums.counts
+        sample = self._sample_rows(passes, state.rows)
+        x, weight = gather(passes, rng, sample).points(sample)
+        # Where most is to be gained; an empty cluster has nothing to split.
+        wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
+        wanted = np.sort(wanted[counts[wanted] > 0])
+        # Every so manieth: the first ones would all be of the first chunks.
+        every = max(1, len(x) // (SPLIT_SAMPLE * k))
+        x, weight = x[::every].astype(centers.dtype), weight[::every]
+        splits = split_clusters(x, weight, centers, wanted, passes.statistics.grid)
+        losses = np.where(counts > 0, total.loss.values, np.inf)
+        gains = splits.gains * counts[wanted]
+        return choose_moves(centers, losses, gains, splits, state.shift)
+
+    def _sample_rows(self, passes: Passes, rows: int) -> int:
+        """Rows of the sample on which splits are tried: the batch, or an earlier one of it."""
+        assert self.problem is not None
+        k = self.problem.n_clusters
+        most = min(rows, max(k, SAMPLE_VALUES // passes.n_features))
+        sample = min(self._first_rows(passes.n_rows), most)
+        while sample < SPLIT_SAMPLE * k and 2 * sample <= most:
+            sample *= 2
+        return sample
+
     def _info(
         self,
         passes: Passes,
@@ -392,27 +466,31 @@ class NMBatch:
         total: NestedTotal,
         sse: NDArray[np.float64],
         centers: NDArray[Any],
-        n_relocated: int,
         extra: dict[str, float],
+        still: bool,
     ) -> Info:
-        """What the step did; cost and shift are those of all rows only on the last batch."""
+        """What the step did; the cost is an estimate until the batch is everything.
+
+        ``still``: no centre was or will be moved by anything but the mean of its rows; else
+        there is no fixed point, and no shift that a tolerance could end the fit by.
+        """
         everything = state.rows == passes.n_rows
         all_weight = passes.statistics.total_weight
         weight = sum(total.sums.counts.tolist())
         cost = sum(sse.tolist())
         shift = None
-        if everything:
+        if everything and still:
             # Mean variance of the features: what scikit-learn's `tol` is relative to.
             variance = total.squares.value / (all_weight * passes.n_features)
             shift = squared_movement(centers, state.centers) / variance if variance > 0 else 0.0
-        elif weight > 0:
+        if not everything and weight > 0:
             cost *= all_weight / weight
         return Info(
             cost=cost,
             rows=total.n_rows,
             n_changed=total.n_changed,
             shift=shift,
-            converged=everything and total.n_changed == 0 and n_relocated == 0,
+            converged=everything and still and total.n_changed == 0,
             extra=extra,
         )
 

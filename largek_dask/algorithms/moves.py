@@ -1,0 +1,201 @@
+"""Guarded moves of centres: from where one is hardly missed to where a second one pays most.
+
+Lloyd's steps never move a centre past another one, so a start that gave a dense region too few
+centres keeps them. A move takes the centre whose removal costs least (every row of it goes to its
+second nearest) and splits a cluster with it. It is made only if the gain exceeds the loss, the
+gain being measured on rows that the split was not fitted to: a split always seems to pay on the
+rows it was made from, and such moves make a result worse.
+
+All candidates are split at once: two centres each, and every row sees only the two of its
+cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.distances import (
+    nearest,
+    nearest_in_lists,
+    pack_centers,
+    scores,
+    squared_distances,
+)
+from largek_dask.kernels.exact import ExactSums
+from largek_dask.kernels.sums import ClusterSums, FixedPoint
+
+__all__ = ["MOVED_SHARE", "Splits", "choose_moves", "split_clusters"]
+
+SPLIT_ROWS = 256
+"""Rows of a cluster that a split is found and judged on, at most."""
+LEAST_SPLIT_ROWS = 16
+"""Fewer rows than that say nothing of what a split would gain."""
+SPLIT_STEPS = 4
+"""Lloyd steps with two centres."""
+MOVED_SHARE = 10
+"""At most one centre in this many moves at a time."""
+LOCKED = 4
+"""Nearest centres of a removed one that stay: they take over its rows."""
+SAFETY = 1.0
+"""A gain has to exceed the loss this many times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """What splitting each of some clusters would give."""
+
+    clusters: NDArray[np.int64]
+    """(m,) clusters."""
+    gains: NDArray[np.float64]
+    """(m,) squared distance saved, as a share of the cluster's weight; -inf if unknown."""
+    centers: NDArray[Any]
+    """(m, 2, d) the two centres."""
+
+
+def split_clusters(
+    x: NDArray[Any],
+    weight: NDArray[np.float64],
+    centers: NDArray[Any],
+    clusters: NDArray[np.int64],
+    grid: FixedPoint,
+) -> Splits:
+    """Split clusters in two on a sample of rows.
+
+    Parameters
+    ----------
+    x : (n, d) compute dtype
+        Sample; of a cluster the first rows are taken.
+    weight : (n,) float64
+        Positive.
+    centers : (k, d) compute dtype
+    clusters : (m,) int64
+        Which to split, ascending.
+    grid : FixedPoint
+        Of the rows that the sample is from.
+    """
+    labels = nearest(x, pack_centers(centers, grid.shift))
+    segment = np.full(len(centers), -1)
+    segment[clusters] = np.arange(len(clusters))
+    rows = np.flatnonzero(segment[labels] >= 0)
+    rows = rows[np.argsort(segment[labels[rows]], kind="stable")]
+    rank = _rank_in(segment[labels[rows]], len(clusters))
+    rows = rows[rank < SPLIT_ROWS]
+    of, rank = segment[labels[rows]].astype(np.int32), rank[rank < SPLIT_ROWS]
+    x, weight = x[rows], weight[rows]
+    edges = np.searchsorted(of, np.arange(len(clusters) + 1))
+    # Every second row fits the split, the others judge it.
+    fits = rank % 2 == 0
+    fitting = np.where(fits, of, -1).astype(np.int32)
+    whole = _means(x, fitting, weight, centers[clusters], grid)
+    two = np.stack([_farthest(x, whole, of, fits, edges, grid), whole], axis=1)
+    two[:, 1] = _farthest(x, two[:, 0], of, fits, edges, grid)
+    pairs = 2 * np.arange(len(clusters) + 1)
+    lists = np.arange(2 * len(clusters), dtype=np.int32)
+    flat = two.reshape(-1, two.shape[-1])
+    for _ in range(SPLIT_STEPS):
+        packed = pack_centers(flat, grid.shift)
+        chosen = nearest_in_lists(x, packed, edges, pairs, lists)
+        flat = _means(x, np.where(fits, chosen, -1).astype(np.int32), weight, flat, grid)
+    packed = pack_centers(flat, grid.shift)
+    chosen = nearest_in_lists(x, packed, edges, pairs, lists)
+    after = squared_distances(x, packed, chosen)
+    before = squared_distances(x, pack_centers(whole, grid.shift), of)
+    judging = np.where(fits, -1, of)
+    gains, mass = ExactSums(len(clusters)), ExactSums(len(clusters))
+    gains.add(before - after, weight, judging)
+    mass.add(np.ones(len(x)), weight, judging)
+    enough = np.diff(edges) >= LEAST_SPLIT_ROWS
+    share = np.divide(gains.values, mass.values, out=np.full(len(clusters), -np.inf), where=enough)
+    return Splits(clusters, share, flat.reshape(two.shape))
+
+
+def _rank_in(segments: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """(r,) how many rows of the same segment come before each; segments are ascending."""
+    edges = np.searchsorted(segments, np.arange(n))
+    rank: NDArray[np.int64] = np.arange(len(segments)) - edges[segments]
+    return rank
+
+
+def _means(x: Any, labels: Any, weight: Any, fallback: Any, grid: FixedPoint) -> NDArray[Any]:
+    sums = ClusterSums(len(fallback), x.shape[1], grid)
+    sums.add(x, labels, None if (weight == 1).all() else weight)
+    return sums.means(fallback)
+
+
+def _farthest(
+    x: NDArray[Any],
+    points: NDArray[Any],
+    of: NDArray[np.int32],
+    fits: NDArray[np.bool_],
+    edges: NDArray[np.int64],
+    grid: FixedPoint,
+) -> NDArray[Any]:
+    """(m, d) the fitting row of each segment that is farthest from its point."""
+    distances = np.where(fits, squared_distances(x, pack_centers(points, grid.shift), of), -1.0)
+    out = points.copy()
+    filled = np.flatnonzero(np.diff(edges) > 0)
+    order = np.lexsort((np.arange(len(x)), -distances, of))
+    out[filled] = x[order[edges[filled]]]
+    return out
+
+
+def choose_moves(
+    centers: NDArray[Any],
+    losses: NDArray[np.float64],
+    gains: NDArray[np.float64],
+    splits: Splits,
+    shift: NDArray[Any],
+) -> tuple[NDArray[Any], int]:
+    """Move centres while the best split gains more than the cheapest removal loses.
+
+    Parameters
+    ----------
+    centers : (k, d)
+    losses : (k,) float64
+        What removing each centre would cost; infinity for those that stay.
+    gains : (m,) float64
+        What each split would gain, in the same unit.
+    splits : Splits
+    shift : (d,)
+
+    Returns
+    -------
+    centers : (k, d)
+        A copy with the moves made.
+    n_moved : int
+    """
+    most = max(1, len(centers) // MOVED_SHARE)
+    cheapest = np.argsort(losses, kind="stable")[: 4 * most]
+    near = _nearest_others(centers, cheapest, shift)
+    moved = centers.copy()
+    locked = np.zeros(len(centers), np.bool_)
+    n_moved = 0
+    best = iter(np.argsort(-gains, kind="stable").tolist())
+    split = next(best, None)
+    for j, neighbours in zip(cheapest.tolist(), near, strict=True):
+        while split is not None and locked[splits.clusters[split]]:
+            split = next(best, None)
+        if split is None or n_moved == most or not gains[split] > SAFETY * losses[j]:
+            break
+        target = splits.clusters[split]
+        if locked[j] or j == target:
+            continue
+        moved[[j, target]] = splits.centers[split]
+        # Losses and gains were found with these where they are.
+        locked[[j, target]] = locked[neighbours] = True
+        n_moved += 1
+    return moved, n_moved
+
+
+def _nearest_others(
+    centers: NDArray[Any], which: NDArray[np.int64], shift: NDArray[Any]
+) -> NDArray[np.int64]:
+    """(m, up to LOCKED) the centres nearest to each of ``which``, without itself."""
+    distances = scores(centers[which], pack_centers(centers, shift))
+    distances[np.arange(len(which)), which] = np.inf
+    order: NDArray[np.int64] = np.argsort(distances, axis=1, kind="stable")
+    return order[:, : min(LOCKED, len(centers) - 1)]
