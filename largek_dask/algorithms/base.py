@@ -129,6 +129,8 @@ class Passes(Protocol):
     n_rows: int
     n_features: int
     n_chunks: int
+    chunk_table: NDArray[np.int64]
+    """(n_chunks + 1,) global index of every chunk's first row, and the number of rows."""
     scratch: dict[str, Any]
     """What an algorithm keeps in the driver's process from step to step, for as long as the
     passes last, and can make anew at any time (after a resume it is empty)."""

@@ -166,6 +166,21 @@ class ClusterSums:
         """(k, d) sums of ``weight * (x - shift)`` in steps of 2^-grid.bits."""
         self._weights: NDArray[np.int64] = np.zeros(n_clusters, np.int64)
 
+    @classmethod
+    def of(
+        cls, sums: NDArray[np.int64], weights: NDArray[np.int64], grid: FixedPoint
+    ) -> ClusterSums:
+        """An accumulator that goes on from copies of another one's ``sums`` and ``weights``."""
+        out = cls(sums.shape[0], sums.shape[1], grid)
+        out.sums += sums
+        out._weights += weights
+        return out
+
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """(k,) total weights in steps of 2^-grid.weight_bits."""
+        return self._weights
+
     @property
     def nbytes(self) -> int:
         """Bytes of the sums."""

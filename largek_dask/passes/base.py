@@ -77,6 +77,7 @@ class BasePasses(ABC):
         self.n_rows = rows.n_rows
         self.n_features = rows.n_features
         self.n_chunks = rows.n_chunks
+        self.chunk_table = rows.chunk_table
         self.normalize = normalize
         self.on_bad_rows = on_bad_rows
         self.cancelled = cancelled

@@ -5,17 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import largek_dask as lk
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
+from tests.passes.toys import rows_of
 
 
-def run_batches(x, init, n_steps, batch_rows, sample_weight=None):
-    algorithm = MiniBatch(batch_rows=batch_rows, problem=KMeansProblem(len(init), init))
-    with LocalPasses(open_rows(x, sample_weight=sample_weight), n_threads=1) as passes:
+def run_batches(x, init, n_steps, batch_rows, sample_weight=None, votes="all"):
+    problem = KMeansProblem(len(init), init)
+    algorithm = MiniBatch(batch_rows=batch_rows, votes=votes, problem=problem)
+    rows = open_rows(x, sample_weight=sample_weight) if isinstance(x, np.ndarray) else x
+    with LocalPasses(rows, n_threads=1) as passes:
         state = algorithm.init(passes, Rng(3))
         out = []
         for _ in range(n_steps):
@@ -75,3 +79,59 @@ def test_a_batch_has_rows(batch_rows):
     """An empty batch would never end its round."""
     with pytest.raises(ParameterError, match="batch_rows must be 'auto' or at least 1"):
         MiniBatch(batch_rows=batch_rows)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_latest_votes_only(weighted, rows_20k):
+    """Over several rounds, against votes kept row by row in numpy."""
+    x = rows_20k[:2000].astype(np.float64)
+    weight = np.random.default_rng(2).random(len(x)) * 3 if weighted else np.ones(len(x))
+    sizes = [700, 0, 1, 1299]
+    table = np.concatenate([[0], np.cumsum(sizes)])
+    got = run_batches(
+        rows_of(x, sizes, weight if weighted else None), x[:8], 20, 300, votes="latest"
+    )
+    label = np.full(len(x), -1)
+    centers, begin = x[:8].copy(), 0
+    for state, info in got:
+        end = min(begin + 300, len(x))
+        rows = []
+        for index, (start, n) in enumerate(zip(table, sizes, strict=False)):
+            permutation = Rng(3).generator(0, "rows", index).permutation(n)
+            rows.append(start + permutation[begin * n // len(x) : end * n // len(x)])
+        rows = np.concatenate(rows)
+        label[rows], _ = oracles.assign(x[rows], centers)
+        for j in np.unique(label[label >= 0]):
+            centers[j] = np.average(x[label == j], axis=0, weights=weight[label == j])
+        assert info.rows == len(rows)
+        np.testing.assert_allclose(state.means, centers, rtol=1e-8, atol=1e-8)
+        begin = 0 if end == len(x) else end
+    voted = np.bincount(label, weight, minlength=8)
+    np.testing.assert_allclose(got[-1][0].votes, voted, rtol=1e-8, atol=1e-8)
+
+
+def test_latest_votes_of_the_last_round_are_lloyds(rows_20k):
+    """With one batch of all rows a step no older vote is left, so it is Lloyd's algorithm."""
+    x = rows_20k[:3000].astype(np.float64)
+    centers = x[:15].copy()
+    for state, _ in run_batches(x, x[:15], 4, len(x), votes="latest"):
+        labels, _ = oracles.assign(x, centers)
+        centers = oracles.means(x, labels, centers)
+        np.testing.assert_allclose(state.means, centers, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(state.votes, np.bincount(labels, minlength=15))
+
+
+def test_last_votes_are_in_the_checkpoint(rows_20k, tmp_path):
+    """No model can give them again: a resume goes on with those that were written."""
+    x = rows_20k[:4000]
+    options = {"init": x[:9], "algorithm": lk.MiniBatch(700, votes="latest"), "random_state": 1}
+    whole = lk.KMeans(9, max_iter=13, **options).fit(x)
+    folder = str(tmp_path / "job")
+    lk.KMeans(9, max_iter=8, checkpoint=folder, **options).fit(x)
+    resumed = lk.KMeans(9, max_iter=13, checkpoint=folder, **options).fit(x)
+    assert resumed.model_.digest() == whole.model_.digest()
+
+
+def test_votes_are_all_or_latest():
+    with pytest.raises(ParameterError, match="votes must be 'all' or 'latest', got 'some'"):
+        MiniBatch(votes="some")

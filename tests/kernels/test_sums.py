@@ -293,3 +293,21 @@ def test_rows_without_features_still_count():
 def test_a_grid_of_other_features_is_refused():
     with pytest.raises(ValueError, match="2 features, not 3"):
         ClusterSums(1, 3, FixedPoint.choose(np.zeros(2), 1.0, n_rows=1))
+
+
+def test_sums_go_on_from_what_was_kept():
+    r = np.random.default_rng(0)
+    x, labels = r.normal(size=(200, 3)), r.integers(0, 4, 200).astype(np.int32)
+    weight = r.random(200)
+    grid = FixedPoint.choose(
+        x.mean(axis=0), 9.0, n_rows=200, total_weight=200.0, integer_weights=False
+    )
+    whole, first = ClusterSums(4, 3, grid), ClusterSums(4, 3, grid)
+    whole.add(x, labels, weight)
+    first.add(x[:90], labels[:90], weight[:90])
+    before = first.sums.copy()
+    again = ClusterSums.of(first.sums, first.weights, grid)
+    again.add(x[90:], labels[90:], weight[90:])
+    np.testing.assert_array_equal(again.sums, whole.sums)
+    np.testing.assert_array_equal(again.weights, whole.weights)
+    np.testing.assert_array_equal(first.sums, before)
