@@ -24,7 +24,7 @@ def cluster():
         threads_per_worker=1,
         processes=False,
         protocol="tcp",
-        dashboard_address=None,
+        dashboard_address=":0",
         memory_limit="4 GiB",  # the tests before this one may have left this process large
     ) as cluster:
         yield cluster
@@ -99,7 +99,7 @@ def test_without_workers_the_time_limit_counts(x, url):
     """And who waits is told, from the first moment on."""
     told = []
     with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as empty,
+        LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as empty,
         Client(empty, set_as_default=False) as nobody,
         pytest.raises(NoModelError, match="time limit"),
     ):
