@@ -16,7 +16,20 @@ from numpy.typing import NDArray
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.tile import BLOCK, SCORES, TWO, Micro
 
-__all__ = ["frozen", "scan", "settle", "square_distance", "square_lengths", "transpose"]
+__all__ = [
+    "LANES",
+    "frozen",
+    "scan",
+    "scan_sparse",
+    "settle",
+    "square_distance",
+    "square_lengths",
+    "transpose",
+]
+
+LANES = 8
+"""As in :mod:`~largek_dask.kernels.emitted_sparse`."""
+
 
 Array = NDArray[Any]
 
@@ -123,3 +136,41 @@ def square_distance(
     x = rows[rows_at : rows_at + n_features].astype(np.float64)
     c = centers[centers_at : centers_at + n_features].astype(np.float64)
     return float(((x - c) ** 2).sum())
+
+
+def scan_sparse(
+    spec: int,
+    data: Array,
+    indices: Array,
+    begin: int,
+    end: int,
+    columns: Array,
+    at: int,
+    starts: Array,
+    first: int,
+    values: Array,
+    labels: Array,
+    second: Array,
+    second_labels: Array,
+    own: int,
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emitted_sparse.scan_sparse`."""
+    vectors, two = divmod(spec, 2)
+    width = vectors * LANES
+    score = starts[first : first + width].copy()
+    for i in range(begin, end):
+        place = at + int(indices[i]) * width
+        score += data[i] * columns[place : place + width]
+    lanes = slice(own, own + LANES)
+    for v in range(vectors):
+        new = score[v * LANES :][:LANES]
+        mine = np.arange(first + v * LANES, first + (v + 1) * LANES)
+        wins = new < values[lanes]
+        if two:
+            loser = np.where(wins, values[lanes], new)
+            loser_label = np.where(wins, labels[lanes], mine)
+            follows = new < second[lanes]
+            second[lanes] = np.where(follows, loser, second[lanes])
+            second_labels[lanes] = np.where(follows, loser_label, second_labels[lanes])
+        values[lanes] = np.where(wins, new, values[lanes])
+        labels[lanes] = np.where(wins, mine, labels[lanes])

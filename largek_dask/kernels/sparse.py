@@ -1,0 +1,224 @@
+"""Nearest centres of sparse rows (CSR); centres are dense.
+
+Scores are ``||c||² - 2 x·c`` over a row's stored numbers alone, one fused multiply-add each in the
+order of the columns, so they have the bits that the dense product form gives for the same rows
+without a shift. Centres are transposed in blocks: what a stored number needs of all centres of a
+block lies in a few cache lines side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.panels import center_factors
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.standins import LANES, scan_sparse
+else:
+    from largek_dask.kernels.emitted_sparse import LANES, scan_sparse
+
+__all__ = ["SparseBlock", "SparseCenters", "nearest_sparse", "pack_sparse"]
+
+Array = NDArray[Any]
+
+MOST_VECTORS = 8
+"""Vectors of a block of centres: as many chains as keep two multipliers busy."""
+_ROWS = 4096
+"""Rows that meet a block of centres before the next block takes its place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseBlock:
+    """Some rows of a CSR matrix; within a row columns ascend, each at most once.
+
+    Takes a slice, a mask or an array of row numbers as an index, like the array it stands for.
+    """
+
+    data: Array
+    """(n_stored,) numbers."""
+    indices: NDArray[np.int32]
+    """(n_stored,) their columns."""
+    indptr: NDArray[np.int64]
+    """(n + 1,) where each row's numbers begin."""
+    n_features: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns (n, d)."""
+        return len(self), self.n_features
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the numbers."""
+        return self.data.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all three arrays."""
+        return self.data.nbytes + self.indices.nbytes + self.indptr.nbytes
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, rows: Any) -> SparseBlock:
+        if isinstance(rows, slice) and rows.step in (None, 1):
+            begin, end, _ = rows.indices(len(self))
+            indptr = self.indptr[begin : max(begin, end) + 1]
+            return SparseBlock(self.data, self.indices, indptr, self.n_features)
+        chosen = np.arange(len(self))[rows]
+        lengths = self.indptr[chosen + 1] - self.indptr[chosen]
+        indptr = np.zeros(len(chosen) + 1, np.int64)
+        np.cumsum(lengths, out=indptr[1:])
+        places = np.repeat(self.indptr[chosen] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return SparseBlock(self.data[places], self.indices[places], indptr, self.n_features)
+
+    def astype(self, dtype: Any) -> SparseBlock:
+        """The same rows with numbers of another type."""
+        if self.data.dtype == dtype:
+            return self
+        return SparseBlock(self.data.astype(dtype), self.indices, self.indptr, self.n_features)
+
+    def toarray(self) -> Array:
+        """(n, d) the rows with all their zeros."""
+        out = np.zeros(self.shape, self.dtype)
+        begin, end = self.indptr[0], self.indptr[-1]
+        rows = np.repeat(np.arange(len(self)), np.diff(self.indptr))
+        out[rows, self.indices[begin:end]] = self.data[begin:end]
+        return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseCenters:
+    """Centres as the sparse kernels want them; made by :func:`pack_sparse`."""
+
+    columns: Array
+    """(n_blocks, d, width) what a row's numbers are multiplied with: -2 c."""
+    starts: Array
+    """(n_blocks * width,) squared lengths; infinity for padding."""
+    n_clusters: int
+
+
+def pack_sparse(centers: Array) -> SparseCenters:
+    """Prepare (k, d) centres of a compute dtype."""
+    centers = np.ascontiguousarray(centers)
+    k, d = centers.shape
+    vectors = min(MOST_VECTORS, -(-k // LANES))
+    width = vectors * LANES
+    n_blocks = -(-k // width)
+    factors, norms = np.empty((k, d), centers.dtype), np.empty(k)
+    center_factors(centers.dtype)(
+        readonly(centers), readonly(np.zeros(d, centers.dtype)), factors, norms
+    )
+    columns = np.zeros((n_blocks, d, width), centers.dtype)
+    for b in range(n_blocks):
+        part = factors[b * width : (b + 1) * width]
+        columns[b, :, : len(part)] = part.T
+    starts = np.full(n_blocks * width, np.inf, centers.dtype)
+    starts[:k] = norms
+    return SparseCenters(readonly(columns), readonly(starts), k)
+
+
+def nearest_sparse(
+    x: SparseBlock, packed: SparseCenters, two: bool, raw: bool = False
+) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
+    """The nearest centre of every row and, with `two`, the second nearest.
+
+    Returns
+    -------
+    labels, first, second_labels, second
+        As :func:`~largek_dask.kernels.distances.nearest_two`; the last two are empty without
+        `two`.
+    """
+    n, dtype = len(x), packed.starts.dtype
+    labels, first = np.zeros(n, np.int32), np.empty(n, dtype)
+    m = n if two else 0
+    second_labels, second = np.full(m, -1, np.int32), np.full(m, np.inf, dtype)
+    data = x.data if x.data.dtype == dtype else x.data.astype(dtype)
+    width = packed.columns.shape[2]
+    _search(dtype, width // LANES, two)(
+        readonly(data), readonly(x.indices), readonly(x.indptr), packed.columns.reshape(-1),
+        packed.starts, x.n_features, raw, labels, first, second_labels, second,
+    )  # fmt: skip
+    return labels, first, second_labels, second
+
+
+@cache
+def _search(dtype: np.dtype[Any], vectors: int, two: bool) -> Any:
+    real = numba.from_dtype(dtype)
+    width, spec = vectors * LANES, 2 * vectors + two
+
+    def array(kind: Any, readonly: bool = True) -> Any:
+        return types.Array(kind, 1, "C", readonly=readonly)
+
+    @njit(
+        (
+            array(real), array(types.int32), array(types.int64), array(real), array(real),
+            types.int64, types.boolean, array(types.int32, False), array(real, False),
+            array(types.int32, False), array(real, False),
+        )
+    )  # fmt: skip
+    def run(
+        data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any, raw: Any,
+        labels: Any, first: Any, second_labels: Any, second: Any,
+    ) -> None:  # fmt: skip
+        n = indptr.size - 1
+        size = min(n, _ROWS) * LANES
+        values, winners = np.empty(size, data.dtype), np.empty(size, np.int32)
+        others, runners = np.empty(size, data.dtype), np.empty(size, np.int32)
+        for base in range(0, n, _ROWS):
+            count = min(_ROWS, n - base)
+            for q in range(count * LANES):
+                values[q] = others[q] = np.inf
+                winners[q] = runners[q] = -1
+            for block in range(0, starts.size, width):
+                for i in range(count):
+                    scan_sparse(
+                        spec, data, indices, indptr[base + i], indptr[base + i + 1],
+                        columns, block * d, starts, block,
+                        values, winners, others, runners, i * LANES,
+                    )  # fmt: skip
+            for i in range(count):
+                row, own = base + i, i * LANES
+                best = own
+                for q in range(own + 1, own + LANES):
+                    if comes_first(values[q], winners[q], values[best], winners[best]):
+                        best = q
+                norm = data.dtype.type(0)
+                if not raw:
+                    norm = length(data, indptr[row], indptr[row + 1])
+                labels[row] = max(winners[best], 0)
+                first[row] = values[best] if raw else max(values[best] + norm, data.dtype.type(0))
+                if two:
+                    rest, at = others[best], runners[best]
+                    for q in range(own, own + LANES):
+                        if q != best and comes_first(values[q], winners[q], rest, at):
+                            rest, at = values[q], winners[q]
+                    second_labels[row] = at
+                    second[row] = rest if raw else max(rest + norm, data.dtype.type(0))
+
+    return run
+
+
+@njit
+def comes_first(value: Any, label: Any, other: Any, other_label: Any) -> Any:
+    """Whether a score wins against another; ties go to the lowest index, -1 is none at all."""
+    if value != other:
+        return value < other
+    return label >= 0 and (other_label < 0 or label < other_label)
+
+
+@njit
+def length(data: Any, begin: Any, end: Any) -> Any:
+    """Squared length of a row, in the compute dtype."""
+    total = data.dtype.type(0)
+    for i in range(begin, end):
+        total += data[i] * data[i]
+    return total
