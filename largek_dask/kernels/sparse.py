@@ -110,7 +110,9 @@ def pack_sparse(centers: Array) -> SparseCenters:
     """Prepare (k, d) centres of a compute dtype."""
     centers = np.ascontiguousarray(centers)
     k, d = centers.shape
-    vectors = min(MOST_VECTORS, -(-k // LANES))
+    vectors = MOST_VECTORS
+    while vectors > 1 and vectors * LANES >= 2 * k:  # powers of two: fewer kernels to compile
+        vectors //= 2
     width = vectors * LANES
     n_blocks = -(-k // width)
     factors, norms = np.empty((k, d), centers.dtype), np.empty(k)

@@ -158,9 +158,10 @@ def scan_sparse(
     vectors, two = divmod(spec, 2)
     width = vectors * LANES
     score = starts[first : first + width].copy()
-    for i in range(begin, end):
-        place = at + int(indices[i]) * width
-        score += data[i] * columns[place : place + width]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for i in range(begin, end):
+            place = at + int(indices[i]) * width
+            score += data[i] * columns[place : place + width]
     lanes = slice(own, own + LANES)
     for v in range(vectors):
         new = score[v * LANES :][:LANES]
