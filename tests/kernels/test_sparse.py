@@ -104,7 +104,7 @@ def test_block__is_indexed_like_an_array(n, seed):
 
 
 def test_scores_that_overflow_leave_the_first_centre():
-    x = np.full((2, 3), 1e30, np.float32)
-    far = np.full((1, 3), -1e18, np.float32)
+    x = np.full((2, 3), 1e19, np.float32)
+    far = np.full((1, 3), -1e19, np.float32)
     labels, *_ = nearest_sparse(block_of(x), pack_sparse(far), False)
     assert labels.tolist() == [0, 0]
