@@ -14,6 +14,7 @@ import largek_dask as lk
 from largek_dask.algorithms import nmbatch
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.votes import growth_ratio
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
@@ -233,10 +234,10 @@ def test_rows_without_weight_are_absent(rows_20k):
 def test_growth_ratio_of_awkward_clusters():
     sse, counts = np.array([4.0, 9.0, 5.0]), np.array([3.0, 1.0, 7.0])
     # v = 1 has no sigma and p = 0 holds nothing back: only the first cluster votes.
-    ratio = nmbatch.growth_ratio(sse, counts, np.array([0.5, 0.001, 0.0]))
+    ratio = growth_ratio(sse, counts, np.array([0.5, 0.001, 0.0]))
     assert ratio == pytest.approx(np.sqrt(4 / 6) / 0.5)
-    assert nmbatch.growth_ratio(sse, counts, np.zeros(3)) == np.inf
-    assert nmbatch.growth_ratio(sse, np.array([1.0, 0.0, 0.5]), np.ones(3)) == np.inf
+    assert growth_ratio(sse, counts, np.zeros(3)) == np.inf
+    assert growth_ratio(sse, np.array([1.0, 0.0, 0.5]), np.ones(3)) == np.inf
 
 
 def awkward(kind: str) -> tuple[np.ndarray, int]:

@@ -1,0 +1,165 @@
+"""Moves of centres: only where they pay, and then to where they pay most; starts on a sample."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.algorithms import moves
+from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.hierarchical import centers_of_sample, shares
+from largek_dask.algorithms.moves import Splits, choose_moves, split_clusters
+from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.data.sources import open_rows
+from largek_dask.kernels.sums import FixedPoint
+from largek_dask.passes.local import LocalPasses
+from tests import oracles
+from tests.algorithms.conftest import blobs
+
+
+def grid_of(x):
+    shift = x.mean(axis=0)
+    return FixedPoint.choose(shift, float(np.abs(x - shift).max()), n_rows=len(x))
+
+
+def test_a_split_gains_where_two_blobs_share_a_centre():
+    r = np.random.default_rng(0)
+    one = r.normal(size=(400, 5))
+    two = r.normal(size=(400, 5)) + 50 + 10 * r.integers(0, 2, size=(400, 1))
+    x = np.concatenate([one, two])
+    centers = np.stack([one.mean(axis=0), two.mean(axis=0)])
+    found = split_clusters(x, np.ones(800), centers, np.array([0, 1]), grid_of(x))
+    # Per row: the two blobs lie 10 apart in 5 features, so each row is 5 * 5**2 nearer.
+    assert found.gains[1] == pytest.approx(5 * 25, rel=0.1)
+    assert found.gains[0] < 2
+    np.testing.assert_allclose(sorted(found.centers[1].mean(axis=1)), [50, 60], atol=0.5)
+
+
+def test_a_split_that_only_fits_its_own_rows_gains_nothing():
+    """Few rows in many features: any split looks good on the rows it was made from."""
+    x = np.random.default_rng(1).normal(size=(40, 200))
+    found = split_clusters(x, np.ones(40), x.mean(axis=0)[None], np.array([0]), grid_of(x))
+    assert found.gains[0] <= 0
+
+
+def test_too_few_rows_say_nothing():
+    x = np.repeat([[0.0], [9.0]], [moves.LEAST_SPLIT_ROWS - 1, 40], axis=0)
+    x[-20:] = 12.0
+    centers = np.array([[0.0], [10.0], [500.0]])
+    found = split_clusters(x, np.ones(len(x)), centers, np.arange(3), grid_of(x))
+    assert found.gains[0] == -np.inf
+    assert found.gains[1] > 1
+    assert found.gains[2] == -np.inf
+
+
+def test_weights_count_in_a_split():
+    """Rows of the far blob weigh next to nothing, so little is gained by a centre there."""
+    x = np.array([[0.0], [10.0]])[np.arange(64) % 4 // 2]
+    weight = np.where(x[:, 0] > 5, 2.0**-20, 1.0)
+    even = split_clusters(x, np.ones(64), np.array([[5.0]]), np.array([0]), grid_of(x))
+    assert even.gains[0] == pytest.approx(25)
+    grid = FixedPoint.choose(
+        x.mean(axis=0), 10.0, n_rows=64, total_weight=65.0, integer_weights=False
+    )
+    found = split_clusters(x, weight, np.array([[5.0]]), np.array([0]), grid)
+    assert 0 < found.gains[0] < 1e-3
+
+
+def splits_of(clusters, d=1):
+    clusters = np.array(clusters)
+    pairs = 1000.0 + np.arange(2 * len(clusters) * d, dtype=float).reshape(len(clusters), 2, d)
+    return Splits(clusters, np.zeros(len(clusters)), pairs)
+
+
+def test_moves_only_where_the_gain_exceeds_the_loss():
+    centers = np.arange(30.0)[:, None] ** 2
+    losses = np.full(30, np.inf)
+    losses[[3, 12]] = [5.0, 7.0]
+    splits = splits_of([20, 25])
+    moved, n = choose_moves(centers, losses, np.array([4.0, 6.0]), splits, np.zeros(1))
+    # The better split (of 25) takes the cheaper centre (3); 4.0 does not pay for 12.
+    assert n == 1
+    np.testing.assert_array_equal(moved[[3, 25]], splits.centers[1])
+    others = np.setdiff1d(np.arange(30), [3, 25])
+    np.testing.assert_array_equal(moved[others], centers[others])
+    same, n = choose_moves(centers, losses, np.array([4.0, 5.0]), splits, np.zeros(1))
+    assert n == 0
+    np.testing.assert_array_equal(same, centers)
+
+
+def test_neighbours_of_a_removed_centre_stay():
+    centers = np.arange(60.0)[:, None]
+    losses = np.full(60, 9.0)
+    losses[[10, 11, 40]] = [1.0, 2.0, 3.0]
+    splits = splits_of([9, 30, 31, 32, 33, 34])
+    moved, n = choose_moves(centers, losses, np.full(6, 4.0), splits, np.zeros(1))
+    assert n == 2
+    assert set(np.flatnonzero(moved[:, 0] >= 1000)) == {9, 10, 30, 40}, "11 and 9 after 10"
+
+
+def test_at_most_a_share_of_the_centres_moves():
+    centers = np.arange(50.0)[:, None] * 10
+    splits = splits_of(range(25, 50))
+    _, n = choose_moves(centers, np.zeros(50), np.ones(25), splits, np.zeros(1))
+    assert n <= 50 // moves.MOVED_SHARE
+
+
+@pytest.mark.parametrize("moves_on", [False, True])
+def test_moves_mend_a_poor_start(moves_on):
+    """Three centres in one blob and one between two others: Lloyd's steps keep it so."""
+    r = np.random.default_rng(4)
+    means = np.array([[0.0, 0], [100, 0], [0, 100], [100, 100], [50, 200]])
+    x = means[r.integers(5, size=8000)] + r.normal(size=(8000, 2))
+    init = np.array([[0.0, -1], [0, 1], [50, 0], [0, 100], [75, 150]])
+    algorithm = NMBatch(b0=500, moves=moves_on, problem=KMeansProblem(5, init))
+    with LocalPasses(open_rows(x)) as passes:
+        state = algorithm.init(passes, Rng(0))
+        for _ in range(60):
+            state, info = algorithm.step(passes, Rng(0), state)
+            if info.converged:
+                break
+    assert info.converged
+    _, inertia = oracles.assign(x, state.centers)
+    assert (inertia / len(x) < 2.2) == moves_on
+
+
+def test_shares_are_proportional_and_complete():
+    r = np.random.default_rng(0)
+    for _ in range(200):
+        mass = r.integers(0, 50, size=r.integers(1, 30)) * r.choice([1.0, 0.1])
+        mass[0] += 1
+        k = int(r.integers(1, 200))
+        sizes = shares(mass, k)
+        assert sizes.sum() == k
+        assert (np.abs(sizes - k * mass / mass.sum()) < 1 + 1e-9).all()
+        assert (sizes[mass == 0] == 0).all()
+
+
+def test_two_levels_cover_the_data():
+    x = blobs(20_000, 8, 150, seed=2, spread=8.0)
+    found = centers_of_sample(x, np.ones(len(x)), 150, x.mean(axis=0), Rng(1))
+    assert found.shape == (150, 8)
+    assert found.dtype == np.float32
+    random = x[np.random.default_rng(0).choice(len(x), 150, replace=False)]
+    assert oracles.assign(x, found)[1] < 0.7 * oracles.assign(x, random)[1]
+
+
+@pytest.mark.parametrize("n", [1, 50, 149, 151])
+def test_a_sample_may_be_smaller_than_the_number_of_clusters(n):
+    x = np.random.default_rng(0).normal(size=(n, 3))
+    found = centers_of_sample(x, np.ones(n), 150, x.mean(axis=0), Rng(1))
+    assert found.shape == (150, 3)
+    assert np.isfinite(found).all()
+
+
+def test_start_and_moves_are_the_same_at_every_vector_width():
+    x = blobs(9000, 6, 140, seed=3)
+    digests = set()
+    for tile in ("plain", "avx2"):
+        with dask.config.set({"largek.kernels.tile": tile}):
+            km = lk.KMeans(130, algorithm="nmbatch", max_iter=8, random_state=2).fit(x)
+        assert any(record["extra"].get("moved_centers") for record in km.history_)
+        digests.add(km.model_.digest())
+    assert len(digests) == 1
