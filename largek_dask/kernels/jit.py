@@ -117,6 +117,11 @@ def _compiled(function: Any, signatures: tuple[Any, ...], options: dict[str, Any
     if compiled is function:  # NUMBA_DISABLE_JIT
         return function
     compiled._cache = KernelCache(function)
+    if function.__closure__:
+        # Numba tells the symbols of sisters made by one factory apart by a counter that begins
+        # anew in every process. Two of them, compiled and saved by different processes, could
+        # have one name, and a third process that loads both would run the first for either.
+        function.__qualname__ += f".{_describe(function, set()).hex()[:16]}"
     for signature in signatures:
         compiled.compile(signature)
     if signatures:
@@ -238,7 +243,11 @@ def _describe(value: Any, seen: set[int]) -> bytes:
     digest.update(code.co_code)
     digest.update(_source_hash(code.co_filename))
     for cell in value.__closure__ or ():
-        content = getattr(cell.cell_contents, "py_func", cell.cell_contents)
+        try:
+            content = cell.cell_contents
+        except ValueError:  # a function that names itself is not there yet
+            continue
+        content = getattr(content, "py_func", content)
         if id(content) not in seen:  # a function may name itself
             digest.update(_describe(content, seen))
     return digest.digest()

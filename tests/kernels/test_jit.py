@@ -300,3 +300,31 @@ def test_readonly_is_a_view():
     assert view.base is x
     assert x.flags.writeable
     assert not view.flags.writeable
+
+
+def test_sisters_of_one_factory_have_symbols_of_their_own(folder):
+    """Counters alone would not do: they begin anew in every process that fills the cache."""
+
+    def make(width):
+        @njit
+        def work(x):
+            return x * width
+
+        return work
+
+    names = [make(width).py_func.__qualname__ for width in (4, 24, 4)]
+    assert names[0] == names[2] != names[1]
+    assert make(24)(3) == 72
+
+
+def test_function_that_names_itself(folder):
+    def make(least):
+        @njit
+        def work(n):
+            if n <= least:
+                return least
+            return work(n - 1) + n
+
+        return work
+
+    assert make(0)(4) == 10
