@@ -17,6 +17,7 @@ stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 import time
@@ -37,6 +38,8 @@ __all__ = [
     "estimate_seconds_left",
     "open_sinks",
 ]
+
+logger = logging.getLogger(__name__)
 
 Event = Mapping[str, Any]
 Sink = Callable[[Event], None]
@@ -77,6 +80,9 @@ class Events:
             **self._context,
             **values,
         }
+        if kind == "warning" and not self._sinks:
+            # A quiet fit without a folder: what should be known still shows in Python's log.
+            logger.warning(values["message"])
         for sink in list(self._sinks):
             try:
                 sink(event)

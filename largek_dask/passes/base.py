@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from largek_dask.passes.statistics import TakenRows, scan_chunk, take_chunk
 from largek_dask.passes.telemetry import PassReport
 
 __all__ = ["BasePasses", "LogCallback", "PassOptions"]
+
+logger = logging.getLogger(__name__)
 
 LogCallback = Callable[[str, str], None]
 """``callback(kind, message)``: kind is "waiting", "workers" or "retry"."""
@@ -296,6 +299,9 @@ class BasePasses(ABC):
         self._callbacks.append(callback)
 
     def _say(self, kind: str, message: str) -> None:
+        if not self._callbacks:
+            # Nobody listens: Python's log prints it, so that no one waits without a word.
+            logger.warning(message)
         for callback in self._callbacks:
             callback(kind, message)
 

@@ -96,6 +96,13 @@ def test_a_sink_that_fails_is_dropped_and_the_others_hear_on() -> None:
     assert [(e["event"], e.get("start")) for e in heard] == [("started", None), ("stopped", 1)]
 
 
+def test_what_nobody_would_hear_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    Events().emit("warning", topic="waiting", message="the cluster has no workers")
+    Events().emit("started")
+    Events([lambda event: None]).emit("warning", topic="waiting", message="heard elsewhere")
+    assert [record.getMessage() for record in caplog.records] == ["the cluster has no workers"]
+
+
 # --- time left
 
 

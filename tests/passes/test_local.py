@@ -572,6 +572,16 @@ def test_state_budget(limit, memory, budget):
     assert state_budget(limit, memory) == budget
 
 
+def test_what_nobody_listens_to_goes_to_the_log(caplog):
+    heard = []
+    with LocalPasses(rows_of(integers(4, 2), 2)) as passes:
+        passes._say("waiting", "for a worker")
+        passes.log(lambda kind, message: heard.append((kind, message)))
+        passes._say("workers", "going on")
+    assert [record.getMessage() for record in caplog.records] == ["for a worker"]
+    assert heard == [("workers", "going on")]
+
+
 def test_report_adds_up():
     x = integers(100)
     with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:
