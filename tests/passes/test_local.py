@@ -574,7 +574,7 @@ def test_state_budget(limit, memory, budget):
 
 def test_what_nobody_listens_to_goes_to_the_log(caplog):
     heard = []
-    with LocalPasses(rows_of(integers(4, 2), 2)) as passes:
+    with LocalPasses(rows_of(integers(4), [2, 2])) as passes:
         passes._say("waiting", "for a worker")
         passes.log(lambda kind, message: heard.append((kind, message)))
         passes._say("workers", "going on")
