@@ -90,3 +90,21 @@ def nested_batches(x, centers, batch_of, b0, rho, n_steps):
         yield b, rows, label[rows].copy(), centers.copy()
         if min(ratios, default=np.inf) > rho:
             b = min(2 * b, len(x))
+
+
+def bounds_hold(x, centers, labels, upper, lower, group_of):
+    """Whether upper and lower bounds are bounds, row by row and group by group.
+
+    ``upper`` is compared with the distance to the row's own centre, ``lower[:, g]`` with that to
+    the nearest other centre of group g; both may be off by the rounding of float64.
+    """
+    distances = np.sqrt(squared_distances(x, centers))
+    every = np.arange(len(x))
+    above = distances[every, labels] <= upper * (1 + 1e-12)
+    others = distances.copy()
+    others[every, labels] = np.inf
+    below = [
+        (lower[:, g] <= others[:, group_of == g].min(axis=1) * (1 + 1e-12))
+        for g in range(lower.shape[1])
+    ]
+    return bool(above.all() and np.all(below))

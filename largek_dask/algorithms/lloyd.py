@@ -3,8 +3,10 @@
 S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982); the starting
 point and the yardstick of all four papers this package implements.
 
-What is kept per row is its label. Centroid sums are exact, so a pass touches the sums of only
-those rows whose label has changed, and the result is that of a full summation, bit for bit.
+What is kept per row is its label and, once few rows change theirs, bounds of its distances that
+spare most of them (:mod:`~largek_dask.kernels.bounds`). Labels do not depend on the bounds, nor on
+whether there are any. Centroid sums are exact, so a pass touches the sums of only those rows whose
+label has changed, and the result is that of a full summation, bit for bit.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask import config
 from largek_dask.algorithms.base import (
     Chunk,
     Info,
@@ -25,9 +28,20 @@ from largek_dask.algorithms.base import (
     Rng,
     RowState,
 )
+from largek_dask.algorithms.bounded import (
+    CALM,
+    Bounds,
+    BoundsState,
+    begin_bounds,
+    check_bounds,
+    group_count,
+    row_bytes,
+)
 from largek_dask.algorithms.relocation import relocate_empty
 from largek_dask.algorithms.seeding import initial_centers
+from largek_dask.kernels import bounds as row_bounds
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.groups import BoundedCenters
 from largek_dask.kernels.movement import squared_movement
 from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares
 
@@ -38,23 +52,25 @@ class AssignTotal:
     """Sufficient statistics of an assignment of all rows, exact and mergeable.
 
     ``sums`` and ``squares`` describe the rows as they are labelled now and may be retained
-    between passes. ``n_changed`` belongs to one step: a total that was not touched in this step
-    still carries an older step's count, which ``combine`` ignores.
+    between passes. ``n_changed`` and ``n_evaluated`` (labels, distances) belong to one step: a
+    total that was not touched in this step still carries an older step's counts, which
+    ``combine`` ignores.
     """
 
-    __slots__ = ("n_changed", "squares", "step", "sums")
+    __slots__ = ("n_changed", "n_evaluated", "squares", "step", "sums")
 
     def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
         self.sums = ClusterSums(k, d, grid)
         self.squares = Squares(1)
         self.step = -1
-        self.n_changed = 0
+        self.n_changed = self.n_evaluated = 0
 
-    def count_changed(self, step: int, n: int) -> None:
-        """Add ``n`` changed labels to the count of ``step``."""
+    def count(self, step: int, n_changed: int, n_evaluated: int) -> None:
+        """Add changed labels and computed distances to the counts of ``step``."""
         if step != self.step:
-            self.step, self.n_changed = step, 0
-        self.n_changed += n
+            self.step, self.n_changed, self.n_evaluated = step, 0, 0
+        self.n_changed += n_changed
+        self.n_evaluated += n_evaluated
 
     @property
     def nbytes(self) -> int:
@@ -67,15 +83,19 @@ class AssignTotal:
         a.sums.merge(b.sums)
         a.squares.merge(b.squares)
         if b.step > a.step:
-            a.step, a.n_changed = b.step, b.n_changed
+            a.step, a.n_changed, a.n_evaluated = b.step, b.n_changed, b.n_evaluated
         elif b.step == a.step:
             a.n_changed += b.n_changed
+            a.n_evaluated += b.n_evaluated
         return a
 
 
-def assign_chunk(chunk: Chunk, total: AssignTotal, centers: PackedCenters, step: int) -> None:
+def assign_chunk(
+    chunk: Chunk, total: AssignTotal, centers: PackedCenters | BoundedCenters, step: int
+) -> None:
     """Label a chunk's rows by their nearest centre and bring the sums up to date."""
-    labels = nearest(chunk.x, centers)
+    kept, n_evaluated = _label(chunk, centers)
+    labels = kept["labels"]
     old = None if chunk.state is None else chunk.state["labels"]
     if old is not None and chunk.counted:
         total.sums.move(chunk.x, old, labels, chunk.weight)
@@ -86,8 +106,22 @@ def assign_chunk(chunk: Chunk, total: AssignTotal, centers: PackedCenters, step:
     changed = np.ones(len(labels), bool) if old is None else labels != old
     if chunk.weight is not None:
         changed &= chunk.weight > 0
-    total.count_changed(step, int(np.count_nonzero(changed)))
-    chunk.keep(labels=labels)
+    total.count(step, int(np.count_nonzero(changed)), n_evaluated)
+    chunk.keep(**kept)
+
+
+def _label(
+    chunk: Chunk, centers: PackedCenters | BoundedCenters
+) -> tuple[dict[str, NDArray[Any]], int]:
+    """Row state as of these centres, and the distances that it took."""
+    if isinstance(centers, PackedCenters):
+        return {"labels": nearest(chunk.x, centers)}, len(chunk.x) * centers.n_clusters
+    if chunk.state is None or "lower" not in chunk.state:
+        labels, upper, lower, n_evaluated = row_bounds.start(chunk.x, centers)
+    else:
+        labels, upper, lower = (chunk.state[name].copy() for name in ("labels", "upper", "lower"))
+        n_evaluated = row_bounds.assign(chunk.x, centers, labels, upper, lower)
+    return {"labels": labels, "upper": upper, "lower": lower}, n_evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +137,8 @@ class LloydState:
     """(k,) weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
+    bounds: BoundsState | None = None
+    """None: the next assignment computes all distances and leaves no bounds."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +146,15 @@ class Lloyd:
     """Exact k-means: every step assigns every row, then moves every centre to its rows' mean.
 
     With the same starting centres the result does not depend on how the rows are chunked, on
-    the number of threads or workers, or on the machine's vector width.
+    the number of threads or workers, on the machine's vector width, or on the bounds.
+
+    Parameters
+    ----------
+    bounds : {"auto", None, "hamerly", "elkan", "groups"}
+        How distances are spared in later steps. "auto": by bounds on groups of centres, from the
+        step on in which few rows change their cluster, for many centres and within the budget of
+        row state; otherwise not. None: all distances in every step. The others keep one lower
+        bound a row, one for each centre, or one for each group, from the first step on.
 
     Examples
     --------
@@ -121,13 +165,25 @@ class Lloyd:
     0.0
     """
 
+    bounds: Bounds | None = "auto"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_bounds(self.bounds)
 
     def init(self, passes: Passes, rng: Rng) -> LloydState:
         """Starting centres, no rows assigned yet."""
         assert self.problem is not None
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
-        return LloydState(0, centers, None, np.zeros(len(centers)), passes.statistics.shift)
+        shift = passes.statistics.shift
+        bounds = None
+        if self.bounds != "auto" and (n_groups := self._group_count(passes, len(centers))):
+            bounds = begin_bounds(centers, shift, n_groups)
+        return LloydState(0, centers, None, np.zeros(len(centers)), shift, bounds)
+
+    def _group_count(self, passes: Passes, k: int) -> int:
+        budget = config.get("passes.row-state-bytes")
+        return group_count(self.bounds, passes.n_rows, passes.n_features, k, budget)
 
     def step(self, passes: Passes, rng: Rng, state: LloydState) -> tuple[LloydState, Info]:
         """Assign all rows to ``state.centers``, move the centres to their rows' means."""
@@ -137,7 +193,7 @@ class Lloyd:
         packed = pack_centers(state.centers, state.shift)
         total: AssignTotal = passes.reduce(
             assign_chunk,
-            packed,
+            packed if state.bounds is None else state.bounds.centers(packed),
             step,
             start=partial(AssignTotal, k, d, passes.statistics.grid),
             combine=AssignTotal.combine,
@@ -147,12 +203,16 @@ class Lloyd:
         counts = total.sums.counts
         # Mean variance of the features: what scikit-learn's `tol` is relative to.
         variance = total.squares.value / (passes.statistics.total_weight * d)
-        extra = {}
+        n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
+        extra = {
+            "distances": total.n_evaluated / (passes.n_rows * k),
+            "row_state_bytes": float(row_bytes(n_groups)),
+        }
         empty = np.flatnonzero(counts == 0)
         n_moved = 0
         if len(empty) and self.problem.empty_clusters == "relocate":
             centers, n_moved = relocate_empty(passes, packed, centers, empty)
-            extra = {"relocated": float(n_moved)}
+            extra["relocated"] = float(n_moved)
         info = Info(
             cost=total.sums.cost(state.centers, total.squares),
             rows=passes.n_rows,
@@ -161,7 +221,24 @@ class Lloyd:
             converged=total.n_changed == 0 and n_moved == 0,
             extra=extra,
         )
-        return LloydState(step, centers, state.centers, counts, state.shift), info
+        bounds = self._next_bounds(passes, state, packed, centers, total.n_changed)
+        return LloydState(step, centers, state.centers, counts, state.shift, bounds), info
+
+    def _next_bounds(
+        self,
+        passes: Passes,
+        state: LloydState,
+        packed: PackedCenters,
+        centers: NDArray[Any],
+        n_changed: int,
+    ) -> BoundsState | None:
+        """Go on with the bounds there are, or begin with them where rows have become calm."""
+        if state.bounds is not None:
+            return state.bounds.advance(packed, pack_centers(centers, state.shift))
+        if self.bounds != "auto" or n_changed > CALM * passes.n_rows:
+            return None
+        n_groups = self._group_count(passes, len(centers))
+        return begin_bounds(centers, state.shift, n_groups) if n_groups else None
 
     def model(self, state: LloydState) -> ModelArrays:
         """The centres that the next step would assign rows to."""
@@ -172,4 +249,5 @@ def _replay(state: LloydState) -> tuple[tuple[Any, ...], ...]:
     """Broadcasts that rebuild the labels of the last assignment."""
     if state.previous is None:
         return ()
-    return ((pack_centers(state.previous, state.shift), state.step),)
+    packed = pack_centers(state.previous, state.shift)
+    return ((packed if state.bounds is None else state.bounds.centers_before(packed), state.step),)

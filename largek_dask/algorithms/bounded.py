@@ -1,0 +1,103 @@
+"""Which bounds an exact fit keeps, from when on, and within how much memory.
+
+Bounds spare distances and cost memory and a test a row; the dense kernels are so fast that this
+pays only for many centres, and only once few rows change their cluster. All that decides here are
+counts: the labels are the same whatever is chosen, so the choice reaches no model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.distances import PackedCenters
+from largek_dask.kernels.groups import BoundedCenters, Drift, Groups, group_centers
+
+__all__ = ["Bounds", "BoundsState", "begin_bounds", "check_bounds", "group_count", "row_bytes"]
+
+Bounds = Literal["auto", "hamerly", "elkan", "groups"]
+
+_NAMES = ("auto", None, "hamerly", "elkan", "groups")
+CALM = 0.05
+"""Bounds begin when fewer than this share of the rows change their cluster (measured)."""
+CENTERS_A_GROUP = 32
+MOST_GROUPS = 16
+
+
+def check_bounds(bounds: object) -> None:
+    """Refuse what names no kind of bounds.
+
+    Raises
+    ------
+    ParameterError
+        With the names there are.
+    """
+    if bounds not in _NAMES:
+        told = ", ".join(repr(name) for name in _NAMES)
+        raise ParameterError(f"bounds must be one of {told}, got {bounds!r}.")
+
+
+def group_count(
+    bounds: Bounds | None, n_rows: int, n_features: int, n_clusters: int, budget: int | None
+) -> int:
+    """Lower bounds that a row shall have; 0: no bounds at all.
+
+    Parameters
+    ----------
+    bounds : {"auto", None, "hamerly", "elkan", "groups"}
+        "hamerly" is 1, "elkan" one for each centre, "groups" a group for about 32 centres but not
+        more than 16. "auto" is as many of those as the budget has room for, and none
+        for few centres, of which few features do not hide the price of a test.
+    n_rows, n_features, n_clusters : int
+    budget : int or None
+        Bytes that the row state of all rows may take; None: no limit.
+    """
+    if bounds is None:
+        return 0
+    if bounds == "elkan":
+        return n_clusters
+    groups = 1 if bounds == "hamerly" else min(MOST_GROUPS, -(-n_clusters // CENTERS_A_GROUP))
+    if bounds == "auto":
+        if n_clusters <= 50 and n_features <= 30:
+            return 0
+        while groups > 0 and budget is not None and n_rows * row_bytes(groups) > budget:
+            groups //= 2
+    return groups
+
+
+def row_bytes(n_groups: int) -> int:
+    """Bytes of row state a row: its label and, with bounds, an upper one and the lower ones."""
+    return 4 + (4 + 4 * n_groups if n_groups else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundsState:
+    """What a state of an algorithm holds for its bounds: all but the rows' own."""
+
+    groups: Groups
+    drift: Drift
+    """As of the centres that rows are assigned to next."""
+    before: Drift | None
+    """As of the centres before; None: rows had no bounds then."""
+
+    def centers(self, packed: PackedCenters) -> BoundedCenters:
+        """For the next assignment."""
+        return BoundedCenters(packed, self.groups, self.drift)
+
+    def centers_before(self, packed: PackedCenters) -> PackedCenters | BoundedCenters:
+        """For the assignment before, once more."""
+        return packed if self.before is None else BoundedCenters(packed, self.groups, self.before)
+
+    def advance(self, old: PackedCenters, new: PackedCenters) -> BoundsState:
+        """After a step of the centres."""
+        drift = self.drift.advance(old, new, self.groups)
+        return BoundsState(self.groups, drift, self.drift)
+
+
+def begin_bounds(centers: NDArray[Any], shift: NDArray[Any], n_groups: int) -> BoundsState:
+    """Bounds from the next assignment on."""
+    groups = group_centers(centers, shift, n_groups)
+    return BoundsState(groups, Drift.zero(groups), None)

@@ -1,0 +1,130 @@
+"""Lloyd's algorithm with bounds of every kind: the same bits, fewer distances."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import dask
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.bounded import group_count, row_bytes
+from largek_dask.algorithms.lloyd import Lloyd
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import ParameterError
+from largek_dask.passes.local import LocalPasses
+from tests.algorithms.conftest import blobs
+
+KINDS = ["auto", "hamerly", "elkan", "groups"]
+K = 70
+
+
+def degenerate(kind):
+    rng = np.random.default_rng(3)
+    x = blobs(1500, 9, 40, seed=2, spread=2.0)
+    if kind == "grid":
+        return rng.integers(0, 3, size=(1500, 3)).astype(np.float32)
+    if kind == "few distinct":
+        return x[rng.integers(30, size=1500)]
+    if kind == "far":
+        return x + np.float32(1e4)
+    if kind == "outlier":
+        x[700] = 1e6
+    if kind == "float64":
+        return x.astype(np.float64)
+    if kind == "bytes":
+        return (x * 8 + 120).clip(0, 255).astype(np.uint8)
+    return x
+
+
+def run(x, bounds, n_steps=25, **options):
+    """Everything that a step returns, step by step, until nothing changes."""
+    algorithm = Lloyd(bounds, problem=KMeansProblem(K, x[:K].astype(np.float64), "relocate"))
+    out = []
+    with LocalPasses(open_rows(x), **options) as passes:
+        state = algorithm.init(passes, Rng(0))
+        for _ in range(n_steps):
+            state, info = algorithm.step(passes, Rng(0), state)
+            out.append((state, info))
+            if info.converged:
+                break
+        evictions = passes.total.evictions
+    return out, evictions
+
+
+def bits(out):
+    return [
+        (state.centers.tobytes(), state.counts.tobytes(), info.cost, info.n_changed)
+        for state, info in out
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", ["blobs", "grid", "few distinct", "far", "outlier", "float64", "bytes"]
+)
+def test_bounds_change_no_bit(kind):
+    x = degenerate(kind)
+    expected = bits(run(x, None)[0])
+    for bounds in KINDS:
+        assert bits(run(x, bounds, n_threads=2)[0]) == expected, bounds
+
+
+@pytest.mark.parametrize("bounds", KINDS)
+def test_fewer_distances(bounds):
+    out, _ = run(degenerate("blobs"), bounds)
+    assert out[-1][1].converged
+    assert out[0][1].extra["distances"] == 1.0
+    assert out[-1][1].extra["distances"] < 0.5
+    n_groups = {"auto": 3, "hamerly": 1, "elkan": K, "groups": 3}[bounds]
+    assert out[-1][1].extra["row_state_bytes"] == 8 + 4 * n_groups
+
+
+def test_bounds_begin_when_rows_are_calm():
+    out, _ = run(degenerate("blobs"), "auto")
+    for (state, info), (_, following) in pairwise(out):
+        assert (following.extra["row_state_bytes"] > 4) == (state.bounds is not None)
+        assert (state.bounds is None) or out[0][0].bounds is None
+        if info.n_changed > 0.5 * 1500:
+            assert state.bounds is None
+    assert out[0][1].extra["row_state_bytes"] == 4
+
+
+def test_lost_bounds_are_rebuilt():
+    x = degenerate("blobs")
+    expected = bits(run(x, None)[0])
+    with dask.config.set({"largek.data.memory-chunk-bytes": 100 * 9 * 4}):
+        for limit in (0, 20_000):
+            out, evictions = run(x, "groups", memory_limit=limit)
+            assert bits(out) == expected
+            assert evictions > 0
+
+
+def test_digest(rows_20k):
+    x = rows_20k[:6000]
+    options = {"init": x[:60], "max_iter": 12, "tol": 0, "random_state": 0}
+    digests = {
+        lk.KMeans(60, algorithm=lk.Lloyd(bounds), **options).fit(x).model_.digest()
+        for bounds in (None, *KINDS)
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("bounds", ["yinyang", True, 3, ""])
+def test_unknown_bounds_are_refused(bounds):
+    with pytest.raises(ParameterError, match="bounds must be one of 'auto', None, 'hamerly'"):
+        Lloyd(bounds)
+
+
+def test_how_many_groups():
+    assert group_count(None, 10**6, 18, 1000, None) == 0
+    assert group_count("hamerly", 10**6, 18, 1000, None) == 1
+    assert group_count("elkan", 10**6, 18, 1000, None) == 1000
+    assert group_count("groups", 10**6, 18, 100, None) == 4
+    assert group_count("auto", 10**6, 18, 50, None) == 0
+    assert group_count("auto", 10**6, 18, 1000, None) == 16
+    assert group_count("auto", 10**6, 18, 1000, 50 * 10**6) == 8
+    assert group_count("auto", 10**6, 18, 1000, 1000) == 0
+    assert row_bytes(0) == 4
+    assert row_bytes(16) == 72
