@@ -111,8 +111,9 @@ class NMBatch:
         The batch doubles when min_j sigma_C(j) / p(j) exceeds it: a larger one means more steps
         on each batch.
     stall : float
-        The batch also doubles when less than this share of its rows changed their label; 0
-        leaves the decision to ``rho`` alone, as published.
+        The batch also doubles when the share of its rows that changed their label is below
+        ``stall`` divided by the root of the rows a centre; 0 leaves the decision to ``rho``
+        alone, as published.
     start : "sample" or "random"
         Where starting centres come from if ``init="auto"``: found on the rows of the first
         batch, or random rows.
@@ -126,7 +127,7 @@ class NMBatch:
 
     b0: int | Literal["auto"] = "auto"
     rho: float = 1.0
-    stall: float = 0.03
+    stall: float = 0.5
     start: Literal["sample", "random"] = "sample"
     moves: bool = True
     gather: int | Literal["auto"] = "auto"
@@ -139,11 +140,10 @@ class NMBatch:
                 raise ParameterError(
                     f"{name} must be 'auto' or an integer of at least {fewest}, got {rows!r}."
                 )
-        for name, value, most in (("rho", self.rho, np.inf), ("stall", self.stall, 1.0)):
+        for name, value in (("rho", self.rho), ("stall", self.stall)):
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 <= value <= most:
-                told = "of at least 0" if most == np.inf else f"from 0 to {most:g}"
-                raise ParameterError(f"{name} must be a number {told}, got {value!r}.")
+            if not number or not value >= 0:
+                raise ParameterError(f"{name} must be a number of at least 0, got {value!r}.")
         if self.start not in ("sample", "random"):
             raise ParameterError(f"start must be 'sample' or 'random', got {self.start!r}.")
 
@@ -230,7 +230,9 @@ class NMBatch:
             if state.rows == n:
                 # Where nothing pays any more, nothing will a few steps later.
                 rounds = rounds + 1 if n_placed else ROUNDS
-        settled = state.rows == state.previous_rows and total.n_moved < self.stall * total.n_rows
+        # The fewer rows a centre has, the less is to be learnt from the last of them.
+        calm = self.stall * np.sqrt(k * total.n_rows)
+        settled = bool(state.rows == state.previous_rows and total.n_moved < calm)
         grows = state.rows < n and (ratio > self.rho or settled)
         again = state.rows == n and settled and rounds < ROUNDS
         looks = self.moves and k > 2 and (grows or again)

@@ -325,7 +325,7 @@ def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype):
         ({"gather": -1}, "gather must be 'auto' or an integer of at least 0, got -1"),
         ({"rho": -1.0}, "rho must be a number of at least 0"),
         ({"rho": "x"}, "rho must be"),
-        ({"stall": 1.5}, "stall must be a number from 0 to 1"),
+        ({"stall": float("nan")}, "stall must be a number of at least 0"),
         ({"start": "best"}, "start must be 'sample' or 'random'"),
     ],
 )
