@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import largek_dask as lk
 from largek_dask.algorithms import nmbatch
 from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.nested import gather
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.votes import growth_ratio
 from largek_dask.data.sources import open_rows
@@ -22,6 +23,7 @@ from tests import oracles
 from tests.passes.toys import rows_of
 
 SEED = 5
+RNG = Rng(SEED)
 
 
 class Spy:
@@ -64,13 +66,13 @@ def steps(passes, algorithm, init, n_steps, *, empty_clusters="keep", seed=SEED)
     return out
 
 
-def prefix(table, b, seed=SEED):
+def prefix(table, b, rng=RNG):
     """Rows of a batch of ``b``: in every chunk the first share of its permutation."""
     n = int(table[-1])
     rows = []
     for index, (start, stop) in enumerate(pairwise(table)):
         size = int(stop - start)
-        permutation = Rng(seed).generator(0, "rows", index).permutation(size)
+        permutation = rng.generator(0, "rows", index).permutation(size)
         rows.append(start + permutation[: b * size // n])
     return np.sort(np.concatenate(rows))
 
@@ -113,9 +115,9 @@ def test_is_algorithm_5(rho, rows_20k, gather, monkeypatch):
 def test_gathering_changes_no_bit(rows_20k):
     """In every step the same state and the same figures, wherever the rows are."""
     results = []
-    for gather in (0, 4000, 1 << 40):
+    for limit in (0, 4000, 1 << 40):
         with LocalPasses(open_rows(rows_20k), n_threads=2) as passes:
-            algorithm = NMBatch(b0=500, gather=gather)
+            algorithm = NMBatch(b0=500, gather=limit)
             results.append(steps(passes, algorithm, 40, 40, empty_clusters="relocate"))
     assert {info.extra["gathered"] for _, info in results[1]} == {0.0, 1.0}
     for other in results[1:]:
@@ -176,6 +178,23 @@ def test_every_entry_is_split_evenly(sizes, rows_20k, monkeypatch):
             before[index] = members
         last = b
     assert last == n
+
+
+def test_rows_are_gathered_once_and_anew_where_they_do_not_fit(rows_20k):
+    rows = rows_of(rows_20k[:1000], [600, 400])
+    with LocalPasses(rows) as passes:
+        first = gather(passes, Rng(SEED), 100)
+        assert gather(passes, Rng(SEED), 100, 300) is first
+        assert first.edges == [0, 100, 300]
+        x, weight = first.points(300)
+        np.testing.assert_array_equal(x, rows_20k[prefix(rows.chunk_table, 300)])
+        assert (weight == 1).all()
+        # A batch that ends inside what entered together, and the rows of another start.
+        assert gather(passes, Rng(SEED), 200).edges == [0, 200]
+        other, _ = gather(passes, Rng(SEED, stream=1), 200).points(200)
+        np.testing.assert_array_equal(
+            other, rows_20k[prefix(rows.chunk_table, 200, Rng(SEED, stream=1))]
+        )
 
 
 def test_a_row_votes_once(rows_20k):
