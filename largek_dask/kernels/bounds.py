@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.distances import nearest_two_in_lists, squared_distances
+from largek_dask.kernels.distances import squared_distances
+from largek_dask.kernels.group_search import search_groups
 from largek_dask.kernels.groups import BoundedCenters
 from largek_dask.kernels.jit import njit
 
@@ -31,8 +32,6 @@ __all__ = ["assign", "start"]
 
 _BLOCK_BYTES = 4 << 20
 """Bytes of rows that are gathered at a time."""
-_MOSTLY = 0.4
-"""Where more than this share of a block's distances is wanted, all are computed, in place."""
 _NO_LABEL = np.int32(2**31 - 1)
 
 Array = NDArray[Any]
@@ -138,25 +137,16 @@ def _look(
     (of rows with a label). Returns the distances computed.
     """
     labels, groups = state[0], bounded.groups
-    sizes, k = np.diff(groups.offsets), bounded.packed.n_clusters
+    sizes = np.diff(groups.offsets)
     counts = np.count_nonzero(flags, axis=0)
     wanted = int(counts @ sizes)
     if wanted == 0:
         return 0
-    m, n_groups = flags.shape
-    # a call for each group would not pay for groups of a few centres
-    in_place = wanted > _MOSTLY * m * k and k >= 8 * n_groups
-    if in_place:
-        counts[:], wanted = m, m * k
+    m = len(rows)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     pairs = np.empty(offsets[-1], np.int64)
-    if in_place:
-        pairs.reshape(n_groups, m)[:] = np.arange(m)
-        found = _found_in_place(block, bounded)
-    else:
-        _sort_pairs(flags, offsets[:-1].copy(), pairs)
-        found = _found_gathered(block, pairs, offsets, bounded)
-    candidates, first, second = found
+    _sort_pairs(flags, offsets[:-1].copy(), pairs)
+    candidates, first, second = search_groups(block, pairs, offsets, bounded.columns)
     winners, scores = np.full(m, _NO_LABEL), np.full(m, np.inf, block.dtype)
     _merge(pairs, candidates, first, winners, scores)
     old = labels[rows]
@@ -169,39 +159,6 @@ def _look(
             bounded.tables, bounded.margins.as_tuple(), bounded.packed.direct, *state,
         )  # fmt: skip
     return wanted
-
-
-def _found_in_place(block: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array]:
-    """Nearest centre, its score and the second score of every row in every group, by groups."""
-    m, groups = len(block), bounded.groups
-    ends, found = np.array([0, m]), _nothing_found(m * groups.n_groups, block.dtype)
-    for g in range(groups.n_groups):
-        members = groups.lists[groups.offsets[g] : groups.offsets[g + 1]]
-        lists = (ends, np.array([0, len(members)]), members)
-        _put(found, g * m, nearest_two_in_lists(block, bounded.space, *lists, raw=True))
-    return found
-
-
-def _found_gathered(
-    block: Array, pairs: NDArray[np.int64], offsets: NDArray[np.int64], bounded: BoundedCenters
-) -> tuple[Labels, Array, Array]:
-    """The same for ``pairs[offsets[g] : offsets[g + 1]]``, the rows that meet group g."""
-    groups, found = bounded.groups, _nothing_found(len(pairs), block.dtype)
-    for begin, end in _blocks(len(pairs), bounded):
-        ends = np.clip(offsets - begin, 0, end - begin)
-        lists = (ends, groups.offsets, groups.lists)
-        rows = block[pairs[begin:end]]
-        _put(found, begin, nearest_two_in_lists(rows, bounded.space, *lists, raw=True))
-    return found
-
-
-def _nothing_found(n: int, dtype: np.dtype[Any]) -> tuple[Labels, Array, Array]:
-    return np.empty(n, np.int32), np.empty(n, dtype), np.empty(n, dtype)
-
-
-def _put(found: tuple[Labels, Array, Array], begin: int, two: tuple[Array, ...]) -> None:
-    for out, part in zip(found, (two[0], two[1], two[3]), strict=True):
-        out[begin : begin + len(part)] = part
 
 
 # --- compiled ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from largek_dask.kernels.distances import (
     pack_centers,
     squared_distances,
 )
+from largek_dask.kernels.group_search import GroupColumns
 from largek_dask.kernels.jit import readonly
 
 __all__ = ["BoundedCenters", "Drift", "Groups", "Margins", "group_centers"]
@@ -189,11 +190,12 @@ class BoundedCenters:
     Pickles as its parameters; what follows from them is made once, where it arrives.
     """
 
-    __slots__ = ("_shift", "drift", "groups", "lengths", "margins", "packed", "radii", "space")
+    __slots__ = ("columns", "drift", "groups", "lengths", "margins", "packed", "radii", "space")
 
     def __init__(self, packed: PackedCenters, groups: Groups, drift: Drift) -> None:
         self.packed, self.groups, self.drift = packed, groups, drift
         self.space = _space(packed)
+        self.columns = GroupColumns(self.space, groups.offsets, groups.lists)
         self.margins = Margins.of(packed)
         norms = squared_distances(
             self.space.centers,

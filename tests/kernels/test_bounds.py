@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import dask.config
 import numba
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import bounds
+from largek_dask.kernels import bounds, group_search
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.groups import BoundedCenters, Drift, Margins, group_centers
 from largek_dask.kernels.tile import TILES
@@ -74,7 +75,7 @@ def check(x, bounded, labels, upper, lower):
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=120 if COMPILED else 25)
 @given(
     n=st.sampled_from([0, 1, 2, 25, 90]),
     d=st.sampled_from([1, 2, 8, 9, 18, 64]),
@@ -166,11 +167,24 @@ def test_counts_and_bounds_depend_on_no_vector_width():
 
 
 def test_blocks_change_nothing(monkeypatch):
-    whole = walk(5, d=20)
+    whole = walk(2, d=20)
     monkeypatch.setattr(bounds, "_BLOCK_BYTES", 64 * 20 * 4)
-    cut = walk(5, d=20)
+    monkeypatch.setattr(group_search, "_NEAR_BYTES", 1)
+    cut = walk(2, d=20)
     for a, b in zip(whole[1], cut[1], strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+def test_nothing_is_certain_near_the_largest_number():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(60, 12)).clip(-3, 3) * 8e152
+    centers, shift = x[:10].copy(), np.zeros(12)
+    packed, groups = pack_centers(centers, shift), group_centers(centers / 1e152, shift, 3)
+    bounded = BoundedCenters(packed, groups, Drift.zero(groups))
+    state = bounds.start(x, bounded)[:3]
+    check(x, bounded, *state)
+    bounds.assign(x, bounded, *state)
+    check(x, bounded, *state)
 
 
 def test_centers_that_stand_still_cost_nothing():
@@ -253,8 +267,8 @@ def test_bounded_centers_travel():
 
 def test_margins_grow_with_the_features_until_nothing_is_certain():
     def margin(d):
-        row = np.zeros((1, d), np.float32)
-        return Margins.of(pack_centers(row, row[0])).product
+        packed = SimpleNamespace(dtype=np.dtype(np.float32), n_features=d, direct=d <= 8)
+        return Margins.of(packed).product
 
     assert margin(8) == 0.0
     assert 0.0 < margin(9) < margin(1000) < 1e-3
