@@ -106,8 +106,9 @@ class Chunk(Protocol):
     """Position in the chunk table."""
     start: int
     """Global index of the chunk's first row."""
-    x: NDArray[Any]
-    """(n, d) rows, C-contiguous, read-only, float32 or float64 or a small integer type."""
+    x: Any
+    """(n, d) rows, C-contiguous, read-only, float32 or float64 or a small integer type; or a
+    :class:`~largek_dask.kernels.sparse.SparseBlock`, which the kernels take as well."""
     weight: NDArray[np.float64] | None
     """(n,) row weights; None where every row weighs 1. Rows that are skipped weigh 0."""
     rows: NDArray[np.int64] | None
@@ -128,6 +129,8 @@ class Passes(Protocol):
 
     n_rows: int
     n_features: int
+    is_sparse: bool
+    """Chunks hold sparse rows; the origin of all computing is then 0."""
     n_chunks: int
     chunk_table: NDArray[np.int64]
     """(n_chunks + 1,) global index of every chunk's first row, and the number of rows."""

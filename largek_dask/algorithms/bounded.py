@@ -16,12 +16,20 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.groups import BoundedCenters, Drift, Groups, group_centers
 
-__all__ = ["Bounds", "BoundsState", "begin_bounds", "check_bounds", "group_count", "row_bytes"]
+__all__ = [
+    "Bounds",
+    "BoundsState",
+    "begin_bounds",
+    "check_bounds",
+    "group_count",
+    "no_groups_for_sparse",
+    "row_bytes",
+]
 
 Bounds = Literal["auto", "hamerly", "elkan", "groups"]
 
 _NAMES = ("auto", None, "hamerly", "elkan", "groups")
-CALM = 0.05
+CALM = 0.02
 """Bounds begin when fewer than this share of the rows change their cluster (measured)."""
 CENTERS_A_GROUP = 32
 MOST_GROUPS = 16
@@ -66,6 +74,21 @@ def group_count(
         while groups > 0 and budget is not None and n_rows * row_bytes(groups) > budget:
             groups //= 2
     return groups
+
+
+def no_groups_for_sparse(bounds: Bounds | None) -> int:
+    """0: there are no bounds for sparse rows as yet.
+
+    Raises
+    ------
+    ParameterError
+        Some are asked for.
+    """
+    if bounds not in ("auto", None):
+        raise ParameterError(
+            f"bounds={bounds!r} needs dense rows, and these are sparse; use 'auto' or None."
+        )
+    return 0
 
 
 def row_bytes(n_groups: int) -> int:

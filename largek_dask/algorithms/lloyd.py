@@ -35,6 +35,7 @@ from largek_dask.algorithms.bounded import (
     begin_bounds,
     check_bounds,
     group_count,
+    no_groups_for_sparse,
     row_bytes,
 )
 from largek_dask.algorithms.relocation import relocate_empty
@@ -183,6 +184,8 @@ class Lloyd:
 
     def _group_count(self, passes: Passes, k: int) -> int:
         budget = config.get("passes.row-state-bytes")
+        if passes.is_sparse:
+            return no_groups_for_sparse(self.bounds)
         return group_count(self.bounds, passes.n_rows, passes.n_features, k, budget)
 
     def step(self, passes: Passes, rng: Rng, state: LloydState) -> tuple[LloydState, Info]:

@@ -26,6 +26,7 @@ from largek_dask.kernels.distances import (
     squared_distances,
 )
 from largek_dask.kernels.exact import ExactSums
+from largek_dask.kernels.sparse import Table, dense_rows
 from largek_dask.kernels.sums import ClusterSums, FixedPoint
 
 __all__ = ["MOVED_SHARE", "Splits", "choose_moves", "split_clusters"]
@@ -57,7 +58,7 @@ class Splits:
 
 
 def split_clusters(
-    x: NDArray[Any],
+    x: Table,
     weight: NDArray[np.float64],
     centers: NDArray[Any],
     clusters: NDArray[np.int64],
@@ -85,7 +86,7 @@ def split_clusters(
     rank = _rank_in(segment[labels[rows]], len(clusters))
     rows = rows[rank < SPLIT_ROWS]
     of, rank = segment[labels[rows]].astype(np.int32), rank[rank < SPLIT_ROWS]
-    x, weight = x[rows], weight[rows]
+    x, weight = dense_rows(x[rows]), weight[rows]
     edges = np.searchsorted(of, np.arange(len(clusters) + 1))
     # Every second row fits the split, the others judge it.
     fits = rank % 2 == 0

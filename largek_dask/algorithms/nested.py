@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ChunkFunction, Passes, Rng, RowSlice, RowState
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.sparse import Table, stack_rows
 from largek_dask.kernels.statistics import Statistics
 
 __all__ = ["Batch", "Gathered", "gather", "open_batch"]
@@ -32,9 +34,7 @@ class CollectedRows:
     __slots__ = ("chunks",)
 
     def __init__(self) -> None:
-        self.chunks: dict[
-            int, tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float64] | None]
-        ] = {}
+        self.chunks: dict[int, tuple[NDArray[np.int64], Table, NDArray[np.float64] | None]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +59,7 @@ class Part:
     """Gathered rows that entered together; implements ``algorithms.base.Chunk``."""
 
     index: int
-    x: NDArray[Any]
+    x: Any
     weight: NDArray[np.float64] | None
     rows: NDArray[np.int64]
     """(n,) global indices; bad rows weigh 0 and need no mark of their own."""
@@ -109,11 +109,10 @@ class Gathered:
         weights = [np.ones(len(x)) if weight is None else weight for _, x, weight in parts]
         if parts:
             rows = np.concatenate([rows for rows, _, _ in parts])
-            x = np.concatenate([x for _, x, _ in parts])
+            x = stack_rows([x for _, x, _ in parts])
         else:
-            rows, x = np.empty(0, np.int64), np.empty((0, passes.n_features), np.float32)
+            rows, x = np.empty(0, np.int64), readonly(np.empty((0, passes.n_features), np.float32))
         weighted = any(weight is not None for _, _, weight in parts)
-        x.flags.writeable = False
         weight = np.concatenate(weights) if weighted else None
         self.parts.append(Part(len(self.parts), x, weight, rows))
         self.edges.append(end)
@@ -123,7 +122,7 @@ class Gathered:
         """The parts of a batch."""
         return self.parts[: self.edges.index(end)]
 
-    def points(self, end: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    def points(self, end: int) -> tuple[Any, NDArray[np.float64]]:
         """Rows (n, d) and weights (n,) of a batch by their global index; weight 0 is left out.
 
         Their order must not tell how they were gathered: after a resume parts are others.
@@ -132,7 +131,8 @@ class Gathered:
             (part.rows, part.x, np.ones(len(part.x)) if part.weight is None else part.weight)
             for part in self.within(end)
         ]
-        rows, x, weight = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        rows, weight = (np.concatenate([part[i] for part in parts]) for i in (0, 2))
+        x = stack_rows([part[1] for part in parts])
         order = np.argsort(rows)
         order = order[weight[order] > 0]
         return x[order], weight[order]

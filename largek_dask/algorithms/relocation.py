@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ChunkFunction
 from largek_dask.kernels.distances import PackedCenters, nearest, squared_distances
+from largek_dask.kernels.sparse import Table, dense_rows
 from largek_dask.kernels.statistics import Statistics
 
 __all__ = ["FarthestRows", "relocate_empty"]
@@ -59,12 +60,12 @@ class FarthestRows:
         """Bytes that travel when this total is sent."""
         return self.distances.nbytes + self.rows.nbytes + self.x.nbytes
 
-    def add(self, distances: NDArray[np.float64], rows: NDArray[np.int64], x: NDArray[Any]) -> None:
+    def add(self, distances: NDArray[np.float64], rows: NDArray[np.int64], x: Table) -> None:
         """Offer rows: squared distances (n,), global indices (n,), coordinates (n, d)."""
         best = np.lexsort((rows, -distances))[: self.size]
         distances = np.concatenate([self.distances, distances[best]])
         rows = np.concatenate([self.rows, rows[best]])
-        x = np.concatenate([self.x, x[best].astype(self.x.dtype)])
+        x = np.concatenate([self.x, dense_rows(x[best]).astype(self.x.dtype)])
         best = np.lexsort((rows, -distances))[: self.size]
         self.distances, self.rows, self.x = distances[best], rows[best], x[best]
 

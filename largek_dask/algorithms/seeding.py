@@ -29,6 +29,7 @@ from largek_dask.kernels.sampling import (
     potentials,
     update_d2,
 )
+from largek_dask.kernels.sparse import Table, dense_rows
 from largek_dask.kernels.statistics import RowScan
 from largek_dask.kernels.sums import ClusterSums, Squares
 
@@ -143,7 +144,7 @@ def weight_chunk(chunk: Chunk, total: Draws, rng: Rng, step: int, n: int) -> Non
     weight = _weights(chunk)
     uniforms = rng.generator(step, "weight", chunk.index).random(n)
     picks, mass = draw_by_d2(weight, None, uniforms)
-    total.chunks[chunk.index] = (mass, chunk.start + picks, chunk.x[picks])
+    total.chunks[chunk.index] = (mass, chunk.start + picks, dense_rows(chunk.x[picks]))
 
 
 def d2_chunk(
@@ -159,7 +160,7 @@ def d2_chunk(
     d2 = _updated(chunk, centers, shift)
     uniforms = rng.generator(step, "d2", chunk.index).random(n)
     picks, mass = draw_by_d2(d2, chunk.weight, uniforms)
-    total.chunks[chunk.index] = (mass, chunk.start + picks, chunk.x[picks])
+    total.chunks[chunk.index] = (mass, chunk.start + picks, dense_rows(chunk.x[picks]))
     chunk.keep(d2=d2)
 
 
@@ -287,7 +288,7 @@ def sample_chunk(chunk: Chunk, total: Candidates, rng: Rng, turn: int, factor: f
     uniforms = rng.generator(turn, "sample", chunk.index).random(len(chunk.x))
     picks = bernoulli_by_d2(chunk.state["d2"], chunk.weight, factor, uniforms)
     if len(picks):
-        total.chunks[chunk.index] = chunk.x[picks]
+        total.chunks[chunk.index] = dense_rows(chunk.x[picks])
 
 
 def nearest_candidate_chunk(
@@ -307,7 +308,7 @@ def nearest_candidate_chunk(
 def candidate_weight_chunk(chunk: Chunk, total: ClusterSums) -> None:
     """Weight of the rows nearest to each candidate."""
     assert chunk.state is not None
-    total.add(chunk.x[:, :0], chunk.state["labels"], chunk.weight)
+    total.add(np.empty((len(chunk.x), 0), np.float32), chunk.state["labels"], chunk.weight)
 
 
 def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
@@ -365,12 +366,12 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
 
 
 def choose_among(
-    points: NDArray[Any], weight: NDArray[np.float64], k: int, shift: NDArray[Any], rng: Rng
+    points: Table, weight: NDArray[np.float64], k: int, shift: NDArray[Any], rng: Rng
 ) -> NDArray[Any]:
     """k-means++ on weighted points (n, d) in memory, then a few Lloyd steps on them."""
     if len(points) < k:
         # About as few distinct rows as clusters: repeat some, empty clusters are moved later.
-        return np.resize(points, (k, points.shape[1]))
+        return np.resize(dense_rows(points), (k, points.shape[1]))
     generator = rng.generator(0, "among")
     d2 = np.full(len(points), np.inf)
     centers = np.empty((k, points.shape[1]), points.dtype)

@@ -29,7 +29,7 @@ def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[
         yield broken("data", str(error), "check the address, the driver and the access rights")
         return
     n, d = rows.shape
-    yield ok("data", f"{n:,} rows × {d:,} features, {rows.dtype}, {human_bytes(rows.nbytes)} dense")
+    yield ok("data", f"{n:,} rows × {d:,} features, {rows.dtype}, {human_bytes(rows.nbytes)}")
     yield from _storage(url, rows)
     yield from _first_chunk(rows)
     yield from _known_statistics(rows)
@@ -74,6 +74,8 @@ def _first_chunk(rows: Rows) -> Iterator[Finding]:
 
     import numpy as np
 
+    from largek_dask.kernels.rows import finite_rows
+
     begun = perf_counter()
     try:
         x = rows.read(0)
@@ -83,7 +85,7 @@ def _first_chunk(rows: Rows) -> Iterator[Finding]:
     seconds = perf_counter() - begun
     rate = human_bytes(x.nbytes / max(seconds, 1e-9))
     yield ok("data", f"the first chunk of {len(x):,} rows can be read, at {rate} a second")
-    bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+    bad = np.flatnonzero(~finite_rows(x))
     if len(bad):
         yield broken(
             "data",

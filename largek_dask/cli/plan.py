@@ -180,7 +180,7 @@ def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
 
 def read_rate(rows: Rows) -> float:
     """Bytes a second of reading, from the first chunk."""
-    n_bytes = rows.read(0).nbytes
+    n_bytes: int = rows.read(0).nbytes
     return n_bytes / best_seconds(lambda: rows.read(0))
 
 

@@ -1,7 +1,7 @@
 """Rows of a CSR matrix in a Zarr group, in the layout that AnnData writes.
 
 The group holds ``data``, ``indices`` and ``indptr`` and the attribute ``shape`` (older files:
-``h5sparse_shape``). Rows are made dense one chunk at a time.
+``h5sparse_shape``).
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.csr_blocks import block_of, check_columns, sparse_bytes
 from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, native_dtype
 from largek_dask.data.stored_rows import StoredRows, name_node
-from largek_dask.data.stores import list_stamps
+from largek_dask.data.stores import check_complete, list_stamps
 from largek_dask.errors import DataError
+from largek_dask.kernels.rows import compute_dtype
+from largek_dask.kernels.sparse import SparseBlock
 
 __all__ = ["CSRRows", "is_sparse_group"]
 
@@ -41,16 +43,19 @@ class CSRRows(StoredRows):
     weight : Column, optional
         Row weights.
     chunk_rows : int, optional
-        Rows of a reading chunk; None: ``largek.data.read-chunk-bytes`` of dense rows, at least
-        256 of them.
+        Rows of a reading chunk; None: ``largek.data.read-chunk-bytes`` of stored numbers, at
+        least 256 rows.
 
     Raises
     ------
     DataError
         CSC layout, or arrays that do not fit each other.
+    IncompleteStoreError
+        The program that wrote the store was stopped before the end.
     """
 
     kind = "the CSR group"
+    is_sparse = True
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class CSRRows(StoredRows):
         chunk_rows: int | None = None,
     ) -> None:
         what = name_node(self.kind, location, component)
+        self._notes = check_complete(group, what)
         attributes = group.attrs
         kind = str(attributes.get("encoding-type", attributes.get("h5sparse_format", "csr")))
         if "csc" in kind:
@@ -83,10 +89,12 @@ class CSRRows(StoredRows):
                 f"{self._indptr.shape[0]} values, data {self._data.shape[0]}, "
                 f"indices {self._indices.shape[0]}."
             )
-        dtype = native_dtype(self._data.dtype, what)
+        check_columns(n_features, what)
+        dtype = compute_dtype(native_dtype(self._data.dtype, what))
+        self._nbytes = sparse_bytes(n_rows, int(self._data.shape[0]), dtype)
         if chunk_rows is None:
             budget = int(config.get("data.read-chunk-bytes"))
-            wanted = budget // max(1, n_features * dtype.itemsize)
+            wanted = budget // max(1, self._nbytes // max(1, n_rows))
             chunk_rows = min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)
         super().__init__(
             group,
@@ -99,23 +107,23 @@ class CSRRows(StoredRows):
             weight=weight,
         )
 
-    def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
-        from scipy.sparse import csr_matrix
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored numbers and of where they are, as they are read."""
+        return self._nbytes
 
+    def stored_statistics(self) -> dict[str, Any] | None:
+        """The statistics that ``ingest`` left with the rows (unit weights), or None."""
+        return self._notes.get("statistics")
+
+    def _load(self, i: int, start: int, stop: int) -> SparseBlock:
         try:
             indptr = np.asarray(self._indptr[start : stop + 1]).astype(np.int64)
             begin, end = int(indptr[0]), int(indptr[-1])
-            if begin < 0 or end > self._data.shape[0] or (np.diff(indptr) < 0).any():
+            if not 0 <= begin <= end <= self._data.shape[0]:
                 raise ValueError("indptr does not rise from row to row")
-            indices = np.asarray(self._indices[begin:end])
-            # scipy does not look before it writes there
-            if len(indices) and not 0 <= indices.min() <= indices.max() < self.n_features:
-                raise ValueError(f"a column index lies outside 0 to {self.n_features - 1}")
-            # scipy knows no float16
-            kind = np.float32 if self.dtype == np.float16 else self.dtype
-            data = np.asarray(self._data[begin:end]).astype(kind, copy=False)
-            shape = (stop - start, self.n_features)
-            return np.asarray(csr_matrix((data, indices, indptr - begin), shape=shape).toarray())
+            data, indices = self._data[begin:end], self._indices[begin:end]
+            return block_of(data, indices, indptr - begin, self.n_features)
         except MemoryError:
             raise
         except Exception as error:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.sparse import SparseBlock, Table
+
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
 
@@ -33,7 +35,8 @@ def content_of(rows: Rows) -> dict[str, Any]:
     for i, (begin, end) in _samples_by_chunk(rows):
         start = int(rows.chunk_table[i])
         x = rows.read(i)[begin - start : end - start]
-        digest.update(x.astype(x.dtype.newbyteorder("<"), copy=False).tobytes())
+        for array in _arrays_of(x):
+            digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
         if weight_digest is not None and rows.weight is not None:
             weight_digest.update(rows.weight.read(begin, end).astype("<f8").tobytes())
     return {
@@ -42,6 +45,13 @@ def content_of(rows: Rows) -> dict[str, Any]:
         "sha256": digest.hexdigest(),
         "weight_sha256": None if weight_digest is None else weight_digest.hexdigest(),
     }
+
+
+def _arrays_of(x: Table) -> tuple[NDArray[Any], ...]:
+    """All that rows hold; of sparse rows how many numbers each has, their columns, the numbers."""
+    if isinstance(x, SparseBlock):
+        return np.diff(x.indptr), x.indices[x.stored], x.data[x.stored]
+    return (x,)
 
 
 def _samples_by_chunk(rows: Rows) -> list[tuple[int, tuple[int, int]]]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.csr_blocks import block_of, check_columns, sparse_bytes
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
@@ -17,10 +18,14 @@ from largek_dask.data.rows import (
     regular_table,
 )
 from largek_dask.errors import DataError
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.sparse import SparseBlock
 
 __all__ = ["ArrayColumn", "ArrayRows", "FrameRows", "SlicedRows", "SparseRows"]
 
 MIN_CHUNK_ROWS = 1_024
+SPARSE_CHUNK_ROWS = 4_096
+"""At least so many sparse rows meet a block of centres, which is larger than the cache, at once."""
 
 
 def memory_table(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> NDArray[np.int64]:
@@ -99,17 +104,50 @@ class ArrayRows(SlicedRows):
         super().__init__(np.asarray(array), weight=weight)
 
 
-class SparseRows(SlicedRows):
-    """Rows of a scipy sparse matrix, made dense one chunk at a time."""
+class SparseRows(Rows):
+    """Rows of a scipy sparse matrix.
+
+    A CSR matrix of float32 or float64 with columns in order is not copied; anything else is
+    converted once, here.
+    """
+
+    is_sparse = True
 
     def __init__(self, matrix: Any, *, weight: Column | None = None) -> None:
         what = "the sparse matrix"
         check_table_shape(tuple(matrix.shape), what)
         native_dtype(matrix.dtype, what)
-        super().__init__(matrix.tocsr(), weight=weight)
+        n_rows, n_features = (int(n) for n in matrix.shape)
+        check_columns(n_features, what)
+        csr = matrix.tocsr()
+        try:
+            self._block = block_of(csr.data, csr.indices, csr.indptr, n_features)
+        except ValueError as error:
+            raise DataError(f"{what} is damaged: {error}.") from error
+        dtype = self._block.dtype
+        row_bytes = max(1, sparse_bytes(n_rows, len(self._block.data), dtype) // max(1, n_rows))
+        wanted = int(config.get("data.memory-chunk-bytes")) // row_bytes
+        super().__init__(
+            n_features=n_features,
+            dtype=dtype,
+            chunk_table=regular_table(n_rows, min(max(wanted, SPARSE_CHUNK_ROWS), MAX_CHUNK_ROWS)),
+            weight=weight,
+        )
 
-    def _load(self, i: int, start: int, stop: int) -> Any:
-        return self._source[start:stop].toarray()
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored numbers and of where they are."""
+        return self._block.nbytes
+
+    def _load(self, i: int, start: int, stop: int) -> SparseBlock:
+        rows = self._block[start:stop]
+        # what is not of these rows must not count in anybody's accounts
+        return SparseBlock(
+            rows.data[rows.stored],
+            rows.indices[rows.stored],
+            readonly(rows.indptr - rows.indptr[0]),
+            self.n_features,
+        )
 
 
 class FrameRows(SlicedRows):

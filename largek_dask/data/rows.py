@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.fingerprint import content_of, rows_per_chunk
 from largek_dask.errors import DataError
+from largek_dask.kernels.sparse import SparseBlock
 
 __all__ = [
     "MAX_CHUNK_ROWS",
@@ -64,6 +65,9 @@ class Rows(ABC):
     DataError
         No rows, no columns, or weights of another length.
     """
+
+    is_sparse: ClassVar[bool] = False
+    """Whether ``read`` returns sparse rows."""
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class Rows(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows together as dense numbers."""
+        """Bytes of all rows together as ``read`` returns them."""
         return self.n_rows * self.n_features * self.dtype.itemsize
 
     @property
@@ -132,8 +136,10 @@ class Rows(ABC):
             raise IndexError(f"chunk {i} of {self.n_chunks}")
         return int(self.chunk_table[i]), int(self.chunk_table[i + 1])
 
-    def read(self, i: int) -> NDArray[Any]:
+    def read(self, i: int) -> Any:
         """Chunk ``i`` as a dense (n, d) array, C-contiguous and read-only, in :attr:`dtype`.
+
+        Of sparse rows it is a :class:`~largek_dask.kernels.sparse.SparseBlock`.
 
         Raises
         ------
@@ -141,7 +147,10 @@ class Rows(ABC):
             The chunk is missing, truncated or corrupt; the message names it.
         """
         start, stop = self.chunk_rows(i)
-        x = np.asarray(self._load(i, start, stop))
+        x = self._load(i, start, stop)
+        if isinstance(x, SparseBlock):
+            return x
+        x = np.asarray(x)
         if x.dtype == np.bool_:
             x = x.view(np.uint8) if x.flags.c_contiguous else x.astype(np.uint8)
         x = np.ascontiguousarray(x, self.dtype)
@@ -157,7 +166,7 @@ class Rows(ABC):
 
     @abstractmethod
     def _load(self, i: int, start: int, stop: int) -> Any:
-        """Chunk ``i``, the rows ``start`` to ``stop``, as anything ``numpy.asarray`` takes."""
+        """Chunk ``i``, the rows ``start`` to ``stop``: what ``numpy.asarray`` takes, or sparse."""
 
     def read_weight(self, i: int) -> NDArray[np.float64] | None:
         """The (n,) weights of chunk ``i``'s rows, or None where every row weighs 1.

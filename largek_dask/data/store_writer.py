@@ -19,7 +19,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local
 from largek_dask.errors import DataError, OutputError
 
-__all__ = ["StoreWriter", "refuse_existing"]
+__all__ = ["StoreWriter", "refuse_existing", "remove_store"]
 
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
@@ -62,7 +62,8 @@ def refuse_existing(
         )
 
 
-def _remove(out: str, storage_options: Mapping[str, Any] | None) -> None:
+def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Remove a Zarr store, if there is one."""
     fs, path = filesystem(out, storage_options)
     if not fs.exists(path):
         return
@@ -132,7 +133,7 @@ class StoreWriter:
         )
         inner_rows = chunk_rows if inner_rows is None else inner_rows
         try:
-            _remove(out, storage_options)
+            remove_store(out, storage_options)
             self._array = zarr.create_array(
                 out,
                 shape=(n_rows or 0, n_features),

@@ -16,6 +16,7 @@ from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.errors import DataError, MissingDependencyError, ParameterError
+from largek_dask.kernels.sparse import dense_rows
 
 __all__ = ["Table", "open_table"]
 
@@ -83,9 +84,15 @@ class RowsTable:
         self._rows = rows
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """The chunks in order."""
+        """The chunks in order; sparse ones are made dense piece by piece."""
+        step = max(1, BLOCK_BYTES // (self.n_features * self.dtype.itemsize))
         for i in range(self._rows.n_chunks):
-            yield self._rows.read(i)
+            x = self._rows.read(i)
+            if not self._rows.is_sparse:
+                yield x
+                continue
+            for begin in range(0, len(x), step):
+                yield dense_rows(x[begin : begin + step])
 
 
 class CSVTable:

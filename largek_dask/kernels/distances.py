@@ -22,9 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import dense, panels
+from largek_dask.kernels import dense, panels, sparse, sparse_distances
 from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import compute_dtype
+from largek_dask.kernels.sparse import SparseBlock, Table
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile, select_tile
 
 __all__ = [
@@ -67,6 +69,8 @@ class PackedCenters:
     """(k padded,) what a score starts from: the norm, or 0; infinity for padding."""
     offsets: Array
     """(d padded,) what packing takes off a row."""
+    prepared: Prepared
+    """Forms for sparse rows."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -134,12 +138,14 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
         factors[:k], starts[:k] = centers, 0
     else:
         starts[:k], offsets[:d] = norms, shift
-    arrays = (centers, shift, norms.astype(dtype), factors, starts, offsets)
-    return PackedCenters(*map(readonly, arrays))
+    return PackedCenters(
+        readonly(centers), readonly(shift), readonly(norms.astype(dtype)), readonly(factors),
+        readonly(starts), readonly(offsets), Prepared(readonly(centers)),
+    )  # fmt: skip
 
 
 def nearest(
-    x: Array,
+    x: Table,
     packed: PackedCenters,
     labels_out: Labels | None = None,
     distances_out: Array | None = None,
@@ -149,7 +155,7 @@ def nearest(
     Parameters
     ----------
     x : array (n, d)
-        Rows of any real type.
+        Rows of any real type, or sparse ones (:mod:`~largek_dask.kernels.sparse`).
     packed : PackedCenters
     labels_out : int32 array (n,), optional
         Written to and returned.
@@ -168,7 +174,7 @@ def nearest(
     return labels
 
 
-def nearest_two(x: Array, packed: PackedCenters) -> tuple[Labels, Array, Labels, Array]:
+def nearest_two(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels, Array]:
     """The nearest and the second nearest centre of every row.
 
     Returns
@@ -251,7 +257,7 @@ def nearest_two_in_lists(
     return out
 
 
-def scores(x: Array, packed: PackedCenters, out: Array | None = None) -> Array:
+def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
     """Squared distances of all rows to all centres.
 
     Returns
@@ -260,6 +266,9 @@ def scores(x: Array, packed: PackedCenters, out: Array | None = None) -> Array:
     """
     n = _check_rows(x, packed)
     out = _output(out, (n, packed.n_clusters), packed.dtype)
+    if isinstance(x, SparseBlock):
+        sparse.scores_sparse(x, packed.prepared.get(sparse.pack_narrow), out)
+        return out
     tile = select_tile().for_form(packed.direct)
     run = dense.scores(tile, packed.dtype, packed.direct)
     # 256 centres at a time: their scores stay in the first-level cache until they are written
@@ -273,7 +282,7 @@ def scores(x: Array, packed: PackedCenters, out: Array | None = None) -> Array:
 
 
 def squared_distances(
-    x: Array, packed: PackedCenters, labels: Labels, out: NDArray[np.float64] | None = None
+    x: Table, packed: PackedCenters, labels: Labels, out: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
     """Squared distance of every row to the centre its label names, in float64.
 
@@ -292,14 +301,21 @@ def squared_distances(
         raise ParameterError(f"{n} rows need as many labels, got {labels.shape}.")
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
         raise IndexError(f"labels must name one of {packed.n_clusters} centres")
+    if isinstance(x, SparseBlock):
+        return sparse_distances.squared_distances(x, packed.centers, packed.prepared, labels, out)
     run = panels.square_distances(packed.dtype)
     for rows, block in _converted(x, packed.dtype):
         run(block, packed.centers, readonly(labels[rows]), out[rows])
     return out
 
 
-def _search(x: Array, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
+def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
     """Every row against every centre."""
+    if isinstance(x, SparseBlock):
+        found = sparse.nearest_sparse(x, packed.prepared.get(sparse.pack_sparse), two)
+        for part, values in zip(out, found, strict=True):
+            part[:] = values[: len(part)]
+        return
     everything = np.array((0, packed.n_clusters))
     for rows, block in _converted(x, packed.dtype):
         parts = out if len(block) == len(x) else tuple(part[rows] for part in out)
@@ -388,8 +404,8 @@ def _check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists:
         raise ParameterError("every list of centres must be ascending, without repetition.")
 
 
-def _check_rows(x: Array, packed: PackedCenters) -> int:
-    if x.ndim != 2 or x.shape[1] != packed.n_features:
+def _check_rows(x: Table, packed: PackedCenters) -> int:
+    if len(x.shape) != 2 or x.shape[1] != packed.n_features:
         raise ParameterError(
             f"rows must have {packed.n_features} features like the centres, got shape {x.shape}."
         )

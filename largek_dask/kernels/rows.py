@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.errors import DataError
 from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.sparse import SparseBlock, Table
 
 __all__ = ["compute_dtype", "finite_rows", "native_blocks", "normalize_rows"]
 
@@ -59,9 +60,14 @@ def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
         yield rows, readonly(x[rows].astype(dtype))
 
 
-def finite_rows(x: NDArray[Any]) -> NDArray[np.bool_]:
+def finite_rows(x: Table) -> NDArray[np.bool_]:
     """(n,) True where no feature of a row is NaN or infinite."""
     finite = np.ones(len(x), np.bool_)
+    if isinstance(x, SparseBlock):
+        wrong = ~np.isfinite(x.data[x.stored])
+        if wrong.any():
+            finite[x.row_numbers()[wrong]] = False
+        return finite
     if x.dtype.kind == "f":
         bits, mask = x.view(f"i{x.itemsize}"), _EXPONENTS[x.itemsize]
         if not _all_finite(readonly(bits.reshape(-1)), mask):
@@ -87,13 +93,18 @@ def _finite_rows(bits: Any, mask: Any, finite: Any) -> None:
         finite[i] = highest < mask
 
 
-def normalize_rows(x: NDArray[Any]) -> NDArray[Any]:
+def normalize_rows(x: Table) -> Any:
     """(n, d) rows of unit Euclidean length in the compute dtype.
 
     Rows of zeros stay zero; rows with NaN or infinity hold NaN. Norms are sums of squares in
     float64 in the order of the features, the same bits everywhere.
     """
-    out = np.empty(x.shape, compute_dtype(x.dtype))
+    dtype = compute_dtype(x.dtype)
+    if isinstance(x, SparseBlock):
+        data = np.empty(len(x.data), dtype)
+        _normalize_sparse(readonly(x.data), readonly(x.indptr), data)
+        return SparseBlock(data, x.indices, x.indptr, x.n_features)
+    out = np.empty(x.shape, dtype)
     for rows, block in native_blocks(x):
         _normalize_rows(block, out[rows])
     return out
@@ -102,19 +113,32 @@ def normalize_rows(x: NDArray[Any]) -> NDArray[Any]:
 @njit
 def _normalize_rows(x: Any, out: Any) -> None:
     for i in range(x.shape[0]):
-        largest = 0.0
-        for f in range(x.shape[1]):
-            largest = max(largest, abs(np.float64(x[i, f])))
-        # squares must neither overflow nor vanish; a power of two changes no digit
-        scale = 1.0
-        if largest > 1e100:
-            scale = 2.0**-600
-        elif largest < 1e-100:
-            scale = 2.0**600
-        total = 0.0
-        for f in range(x.shape[1]):
-            value = np.float64(x[i, f]) * scale
-            total += value * value
-        norm = np.sqrt(total)
-        for f in range(x.shape[1]):
-            out[i, f] = np.float64(x[i, f]) * scale / norm if total != 0.0 else 0.0
+        _normalize(x[i], out[i])
+
+
+@njit
+def _normalize_sparse(data: Any, indptr: Any, out: Any) -> None:
+    for i in range(indptr.shape[0] - 1):
+        begin, end = indptr[i], indptr[i + 1]
+        _normalize(data[begin:end], out[begin:end])
+
+
+@njit
+def _normalize(x: Any, out: Any) -> None:
+    """One row; numbers that are not stored would change nothing here."""
+    largest = 0.0
+    for f in range(x.shape[0]):
+        largest = max(largest, abs(np.float64(x[f])))
+    # squares must neither overflow nor vanish; a power of two changes no digit
+    scale = 1.0
+    if largest > 1e100:
+        scale = 2.0**-600
+    elif largest < 1e-100:
+        scale = 2.0**600
+    total = 0.0
+    for f in range(x.shape[0]):
+        value = np.float64(x[f]) * scale
+        total += value * value
+    norm = np.sqrt(total)
+    for f in range(x.shape[0]):
+        out[f] = np.float64(x[f]) * scale / norm if total != 0.0 else 0.0

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.distances import PackedCenters, nearest, scores, squared_distances
 from largek_dask.kernels.exact import BLOCK_VALUES, N_LIMBS, peel, two_product_error
 from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.sparse import Table
 from largek_dask.kernels.sums import Squares
 
 __all__ = ["bernoulli_by_d2", "draw_by_d2", "potentials", "update_d2"]
@@ -25,7 +26,7 @@ _SCORES = 1 << 18  # scores kept at once
 
 
 def update_d2(
-    x: NDArray[Any],
+    x: Table,
     packed: PackedCenters,
     d2: NDArray[np.float64],
     labels: NDArray[np.int32] | None = None,
@@ -57,7 +58,7 @@ def update_d2(
 
 
 def potentials(
-    x: NDArray[Any],
+    x: Table,
     packed: PackedCenters,
     d2: NDArray[np.float64],
     weight: NDArray[np.float64] | None = None,

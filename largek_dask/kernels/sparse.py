@@ -8,6 +8,7 @@ block lies in a few cache lines side by side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,7 +26,17 @@ if numba.config.DISABLE_JIT:
 else:
     from largek_dask.kernels.emitted_sparse import LANES, scan_sparse
 
-__all__ = ["SparseBlock", "SparseCenters", "nearest_sparse", "pack_sparse"]
+__all__ = [
+    "SparseBlock",
+    "SparseCenters",
+    "Table",
+    "dense_rows",
+    "nearest_sparse",
+    "pack_narrow",
+    "pack_sparse",
+    "scores_sparse",
+    "stack_rows",
+]
 
 Array = NDArray[Any]
 
@@ -39,7 +50,8 @@ _ROWS = 4096
 class SparseBlock:
     """Some rows of a CSR matrix; within a row columns ascend, each at most once.
 
-    Takes a slice, a mask or an array of row numbers as an index, like the array it stands for.
+    Takes a slice, a mask or an array of row numbers as an index, like the array it stands for; a
+    single row number gives that row with all its zeros.
     """
 
     data: Array
@@ -68,7 +80,14 @@ class SparseBlock:
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
-    def __getitem__(self, rows: Any) -> SparseBlock:
+    @property
+    def stored(self) -> slice:
+        """Where in `data` and `indices` the numbers of these rows are."""
+        return slice(int(self.indptr[0]), int(self.indptr[-1]))
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, int | np.integer):
+            return self[[rows]].toarray()[0]
         if isinstance(rows, slice) and rows.step in (None, 1):
             begin, end, _ = rows.indices(len(self))
             indptr = self.indptr[begin : max(begin, end) + 1]
@@ -89,10 +108,42 @@ class SparseBlock:
     def toarray(self) -> Array:
         """(n, d) the rows with all their zeros."""
         out = np.zeros(self.shape, self.dtype)
-        begin, end = self.indptr[0], self.indptr[-1]
-        rows = np.repeat(np.arange(len(self)), np.diff(self.indptr))
-        out[rows, self.indices[begin:end]] = self.data[begin:end]
+        out[self.row_numbers(), self.indices[self.stored]] = self.data[self.stored]
         return out
+
+    def row_numbers(self) -> NDArray[np.int64]:
+        """(n_stored,) row of every stored number."""
+        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
+
+    def with_rows_zero(self, rows: NDArray[np.bool_]) -> SparseBlock:
+        """The same rows, but zeros stored where the mask is set."""
+        data = self.data.copy()
+        data[self.stored][rows[self.row_numbers()]] = 0
+        return SparseBlock(data, self.indices, self.indptr, self.n_features)
+
+
+Table = Array | SparseBlock
+"""Rows: a dense (n, d) array, or sparse."""
+
+
+def dense_rows(x: Table) -> Array:
+    """The rows as a dense (n, d) array."""
+    return x.toarray() if isinstance(x, SparseBlock) else x
+
+
+def stack_rows(parts: Sequence[Table]) -> Table:
+    """All parts below each other, in read-only arrays."""
+    blocks = [part for part in parts if isinstance(part, SparseBlock)]
+    if not blocks:
+        return readonly(np.concatenate([dense_rows(part) for part in parts]))
+    # a dense part among sparse ones can only be one without rows
+    lengths = np.concatenate([np.diff(part.indptr) for part in blocks])
+    return SparseBlock(
+        readonly(np.concatenate([part.data[part.stored] for part in blocks])),
+        readonly(np.concatenate([part.indices[part.stored] for part in blocks])),
+        readonly(np.concatenate([[0], np.cumsum(lengths)])),
+        blocks[0].n_features,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,12 +159,21 @@ class SparseCenters:
 
 def pack_sparse(centers: Array) -> SparseCenters:
     """Prepare (k, d) centres of a compute dtype."""
+    vectors = MOST_VECTORS
+    # powers of two: fewer kernels to compile
+    while vectors > 1 and vectors * LANES >= 2 * len(centers):
+        vectors //= 2
+    return _pack(centers, vectors * LANES)
+
+
+def pack_narrow(centers: Array) -> SparseCenters:
+    """As :func:`pack_sparse`, for :func:`scores_sparse`."""
+    return _pack(centers, LANES)
+
+
+def _pack(centers: Array, width: int) -> SparseCenters:
     centers = np.ascontiguousarray(centers)
     k, d = centers.shape
-    vectors = MOST_VECTORS
-    while vectors > 1 and vectors * LANES >= 2 * k:  # powers of two: fewer kernels to compile
-        vectors //= 2
-    width = vectors * LANES
     n_blocks = -(-k // width)
     factors, norms = np.empty((k, d), centers.dtype), np.empty(k)
     center_factors(centers.dtype)(
@@ -150,6 +210,33 @@ def nearest_sparse(
         packed.starts, x.n_features, raw, labels, first, second_labels, second,
     )  # fmt: skip
     return labels, first, second_labels, second
+
+
+def scores_sparse(x: SparseBlock, narrow: SparseCenters, out: Array) -> None:
+    """Write squared distances of all rows to all centres, with the bits of `nearest_sparse`."""
+    dtype = narrow.starts.dtype
+    _scores(
+        readonly(x.data.astype(dtype, copy=False)), readonly(x.indices), readonly(x.indptr),
+        narrow.columns.reshape(-1), narrow.starts, x.n_features, out,
+    )  # fmt: skip
+
+
+@njit
+def _scores(
+    data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any, out: Any
+) -> None:
+    values, others = np.empty(LANES, data.dtype), np.empty(LANES, data.dtype)
+    winners, runners = np.empty(LANES, np.int32), np.empty(LANES, np.int32)
+    for i in range(out.shape[0]):
+        norm = length(data, indptr[i], indptr[i + 1])
+        for block in range(0, starts.size, LANES):
+            values[:] = np.inf
+            scan_sparse(
+                2, data, indices, indptr[i], indptr[i + 1], columns, block * d, starts, block,
+                values, winners, others, runners, 0,
+            )  # fmt: skip
+            for q in range(min(LANES, out.shape[1] - block)):
+                out[i, block + q] = max(values[q] + norm, data.dtype.type(0))
 
 
 @cache

@@ -26,6 +26,7 @@ from largek_dask.kernels.exact import (
 )
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
+from largek_dask.kernels.sparse import SparseBlock, Table
 from largek_dask.kernels.sums import FixedPoint
 
 __all__ = ["RowScan", "Statistics", "compute_dtype"]
@@ -49,7 +50,8 @@ class Statistics:
     mean: NDArray[np.float64]
     """(d,) weighted mean of the rows that count, rounded once."""
     shift: NDArray[Any]
-    """(d,) origin of all computing: the mean in the compute dtype, in integers for integer data."""
+    """(d,) origin of all computing: the mean in the compute dtype, in integers for integer data;
+    0 for sparse rows."""
     max_abs: float
     """Largest ``|x - shift|`` of a feature."""
     total_weight: float
@@ -145,15 +147,14 @@ class RowScan:
         self._first_bad_weight: int | None = None
         self._max_weight = 0.0
         self._integer_weights = True
+        self._sparse = False
 
-    def add(
-        self, x: NDArray[Any], weight: NDArray[np.float64] | None = None, start_row: int = 0
-    ) -> None:
+    def add(self, x: Table, weight: NDArray[np.float64] | None = None, start_row: int = 0) -> None:
         """Add a chunk of rows.
 
         Parameters
         ----------
-        x : (n, d), C-contiguous, of the scan's type
+        x : (n, d), C-contiguous, of the scan's type; or sparse, then in all chunks
         weight : (n,) float64, optional
             Rows of weight 0 are absent. A negative or infinite weight or NaN is recorded, and its
             row left out.
@@ -164,6 +165,7 @@ class RowScan:
             raise ValueError(
                 f"expected rows of {self.n_features} {self.dtype}, not {x.dtype} of {x.shape}"
             )
+        self._sparse |= isinstance(x, SparseBlock)
         self._n_total += len(x)
         at = np.arange(start_row, start_row + len(x))
         if weight is not None:
@@ -189,6 +191,9 @@ class RowScan:
             self._max_weight = max(self._max_weight, float(weight.max()))
             self._integer_weights &= bool((weight == np.floor(weight)).all())
             self._weights.add(weight)
+        if isinstance(x, SparseBlock):
+            self._add_sparse(x, weight)
+            return
         for rows, block in native_blocks(x):
             self._add_rows(block, None if weight is None else weight[rows])
 
@@ -203,6 +208,14 @@ class RowScan:
                 self._scan(x[whole:], None)
         else:
             self._scan(x, weight)
+
+    def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
+        """Sums of stored numbers; the extent is one for all columns and includes the origin."""
+        values = x.data[x.stored].astype(np.float64)
+        of_rows = None if weight is None else weight[x.row_numbers()]
+        self._sums.add(values, of_rows, x.indices[x.stored])
+        self._low = np.minimum(self._low, values.min(initial=0.0))
+        self._high = np.maximum(self._high, values.max(initial=0.0))
 
     def _scan(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
         width = x.shape[1]
@@ -236,6 +249,7 @@ class RowScan:
         self._first_bad_weight = _lowest(self._first_bad_weight, other._first_bad_weight)
         self._max_weight = max(self._max_weight, other._max_weight)
         self._integer_weights &= other._integer_weights
+        self._sparse |= other._sparse
         return self
 
     def finish(self) -> Statistics:
@@ -259,10 +273,12 @@ class RowScan:
         sums, exponent = self._sums.integers()
         weights, weight_exponent = self._weights.integers()
         total = Fraction(weights[0]) * Fraction(2) ** weight_exponent
-        unit = Fraction(2) ** exponent
-        means = [s * unit / total if total else Fraction(0) for s in sums]
-        mean = np.array([float(m) for m in means], np.float64)
-        origin = np.array([float(round(m)) for m in means]) if integer_data else mean
+        # Python rounds the quotient of two integers once.
+        above, below = (Fraction(2) ** exponent / (total or 1)).as_integer_ratio()
+        mean = np.array([s * above / below for s in sums], np.float64)
+        origin = np.zeros(len(mean)) if self._sparse else mean
+        if integer_data:
+            origin = np.array([float(round(Fraction(s * above, below))) for s in sums])
         shift = readonly(origin.astype(self.compute_dtype))
         max_abs = 0.0
         if self._n_rows:

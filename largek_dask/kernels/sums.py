@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.exact import ExactSums
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import native_blocks
+from largek_dask.kernels.sparse import SparseBlock, Table
 
 __all__ = ["ClusterSums", "FixedPoint", "Squares"]
 
@@ -122,18 +123,37 @@ class Squares(ExactSums):
     __slots__ = ()
 
     def add_squares(
-        self, x: NDArray[Any], shift: NDArray[Any], weight: NDArray[np.float64] | None = None
+        self, x: Table, shift: NDArray[Any], weight: NDArray[np.float64] | None = None
     ) -> None:
         """Add ``weight * ||x - shift||^2`` of (n, d) rows, each computed in order in float64."""
         self.add(row_squares(x, shift), weight)
 
 
-def row_squares(x: NDArray[Any], shift: NDArray[Any]) -> NDArray[np.float64]:
+def row_squares(x: Table, shift: NDArray[Any]) -> NDArray[np.float64]:
     """(n,) squared norms of ``x - shift`` in float64, the features added in order."""
     out = np.empty(len(x))
+    if isinstance(x, SparseBlock):
+        _check_origin(shift)
+        _sparse_squares(readonly(x.data), readonly(x.indptr), out)
+        return out
     for rows, block in native_blocks(x):
         _row_squares(block, shift.astype(np.float64), out[rows])
     return out
+
+
+def _check_origin(shift: NDArray[Any]) -> None:
+    """Of sparse rows the numbers that are not stored are 0, and must stay so."""
+    if shift.any():
+        raise ValueError("sparse rows are summed about 0 only")
+
+
+@njit
+def _sparse_squares(data: Any, indptr: Any, out: Any) -> None:
+    for i in range(out.shape[0]):
+        total = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            total += np.float64(data[p]) * np.float64(data[p])
+        out[i] = total
 
 
 @njit
@@ -192,20 +212,20 @@ class ClusterSums:
         return self._weights.astype(np.float64) * 2.0**-self.grid.weight_bits
 
     def add(
-        self, x: NDArray[Any], labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
+        self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
     ) -> None:
         """Add (n, d) rows to the clusters of their labels; label -1 leaves a row out."""
         self._change(x, None, labels, weight)
 
     def remove(
-        self, x: NDArray[Any], labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
+        self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
     ) -> None:
         """Undo an :meth:`add` of the same arguments."""
         self._change(x, labels, None, weight)
 
     def move(
         self,
-        x: NDArray[Any],
+        x: Table,
         old_labels: NDArray[np.int32],
         new_labels: NDArray[np.int32],
         weight: NDArray[np.float64] | None = None,
@@ -268,19 +288,17 @@ class ClusterSums:
         nowhere = readonly(np.full(len(x) if old is None or new is None else 0, -1, np.int32))
         old = nowhere if old is None else readonly(old)
         new = nowhere if new is None else readonly(new)
+        weight = _NO_WEIGHT if weight is None else readonly(weight)
+        scales = 2.0**self.grid.bits, 2.0**self.grid.weight_bits
+        totals = self.sums, self._weights
+        if isinstance(x, SparseBlock):
+            _check_origin(self.grid.shift)
+            stored = readonly(x.data), readonly(x.indices), readonly(x.indptr)
+            _change_sparse(*stored, old, new, weight, kind, *scales, *totals)
+            return
+        shift = self.grid.shift.astype(np.float64)
         for rows, block in native_blocks(x):
-            _change(
-                block,
-                old[rows],
-                new[rows],
-                _NO_WEIGHT if weight is None else readonly(weight)[rows],
-                kind,
-                self.grid.shift.astype(np.float64),
-                2.0**self.grid.bits,
-                2.0**self.grid.weight_bits,
-                self.sums,
-                self._weights,
-            )
+            _change(block, old[rows], new[rows], weight[rows], kind, shift, *scales, *totals)
 
 
 @njit
@@ -324,6 +342,47 @@ def _change(
             weights[b] += w
             for f in range(d):
                 sums[b, f] += row[f]
+
+
+@njit
+def _change_sparse(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    old: Any,
+    new: Any,
+    weight: Any,
+    kind: Any,
+    scale: Any,
+    weight_scale: Any,
+    sums: Any,
+    weights: Any,
+) -> None:
+    """As `_change` about the origin, where numbers that are not stored add nothing."""
+    for i in range(indptr.shape[0] - 1):
+        a, b = old[i], new[i]
+        if a == b:
+            continue
+        if kind == _REALS:
+            w = np.float64(weight[i] * weight_scale + _MAGIC).view(np.int64) - _MAGIC_BITS
+        else:
+            w = np.int64(weight_scale if kind == _ONES else weight[i])
+        if a >= 0:
+            weights[a] -= w
+        if b >= 0:
+            weights[b] += w
+        for p in range(indptr[i], indptr[i + 1]):
+            value = np.float64(data[p])
+            if kind == _REALS:
+                t = weight[i] * value * scale + _MAGIC
+                steps = np.float64(t).view(np.int64) - _MAGIC_BITS
+            else:
+                t = value * scale + _MAGIC
+                steps = (np.float64(t).view(np.int64) - _MAGIC_BITS) * w
+            if a >= 0:
+                sums[a, indices[p]] -= steps
+            if b >= 0:
+                sums[b, indices[p]] += steps
 
 
 @njit

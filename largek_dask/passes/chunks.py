@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.rows import Rows
 from largek_dask.errors import BadRowsError
+from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import finite_rows, normalize_rows
+from largek_dask.kernels.sparse import SparseBlock, Table
 from largek_dask.passes.prefetch import Block
 from largek_dask.passes.rowstate import RowStateStore
 
@@ -26,7 +28,7 @@ class ChunkView:
 
     index: int
     start: int
-    x: NDArray[Any]
+    x: Any
     weight: NDArray[np.float64] | None
     rows: NDArray[np.int64] | None = None
     bad: NDArray[np.bool_] | None = None
@@ -101,15 +103,19 @@ class Preparer:
             x = normalize_rows(x)
         if bad is not None:
             assert preparation.shift is not None
-            x = np.where(bad[:, None], preparation.shift.astype(x.dtype), x)
+            if isinstance(x, SparseBlock):
+                x = x.with_rows_zero(bad)
+            else:
+                x = np.where(bad[:, None], preparation.shift.astype(x.dtype), x)
             weight = np.where(bad, 0.0, 1.0 if weight is None else weight)
-        x.flags.writeable = False
+        if not isinstance(x, SparseBlock):
+            x = readonly(x)
         return ChunkView(index, start, x, weight, chosen, bad)
 
     def _find_bad(
         self,
         index: int,
-        x: NDArray[Any],
+        x: Table,
         weight: NDArray[np.float64] | None,
         chosen: NDArray[np.int64] | None,
         preparation: Preparation,

@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from largek_dask.kernels.sparse import Table
 
 __all__ = ["Block", "ChunkSource"]
 
@@ -21,7 +22,7 @@ class Block:
     """A chunk as it was read, or the error that reading it raised."""
 
     index: int
-    x: NDArray[Any] | None = None
+    x: Table | None = None
     weight: NDArray[np.float64] | None = None
     error: BaseException | None = None
     cached: bool = False

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.sparse import Table
+
 __all__ = ["ChunkCache", "RowStateStore", "process_memory"]
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -170,7 +172,7 @@ def _nbytes(arrays: Arrays) -> int:
 
 @dataclass(slots=True)
 class _Cached:
-    x: NDArray[Any]
+    x: Table
     weight: NDArray[np.float64] | None
     used: int
 
@@ -209,7 +211,7 @@ class ChunkCache:
     def __contains__(self, index: int) -> bool:
         return index in self._chunks
 
-    def get(self, index: int) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
+    def get(self, index: int) -> tuple[Table, NDArray[np.float64] | None] | None:
         """Rows and weights of a chunk, None where it is not kept."""
         with self._lock:
             entry = self._chunks.get(index)
@@ -218,7 +220,7 @@ class ChunkCache:
             entry.used = self._pass
             return entry.x, entry.weight
 
-    def put(self, index: int, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
+    def put(self, index: int, x: Table, weight: NDArray[np.float64] | None) -> None:
         """Keep a chunk if it fits."""
         entry = _Cached(x, weight, self._pass)
         with self._lock:

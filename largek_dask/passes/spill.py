@@ -15,12 +15,14 @@ from fsspec.core import url_to_fs
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.csr_rows import CSRRows
+from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.stores import is_local, normalize, open_node
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import OutputError
 
-__all__ = ["SpilledRows", "remove_spilled", "spill", "spill_folder"]
+__all__ = ["SpilledCSR", "SpilledRows", "remove_spilled", "spill", "spill_folder"]
 
 
 class SpilledRows(ZarrRows):
@@ -48,9 +50,30 @@ class SpilledRows(ZarrRows):
         return _reopen, (self.location, np.array(self.chunk_table), weighted)
 
 
+class SpilledCSR(CSRRows):
+    """The same for sparse rows, whose chunks are all of one length."""
+
+    def __init__(self, group: Any, location: str, chunk_rows: int, weight: Column | None) -> None:
+        super().__init__(group, location=location, weight=weight, chunk_rows=chunk_rows)
+
+    def describe_source(self, location: str | None) -> str:
+        """Nobody has heard of the temporary store."""
+        return "the data"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen_csr, (self.location, self._chunk_rows, self.weight is not None)
+
+
+def _reopen_csr(location: str, chunk_rows: int, weighted: bool) -> SpilledCSR:
+    return SpilledCSR(open_node(location), location, chunk_rows, _weight(location, weighted))
+
+
+def _weight(location: str, weighted: bool) -> Column | None:
+    return ZarrColumn(open_node(f"{location}-weight"), "of the data") if weighted else None
+
+
 def _reopen(location: str, chunk_table: NDArray[np.int64], weighted: bool) -> SpilledRows:
-    weight = ZarrColumn(open_node(f"{location}-weight"), "of the data") if weighted else None
-    return SpilledRows(open_node(location), location, chunk_table, weight)
+    return SpilledRows(open_node(location), location, chunk_table, _weight(location, weighted))
 
 
 def spill_folder() -> str:
@@ -61,7 +84,7 @@ def spill_folder() -> str:
     return f"{normalize(parent)}/largek-{uuid4().hex}"
 
 
-def spill(rows: Rows, folder: str) -> SpilledRows:
+def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
     """Write rows chunk by chunk to ``folder`` and open them there.
 
     Parameters
@@ -73,7 +96,7 @@ def spill(rows: Rows, folder: str) -> SpilledRows:
 
     Returns
     -------
-    SpilledRows
+    SpilledRows or SpilledCSR
         The same numbers, weights and chunk table.
 
     Raises
@@ -97,6 +120,8 @@ def spill(rows: Rows, folder: str) -> SpilledRows:
             f"rows of this process cannot be written to {folder} for the workers: {error}; "
             "set largek.passes.spill-folder to a folder or URL that can be written."
         ) from error
+    if rows.is_sparse:
+        return _reopen_csr(location, largest, rows.weight is not None)
     return _reopen(location, rows.chunk_table, rows.weight is not None)
 
 
@@ -112,18 +137,23 @@ def _check_space(rows: Rows, folder: str) -> None:
 
 def _write(rows: Rows, location: str, largest: int) -> None:
     options: dict[str, Any] = {"compressors": None, "filters": None, "fill_value": 0}
-    array = zarr.create_array(
-        location, shape=rows.shape, chunks=(largest, rows.n_features), dtype=rows.dtype, **options
-    )
-    weight = None
+    if rows.is_sparse:
+        sparse = CSRWriter(location, n_features=rows.n_features, dtype=rows.dtype)
+        for index in range(rows.n_chunks):
+            sparse.append(rows.read(index))
+        sparse.finish({})
+    else:
+        shape, chunks = rows.shape, (largest, rows.n_features)
+        array = zarr.create_array(location, shape=shape, chunks=chunks, dtype=rows.dtype, **options)
+        for index in range(rows.n_chunks):
+            start, stop = rows.chunk_rows(index)
+            array[start:stop] = rows.read(index)
     if rows.weight is not None:
         weight = zarr.create_array(
             f"{location}-weight", shape=rows.shape[:1], chunks=(largest,), dtype="f8", **options
         )
-    for index in range(rows.n_chunks):
-        start, stop = rows.chunk_rows(index)
-        array[start:stop] = rows.read(index)
-        if weight is not None:
+        for index in range(rows.n_chunks):
+            start, stop = rows.chunk_rows(index)
             weight[start:stop] = np.asarray(rows.read_weight(index))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
+from largek_dask.kernels.sparse import dense_rows
 from largek_dask.kernels.statistics import RowScan
 
 __all__ = ["TakenRows", "scan_chunk", "take_chunk"]
@@ -47,4 +48,4 @@ def take_chunk(
 ) -> None:
     """Pick the rows of this chunk out of the ascending global indices ``rows``."""
     begin, end = np.searchsorted(rows, [chunk.start, chunk.start + len(chunk.x)])
-    total.parts[chunk.index] = chunk.x[rows[begin:end] - chunk.start].astype(dtype)
+    total.parts[chunk.index] = dense_rows(chunk.x[rows[begin:end] - chunk.start]).astype(dtype)

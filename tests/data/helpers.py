@@ -6,6 +6,8 @@ import os
 
 import numpy as np
 
+from largek_dask.kernels.sparse import SparseBlock, dense_rows
+
 
 def read_all(rows):
     """All rows of ``Rows``, with the contract of every chunk checked on the way."""
@@ -16,9 +18,15 @@ def read_all(rows):
         assert part.shape == (stop - start, rows.n_features)
         assert part.dtype == rows.dtype
         assert part.dtype.isnative
-        assert part.flags.c_contiguous
-        assert not part.flags.writeable
-        parts.append(part)
+        assert isinstance(part, SparseBlock) == rows.is_sparse
+        arrays = [part.data, part.indices, part.indptr] if rows.is_sparse else [part]
+        for array in arrays:
+            assert array.flags.c_contiguous
+            assert not array.flags.writeable
+        if rows.is_sparse:
+            # a chunk holds nothing of other chunks
+            assert part.stored == slice(0, len(part.data))
+        parts.append(dense_rows(part))
     assert rows.chunk_table.dtype == np.int64
     assert rows.chunk_table[0] == 0
     assert rows.chunk_table[-1] == rows.n_rows

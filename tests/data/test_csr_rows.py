@@ -13,6 +13,7 @@ import zarr
 from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError
+from largek_dask.kernels.rows import compute_dtype
 from tests.data.helpers import read_all
 
 N, D = 700, 30
@@ -87,7 +88,7 @@ def test_csr_rows__stored_types(dtype, matrix, tmp_path):
         rows, columns
     ]
     opened = open_rows(tmp_path / "x.zarr")
-    assert opened.dtype == np.dtype(dtype)
+    assert opened.dtype == compute_dtype(dtype)
     np.testing.assert_array_equal(read_all(opened), dense)
 
 

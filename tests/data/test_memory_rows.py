@@ -111,7 +111,7 @@ def test_open_rows__npz(x, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["csr", "csc", "coo"])
-def test_open_rows__sparse_is_made_dense_chunk_by_chunk(format, tmp_path):
+def test_open_rows__sparse(format, tmp_path):
     matrix = sp.random(3_000, 40, density=0.1, format=format, random_state=1)
     rows = open_rows(matrix)
     assert rows.n_chunks == 1

@@ -1,0 +1,88 @@
+"""Parts of a CSR matrix as the kernels want them: columns ascend, each at most once in a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.errors import DataError
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.rows import compute_dtype
+from largek_dask.kernels.sparse import SparseBlock
+
+__all__ = ["block_of", "check_columns", "sparse_bytes"]
+
+MAX_COLUMNS = 2**31 - 1
+
+
+def check_columns(n_features: int, what: str) -> None:
+    """Refuse more columns than 32-bit indices can name.
+
+    Raises
+    ------
+    DataError
+    """
+    if n_features > MAX_COLUMNS:
+        raise DataError(
+            f"{what} has {n_features:,} columns; sparse rows may have up to {MAX_COLUMNS:,}."
+        )
+
+
+def sparse_bytes(n_rows: int, n_stored: int, dtype: np.dtype[Any]) -> int:
+    """Bytes of the rows as :class:`SparseBlock` holds them."""
+    return n_stored * (dtype.itemsize + 4) + (n_rows + 1) * 8
+
+
+def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlock:
+    """Rows in the layout of CSR as a block; arrays that fit are not copied.
+
+    Numbers are converted to the compute dtype and indices to 32 bits. Unsorted columns are put in
+    order, numbers that share a place are added in the order in which they are stored.
+
+    Parameters
+    ----------
+    data, indices : (n_stored,) array-like
+        Numbers and their columns.
+    indptr : (n + 1,) array-like of integers
+        Where each row's numbers begin, from 0 on.
+    n_features : int
+
+    Raises
+    ------
+    ValueError
+        Arrays that are no CSR rows of so many columns.
+    """
+    data, indices, indptr = np.asarray(data), np.asarray(indices), np.asarray(indptr, np.int64)
+    lengths = np.diff(indptr)
+    if indptr[0] != 0 or indptr[-1] != len(data) or (lengths < 0).any():
+        raise ValueError("indptr does not rise from row to row")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < n_features:
+        raise ValueError(f"a column index lies outside 0 to {n_features - 1}")
+    indices = np.ascontiguousarray(indices, np.int32)
+    # float64 beyond float32's range becomes inf, which is found like any other bad row
+    data = np.ascontiguousarray(data, compute_dtype(data.dtype))
+    ascending = np.diff(indices) > 0
+    edges = indptr[1:-1]
+    edges = edges[(edges > 0) & (edges < len(indices))]
+    ascending[edges - 1] = True
+    if not ascending.all():
+        data, indices, indptr = _in_order(data, indices, lengths)
+    return SparseBlock(readonly(data), readonly(indices), readonly(indptr), n_features)
+
+
+def _in_order(
+    data: NDArray[Any], indices: NDArray[np.int32], lengths: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]:
+    """Data, indices and indptr with ascending columns in each row."""
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    order = np.lexsort((indices, rows))  # stable
+    rows, indices = rows[order], indices[order]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (np.diff(rows) > 0) | (np.diff(indices) > 0)
+    totals = np.zeros(int(first.sum()))
+    np.add.at(totals, np.cumsum(first) - 1, data[order].astype(np.float64))
+    counts = np.bincount(rows[first], minlength=len(lengths))
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return totals.astype(data.dtype), indices[first], indptr

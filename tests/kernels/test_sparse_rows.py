@@ -1,0 +1,221 @@
+"""What is computed of sparse rows has the bits that the same rows give dense, about the origin."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from largek_dask.kernels.distances import nearest, pack_centers, scores, squared_distances
+from largek_dask.kernels.prepared import Prepared
+from largek_dask.kernels.rows import finite_rows, normalize_rows
+from largek_dask.kernels.sampling import potentials, update_d2
+from largek_dask.kernels.sparse import SparseBlock, dense_rows, stack_rows
+from largek_dask.kernels.statistics import RowScan
+from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares, row_squares
+from tests import oracles
+from tests.kernels.test_sparse import block_of, table
+
+K = 5
+WEIGHTS = {
+    "none": lambda rng, n: None,
+    "integers": lambda rng, n: rng.integers(0, 4, n).astype(np.float64),
+    "reals": lambda rng, n: rng.random(n),
+}
+
+
+def stored_zeros(block, seed):
+    """The same rows with some zeros stored, and numbers of other rows around them."""
+    rng = np.random.default_rng(seed)
+    x = block.toarray()
+    with_zeros = block_of(np.where((x == 0) & (rng.random(x.shape) < 0.2), np.inf, x))
+    data = np.where(np.isinf(with_zeros.data), 0, with_zeros.data)
+    around = np.concatenate([[7], data, [9, 8]]).astype(data.dtype)
+    indices = np.concatenate([[0], with_zeros.indices, [0, 0]]).astype(np.int32)
+    return SparseBlock(around, indices, with_zeros.indptr + 1, block.n_features)
+
+
+rows = st.tuples(
+    st.sampled_from([1, 2, 40]),
+    st.just(K),
+    st.sampled_from([1, 3, 30]),
+    st.sampled_from([0.0, 0.2, 1.0]),
+)
+floats = st.sampled_from([np.float32, np.float64])
+seeds = st.integers(0, 2**31)
+
+
+@given(rows, floats, st.sampled_from(list(WEIGHTS)), seeds)
+def test_sums__have_the_bits_of_dense_rows(shape, dtype, kind, seed):
+    block, x, _ = table(*shape, dtype=dtype, seed=seed, grid=1000)
+    block = stored_zeros(block, seed)
+    rng = np.random.default_rng(seed)
+    n, d = x.shape
+    weight = WEIGHTS[kind](rng, n)
+    grid = FixedPoint.choose(
+        np.zeros(d, dtype),
+        float(np.abs(x).max()),
+        n_rows=n,
+        total_weight=float(n if weight is None else 4 * n),
+        max_weight=4.0,
+        integer_weights=kind != "reals",
+    )
+    old, new = (rng.integers(-1, K, n).astype(np.int32) for _ in range(2))
+    found, expected = ClusterSums(K, d, grid), ClusterSums(K, d, grid)
+    for sums, rows in ((found, block), (expected, x)):
+        sums.add(rows, old, weight)
+        sums.move(rows, old, new, weight)
+    np.testing.assert_array_equal(found.sums, expected.sums)
+    np.testing.assert_array_equal(found.weights, expected.weights)
+    ones = np.ones(n) if weight is None else weight
+    assert found.sums.tolist() == oracles.fixed_point_sums(x, new, ones, K, grid)[0]
+    found.remove(block, new, weight)
+    assert not found.sums.any()
+    assert not found.weights.any()
+
+
+@given(rows, floats, st.sampled_from(list(WEIGHTS)), st.booleans(), seeds)
+def test_scan__finds_what_it_finds_of_dense_rows(shape, dtype, kind, bad, seed):
+    block, x, _ = table(*shape, dtype=dtype, seed=seed, grid=1000)
+    block = stored_zeros(block, seed)
+    rng = np.random.default_rng(seed)
+    weight = WEIGHTS[kind](rng, len(x))
+    if bad and len(block.data) > 3:
+        block.data[1] = np.nan
+        x = block.toarray()
+    scans = []
+    for rows in (block, x):
+        scan, half = RowScan(x.shape[1], dtype), RowScan(x.shape[1], dtype)
+        middle = len(x) // 2
+        scan.add(rows[:middle], None if weight is None else weight[:middle])
+        half.add(rows[middle:], None if weight is None else weight[middle:], middle)
+        scans.append(half.merge(scan))
+    sparse, dense = (scan.finish() for scan in scans)
+    assert not sparse.shift.any()
+    assert sparse.shift.dtype == dtype
+    for name in (
+        "n_rows", "n_total", "dtype", "total_weight", "max_weight", "integer_weights", "n_bad",
+        "first_bad",
+    ):  # fmt: skip
+        assert getattr(sparse, name) == getattr(dense, name), name
+    np.testing.assert_array_equal(sparse.mean, dense.mean)
+    counts = np.isfinite(x).all(axis=1) & (True if weight is None else weight > 0)
+    assert sparse.max_abs == np.abs(x[counts]).max(initial=0)
+    assert (
+        sparse.grid.bits
+        == FixedPoint.choose(
+            sparse.shift,
+            sparse.max_abs,
+            n_rows=sparse.n_rows,
+            total_weight=sparse.total_weight,
+            max_weight=sparse.max_weight,
+            integer_weights=sparse.integer_weights,
+        ).bits
+    )
+
+
+@given(rows, floats, seeds)
+def test_small_jobs__have_the_bits_of_dense_rows(shape, dtype, seed):
+    block, x, _ = table(*shape, dtype=dtype, seed=seed, grid=1000)
+    block = stored_zeros(block, seed)
+    origin = np.zeros(x.shape[1], dtype)
+    assert row_squares(block, origin).tobytes() == row_squares(x, origin).tobytes()
+    found, expected = Squares(), Squares()
+    found.add_squares(block, origin)
+    expected.add_squares(x, origin)
+    assert found.value == expected.value
+    np.testing.assert_array_equal(normalize_rows(block).toarray(), normalize_rows(x))
+    assert finite_rows(block).all()
+    wrong = np.random.default_rng(seed).random(len(x)) < 0.3
+    np.testing.assert_array_equal(
+        block.with_rows_zero(wrong).toarray(), np.where(wrong[:, None], 0, x)
+    )
+    np.testing.assert_array_equal(block[len(x) - 1], x[-1])
+    parts = [block[:1], np.empty((0, x.shape[1]), dtype), block[1:], block[:0]]
+    np.testing.assert_array_equal(stack_rows(parts).toarray(), x)
+    np.testing.assert_array_equal(stack_rows([x, x[:1]]), np.concatenate([x, x[:1]]))
+    assert dense_rows(x) is x
+
+
+def test_finite_rows__names_rows():
+    x = np.zeros((5, 4), np.float32)
+    x[1, 2], x[3, 0], x[4, 1] = np.nan, -np.inf, 3
+    block = block_of(x)
+    assert finite_rows(block).tolist() == [True, False, True, False, True]
+    assert finite_rows(block[2:]).tolist() == [True, False, True]
+
+
+@given(rows, floats, seeds)
+def test_distances__are_those_of_the_definition(shape, dtype, seed):
+    block, x, centers = table(*shape, dtype=dtype, seed=seed)
+    block = stored_zeros(block, seed)
+    packed = pack_centers(centers, np.zeros(x.shape[1], dtype))
+    expected = oracles.squared_distances(x, centers)
+    # quarters: nothing is rounded
+    found = scores(block, packed)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, expected)
+    labels = np.random.default_rng(seed).integers(0, K, len(x)).astype(np.int32)
+    exact = squared_distances(block, packed, labels)
+    np.testing.assert_array_equal(exact, expected[np.arange(len(x)), labels])
+    distances = np.empty(len(x), dtype)
+    np.testing.assert_array_equal(
+        nearest(block, packed, distances_out=distances), expected.argmin(axis=1)
+    )
+    np.testing.assert_array_equal(distances, expected.min(axis=1))
+    d2, among = np.full(len(x), np.inf), np.zeros(len(x), np.int32)
+    update_d2(block, packed, d2, among)
+    np.testing.assert_array_equal(d2, expected.min(axis=1))
+    np.testing.assert_array_equal(
+        potentials(block, packed, d2 + 1).values, np.minimum(d2[:, None] + 1, expected).sum(axis=0)
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_and_distances__agree_with_nearest_and_do_not_depend_on_the_place(dtype):
+    block, x, centers = table(300, 70, 40, 0.3, dtype=dtype, grid=1000)
+    packed = pack_centers(centers, np.zeros(40, dtype))
+    found = scores(block, packed)
+    distances = np.empty(300, dtype)
+    labels = nearest(block, packed, distances_out=distances)
+    assert found.min(axis=1).tobytes() == distances.tobytes()
+    exact = squared_distances(block, packed, labels)
+    np.testing.assert_allclose(exact, oracles.squared_distances(x, centers).min(axis=1), 1e-12)
+    assert scores(block[7:9], packed).tobytes() == found[7:9].tobytes()
+    assert squared_distances(block[7:9], packed, labels[7:9]).tobytes() == exact[7:9].tobytes()
+
+
+@given(seeds)
+def test_a_row_that_is_its_centre_is_at_distance_0(seed):
+    block, x, _ = table(20, 1, 30, 0.3, seed=seed, grid=997)
+    packed = pack_centers(x, np.zeros(30, np.float32))
+    assert not squared_distances(block, packed, np.arange(20, dtype=np.int32)).any()
+
+
+def test_sums_about_another_origin_are_refused():
+    block, _, _ = table(3, 1, 2, 1.0)
+    shift = np.ones(2, np.float32)
+    with pytest.raises(ValueError, match="about 0 only"):
+        row_squares(block, shift)
+    with pytest.raises(ValueError, match="about 0 only"):
+        ClusterSums(1, 2, FixedPoint.choose(shift, 9.0, n_rows=3)).add(block, np.zeros(3, np.int32))
+
+
+def test_prepared__is_made_once_whoever_asks():
+    made = []
+
+    def make(centers):
+        made.append(centers)
+        return len(made)
+
+    prepared = Prepared(np.ones((2, 2)))
+    threads = [threading.Thread(target=prepared.get, args=(make,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert prepared.get(make) == 1
+    assert len(made) == 1
