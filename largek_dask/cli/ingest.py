@@ -21,7 +21,7 @@ __all__ = ["ingest"]
 
 @click.command(
     cls=Command,
-    short_help="Turn npy, npz, CSV, Parquet, HDF5 into a store that reads fast.",
+    short_help="Turn npy, npz, CSV, Parquet, HDF5, svmlight into a store that reads fast.",
     example="largek ingest features.npy features.zarr",
 )
 @click.argument("source", metavar="SRC")
@@ -41,7 +41,7 @@ def ingest(
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
-    """Write SRC (npy, npz, CSV, Parquet, HDF5, Zarr) as a Zarr store that reads fast."""
+    """Write SRC (npy, npz, CSV, Parquet, HDF5, svmlight, Zarr) as a Zarr store that reads fast."""
     from largek_dask.data.ingest import ingest as write
 
     begun = perf_counter()

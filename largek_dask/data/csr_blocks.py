@@ -12,7 +12,7 @@ from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.sparse import SparseBlock
 
-__all__ = ["block_of", "check_columns", "sparse_bytes"]
+__all__ = ["MAX_COLUMNS", "block_of", "check_columns", "sparse_bytes"]
 
 MAX_COLUMNS = 2**31 - 1
 

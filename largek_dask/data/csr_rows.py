@@ -93,6 +93,8 @@ class CSRRows(StoredRows):
         dtype = compute_dtype(native_dtype(self._data.dtype, what))
         self._nbytes = sparse_bytes(n_rows, int(self._data.shape[0]), dtype)
         if chunk_rows is None:
+            chunk_rows = self._notes.get("chunk_rows")
+        if chunk_rows is None:
             budget = int(config.get("data.read-chunk-bytes"))
             wanted = budget // max(1, self._nbytes // max(1, n_rows))
             chunk_rows = min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)

@@ -30,15 +30,19 @@ def content_of(rows: Rows) -> dict[str, Any]:
     first, the last, and seeded ones between, at places that depend on the number of rows
     alone, so that chunking and storage format do not matter.
     """
-    digest = hashlib.sha256()
+    # one for each array that a block is made of: what follows what must not depend on the chunks
+    digests = [hashlib.sha256() for _ in range(3 if rows.is_sparse else 1)]
     weight_digest = None if rows.weight is None else hashlib.sha256()
     for i, (begin, end) in _samples_by_chunk(rows):
         start = int(rows.chunk_table[i])
         x = rows.read(i)[begin - start : end - start]
-        for array in _arrays_of(x):
+        for digest, array in zip(digests, _arrays_of(x), strict=True):
             digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
         if weight_digest is not None and rows.weight is not None:
             weight_digest.update(rows.weight.read(begin, end).astype("<f8").tobytes())
+    digest = digests[0]
+    if rows.is_sparse:
+        digest = hashlib.sha256(b"".join(part.digest() for part in digests))
     return {
         "shape": list(rows.shape),
         "dtype": rows.dtype.name,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
@@ -18,6 +19,8 @@ from largek_dask.data.store_writer import StoreWriter, refuse_existing
 from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.data.tables import Table, open_table
 from largek_dask.errors import OutputError, ParameterError
+from largek_dask.kernels.rows import compute_dtype
+from largek_dask.kernels.sparse import dense_rows
 from largek_dask.kernels.statistics import RowScan
 
 __all__ = ["ingest"]
@@ -25,6 +28,7 @@ __all__ = ["ingest"]
 MAX_CHUNK_BYTES = 64 << 20
 INNER_ROWS = 4_096
 SCAN_VALUES = 1 << 18
+SPARSE_PIECE_BYTES = 32 << 20
 
 
 def ingest(
@@ -44,15 +48,17 @@ def ingest(
     The store is one Zarr v3 array with chunks of full rows, checksums, and the statistics of
     the rows (mean, extent, number of bad rows) as attributes, which spare every fit its first
     scan. It opens as data only after the last write: what a killed ingest leaves is refused.
+    Sparse rows become a group in AnnData's CSR layout instead (dense ones with ``shuffle``).
 
     Parameters
     ----------
     source : object
-        CSV, Parquet or HDF5 file, or anything :func:`~largek_dask.open_rows` takes.
+        CSV, Parquet, HDF5 or svmlight file, or anything :func:`~largek_dask.open_rows` takes.
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional
-        Rows of a chunk; None: 65,536, fewer where a chunk would be larger than 64 MB.
+        Rows of a chunk; None: 65,536, fewer where a chunk would be larger than 64 MB. Of sparse
+        rows: how many are read at once.
     dtype : numpy dtype, optional
         Type to store; None: that of the source (float64 for CSV). ``"float32"`` halves the
         store and doubles the speed of everything after.
@@ -91,6 +97,9 @@ def ingest(
     table = open_table(source, component, storage_options)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
+    if table.is_sparse and shuffle is None:
+        _write_sparse(table, target, kind, chunk_rows, storage_options, progress=progress)
+        return open_rows(target, storage_options=storage_options)
     chunk_rows = _choose_chunk_rows(
         chunk_rows, table.n_features * kind.itemsize, table.n_rows, shuffle is not None
     )
@@ -105,7 +114,7 @@ def ingest(
         force=force,
     )
     scan = RowScan(table.n_features, kind)
-    blocks: Iterator[NDArray[Any]] = (_convert(block, kind) for block in table.blocks())
+    blocks: Iterator[NDArray[Any]] = (_convert(block, kind) for block in _dense_blocks(table, kind))
     with _progress_bar(progress) as bar:
         total = table.n_rows
         if shuffle is not None:
@@ -120,6 +129,44 @@ def ingest(
             writer.append(block)
     writer.finish({"statistics": scan.finish().to_dict(), "shuffle": shuffle})
     return open_rows(target, storage_options=storage_options)
+
+
+def _write_sparse(
+    table: Table,
+    target: str,
+    dtype: np.dtype[Any],
+    chunk_rows: int | None,
+    storage_options: Mapping[str, Any] | None,
+    *,
+    progress: bool,
+) -> None:
+    """Write sparse rows as a CSR group; numbers are scanned as they will be read."""
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ParameterError(f"chunk_rows={chunk_rows} must be at least 1.")
+    writer = CSRWriter(
+        target, n_features=table.n_features, dtype=dtype, storage_options=storage_options
+    )
+    computed = compute_dtype(dtype)
+    scan = RowScan(table.n_features, computed)
+    with _progress_bar(progress) as bar:
+        block: Any
+        for block in _counted(table.blocks(), bar, "writing", table.n_rows):
+            with np.errstate(over="ignore"):
+                stored = block.astype(dtype)
+            scan.add(stored.astype(computed), start_row=writer.n_written)
+            writer.append(stored)
+    writer.finish({"statistics": scan.finish().to_dict(), "chunk_rows": chunk_rows})
+
+
+def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    """The table's blocks; those of sparse rows, to be shuffled, are made dense in pieces."""
+    if not table.is_sparse:
+        yield from table.blocks()
+        return
+    step = max(1, SPARSE_PIECE_BYTES // (table.n_features * dtype.itemsize))
+    for block in table.blocks():
+        for begin in range(0, len(block), step):
+            yield dense_rows(block[begin : begin + step])
 
 
 def _refuse_own_source(source: str | None, target: str) -> None:

@@ -13,13 +13,14 @@ from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, FrameRows, SlicedRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows, open_npy_column, open_npz
 from largek_dask.data.rows import Column, Rows
-from largek_dask.data.stores import location_of, normalize, open_node
+from largek_dask.data.stores import check_complete, location_of, normalize, open_node
+from largek_dask.data.svmlight import SVMLIGHT
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import DataError, ParameterError
 
 __all__ = ["open_rows"]
 
-TABLE_FILES = (".csv", ".tsv", ".parquet", ".pq", ".h5", ".hdf5", ".h5ad")
+TABLE_FILES = (".csv", ".tsv", ".parquet", ".pq", ".h5", ".hdf5", ".h5ad", *SVMLIGHT)
 
 
 def open_rows(
@@ -169,6 +170,7 @@ def _find_in_group(
         if not isinstance(node, zarr.Group):
             return node, path
         group = node
+    check_complete(group, where)
     if is_sparse_group(group):
         return group, path
     if "X" in group:

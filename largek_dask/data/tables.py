@@ -1,4 +1,4 @@
-"""Streams of rows for ``ingest``: CSV, Parquet, HDF5, and anything ``open_rows`` takes."""
+"""Streams of rows for ``ingest``: CSV, Parquet, HDF5, svmlight, all that ``open_rows`` takes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize
+from largek_dask.data.svmlight import SVMLIGHT, SvmlightTable
 from largek_dask.errors import DataError, MissingDependencyError, ParameterError
-from largek_dask.kernels.sparse import dense_rows
 
 __all__ = ["Table", "open_table"]
 
@@ -39,9 +39,10 @@ class Table(Protocol):
     dtype: np.dtype[Any]
     n_rows: int | None
     """None where only reading tells."""
+    is_sparse: bool
 
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        """Blocks of (n, d) rows in order."""
+    def blocks(self) -> Iterator[Any]:
+        """Blocks of (n, d) rows in order; of sparse rows a ``SparseBlock`` each."""
 
 
 def open_table(
@@ -59,12 +60,15 @@ def open_table(
     if isinstance(source, (str, os.PathLike)):
         url = normalize(source)
         name = url.lower()
-        if name.endswith(CSV + PARQUET + HDF5) and is_local(url) and not os.path.exists(url):
+        known = name.endswith(CSV + PARQUET + HDF5 + SVMLIGHT)
+        if known and is_local(url) and not os.path.exists(url):
             raise DataError(f"{url} does not exist.")
         if name.endswith(CSV):
             if component is not None:
                 raise ParameterError("component does not apply to a CSV file.")
             return CSVTable(url, storage_options)
+        if name.endswith(SVMLIGHT):
+            return SvmlightTable(url, storage_options)
         if name.endswith(PARQUET):
             return ParquetTable(url, component, storage_options)
         if name.endswith(HDF5):
@@ -81,18 +85,13 @@ class RowsTable:
         self.n_features = rows.n_features
         self.dtype = rows.dtype
         self.n_rows: int | None = rows.n_rows
+        self.is_sparse = rows.is_sparse
         self._rows = rows
 
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        """The chunks in order; sparse ones are made dense piece by piece."""
-        step = max(1, BLOCK_BYTES // (self.n_features * self.dtype.itemsize))
+    def blocks(self) -> Iterator[Any]:
+        """The chunks in order."""
         for i in range(self._rows.n_chunks):
-            x = self._rows.read(i)
-            if not self._rows.is_sparse:
-                yield x
-                continue
-            for begin in range(0, len(x), step):
-                yield dense_rows(x[begin : begin + step])
+            yield self._rows.read(i)
 
 
 class CSVTable:
@@ -101,6 +100,8 @@ class CSVTable:
     A first line that is all numbers is a row, any other is a header. The separator is the one
     of comma, semicolon and tab that the first line holds most of.
     """
+
+    is_sparse = False
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
         self._pandas = _need("pandas", "parquet", "CSV files")
@@ -168,6 +169,8 @@ class ParquetTable:
     All columns side by side, or with ``component`` one column only; a column of fixed-size
     lists (embeddings) gives one feature an element.
     """
+
+    is_sparse = False
 
     def __init__(
         self, url: str, component: str | None, storage_options: Mapping[str, Any] | None
