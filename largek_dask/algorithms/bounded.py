@@ -17,6 +17,8 @@ from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.groups import BoundedCenters, Drift, Groups, group_centers
 
 __all__ = [
+    "CALM",
+    "KINDS",
     "Bounds",
     "BoundsState",
     "begin_bounds",
@@ -28,9 +30,14 @@ __all__ = [
 
 Bounds = Literal["auto", "hamerly", "elkan", "groups"]
 
-_NAMES = ("auto", None, "hamerly", "elkan", "groups")
+KINDS = ("hamerly", "elkan", "groups")
+"""Bounds that are kept from the first step on."""
+_NAMES = ("auto", None, *KINDS)
 CALM = 0.02
 """Bounds begin when fewer than this share of the rows change their cluster (measured)."""
+LEAST_WORK = 16_000
+"""Multiplications a row (centres times features) from which on bounds pay (measured: 100 centres
+of 64 features are 1.7 times faster without them, 50 of 784 are 1.2 times faster with them)."""
 CENTERS_A_GROUP = 32
 MOST_GROUPS = 16
 
@@ -57,8 +64,8 @@ def group_count(
     ----------
     bounds : {"auto", None, "hamerly", "elkan", "groups"}
         "hamerly" is 1, "elkan" one for each centre, "groups" a group for about 32 centres but not
-        more than 16. "auto" is as many of those as the budget has room for, and none
-        for few centres, of which few features do not hide the price of a test.
+        more than 16. "auto" is as many of those as the budget has room for, and none where all
+        distances of a row cost less than the tests would.
     n_rows, n_features, n_clusters : int
     budget : int or None
         Bytes that the row state of all rows may take; None: no limit.
@@ -69,7 +76,7 @@ def group_count(
         return n_clusters
     groups = 1 if bounds == "hamerly" else min(MOST_GROUPS, -(-n_clusters // CENTERS_A_GROUP))
     if bounds == "auto":
-        if n_clusters <= 50 and n_features <= 30:
+        if n_clusters * n_features < LEAST_WORK:
             return 0
         while groups > 0 and budget is not None and n_rows * row_bytes(groups) > budget:
             groups //= 2

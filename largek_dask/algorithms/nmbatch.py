@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask import config
 from largek_dask.algorithms.base import (
     Info,
     KMeansProblem,
@@ -35,6 +36,16 @@ from largek_dask.algorithms.base import (
     Rng,
     RowSlice,
     RowState,
+)
+from largek_dask.algorithms.bounded import (
+    CALM,
+    KINDS,
+    Bounds,
+    BoundsState,
+    begin_bounds,
+    group_count,
+    no_groups_for_sparse,
+    row_bytes,
 )
 from largek_dask.algorithms.hierarchical import centers_of_sample
 from largek_dask.algorithms.moves import MOVED_SHARE, choose_moves, split_clusters
@@ -92,6 +103,8 @@ class NMBatchState:
     """(k,) weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
+    bounds: BoundsState | None = None
+    """None: the next assignment computes all distances and leaves no bounds."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +136,10 @@ class NMBatch:
     gather : int or "auto"
         Batches of up to this many rows are gathered and computed where the fit is driven;
         "auto": while that takes no longer than a pass over a cluster. No result depends on it.
+    bounds : bool or {"hamerly", "elkan", "groups"}
+        Whether rows keep bounds that spare most distances, once few change their cluster and
+        where that pays (as ``Lloyd(bounds="auto")``); a kind of bounds is kept from the first
+        step on. No result depends on it.
     """
 
     b0: int | Literal["auto"] = "auto"
@@ -131,6 +148,7 @@ class NMBatch:
     start: Literal["sample", "random"] = "sample"
     moves: bool = True
     gather: int | Literal["auto"] = "auto"
+    bounds: bool | Literal["hamerly", "elkan", "groups"] = True
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -144,6 +162,11 @@ class NMBatch:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not value >= 0:
                 raise ParameterError(f"{name} must be a number of at least 0, got {value!r}.")
+        if not isinstance(self.bounds, bool) and self.bounds not in KINDS:
+            kinds = ", ".join(map(repr, KINDS))
+            raise ParameterError(
+                f"bounds must be True, False or one of {kinds}, got {self.bounds!r}."
+            )
         if self.start not in ("sample", "random"):
             raise ParameterError(f"start must be 'sample' or 'random', got {self.start!r}.")
 
@@ -165,7 +188,8 @@ class NMBatch:
         else:
             centers = initial_centers(passes, rng, k, self.problem.init)
         shift = passes.statistics.shift
-        return NMBatchState(0, centers, rows, None, 0, False, 0, np.zeros(k), shift)
+        bounds = None if self.bounds is True else self._first_bounds(passes, centers, shift)
+        return NMBatchState(0, centers, rows, None, 0, False, 0, np.zeros(k), shift, bounds)
 
     def _first_rows(self, n: int) -> int:
         assert self.problem is not None
@@ -205,7 +229,7 @@ class NMBatch:
         batch = open_batch(passes, rng, state.previous_rows, state.rows, gathered=gathered)
         total: NestedTotal = batch.reduce(
             nested_chunk,
-            packed,
+            packed if state.bounds is None else state.bounds.centers(packed),
             step,
             state.looks,
             start=partial(NestedTotal, k, d, passes.statistics.grid),
@@ -216,7 +240,13 @@ class NMBatch:
         centers = total.sums.means(state.centers)
         sse = cluster_sse(total, state.centers)
         ratio = growth_ratio(sse, counts, center_shifts(centers, state.centers))
-        extra = {"batch_rows": float(total.n_rows), "gathered": float(gathered)}
+        n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
+        extra = {
+            "batch_rows": float(total.n_rows),
+            "gathered": float(gathered),
+            "distances": total.n_evaluated / max(1, total.n_rows * k),
+            "row_state_bytes": float(row_bytes(n_groups)),
+        }
         if ratio < np.inf:
             extra["growth_ratio"] = ratio
         centers, n_relocated = self._relocated(batch, packed, centers, counts)
@@ -247,8 +277,47 @@ class NMBatch:
             rounds=rounds,
             counts=counts,
             shift=state.shift,
+            bounds=self._next_bounds(passes, state, packed, centers, total, n_relocated),
         )
         return after, info
+
+    def _next_bounds(
+        self,
+        passes: Passes,
+        state: NMBatchState,
+        packed: PackedCenters,
+        centers: NDArray[Any],
+        total: NestedTotal,
+        n_relocated: int,
+    ) -> BoundsState | None:
+        """Go on with the bounds there are, begin with them where rows have become calm.
+
+        A centre that has been moved across the data takes all bounds of its group with it: then
+        none are kept until rows are calm again.
+        """
+        if n_relocated:
+            return None
+        if state.bounds is not None:
+            return state.bounds.advance(packed, pack_centers(centers, state.shift))
+        known = total.n_rows - (total.n_changed - total.n_moved)
+        if self.bounds is True and not total.n_moved <= CALM * known:
+            return None
+        return self._first_bounds(passes, centers, state.shift)
+
+    def _first_bounds(
+        self, passes: Passes, centers: NDArray[Any], shift: NDArray[Any]
+    ) -> BoundsState | None:
+        """Bounds from the next assignment on, if there are to be any."""
+        if self.bounds is False:
+            return None
+        kind: Bounds = "auto" if self.bounds is True else self.bounds
+        if passes.is_sparse:
+            n_groups = no_groups_for_sparse(kind)
+        else:
+            budget = config.get("passes.row-state-bytes")
+            n, d = passes.n_rows, passes.n_features
+            n_groups = group_count(kind, n, d, len(centers), budget)
+        return begin_bounds(centers, shift, n_groups) if n_groups else None
 
     def _gathers(self, rows: int, d: int) -> bool:
         """Whether a batch of this size is gathered."""
@@ -263,7 +332,10 @@ class NMBatch:
         replay: tuple[tuple[Any, ...], ...] = ()
         before = None
         if state.previous is not None:
-            replay = ((pack_centers(state.previous, state.shift), state.step, False),)
+            packed: Any = pack_centers(state.previous, state.shift)
+            if state.bounds is not None:
+                packed = state.bounds.centers_before(packed)
+            replay = ((packed, state.step, False),)
             before = RowSlice(rng, 0, state.previous_rows, n)
         return RowState("nested", state.step + 1, replay, retain=True, rebuild_rows=before)
 

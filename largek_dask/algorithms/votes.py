@@ -11,11 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
+from largek_dask.kernels import bounds
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
 from largek_dask.kernels.exact import ExactSums
+from largek_dask.kernels.groups import BoundedCenters
 from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares, row_squares
 
 __all__ = ["NestedTotal", "center_shifts", "cluster_sse", "growth_ratio", "nested_chunk"]
+
+_NOTHING = {"labels": -1, "upper": np.inf, "lower": -np.inf}
+"""What says nothing of a row: no label, and bounds that every test fails."""
 
 
 class NestedTotal:
@@ -25,7 +30,16 @@ class NestedTotal:
     touched in it still carries an older step's, which ``combine`` ignores.
     """
 
-    __slots__ = ("loss", "n_changed", "n_moved", "n_rows", "squares", "step", "sums")
+    __slots__ = (
+        "loss",
+        "n_changed",
+        "n_evaluated",
+        "n_moved",
+        "n_rows",
+        "squares",
+        "step",
+        "sums",
+    )
 
     def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
         self.sums = ClusterSums(k, d, grid)
@@ -38,6 +52,8 @@ class NestedTotal:
         """Rows of positive weight whose label changed or that entered."""
         self.n_moved = 0
         """Those of them that had been in the batch before."""
+        self.n_evaluated = 0
+        """Distances that were computed."""
         self.loss = ExactSums(k)
         """What every centre's removal would cost, in a step that looks for it."""
 
@@ -49,7 +65,8 @@ class NestedTotal:
     def begin(self, step: int) -> None:
         """Start the counts of a step anew, if they are an older step's."""
         if step != self.step:
-            self.step, self.n_rows, self.n_changed, self.n_moved = step, 0, 0, 0
+            self.step = step
+            self.n_rows = self.n_changed = self.n_moved = self.n_evaluated = 0
             self.loss = ExactSums(self.loss.n_cells)
 
     def vote(
@@ -79,20 +96,31 @@ class NestedTotal:
             a.n_rows += b.n_rows
             a.n_changed += b.n_changed
             a.n_moved += b.n_moved
+            a.n_evaluated += b.n_evaluated
             a.loss.merge(b.loss)
         return a
 
 
 def nested_chunk(
-    chunk: Chunk, total: NestedTotal, centers: PackedCenters, step: int, looks: bool
+    chunk: Chunk,
+    total: NestedTotal,
+    centers: PackedCenters | BoundedCenters,
+    step: int,
+    looks: bool,
 ) -> None:
     """Label the batch's rows of a chunk by their nearest centre and let each vote once.
 
     Where ``looks``, also find what it would cost to remove each centre.
     """
     total.begin(step)
-    old = carried_labels(chunk)
-    labels, margins = assigned(chunk.x, centers, looks)
+    carried = _carried(chunk)
+    old = carried["labels"]
+    if isinstance(centers, BoundedCenters):
+        kept, margins, n_evaluated = _bounded(chunk.x, centers, carried, looks)
+    else:
+        labels, margins = assigned(chunk.x, centers, looks)
+        kept, n_evaluated = {"labels": labels}, len(labels) * centers.n_clusters
+    labels = kept["labels"]
     if margins is not None:
         total.loss.add(margins, chunk.weight, labels)
     total.vote(chunk.x, old if chunk.counted else np.full_like(old, -1), labels, chunk.weight)
@@ -103,10 +131,10 @@ def nested_chunk(
     total.n_rows += len(labels)
     total.n_changed += int(np.count_nonzero(differ))
     total.n_moved += int(np.count_nonzero(differ & (old >= 0)))
-    if chunk.rows is None:
-        chunk.keep(labels=labels)
-    else:
-        chunk.keep(labels=labels, rows=chunk.rows.astype(np.int32))
+    total.n_evaluated += n_evaluated
+    if chunk.rows is not None:
+        kept["rows"] = chunk.rows.astype(np.int32)
+    chunk.keep(**kept)
 
 
 def assigned(
@@ -123,19 +151,62 @@ def assigned(
     return labels, (second - first).astype(np.float64)
 
 
-def carried_labels(chunk: Chunk) -> NDArray[np.int32]:
-    """(n,) labels of the step before; -1 for rows that enter now."""
-    if chunk.state is None:
-        return np.full(len(chunk.x), -1, np.int32)
-    labels: NDArray[np.int32] = chunk.state["labels"]
-    if len(labels) == len(chunk.x):
-        return labels
+def _carried(chunk: Chunk) -> dict[str, NDArray[Any]]:
+    """Labels, and bounds if there are any, of the step before, for the rows of now.
+
+    Rows that enter now have the label -1 and bounds that hold whatever comes.
+    """
+    n, state = len(chunk.x), chunk.state
+    if state is None:
+        return {"labels": np.full(n, -1, np.int32)}
+    names = [name for name in ("labels", "upper", "lower") if name in state]
+    if len(state["labels"]) == n:
+        return {name: state[name] for name in names}
     # The batch has grown: its rows of before lie among those of now, in the same order.
-    before = chunk.state["rows"]
+    before = state["rows"]
     places = before if chunk.rows is None else np.searchsorted(chunk.rows, before)
-    out = np.full(len(chunk.x), -1, np.int32)
-    out[places] = labels
+    out = {}
+    for name in names:
+        old = state[name]
+        out[name] = np.full((n, *old.shape[1:]), _NOTHING[name], old.dtype)
+        out[name][places] = old
     return out
+
+
+def _bounded(
+    x: NDArray[Any], centers: BoundedCenters, carried: dict[str, NDArray[Any]], looks: bool
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.float64] | None, int]:
+    """What to keep of each row, its margin where ``looks``, and the distances computed."""
+    old = carried["labels"]
+    n, k = len(x), centers.packed.n_clusters
+    if "lower" not in carried:
+        upper = np.full(n, _NOTHING["upper"], np.float32)
+        lower = np.full((n, centers.n_groups), _NOTHING["lower"], np.float32)
+        enters = np.ones(n, np.bool_)
+    else:
+        upper, lower, enters = carried["upper"].copy(), carried["lower"].copy(), old < 0
+    if looks:
+        labels, margins = assigned(x, centers.packed, True)
+        # Bounds are of the other centres than the own one: those of another label say nothing.
+        other = labels != old
+        upper[other], lower[other] = _NOTHING["upper"], _NOTHING["lower"]
+        return {"labels": labels, "upper": upper, "lower": lower}, margins, n * k
+    if enters.all():
+        labels, upper, lower, n_evaluated = bounds.start(x, centers)
+    elif not enters.any():
+        labels = old.copy()
+        n_evaluated = bounds.assign(x, centers, labels, upper, lower)
+    else:
+        labels, n_evaluated = old.copy(), 0
+        for rows in (np.flatnonzero(enters), np.flatnonzero(~enters)):
+            if enters[rows[0]]:
+                *part, count = bounds.start(x[rows], centers)
+            else:
+                part = [labels[rows], upper[rows], lower[rows]]
+                count = bounds.assign(x[rows], centers, *part)
+            labels[rows], upper[rows], lower[rows] = part
+            n_evaluated += count
+    return {"labels": labels, "upper": upper, "lower": lower}, None, n_evaluated
 
 
 def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64]:

@@ -28,6 +28,7 @@ ALGORITHMS = {
     "minibatch": lk.MiniBatch(batch_rows=1000),
     # One step on gathered rows, then one on each doubled batch.
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
+    "nmbatch-groups": lk.NMBatch(b0=750, rho=0.1, gather=750, bounds="groups"),
 }
 ANY_CHUNKING = {"lloyd", "lloyd-elkan"}
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
+from largek_dask.algorithms import bounded
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.bounded import group_count, row_bytes
 from largek_dask.algorithms.lloyd import Lloyd
@@ -18,7 +19,14 @@ from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
 
 KINDS = ["auto", "hamerly", "elkan", "groups"]
+
 K = 70
+
+
+@pytest.fixture(autouse=True)
+def little_work(monkeypatch):
+    """Bounds even where a real fit would not find them worth their price."""
+    monkeypatch.setattr(bounded, "LEAST_WORK", 0)
 
 
 def degenerate(kind):
@@ -117,14 +125,17 @@ def test_unknown_bounds_are_refused(bounds):
         Lloyd(bounds)
 
 
-def test_how_many_groups():
+def test_how_many_groups(monkeypatch):
     assert group_count(None, 10**6, 18, 1000, None) == 0
     assert group_count("hamerly", 10**6, 18, 1000, None) == 1
     assert group_count("elkan", 10**6, 18, 1000, None) == 1000
     assert group_count("groups", 10**6, 18, 100, None) == 4
-    assert group_count("auto", 10**6, 18, 50, None) == 0
     assert group_count("auto", 10**6, 18, 1000, None) == 16
     assert group_count("auto", 10**6, 18, 1000, 50 * 10**6) == 8
     assert group_count("auto", 10**6, 18, 1000, 1000) == 0
+    monkeypatch.undo()
+    assert group_count("auto", 10**6, 18, 50, None) == 0
+    assert group_count("auto", 10**6, 64, 100, None) == 0
+    assert group_count("auto", 10**6, 784, 50, None) == 2
     assert row_bytes(0) == 4
     assert row_bytes(16) == 72

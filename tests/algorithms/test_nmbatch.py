@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import largek_dask as lk
-from largek_dask.algorithms import nmbatch
+from largek_dask.algorithms import bounded, nmbatch
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.nested import gather
 from largek_dask.algorithms.nmbatch import NMBatch
@@ -129,13 +129,40 @@ def test_gathering_changes_no_bit(rows_20k):
             assert (info.cost, info.n_changed) == (expected_info.cost, expected_info.n_changed)
 
 
+@pytest.mark.parametrize("form", [NMBatch(b0=300), NMBatch.paper(b0=300, rho=0.5)])
+@pytest.mark.parametrize("bounds", [True, "hamerly", "elkan", "groups"])
 @where
-def test_lost_row_state_changes_no_bit(gather, rows_20k):
+def test_bounds_change_no_bit(bounds, form, gather, rows_20k, monkeypatch):
+    """Through growth, moves of centres, and bounds that end and begin again."""
+    monkeypatch.setattr(bounded, "LEAST_WORK", 0)
+    x, found = rows_20k[:8000], {}
+    for kind in (False, bounds):
+        algorithm = dataclasses.replace(form, gather=gather, bounds=kind)
+        with LocalPasses(open_rows(x), n_threads=2) as passes:
+            found[kind] = steps(passes, algorithm, 70, 60, empty_clusters="relocate")
+    assert len(found[bounds]) == len(found[False])
+    for (state, info), (expected, plain) in zip(found[bounds], found[False], strict=True):
+        assert state.centers.tobytes() == expected.centers.tobytes()
+        assert (state.rows, state.counts.tobytes()) == (expected.rows, expected.counts.tobytes())
+        assert (info.cost, info.n_changed) == (plain.cost, plain.n_changed)
+        assert plain.extra["distances"] == 1.0
+        assert plain.extra["row_state_bytes"] == 4.0
+    last = found[bounds][-1][1].extra
+    assert last["distances"] < 0.7
+    assert last["row_state_bytes"] > 4.0
+
+
+@where
+@pytest.mark.parametrize("bounds", [False, "groups"])
+def test_lost_row_state_changes_no_bit(bounds, gather, rows_20k):
     """Every step by passes that have just been opened: all labels are rebuilt, each time."""
     x = rows_20k[:6000]
-    algorithm = NMBatch(b0=300, gather=gather, problem=KMeansProblem(20, x[:20], "relocate"))
+    algorithm = NMBatch(
+        b0=300, gather=gather, bounds=bounds, problem=KMeansProblem(20, x[:20], "relocate")
+    )
     with LocalPasses(open_rows(x), n_threads=1) as passes:
-        expected = steps(passes, algorithm, x[:20], 14, empty_clusters="relocate")
+        plain = dataclasses.replace(algorithm, bounds=False)
+        expected = steps(passes, plain, x[:20], 14, empty_clusters="relocate")
     assert len({state.rows for state, _ in expected}) > 3
     with LocalPasses(open_rows(x)) as passes:
         state = algorithm.init(passes, Rng(SEED))
@@ -282,8 +309,8 @@ def awkward(kind: str) -> tuple[np.ndarray, int]:
 )
 @pytest.mark.parametrize(
     "algorithm",
-    [NMBatch(), NMBatch(b0=20), NMBatch.paper(b0=20)],
-    ids=["default", "few rows", "paper"],
+    [NMBatch(), NMBatch(b0=20, bounds="groups"), NMBatch.paper(b0=20)],
+    ids=["default", "few rows, bounds", "paper"],
 )
 @where
 def test_awkward_data_come_to_an_end(kind, algorithm, gather):
@@ -314,8 +341,9 @@ def test_awkward_data_come_to_an_end(kind, algorithm, gather):
     b0=st.integers(1, 50),
     kind=st.sampled_from(["normal", "few distinct", "weighted"]),
     dtype=st.sampled_from([np.float32, np.float64, np.uint8, np.int16]),
+    bounds=st.sampled_from([True, "hamerly", "elkan"]),
 )
-def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype):
+def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype, bounds):
     r = np.random.default_rng(seed)
     x = r.normal(size=(n, d)) * 20 + 50
     if kind == "few distinct":
@@ -328,7 +356,8 @@ def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype):
     k = min(k, n)
     sizes = np.diff(np.sort([0, *r.integers(0, n + 1, size=3), n]))
     with LocalPasses(rows_of(x, sizes, weight), n_threads=1) as passes:
-        found = steps(passes, NMBatch(b0=b0), k, 400, empty_clusters="relocate")
+        algorithm = NMBatch(b0=b0, bounds=bounds)
+        found = steps(passes, algorithm, k, 400, empty_clusters="relocate")
     state, info = found[-1]
     assert info.converged
     total = n if weight is None else weight.sum()
@@ -345,6 +374,8 @@ def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype):
         ({"rho": -1.0}, "rho must be a number of at least 0"),
         ({"rho": "x"}, "rho must be"),
         ({"stall": float("nan")}, "stall must be a number of at least 0"),
+        ({"bounds": "auto"}, "bounds must be True, False or one of 'hamerly', 'elkan', 'groups'"),
+        ({"bounds": 1.5}, "bounds must be"),
         ({"start": "best"}, "start must be 'sample' or 'random'"),
     ],
 )
