@@ -250,9 +250,13 @@ class ClusterSums:
         """(k, d) means before they are rounded to the compute dtype."""
         weights = self._weights[:, None]
         step = 2.0 ** (self.grid.weight_bits - self.grid.bits)
-        centered = self.sums / np.maximum(weights, 1) * step
-        means = self.grid.shift.astype(np.float64) + centered
-        return np.where(weights > 0, means, fallback).astype(np.float64, copy=False)
+        # in place: of sparse rows the centres are what is large
+        means: NDArray[np.float64] = self.sums / np.maximum(weights, 1)
+        means *= step
+        means += self.grid.shift.astype(np.float64)
+        empty = self._weights <= 0
+        means[empty] = fallback[empty]
+        return means
 
     def cost(self, centers: NDArray[Any], squares: Squares) -> float:
         """Inertia of the rows added here if each belongs to its label's row of ``centers``.
