@@ -75,11 +75,11 @@ ROUNDS = 5
 """How often centres are moved once the batch is everything."""
 SAMPLE_VALUES = 1 << 25
 """Values (rows times features) of the sample on which starting centres are found, at most."""
-GATHERED_VALUES = 1 << 22
+GATHERED_VALUES = 1 << 25
 """Values of a batch that is gathered, at most."""
 GATHERED_WORK = 1 << 31
-"""Multiplications of one assignment of a batch that is gathered, at most: tens of milliseconds,
-about what a pass over a cluster takes."""
+"""Multiplications of one assignment of a batch that is gathered, at most, where others could
+share the work: tens of milliseconds, about what a pass over a cluster takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,8 @@ class NMBatch:
         time that the batch grows and a few times more on all rows.
     gather : int or "auto"
         Batches of up to this many rows are gathered and computed where the fit is driven;
-        "auto": while that takes no longer than a pass over a cluster. No result depends on it.
+        "auto": while that takes no longer than a pass over a cluster, and on one thread while
+        they take no more than 128 MB (float32). No result depends on it.
     bounds : bool or {"hamerly", "elkan", "groups"}
         Whether rows keep bounds that spare most distances, once few change their cluster and
         where that pays (as ``Lloyd(bounds="auto")``); a kind of bounds is kept from the first
@@ -225,7 +226,7 @@ class NMBatch:
         k, d = state.centers.shape
         n, step = passes.n_rows, state.step + 1
         packed = pack_centers(state.centers, state.shift)
-        gathered = self._gathers(state.rows, d)
+        gathered = self._gathers(passes, state.rows)
         batch = open_batch(passes, rng, state.previous_rows, state.rows, gathered=gathered)
         total: NestedTotal = batch.reduce(
             nested_chunk,
@@ -319,13 +320,15 @@ class NMBatch:
             n_groups = group_count(kind, n, d, len(centers), budget)
         return begin_bounds(centers, shift, n_groups) if n_groups else None
 
-    def _gathers(self, rows: int, d: int) -> bool:
+    def _gathers(self, passes: Passes, rows: int) -> bool:
         """Whether a batch of this size is gathered."""
         assert self.problem is not None
         if self.gather != "auto":
             return rows <= self.gather
-        values = rows * d
-        return values <= GATHERED_VALUES and values * self.problem.n_clusters <= GATHERED_WORK
+        values = rows * passes.n_features
+        alone = passes.n_threads == 1
+        little = alone or values * self.problem.n_clusters <= GATHERED_WORK
+        return values <= GATHERED_VALUES and little
 
     def _row_state(self, state: NMBatchState, rng: Rng, n: int) -> RowState:
         """Labels; lost ones are those of the batch before under the centres before."""

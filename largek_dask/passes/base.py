@@ -61,6 +61,9 @@ class BasePasses(ABC):
         See :meth:`log`.
     """
 
+    n_threads: int | None = None
+    """Threads that compute at the same time; None where that may change."""
+
     def __init__(
         self,
         rows: Rows,
