@@ -15,6 +15,7 @@ from largek_dask.kernels import bounds
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
 from largek_dask.kernels.exact import ExactSums
 from largek_dask.kernels.groups import BoundedCenters
+from largek_dask.kernels.movement import center_terms, squared_movements
 from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares, row_squares
 
 __all__ = ["NestedTotal", "center_shifts", "cluster_sse", "growth_ratio", "nested_chunk"]
@@ -215,13 +216,7 @@ def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64
     Features are added one after the other, so that no vector width shows.
     """
     grid = total.sums.grid
-    shift = grid.shift.astype(np.float64)
-    away = (centers.astype(np.float64) - shift).T.copy()
-    sums = total.sums.sums.T.astype(np.float64)
-    dot, norm = np.zeros(len(centers)), np.zeros(len(centers))
-    for c, s in zip(away, sums, strict=True):
-        dot += c * s
-        norm += c * c
+    dot, norm = center_terms(centers, grid.shift, total.sums.sums)
     found = total.squares.values - 2.0 * (dot * 2.0**-grid.bits) + norm * total.sums.counts
     # Rounding may leave a little less than nothing where all rows lie on the centre.
     out: NDArray[np.float64] = np.maximum(found, 0.0)
@@ -230,10 +225,7 @@ def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64
 
 def center_shifts(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float64]:
     """(k,) distances p(j) by which the centres moved, features added one after the other."""
-    squared = np.zeros(len(new))
-    for difference in (new.astype(np.float64) - old.astype(np.float64)).T.copy():
-        squared += difference * difference
-    return np.sqrt(squared)
+    return np.sqrt(squared_movements(new, old))
 
 
 def growth_ratio(

@@ -1,4 +1,4 @@
-"""How far centres have moved, with the same bits on every machine."""
+"""How far centres have moved, and what a cost needs of them; the same bits on every machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import njit, readonly
 
-__all__ = ["squared_movement"]
+__all__ = ["center_terms", "squared_movement", "squared_movements"]
 
 
 def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
@@ -32,3 +32,50 @@ def _squared_movement(new: Any, old: Any) -> Any:
         difference = np.float64(new[i]) - np.float64(old[i])
         total += difference * difference
     return total
+
+
+def squared_movements(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float64]:
+    """(k,) squared differences of the rows of two (k, d) arrays, the features added in order."""
+    out = np.zeros(len(new))
+    _squared_movements(
+        readonly(np.ascontiguousarray(new)), readonly(np.ascontiguousarray(old)), out
+    )
+    return out
+
+
+@njit
+def _squared_movements(new: Any, old: Any, out: Any) -> None:
+    for j in range(new.shape[0]):
+        total = 0.0
+        for f in range(new.shape[1]):
+            difference = np.float64(new[j, f]) - np.float64(old[j, f])
+            total += difference * difference
+        out[j] = total
+
+
+def center_terms(
+    centers: NDArray[Any], shift: NDArray[Any], sums: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(k,) products of ``centers - shift`` with the rows of `sums` and with itself.
+
+    Parameters
+    ----------
+    centers, sums : (k, d)
+    shift : (d,)
+    """
+    dot, norm = np.empty(len(centers)), np.empty(len(centers))
+    _center_terms(
+        readonly(np.ascontiguousarray(centers)), shift.astype(np.float64), readonly(sums), dot, norm
+    )
+    return dot, norm
+
+
+@njit
+def _center_terms(centers: Any, shift: Any, sums: Any, dot: Any, norm: Any) -> None:
+    for j in range(centers.shape[0]):
+        along, length = 0.0, 0.0
+        for f in range(centers.shape[1]):
+            c = np.float64(centers[j, f]) - shift[f]
+            along += c * np.float64(sums[j, f])
+            length += c * c
+        dot[j], norm[j] = along, length

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from largek_dask.kernels.movement import squared_movement
+from largek_dask.kernels.movement import center_terms, squared_movement, squared_movements
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -22,3 +22,21 @@ def test_takes_views_in_any_order():
     a = np.asfortranarray(np.arange(12.0).reshape(3, 4))
     a.flags.writeable = False
     assert squared_movement(a, np.zeros((3, 4))) == (a**2).sum()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 3), (40, 33)])
+def test_movements_and_terms__are_sums_in_the_order_of_the_features(dtype, shape):
+    r = np.random.default_rng(1)
+    new, old = r.normal(size=(2, *shape)).astype(dtype)
+    shift, sums = r.normal(size=shape[1]).astype(dtype), r.integers(-99, 99, shape)
+    away, squared = new.astype(np.float64) - shift, np.zeros(shape[0])
+    dot, norm = np.zeros(shape[0]), np.zeros(shape[0])
+    for f in range(shape[1]):
+        squared += (new[:, f].astype(np.float64) - old[:, f]) ** 2
+        dot += away[:, f] * sums[:, f]
+        norm += away[:, f] ** 2
+    assert squared_movements(new, old).tobytes() == squared.tobytes()
+    found = center_terms(new, shift, sums)
+    assert found[0].tobytes() == dot.tobytes()
+    assert found[1].tobytes() == norm.tobytes()
