@@ -4,9 +4,9 @@
 
 Same float32 rows, same starting centres, every library in processes of its own with its best
 setting, runs interleaved so that a drifting clock hits all alike, medians. A pass is one Lloyd
-iteration with its centroid update, after the first two; time is CPU time of the process. Sets A,
-B, C come from `LARGEK_DATA/synthetic.py` where that exists, else sets of the same shape are
-generated; sift200k and mnist need `LARGEK_DATA`.
+iteration with its centroid update, all distances computed, after the first two; time is CPU time
+of the process. Sets A, B, C come from `LARGEK_DATA/synthetic.py` where that exists, else sets of
+the same shape are generated; sift200k and mnist need `LARGEK_DATA`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run_largek_dask(x: np.ndarray, centers: np.ndarray) -> list[float]:
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
-    algorithm = Lloyd(problem=KMeansProblem(len(centers), centers))
+    algorithm = Lloyd(bounds=None, problem=KMeansProblem(len(centers), centers))
     seconds = []
     # A few rows first, so that no compilation or loading of code is timed.
     for rows, n in ((x[: 4 * len(centers)], 2), (x, PASSES + 2)):

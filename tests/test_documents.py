@@ -24,7 +24,10 @@ TABLES = {
     "lloyd": "README.md",
     "overhead": "README.md",
     "start": "README.md",
+    "nmbatch": "README.md",
     "kernels": "largek_dask/DESIGN.md",
+    "balance": "largek_dask/DESIGN.md",
+    "sparse": "largek_dask/DESIGN.md",
 }
 
 MODULES = [

@@ -27,6 +27,7 @@ __all__ = [
     "Rng",
     "RowSlice",
     "RowState",
+    "TableShape",
 ]
 
 Total = TypeVar("Total")
@@ -122,6 +123,22 @@ class Chunk(Protocol):
 
     def keep(self, **arrays: NDArray[Any]) -> None:
         """Keep these arrays as the chunk's row state of this generation."""
+
+
+class TableShape(Protocol):
+    """How large a table of rows is; both ``Rows`` and ``Passes`` tell."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows."""
+
+    @property
+    def n_features(self) -> int:
+        """Columns."""
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether only numbers that are not zero are stored."""
 
 
 class Passes(Protocol):

@@ -27,6 +27,7 @@ from largek_dask.algorithms.base import (
     Passes,
     Rng,
     RowState,
+    TableShape,
 )
 from largek_dask.algorithms.bounded import (
     CALM,
@@ -182,11 +183,15 @@ class Lloyd:
             bounds = begin_bounds(centers, shift, n_groups)
         return LloydState(0, centers, None, np.zeros(len(centers)), shift, bounds)
 
-    def _group_count(self, passes: Passes, k: int) -> int:
+    def row_bytes(self, table: TableShape, k: int) -> int:
+        """Bytes that are kept for every row, at most."""
+        return row_bytes(self._group_count(table, k))
+
+    def _group_count(self, table: TableShape, k: int) -> int:
         budget = config.get("passes.row-state-bytes")
-        if passes.is_sparse:
+        if table.is_sparse:
             return no_groups_for_sparse(self.bounds)
-        return group_count(self.bounds, passes.n_rows, passes.n_features, k, budget)
+        return group_count(self.bounds, table.n_rows, table.n_features, k, budget)
 
     def step(self, passes: Passes, rng: Rng, state: LloydState) -> tuple[LloydState, Info]:
         """Assign all rows to ``state.centers``, move the centres to their rows' means."""

@@ -22,6 +22,7 @@ from largek_dask.algorithms.base import (
     Passes,
     Rng,
     RowSlice,
+    TableShape,
 )
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.errors import ParameterError
@@ -196,6 +197,10 @@ class MiniBatch:
             raise ParameterError(f"batch_rows must be 'auto' or at least 1, got {rows!r}.")
         if self.votes not in ("all", "latest"):
             raise ParameterError(f"votes must be 'all' or 'latest', got {self.votes!r}.")
+
+    def row_bytes(self, table: TableShape, k: int) -> int:
+        """Bytes that are kept for every row: its place in the seeded order of its chunk."""
+        return 8
 
     def init(self, passes: Passes, rng: Rng) -> MiniBatchState:
         """Starting centres, without votes."""

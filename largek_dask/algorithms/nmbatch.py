@@ -36,6 +36,7 @@ from largek_dask.algorithms.base import (
     Rng,
     RowSlice,
     RowState,
+    TableShape,
 )
 from largek_dask.algorithms.bounded import (
     CALM,
@@ -75,6 +76,8 @@ ROUNDS = 5
 """How often centres are moved once the batch is everything."""
 SAMPLE_VALUES = 1 << 25
 """Values (rows times features) of the sample on which starting centres are found, at most."""
+PLACE_BYTES = 12
+"""Of the seeded order of a chunk (8 a row), and of which rows are in the batch (4)."""
 GATHERED_VALUES = 1 << 25
 """Values of a batch that is gathered, at most."""
 GATHERED_WORK = 1 << 31
@@ -309,16 +312,21 @@ class NMBatch:
         self, passes: Passes, centers: NDArray[Any], shift: NDArray[Any]
     ) -> BoundsState | None:
         """Bounds from the next assignment on, if there are to be any."""
-        if self.bounds is False:
-            return None
-        kind: Bounds = "auto" if self.bounds is True else self.bounds
-        if passes.is_sparse:
-            n_groups = no_groups_for_sparse(kind)
-        else:
-            budget = config.get("passes.row-state-bytes")
-            n, d = passes.n_rows, passes.n_features
-            n_groups = group_count(kind, n, d, len(centers), budget)
+        n_groups = self._group_count(passes, len(centers))
         return begin_bounds(centers, shift, n_groups) if n_groups else None
+
+    def _group_count(self, table: TableShape, k: int) -> int:
+        if self.bounds is False:
+            return 0
+        kind: Bounds = "auto" if self.bounds is True else self.bounds
+        if table.is_sparse:
+            return no_groups_for_sparse(kind)
+        budget = config.get("passes.row-state-bytes")
+        return group_count(kind, table.n_rows, table.n_features, k, budget)
+
+    def row_bytes(self, table: TableShape, k: int) -> int:
+        """Bytes that are kept for every row, at most: its state, and its place in the order."""
+        return row_bytes(self._group_count(table, k)) + PLACE_BYTES
 
     def _gathers(self, passes: Passes, rows: int) -> bool:
         """Whether a batch of this size is gathered."""

@@ -125,7 +125,7 @@ def fit(
         from largek_dask.cli.plan import make_plan
 
         with connected(scheduler) as client:
-            planned = make_plan(rows, n_clusters, init, n_init, max_iter, threads, client)
+            planned = make_plan(rows, chosen, n_clusters, init, n_init, max_iter, threads, client)
         emit(planned.as_json(), as_json, planned.table)
         return
     assert out is not None

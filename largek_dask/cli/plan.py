@@ -11,6 +11,9 @@ from largek_dask.cli.common import human_bytes, human_seconds, key_values
 if TYPE_CHECKING:
     from distributed import Client
 
+    from largek_dask.algorithms.lloyd import Lloyd
+    from largek_dask.algorithms.minibatch import MiniBatch
+    from largek_dask.algorithms.nmbatch import NMBatch
     from largek_dask.data.rows import Rows
 
 __all__ = ["Plan", "make_plan"]
@@ -97,6 +100,7 @@ class Plan:
 
 def make_plan(
     rows: Rows,
+    algorithm: Lloyd | MiniBatch | NMBatch,
     n_clusters: int,
     init: str,
     n_init: int,
@@ -139,7 +143,10 @@ def make_plan(
         n_threads=n_threads,
         memory_model=memory_needed(n_clusters, d, compute.itemsize, own_threads),
         memory_reading=chunk * (own_threads + 2) + cached,
-        memory_row_state=min(4 * n // n_processes, state_budget(None, available)),
+        memory_row_state=min(
+            algorithm.row_bytes(rows, n_clusters) * n // n_processes,
+            state_budget(None, available),
+        ),
         memory_available=available,
         passes_before=before,
         passes_most=before + n_init * (max_iter + 1),

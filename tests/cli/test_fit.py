@@ -196,6 +196,30 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "a_row"),
+    [
+        ((), 72),
+        (("--algorithm", "nmbatch"), 84),
+        (("--algorithm", "nmbatch", "--set", "bounds=false"), 16),
+        (("--algorithm", "minibatch"), 8),
+    ],
+)
+def test_plan__80_million_rows_of_row_state_fit(options, a_row, monkeypatch):
+    from largek_dask.cli import fit as command
+    from largek_dask.cli.plan import make_plan
+    from largek_dask.data.memory_rows import ArrayRows
+
+    rows = ArrayRows(np.broadcast_to(np.zeros(32, np.float32), (80_000_000, 32)))
+    monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e9)
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 64 << 30)
+    name = options[1] if options else "lloyd"
+    settings = command.parse_settings(options[3:])
+    chosen = command.choose_algorithm(name, settings)
+    plan = make_plan(rows, chosen, 1000, "random", 1, 100, 2, None)
+    assert plan.memory_row_state == 80_000_000 * a_row <= 8e9
+
+
 def test_plan__table_says_whether_it_fits(data, monkeypatch):
     import distributed.system
 
