@@ -139,8 +139,10 @@ def key_values(pairs: Mapping[str, str], title: str | None = None) -> Any:
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """``("batch_rows=4096", "votes=all")`` as keyword arguments.
 
-    A value is read as a Python literal where it is one, else as text.
+    A value is read as a Python literal where it is one (true, false and none in any case), else
+    as text.
     """
+    words = {"true": True, "false": False, "none": None}
     settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -149,7 +151,8 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
                 f"{pair!r} is not name=value, e.g. --set batch_rows=4096", param_hint="--set"
             )
         try:
-            settings[name] = literal_eval(text)
+            word = text.lower()
+            settings[name] = words[word] if word in words else literal_eval(text)
         except (ValueError, SyntaxError):
             settings[name] = text
     return settings
