@@ -118,8 +118,9 @@ def test_json_is_all_there_is_on_stdout():
 
 
 def test_parse_settings():
-    told = parse_settings(["a=3", "b=1e-3", "c=auto", "d=(1, 2)", "e=x=y"])
-    assert told == {"a": 3, "b": 1e-3, "c": "auto", "d": (1, 2), "e": "x=y"}
+    told = parse_settings(["a=3", "b=1e-3", "c=auto", "d=(1, 2)", "e=x=y", "f=false", "g=None"])
+    expected = {"a": 3, "b": 1e-3, "c": "auto", "d": (1, 2), "e": "x=y", "f": False, "g": None}
+    assert told == expected
     for wrong in ("a", "=3", "a b=3"):
         with pytest.raises(click.BadParameter, match="name=value"):
             parse_settings([wrong])
