@@ -24,7 +24,7 @@ from benchmarks.common import ROOT, cpu_description, peer_environments, save
 from benchmarks.lloyd import data_folder
 from benchmarks.tables import write_table
 
-CLUSTERS = (50, 500)
+CLUSTERS = (50, 200)
 PASSES = 2
 ROUNDS = 3
 LIBRARIES = ("largek_dask", "scikit-learn")
