@@ -254,8 +254,24 @@ def test_blocks__do_not_change_a_bit(mode, d, monkeypatch):
     for sizes in ((1, 1, 70), (3, 2, 69), (2, 5, 32), (9, 99, 9)):
         blocks = Blocking(*sizes)
         monkeypatch.setattr(panels, "blocking", lambda *_, blocks=blocks: blocks)
+        distances._method.cache_clear()
         for got, want in zip(np.atleast_2d(mode(x, packed)), np.atleast_2d(expected), strict=True):
             assert same(got, want)
+
+
+@pytest.mark.parametrize("d", [4, 20])
+def test_raw_scores_lack_the_squared_length(d):
+    x, centers = table(50, 9, d)
+    packed = pack_centers(centers, np.zeros(d, np.float32))
+    lists = (np.array([0, 50]), np.array([0, 9]), np.arange(9, dtype=np.int32))
+    whole = nearest_two_in_lists(x, packed, *lists)
+    raw = nearest_two_in_lists(x, packed, *lists, raw=True)
+    np.testing.assert_array_equal(raw[0], whole[0])
+    np.testing.assert_array_equal(raw[2], whole[2])
+    # quarters of small integers: exact; the direct form has nothing to leave out
+    length = (x**2).sum(axis=1) if d > 8 else 0
+    for scores_only, squared in ((raw[1], whole[1]), (raw[3], whole[3])):
+        np.testing.assert_array_equal(scores_only + length, squared)
 
 
 def test_blocking__fits_any_size():
