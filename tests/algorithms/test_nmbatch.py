@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import largek_dask as lk
-from largek_dask.algorithms import bounded, nmbatch
+from largek_dask.algorithms import bounded, nmbatch, votes
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.nested import gather
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.votes import growth_ratio
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.distances import pack_centers
+from largek_dask.kernels.groups import BoundedCenters, Drift, group_centers
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.passes.toys import rows_of
@@ -393,3 +395,27 @@ def test_estimator_takes_it_by_name(rows_20k):
     km = lk.KMeans(10, algorithm="nmbatch", random_state=0).fit(rows_20k)
     same = lk.KMeans(10, algorithm=lk.NMBatch(), random_state=0).fit(rows_20k)
     assert km.model_.digest() == same.model_.digest()
+
+
+def test_a_look_leaves_no_bounds_of_another_label():
+    """Rows that change their label in a step that looks for moves lose their bounds."""
+    r = np.random.default_rng(0)
+    x = r.normal(size=(500, 12)).astype(np.float32)
+    old = pack_centers(x[:30], np.zeros(12, np.float32))
+    new = pack_centers(x[100:130], np.zeros(12, np.float32))
+    groups = group_centers(old.centers, old.shift, 4)
+    drift = Drift.zero(groups)
+    before = votes._bounded(
+        x, BoundedCenters(old, groups, drift), {"labels": np.full(500, -1, np.int32)}, False
+    )[0]
+    after = BoundedCenters(new, groups, drift.advance(old, new, groups))
+    kept, margins, _ = votes._bounded(x, after, before, True)
+    labels = kept["labels"]
+    changed = labels != before["labels"]
+    assert 0 < np.count_nonzero(changed) < 500
+    assert (margins >= 0).all()
+    assert np.isposinf(kept["upper"][changed]).all()
+    assert np.isneginf(kept["lower"][changed]).all()
+    distance = np.sqrt(((x - new.centers[labels]) ** 2).sum(axis=1, dtype=np.float64))
+    assert (kept["upper"] + after.drift.centers[labels] >= distance * (1 - 1e-6)).all()
+    assert np.isfinite(kept["upper"][~changed]).all()
