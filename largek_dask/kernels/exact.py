@@ -251,10 +251,20 @@ class ExactSums:
         self._limbs[at + 1] += upper & _MASK
         self._limbs[at + 2] += upper >> LIMB
 
-    def add_table(self, limbs: NDArray[np.int64]) -> None:
-        """Add an (N_LIMBS, n_cells) table of units, as :func:`peel` fills it."""
-        for limb in np.flatnonzero(limbs.any(axis=1)):
-            self.add_units(int(limb), limbs[limb])
+    def add_table(self, limbs: NDArray[np.int64], low: int = 0) -> None:
+        """Add a (limbs, n_cells) table of units that begins at limb ``low`` (see :func:`peel`)."""
+        used = np.flatnonzero(limbs.any(axis=1))
+        if not len(used):
+            return
+        first, n = int(used[0]), int(used[-1] - used[0]) + 1
+        table = limbs[first : first + n]
+        self._cover(low + first, low + first + n + 2)
+        self._book(3)
+        upper = table >> LIMB
+        at = low + first - self._low
+        self._limbs[at : at + n] += table & _MASK
+        self._limbs[at + 1 : at + 1 + n] += upper & _MASK
+        self._limbs[at + 2 : at + 2 + n] += upper >> LIMB
 
     def merge(self, other: ExactSums) -> ExactSums:
         """Add another accumulator's sums into this one, which is returned."""

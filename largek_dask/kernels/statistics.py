@@ -15,23 +15,22 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.errors import DataError
-from largek_dask.kernels.exact import (
-    BLOCK_ROWS,
-    BLOCK_VALUES,
-    N_LIMBS,
-    UNIT,
-    ExactSums,
-    peel,
-    two_product_error,
-)
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.exact import N_LIMBS, UNIT, ExactSums
+from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
+from largek_dask.kernels.scan import (
+    SINGLES_LIMB,
+    SINGLES_LIMBS,
+    scan_floats,
+    scan_integers,
+    scan_singles,
+    scan_weighted,
+)
 from largek_dask.kernels.sparse import SparseBlock, Table
 from largek_dask.kernels.sums import FixedPoint
 
 __all__ = ["RowScan", "Statistics", "compute_dtype"]
 
-_ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _MAX_WEIGHT = 2.0**500
 _WIDE = 64  # a row of fewer features is seen together with the next ones
 
@@ -167,6 +166,9 @@ class RowScan:
             )
         self._sparse |= isinstance(x, SparseBlock)
         self._n_total += len(x)
+        if weight is None and not isinstance(x, SparseBlock) and self._add_singles(x):
+            self._count(len(x), None)
+            return
         at = np.arange(start_row, start_row + len(x))
         if weight is not None:
             valid = np.isfinite(weight) & (weight >= 0)
@@ -183,31 +185,62 @@ class RowScan:
                 x, weight = x[finite], None if weight is None else weight[finite]
         if not len(x):
             return
-        self._n_rows += len(x)
-        if weight is None:
-            self._max_weight = max(self._max_weight, 1.0)
-            self._weights.add_units(UNIT, np.array([len(x)]))
-        else:
-            self._max_weight = max(self._max_weight, float(weight.max()))
-            self._integer_weights &= bool((weight == np.floor(weight)).all())
-            self._weights.add(weight)
+        self._count(len(x), weight)
         if isinstance(x, SparseBlock):
             self._add_sparse(x, weight)
             return
         for rows, block in native_blocks(x):
             self._add_rows(block, None if weight is None else weight[rows])
 
+    def _count(self, n: int, weight: NDArray[np.float64] | None) -> None:
+        """Note that ``n`` rows count, and what they weigh."""
+        self._n_rows += n
+        if not n:
+            return
+        if weight is None:
+            self._max_weight = max(self._max_weight, 1.0)
+            self._weights.add_units(UNIT, np.array([n]))
+        else:
+            self._max_weight = max(self._max_weight, float(weight.max()))
+            self._integer_weights &= bool((weight == np.floor(weight)).all())
+            self._weights.add(weight)
+
+    def _wide(self, x: NDArray[Any]) -> list[NDArray[Any]]:
+        """The rows in pieces; of few features several are scanned at once, as if they were one."""
+        group = min(len(x), max(1, _WIDE // self.n_features))
+        whole = len(x) // group * group
+        pieces = [np.reshape(x[:whole], (-1, group * self.n_features)), x[whole:]]
+        return [readonly(np.ascontiguousarray(piece)) for piece in pieces if len(piece)]
+
+    def _add_singles(self, x: NDArray[Any]) -> bool:
+        """Add float32 rows; False, and nothing is added, if one is not finite or no float32."""
+        if x.dtype != np.float32:
+            return False
+        limbs = np.zeros((SINGLES_LIMBS, self.n_features), np.int64)
+        extents = []
+        for piece in self._wide(x) if len(x) else []:
+            low = np.full(piece.shape[1], np.inf, np.float32)
+            high = -low
+            if not scan_singles(piece, limbs, low, high):
+                return False
+            extents.append((low, high))
+        for low, high in extents:
+            self._widen(low, high)
+        self._sums.add_table(limbs, SINGLES_LIMB)
+        return True
+
+    def _widen(self, low: NDArray[Any], high: NDArray[Any]) -> None:
+        """Let the extent hold that of rows, or of several rows one after the other."""
+        self._low = np.minimum(self._low, low.reshape(-1, self.n_features).min(axis=0))
+        self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
+
     def _add_rows(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
         """Extent and sums of finite rows of positive weight."""
         if weight is None:
-            # rows of few features are scanned several at once, as if they were one
-            group = min(len(x), max(1, _WIDE // self.n_features))
-            whole = len(x) // group * group
-            self._scan(np.reshape(x[:whole], (-1, group * self.n_features)), None)
-            if whole < len(x):
-                self._scan(x[whole:], None)
+            for piece in self._wide(x):
+                self._scan(piece, None)
         else:
-            self._scan(x, weight)
+            self._scan(readonly(np.ascontiguousarray(x)), weight)
 
     def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
         """Sums of stored numbers; the extent is one for all columns and includes the origin."""
@@ -219,22 +252,20 @@ class RowScan:
 
     def _scan(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
         width = x.shape[1]
-        x = readonly(np.ascontiguousarray(x))
         if x.dtype.kind in "iu" and x.itemsize <= 2 and weight is None:
             low, high = x[0].copy(), x[0].copy()
             sums = np.zeros(width, np.int64)
-            _scan_integers(x, sums, low, high)
+            scan_integers(x, sums, low, high)
             self._sums.add_units(UNIT, sums.reshape(-1, self.n_features).sum(axis=0))
         else:
             low, high = np.full(width, np.inf), np.full(width, -np.inf)
             limbs = np.zeros((N_LIMBS, self.n_features), np.int64)
             if weight is None:
-                _scan_floats(x, limbs, low, high)
+                scan_floats(x, limbs, low, high)
             else:
-                self._sums.n_not_finite += _scan_weighted(x, readonly(weight), limbs, low, high)
+                self._sums.n_not_finite += scan_weighted(x, readonly(weight), limbs, low, high)
             self._sums.add_table(limbs)
-        self._low = np.minimum(self._low, low.reshape(-1, self.n_features).min(axis=0))
-        self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
+        self._widen(low, high)
 
     def merge(self, other: RowScan) -> RowScan:
         """Add another scan's rows into this one, which is returned."""
@@ -313,70 +344,3 @@ class RowScan:
 
 def _lowest(a: int | None, b: int | None) -> int | None:
     return b if a is None else a if b is None else min(a, b)
-
-
-@njit
-def _scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
-    """Column extent and exact sums of finite (n, w) rows."""
-    n, width = x.shape
-    step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
-    values = np.empty((min(step, n), width))
-    for begin in range(0, n, step):
-        rows = min(step, n - begin)
-        largest: Any = 0
-        for i in range(rows):
-            for f in range(width):
-                value = np.float64(x[begin + i, f])
-                values[i, f] = value
-                # adding 0 makes -0 a 0, and keeps LLVM from masked stores, three times slower
-                low[f] = min(low[f], value) + 0.0
-                high[f] = max(high[f], value) + 0.0
-                largest = max(largest, np.float64(value).view(np.int64) & _ABS_BITS)
-        peel(values[:rows], limbs, largest)
-
-
-@njit
-def _scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
-    """Column extent and exact weighted sums of finite rows; returns how many overflowed."""
-    n, width = x.shape
-    step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
-    products = np.empty((min(step, n), width))
-    rests = np.empty((min(step, n), width))
-    skipped = 0
-    for begin in range(0, n, step):
-        rows = min(step, n - begin)
-        largest: Any = 0
-        largest_rest: Any = 0
-        for i in range(rows):
-            w = weight[begin + i]
-            for f in range(width):
-                value = np.float64(x[begin + i, f])
-                low[f] = min(low[f], value) + 0.0
-                high[f] = max(high[f], value) + 0.0
-                product = value * w
-                rest = two_product_error(value, w, product)
-                products[i, f] = product
-                rests[i, f] = rest
-                largest = max(largest, np.float64(product).view(np.int64) & _ABS_BITS)
-                largest_rest = max(largest_rest, np.float64(rest).view(np.int64) & _ABS_BITS)
-        skipped += peel(products[:rows], limbs, largest)
-        if largest_rest > 0:
-            skipped += peel(rests[:rows], limbs, largest_rest)
-    return skipped
-
-
-@njit
-def _scan_integers(x: Any, sums: Any, low: Any, high: Any) -> None:
-    """Column extent and sums of (n, w) integers of at most 16 bits."""
-    n, width = x.shape
-    block = np.empty(width, np.int32)
-    for begin in range(0, n, BLOCK_ROWS):
-        block[:] = 0  # 2^15 times less than 2^16
-        for i in range(begin, min(n, begin + BLOCK_ROWS)):
-            for f in range(width):
-                value = x[i, f]
-                block[f] += value
-                low[f] = min(low[f], value)
-                high[f] = max(high[f], value)
-        for f in range(width):
-            sums[f] += block[f]
