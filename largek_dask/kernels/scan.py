@@ -5,24 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from largek_dask.kernels.exact import (
     BLOCK_ROWS,
     BLOCK_VALUES,
+    ExactSums,
     add_one,
     peel,
     two_product_error,
 )
-from largek_dask.kernels.jit import njit
+from largek_dask.kernels.jit import njit, readonly
 
-__all__ = [
-    "SINGLES_LIMB",
-    "SINGLES_LIMBS",
-    "scan_floats",
-    "scan_integers",
-    "scan_singles",
-    "scan_weighted",
-]
+__all__ = ["WIDE", "SinglesScan", "scan_floats", "scan_integers", "scan_weighted"]
+
+WIDE = 64
+"""Rows of fewer features are scanned several at once, as if they were one."""
 
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _SINGLE = np.int32(0x7FFFFFFF)
@@ -31,10 +29,56 @@ _ZERO = np.float32(0)
 _SPAN = 38
 """Bits of each of the two parts in which float32 values are added."""
 
-SINGLES_LIMB = 27
+_LIMB = 27
 """The lowest limb (see ``kernels.exact``) that a float32, as a float64, touches."""
-SINGLES_LIMBS = 12
+_LIMBS = 12
 """Limbs of the sums of blocks of float32 values: 2^-149 to 2^143, and a carry."""
+
+
+class SinglesScan:
+    """Extent and exact sums of float32 rows, in the form in which the kernel adds to them.
+
+    A chunk that fits in the cache takes about 100 us, so little else is done for each.
+    """
+
+    __slots__ = ("_high", "_limbs", "_low", "_n_added", "n_features")
+
+    def __init__(self, n_features: int) -> None:
+        self.n_features = n_features
+        width = n_features * max(1, WIDE // n_features)
+        self._limbs = np.zeros((_LIMBS, n_features), np.int64)
+        self._low = np.full(width, np.inf, np.float32)
+        self._high = np.full(width, -np.inf, np.float32)
+        self._n_added = 0
+
+    def add(self, x: NDArray[Any]) -> bool:
+        """Add (n, d) float32 rows; False, and nothing is added, if one is not finite."""
+        before = self._limbs.copy(), self._low.copy(), self._high.copy()
+        width = len(self._low)
+        whole = len(x) * self.n_features // width * width // self.n_features
+        x = readonly(np.ascontiguousarray(x))
+        good = scan_singles(x[:whole].reshape(-1, width), self._limbs, self._low, self._high)
+        if good and whole < len(x):
+            low, high = self._low[: self.n_features], self._high[: self.n_features]
+            good = scan_singles(x[whole:], self._limbs, low, high)
+        if not good:
+            self._limbs, self._low, self._high = before
+            return False
+        self._n_added += len(x)
+        return True
+
+    @property
+    def full(self) -> bool:
+        """So much has been added that the limbs have to be handed over."""
+        return self._n_added >= 1 << 28
+
+    def hand_over(self, sums: ExactSums) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Move the sums into ``sums``; the extent (d,) (d,) of all rows so far."""
+        sums.add_table(self._limbs, _LIMB)
+        self._limbs[:] = 0
+        self._n_added = 0
+        shape = (-1, self.n_features)
+        return self._low.reshape(shape).min(axis=0), self._high.reshape(shape).max(axis=0)
 
 
 @njit
@@ -136,7 +180,7 @@ def _book(values: Any, limbs: Any) -> Any:
     n_columns = limbs.shape[1]
     for i in range(values.shape[0]):
         value = np.float64(values[i])
-        if value != 0.0 and not add_one(limbs, SINGLES_LIMB, i % n_columns, value, 1):
+        if value != 0.0 and not add_one(limbs, _LIMB, i % n_columns, value, 1):
             return False
     return True
 

@@ -19,11 +19,10 @@ from largek_dask.kernels.exact import N_LIMBS, UNIT, ExactSums
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 from largek_dask.kernels.scan import (
-    SINGLES_LIMB,
-    SINGLES_LIMBS,
+    WIDE,
+    SinglesScan,
     scan_floats,
     scan_integers,
-    scan_singles,
     scan_weighted,
 )
 from largek_dask.kernels.sparse import SparseBlock, Table
@@ -32,7 +31,6 @@ from largek_dask.kernels.sums import FixedPoint
 __all__ = ["RowScan", "Statistics", "compute_dtype"]
 
 _MAX_WEIGHT = 2.0**500
-_WIDE = 64  # a row of fewer features is seen together with the next ones
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -136,6 +134,8 @@ class RowScan:
         self.dtype = np.dtype(dtype)
         self.compute_dtype = compute_dtype(dtype)
         self._sums = ExactSums(n_features)
+        self._singles = SinglesScan(n_features) if self.dtype == np.float32 else None
+        self._n_units = 0  # rows that weigh 1
         self._weights = ExactSums(1)
         self._low = np.full(n_features, np.inf)
         self._high = np.full(n_features, -np.inf)
@@ -166,9 +166,12 @@ class RowScan:
             )
         self._sparse |= isinstance(x, SparseBlock)
         self._n_total += len(x)
-        if weight is None and not isinstance(x, SparseBlock) and self._add_singles(x):
-            self._count(len(x), None)
-            return
+        if self._singles is not None and weight is None and not isinstance(x, SparseBlock):
+            if self._singles.full:
+                self._settle()
+            if self._singles.add(x):
+                self._count(len(x), None)
+                return
         at = np.arange(start_row, start_row + len(x))
         if weight is not None:
             valid = np.isfinite(weight) & (weight >= 0)
@@ -195,39 +198,28 @@ class RowScan:
     def _count(self, n: int, weight: NDArray[np.float64] | None) -> None:
         """Note that ``n`` rows count, and what they weigh."""
         self._n_rows += n
-        if not n:
-            return
         if weight is None:
-            self._max_weight = max(self._max_weight, 1.0)
-            self._weights.add_units(UNIT, np.array([n]))
-        else:
+            self._n_units += n
+        elif n:
             self._max_weight = max(self._max_weight, float(weight.max()))
             self._integer_weights &= bool((weight == np.floor(weight)).all())
             self._weights.add(weight)
 
+    def _settle(self) -> None:
+        """Bring what has been gathered apart into the sums and the extent."""
+        if self._n_units:
+            self._max_weight = max(self._max_weight, 1.0)
+            self._weights.add_units(UNIT, np.array([self._n_units]))
+            self._n_units = 0
+        if self._singles is not None:
+            self._widen(*self._singles.hand_over(self._sums))
+
     def _wide(self, x: NDArray[Any]) -> list[NDArray[Any]]:
         """The rows in pieces; of few features several are scanned at once, as if they were one."""
-        group = min(len(x), max(1, _WIDE // self.n_features))
+        group = min(len(x), max(1, WIDE // self.n_features))
         whole = len(x) // group * group
         pieces = [np.reshape(x[:whole], (-1, group * self.n_features)), x[whole:]]
         return [readonly(np.ascontiguousarray(piece)) for piece in pieces if len(piece)]
-
-    def _add_singles(self, x: NDArray[Any]) -> bool:
-        """Add float32 rows; False, and nothing is added, if one is not finite or no float32."""
-        if x.dtype != np.float32:
-            return False
-        limbs = np.zeros((SINGLES_LIMBS, self.n_features), np.int64)
-        extents = []
-        for piece in self._wide(x) if len(x) else []:
-            low = np.full(piece.shape[1], np.inf, np.float32)
-            high = -low
-            if not scan_singles(piece, limbs, low, high):
-                return False
-            extents.append((low, high))
-        for low, high in extents:
-            self._widen(low, high)
-        self._sums.add_table(limbs, SINGLES_LIMB)
-        return True
 
     def _widen(self, low: NDArray[Any], high: NDArray[Any]) -> None:
         """Let the extent hold that of rows, or of several rows one after the other."""
@@ -269,6 +261,8 @@ class RowScan:
 
     def merge(self, other: RowScan) -> RowScan:
         """Add another scan's rows into this one, which is returned."""
+        self._settle()
+        other._settle()
         self._sums.merge(other._sums)
         self._weights.merge(other._weights)
         self._low = np.minimum(self._low, other._low)
@@ -291,6 +285,7 @@ class RowScan:
         DataError
             The values are so large that squared distances overflow the compute dtype.
         """
+        self._settle()
         with np.errstate(over="ignore"):
             extent = float((self._high - self._low).max()) if self._n_rows else 0.0
             overflows = self.n_features * np.square(extent) > np.finfo(self.compute_dtype).max

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from largek_dask.errors import DataError
+from largek_dask.kernels import scan as scans
 from largek_dask.kernels import statistics
 from largek_dask.kernels.statistics import RowScan, Statistics, compute_dtype
 from tests.oracles import exact_sums
@@ -172,7 +173,8 @@ def test_nothing_but_absent_rows():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("d", [1, 3, 64, 100])
 def test_blocks_and_rows_seen_together(dtype, d, monkeypatch):
-    monkeypatch.setattr(statistics, "_WIDE", 16)
+    monkeypatch.setattr(statistics, "WIDE", 16)
+    monkeypatch.setattr(scans, "WIDE", 16)
     rng = np.random.default_rng(d)
     x = (rng.standard_normal((37, d)) * 20 + 30).astype(dtype)
     found = scan(x).finish()
@@ -184,11 +186,49 @@ def test_blocks_and_rows_seen_together(dtype, d, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "weighted"])
 def test_many_rows_fill_several_blocks(dtype, monkeypatch):
-    monkeypatch.setattr(statistics, "_WIDE", 1)
+    monkeypatch.setattr(statistics, "WIDE", 1)
+    monkeypatch.setattr(scans, "WIDE", 1)
     weight = np.ones(33_000) if dtype == "weighted" else None
     x = np.tile(np.array([[255], [1]], np.float32), (16_500, 1))
     found = scan(x if weight is not None else x.astype(dtype), weight).finish()
     assert found.mean.tolist() == [128.0]
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("tiny", [0.0, 1e-3, 1e-16, 1e-30, 1e-45])
+def test_float32_of_all_magnitudes(tiny, full, monkeypatch):
+    """1e-16 times the largest is where two parts no longer hold every bit."""
+    monkeypatch.setattr(scans.SinglesScan, "full", full)
+    monkeypatch.setattr(scans, "BLOCK_VALUES", 200)
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((90, 23)).astype(np.float32)
+    x *= rng.choice(np.float32([1, 1, tiny, 0, 1e3]), x.shape)
+    x[:, 0] = -0.0
+    x[:40] *= np.float32(1e-3)  # the scale grows after some blocks
+    out = RowScan(23, np.float32)
+    for begin in range(0, len(x), 51):
+        out.add(x[begin : begin + 51])
+    found = out.finish()
+    exact = [exact_sums(c, np.ones(len(x)), [0] * len(x), 1)[0] / len(x) for c in x.T]
+    assert found.mean.tolist() == [float(m) for m in exact]
+    assert found.max_abs == np.abs(x - found.shift.astype(np.float64)).max()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 40, 89])
+@pytest.mark.parametrize("others", [0.0, 1.0, 1e-40])
+def test_a_float32_row_that_is_not_finite_leaves_no_trace(value, row, others, monkeypatch):
+    monkeypatch.setattr(scans, "BLOCK_VALUES", 200)
+    x = np.random.default_rng(3).standard_normal((90, 23)).astype(np.float32)
+    x[45:] *= 1_000
+    x[::2] *= np.float32(others)
+    bad = x.copy()
+    bad[row, 5] = value
+    out = scan(x)
+    out.add(bad, None, 90)
+    found = out.finish()
+    assert (found.n_bad, found.first_bad) == (1, 90 + row)
+    assert found.mean.tolist() == scan(np.vstack([x, np.delete(x, row, 0)])).finish().mean.tolist()
 
 
 @given(
