@@ -89,8 +89,9 @@ def rows_per_chunk(chunk_table: NDArray[np.int64]) -> list[list[int]]:
 def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     """Whether two fingerprints may stand for the same data.
 
-    The place may differ (a copy is the same data), the chunk table may not: it decides what
-    a mini-batch is. At the same place, a chunk that was written again counts as changed.
+    The place may differ (a copy is the same data), the chunk table and whether rows are known to
+    be shuffled may not: they decide what a mini-batch is. At the same place, a chunk that was
+    written again counts as changed.
 
     Parameters
     ----------
@@ -123,6 +124,13 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
             "(chunk sizes differ)."
             if old_n != new_n
             else f"The rows are read in {new_n} chunks of other sizes than before."
+        )
+    # Fingerprints of earlier versions say nothing: rows were taken in a seeded order then.
+    if a.get("shuffled", False) != b.get("shuffled", False):
+        was, now = ("" if f.get("shuffled") else "not " for f in (a, b))
+        return (
+            f"The rows were {was}known to be shuffled and are {now}now, "
+            "so that mini-batches hold other rows."
         )
     if a["location"] == b["location"] and a["stamps"] and b["stamps"]:
         pairs = zip(a["stamps"], b["stamps"], strict=True)

@@ -27,6 +27,8 @@ __all__ = ["ingest"]
 
 MAX_CHUNK_BYTES = 64 << 20
 INNER_ROWS = 4_096
+INNER_BYTES = 1 << 20
+"""An inner chunk is the least that can be read: a sixteenth of what is read at once, or less."""
 SCAN_VALUES = 1 << 18
 SPARSE_PIECE_BYTES = 32 << 20
 
@@ -63,10 +65,10 @@ def ingest(
         Type to store; None: that of the source (float64 for CSV). ``"float32"`` halves the
         store and doubles the speed of everything after.
     shuffle : int, optional
-        Seed: write the rows permuted, in shards with small inner chunks, so that any stretch
-        of rows is a random sample that can be read alone. Needs temporary disk space of the size of
-        the data (beside ``out`` where that is local) and memory for one bucket (64 MB, or
-        1/256 of the data where that is more).
+        Seed: write the rows permuted, in shards with small inner chunks (up to 4,096 rows and
+        1 MB), so that any stretch of rows is a random sample that can be read alone. Needs
+        temporary disk space of the size of the data (beside ``out`` where that is local) and
+        memory for one bucket (64 MB, or 1/256 of the data where that is more).
     progress : bool
         Show a progress bar on stderr.
     force : bool
@@ -100,16 +102,16 @@ def ingest(
     if table.is_sparse and shuffle is None:
         _write_sparse(table, target, kind, chunk_rows, storage_options, progress=progress)
         return open_rows(target, storage_options=storage_options)
-    chunk_rows = _choose_chunk_rows(
-        chunk_rows, table.n_features * kind.itemsize, table.n_rows, shuffle is not None
-    )
+    row_bytes = table.n_features * kind.itemsize
+    inner_rows = None if shuffle is None else _inner_rows(row_bytes)
+    chunk_rows = _choose_chunk_rows(chunk_rows, row_bytes, table.n_rows, inner_rows)
     writer = StoreWriter(
         target,
         n_features=table.n_features,
         dtype=kind,
         n_rows=table.n_rows,
         chunk_rows=chunk_rows,
-        inner_rows=None if shuffle is None else min(INNER_ROWS, chunk_rows),
+        inner_rows=None if inner_rows is None else min(inner_rows, chunk_rows),
         storage_options=storage_options,
         force=force,
     )
@@ -194,8 +196,16 @@ def _stored_dtype(source: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
     return kind
 
 
+def _inner_rows(row_bytes: int) -> int:
+    """Rows of the chunks inside a shard."""
+    rows = INNER_ROWS
+    while rows > 1 and rows * row_bytes > INNER_BYTES:
+        rows //= 2
+    return rows
+
+
 def _choose_chunk_rows(
-    wanted: int | None, row_bytes: int, n_rows: int | None, sharded: bool
+    wanted: int | None, row_bytes: int, n_rows: int | None, inner_rows: int | None
 ) -> int:
     if wanted is not None and wanted < 1:
         raise ParameterError(f"chunk_rows={wanted} must be at least 1.")
@@ -204,9 +214,9 @@ def _choose_chunk_rows(
         wanted = min(int(config.get("data.ingest-chunk-rows")), fitting)
     if n_rows is not None:
         wanted = min(wanted, max(1, n_rows))
-    if sharded and wanted > INNER_ROWS:
+    if inner_rows is not None and wanted > inner_rows:
         # shards hold whole inner chunks
-        wanted -= wanted % INNER_ROWS
+        wanted -= wanted % inner_rows
     return wanted
 
 

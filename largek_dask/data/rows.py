@@ -68,6 +68,9 @@ class Rows(ABC):
 
     is_sparse: ClassVar[bool] = False
     """Whether ``read`` returns sparse rows."""
+    shuffled: bool = False
+    """Whether the rows lie in random order, as ``ingest(shuffle=...)`` leaves them: any stretch of
+    rows is then a random sample, and a share of a chunk is its first rows as they lie."""
 
     def __init__(
         self,
@@ -147,17 +150,36 @@ class Rows(ABC):
             The chunk is missing, truncated or corrupt; the message names it.
         """
         start, stop = self.chunk_rows(i)
-        x = self._load(i, start, stop)
+        return self._checked(i, self._load(i, start, stop), stop - start)
+
+    def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
+        """What has to be read for the rows ``begin`` to ``end`` of chunk ``i``.
+
+        Returns
+        -------
+        tuple of int
+            Positions inside the chunk, ``(first, end)``: at least what is wanted; the whole chunk
+            unless the rows are stored in smaller pieces.
+        """
+        start, stop = self.chunk_rows(i)
+        return 0, stop - start
+
+    def read_part(self, i: int, begin: int, end: int) -> Any:
+        """``read(i)[begin:end]``; reads no more than the :meth:`stretch` of these rows."""
+        return self.read(i)[begin:end]
+
+    def _checked(self, i: int, x: Any, n: int) -> Any:
+        """What was loaded, in the form that ``read`` promises."""
         if isinstance(x, SparseBlock):
             return x
         x = np.asarray(x)
         if x.dtype == np.bool_:
             x = x.view(np.uint8) if x.flags.c_contiguous else x.astype(np.uint8)
         x = np.ascontiguousarray(x, self.dtype)
-        if x.shape != (stop - start, self.n_features):
+        if x.shape != (n, self.n_features):
             raise DataError(
                 f"{self.name_chunk(i)} holds an array of shape {x.shape}, "
-                f"but ({stop - start}, {self.n_features}) was expected; "
+                f"but ({n}, {self.n_features}) was expected; "
                 "the source has changed since it was opened."
             )
         x = x.view()
@@ -168,8 +190,16 @@ class Rows(ABC):
     def _load(self, i: int, start: int, stop: int) -> Any:
         """Chunk ``i``, the rows ``start`` to ``stop``: what ``numpy.asarray`` takes, or sparse."""
 
-    def read_weight(self, i: int) -> NDArray[np.float64] | None:
+    def read_weight(
+        self, i: int, begin: int = 0, end: int | None = None
+    ) -> NDArray[np.float64] | None:
         """The (n,) weights of chunk ``i``'s rows, or None where every row weighs 1.
+
+        Parameters
+        ----------
+        i : int
+        begin, end : int
+            Only of these rows, as positions inside the chunk; None: up to the last one.
 
         Raises
         ------
@@ -178,7 +208,8 @@ class Rows(ABC):
         """
         if self.weight is None:
             return None
-        start, stop = self.chunk_rows(i)
+        first, stop = self.chunk_rows(i)
+        start, stop = first + begin, stop if end is None else first + end
         weight = np.ascontiguousarray(self.weight.read(start, stop), np.float64)
         wrong = ~((weight >= 0) & (weight < np.inf))
         if wrong.any():
@@ -194,12 +225,13 @@ class Rows(ABC):
 
         ``content`` (shape, dtype, sampled hash of rows and weights) is equal for the same data
         in another place or format; ``chunk_rows`` is the chunk table as ``[rows, repeats]``
-        runs; ``stamps`` (None where there is no storage) has one entry a chunk, made of the
-        sizes and modification times, or ETags, of what is stored.
+        runs; ``shuffled`` is :attr:`shuffled`; ``stamps`` (None where there is no storage) has
+        one entry a chunk, made of the sizes and modification times, or ETags, of what is stored.
         """
         return {
             "content": content_of(self),
             "chunk_rows": rows_per_chunk(self.chunk_table),
+            "shuffled": self.shuffled,
             "location": self.location,
             "stamps": self._stamps(),
         }

@@ -47,7 +47,7 @@ class ZarrRows(StoredRows):
 
     Small stored chunks are grouped on reading (:func:`group_chunks`). A chunk that a store
     lacks is fill values, as Zarr defines it, unless ``ingest`` wrote the store: then every chunk
-    was there, and a missing one is an error.
+    was there, and a missing one is an error. What it wrote with ``shuffle`` is :attr:`shuffled`.
 
     Parameters
     ----------
@@ -81,6 +81,7 @@ class ZarrRows(StoredRows):
         check_table_shape(array.shape, what)
         dtype = native_dtype(array.dtype, what)
         self._notes = check_complete(array, what)
+        self.shuffled = self._notes.get("shuffle") is not None
         self._array = array
         self._direct = DirectChunks.of(array)
         if chunk_rows is None:
@@ -116,6 +117,21 @@ class ZarrRows(StoredRows):
                 "The chunk is damaged or its storage is out of reach."
             ) from error
 
+    def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
+        """Whole stored chunks (the inner ones of shards): Zarr reads nothing smaller."""
+        start, stop = self.chunk_rows(i)
+        size = max(1, self._array.chunks[0])
+        first = (start + begin) // size * size
+        last = -(-(start + end) // size) * size
+        return max(first, start) - start, min(last, stop) - start
+
+    def read_part(self, i: int, begin: int, end: int) -> Any:
+        """``read(i)[begin:end]``; reads the stored chunks that hold these rows."""
+        start, _ = self.chunk_rows(i)
+        if begin == end:
+            return self._checked(i, np.empty((0, self.n_features), self.dtype), 0)
+        return self._checked(i, self._load(i, start + begin, start + end), end - begin)
+
     def _load_direct(self, direct: DirectChunks, start: int, stop: int) -> NDArray[Any]:
         size = self._array.chunks[0]
         first, last = start // size, (stop - 1) // size
@@ -123,13 +139,15 @@ class ZarrRows(StoredRows):
         for row, stored in enumerate(direct.read(first, last + 1), first):
             if stored is None and self._notes.get("complete"):
                 raise ValueError(f"a chunk in the file {direct.path(row)} is missing")
-            begin, end = row * size, min((row + 1) * size, self.n_rows)
-            if first == last and stored is not None:
-                return stored[: end - begin]
+            begin, end = max(row * size, start), min((row + 1) * size, stop)
+            if stored is not None:
+                stored = stored[begin - row * size : end - row * size]
+                # A short last chunk is padded; less of one would keep all of it alive.
+                if first == last and (begin == row * size and end in (begin + size, self.n_rows)):
+                    return stored
             if out is None:
                 out = np.empty((stop - start, self.n_features), self._array.dtype)
-            piece = self._array.fill_value if stored is None else stored[: end - begin]
-            out[begin - start : end - start] = piece
+            out[begin - start : end - start] = self._array.fill_value if stored is None else stored
         assert out is not None
         return out
 

@@ -1,4 +1,4 @@
-"""A chunk as chunk functions see it: sliced, normalised, bad rows dealt with."""
+"""A chunk as chunk functions see it: normalised, bad rows dealt with."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.rows import Rows
 from largek_dask.errors import BadRowsError
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.sparse import SparseBlock, Table
-from largek_dask.passes.prefetch import Block
-from largek_dask.passes.rowstate import RowStateStore
+from largek_dask.passes.cache import Part
 
 __all__ = ["ChunkView", "Preparation", "Preparer"]
 
@@ -62,40 +60,26 @@ class Preparation:
 
 
 class Preparer:
-    """Makes :class:`ChunkView` out of what was read, on the computing threads.
+    """Makes :class:`ChunkView` out of the rows of a chunk, on the computing threads."""
 
-    Parameters
-    ----------
-    rows : Rows
-    store : RowStateStore
-        Keeps the permutations of row slices, within its budget.
-    """
-
-    def __init__(self, rows: Rows, store: RowStateStore) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._store = store
         self._lock = threading.Lock()
         # Chunks known to be without bad rows: looked through once, not in every pass.
         self._clean: set[int] = set()
-        self._permutations: set[str] = set()
 
-    def __call__(self, block: Block, preparation: Preparation, rows: RowSlice | None) -> ChunkView:
-        """The chunk that a pass sees.
+    def __call__(self, index: int, part: Part, preparation: Preparation, sliced: bool) -> ChunkView:
+        """The chunk that a pass sees; ``sliced`` if it asks for a share of every chunk.
 
         Raises
         ------
         BadRowsError
             A row holds NaN or infinity and ``on_bad_rows`` is "raise".
         """
-        assert block.x is not None
-        index = block.index
         start = int(self._rows.chunk_table[index])
-        x, weight = block.x, block.weight
-        chosen = None
-        if rows is not None:
-            chosen = self.chosen_rows(rows, index, len(x))
-            x = x[chosen]
-            weight = None if weight is None else weight[chosen]
+        x, weight, chosen = part.x, part.weight, part.rows
+        if sliced and chosen is None:
+            chosen = np.arange(part.span.begin, part.span.end)
         bad = None
         if preparation.check and x.dtype.kind == "f" and index not in self._clean:
             bad = self._find_bad(index, x, weight, chosen, preparation)
@@ -133,24 +117,6 @@ class Preparer:
             inside = first if chosen is None else int(chosen[first])
             raise bad_row_error(self._rows, int(self._rows.chunk_table[index]) + inside, index)
         return bad
-
-    def chosen_rows(self, rows: RowSlice, index: int, n: int) -> NDArray[np.int64]:
-        """Positions inside the chunk that the slice takes, ascending."""
-        begin, end = rows.begin * n // rows.of, rows.end * n // rows.of
-        name = f"permutation {rows.rng.seed} {rows.rng.stream}"
-        with self._lock:
-            if name not in self._permutations:
-                self._permutations.add(name)
-                self._store.begin(name, 0, 0)
-        kept = self._store.get(name, index, 0)
-        if kept is None:
-            permutation = rows.rng.generator(0, "rows", index).permutation(n)
-            self._store.put(name, 0, index, 0, {"rows": permutation})
-        else:
-            permutation = kept["rows"]
-        taken = np.zeros(n, np.bool_)
-        taken[permutation[begin:end]] = True
-        return np.flatnonzero(taken)
 
 
 def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:

@@ -18,12 +18,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import ChunkFunction, RowSlice
-from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
-from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
+from largek_dask.passes.cache import ChunkCache
 from largek_dask.passes.chunks import ChunkView, Preparation, Preparer
 from largek_dask.passes.prefetch import Block, ChunkSource
-from largek_dask.passes.rowstate import ChunkCache, RowStateStore
+from largek_dask.passes.reading import ChunkReader
+from largek_dask.passes.rowstate import RowStateStore
 from largek_dask.passes.telemetry import PassReport, nbytes
 
 __all__ = ["Engine", "PassSpec", "StateSpec", "Stop", "Ticket", "total_of"]
@@ -125,9 +125,8 @@ class Engine:
         self.n_threads = n_threads
         self.store = RowStateStore(state_limit)
         self.cache = ChunkCache(cache_limit)
-        self._prepare = Preparer(rows, self.store)
-        # A slice of an array costs nothing: no reading thread, no cache.
-        self._in_memory = isinstance(rows, ArrayRows | FrameRows | NpyRows | SparseRows)
+        self._rows = ChunkReader(rows, self.store, self.cache)
+        self._prepare = Preparer(rows)
         self._retained: dict[str, _Retained] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._reader: ThreadPoolExecutor | None = None
@@ -173,7 +172,7 @@ class Engine:
             totals=totals,
             counted=frozenset() if held is None else held.members,
             retains=retains,
-            source=self._source(ready),
+            source=self._rows.source(ready, spec.rows, self.n_threads + 1),
             replay=replay,
             waiting=waiting,
         )
@@ -182,13 +181,8 @@ class Engine:
 
     def _nonempty(self, chunks: frozenset[int], rows: RowSlice) -> frozenset[int]:
         """Chunks of which the slice takes any row: the others need not be read."""
-        table = self.rows.chunk_table
-        sizes = {index: int(table[index + 1] - table[index]) for index in chunks}
-        return frozenset(
-            index
-            for index, n in sizes.items()
-            if rows.begin * n // rows.of < rows.end * n // rows.of
-        )
+        spans = {index: self._rows.span(index, rows) for index in chunks}
+        return frozenset(index for index, span in spans.items() if span.begin < span.end)
 
     def _held(
         self, state: StateSpec | None, chunks: frozenset[int]
@@ -228,7 +222,8 @@ class Engine:
         """Hand in the replay that ``ticket.waiting`` chunks need."""
         ticket.replay = replay
         ticket.waiting.clear()
-        ticket.source = self._source(sorted(ticket.chunks - ticket.done))
+        left = sorted(ticket.chunks - ticket.done)
+        ticket.source = self._rows.source(left, ticket.spec.rows, self.n_threads + 1)
         ticket.read_seen = 0.0
 
     def advance(self, ticket: Ticket, stop: Stop, until: float | None = None) -> bool:
@@ -311,6 +306,7 @@ class Engine:
                 total = spec.combine(total, other)
         ticket.report.reduce += time.perf_counter() - began
         ticket.report.state_bytes = self.store.nbytes
+        ticket.report.cache_bytes = self.cache.nbytes
         return total
 
     def close(self) -> None:
@@ -357,12 +353,11 @@ class Engine:
 
     def _count(self, ticket: Ticket, slot: int, block: Block, report: PassReport) -> None:
         """Add one chunk to this thread's total and keep its row state."""
-        if block.error is not None:
-            raise block.error
-        assert block.x is not None
         spec, state, index = ticket.spec, ticket.spec.state, block.index
         began = time.perf_counter()
-        view = self._prepare(block, spec.preparation, spec.rows)
+        # A pass that keeps row state comes back to its rows.
+        part = self._rows.take(block, spec.rows, state is not None, report)
+        view = self._prepare(index, part, spec.preparation, spec.rows is not None)
         if state is not None and not state.first:
             arrays = self.store.get(state.name, index, state.generation - 1)
             if arrays is None and ticket.replay is None:
@@ -370,7 +365,7 @@ class Engine:
                     ticket.waiting.append(index)
                 return
             if arrays is None:
-                view = view.again(self._rebuild(ticket, slot, block, view))
+                view = view.again(self._rebuild(ticket, slot, block, view, report))
                 report.rebuilt += 1
             else:
                 view = view.again(arrays)
@@ -384,13 +379,12 @@ class Engine:
         report.rows += len(view.x)
         report.chunks += 1
         report.cached += block.cached
-        if not (block.cached or self._in_memory):
-            report.bytes_read += block.x.nbytes
+        report.bytes_read += block.bytes_read
         with ticket.lock:
             ticket.done.add(index)
 
     def _rebuild(
-        self, ticket: Ticket, slot: int, block: Block, view: ChunkView
+        self, ticket: Ticket, slot: int, block: Block, view: ChunkView, report: PassReport
     ) -> Mapping[str, NDArray[Any]] | None:
         """Replay what the chunk's lost row state was made by; totals are thrown away."""
         spec, state = ticket.spec, ticket.spec.state
@@ -400,7 +394,8 @@ class Engine:
         if slot not in ticket.scratch:
             ticket.scratch[slot] = (state.rebuild_start or spec.start)()
         if state.rebuild_rows is not None:
-            view = self._prepare(block, spec.preparation, state.rebuild_rows)
+            part = self._rows.take(block, state.rebuild_rows, False, report)
+            view = self._prepare(block.index, part, spec.preparation, True)
         arrays = None
         for broadcast in ticket.replay:
             view = view.again(arrays)
@@ -410,35 +405,6 @@ class Engine:
             # Kept at once: a pass that only reads the state leaves it for the next one.
             self.store.put(state.name, state.epoch, view.index, state.generation - 1, arrays)
         return arrays
-
-    # --- reading ----------------------------------------------------------------------------------
-
-    def _source(self, chunks: Sequence[int]) -> ChunkSource:
-        if self._in_memory:
-            return ChunkSource(self._read, self._read, (), chunks, 0)
-        present = {index for index in chunks if index in self.cache}
-        return ChunkSource(
-            self._read,
-            self._recall,
-            [index for index in chunks if index not in present],
-            [index for index in chunks if index in present],
-            self.n_threads + 1,
-        )
-
-    def _recall(self, index: int) -> Block:
-        kept = self.cache.get(index)
-        # The cache's limit may have shrunk since the pass began.
-        return self._read(index) if kept is None else Block(index, *kept, cached=True)
-
-    def _read(self, index: int) -> Block:
-        try:
-            x = self.rows.read(index)
-            weight = self.rows.read_weight(index)
-        except Exception as error:
-            return Block(index, error=error)
-        if not self._in_memory:
-            self.cache.put(index, x, weight)
-        return Block(index, x, weight)
 
 
 def total_of(spec: PassSpec, totals: Iterable[Any]) -> Any:

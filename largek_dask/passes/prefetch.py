@@ -9,23 +9,23 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from largek_dask.kernels.sparse import Table
+from largek_dask.passes.cache import Part
 
 __all__ = ["Block", "ChunkSource"]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A chunk as it was read, or the error that reading it raised."""
+    """Rows of a chunk as they were read, or the error that reading them raised."""
 
     index: int
-    x: Table | None = None
-    weight: NDArray[np.float64] | None = None
+    part: Part | None = None
+    """At least the rows that the pass asks for."""
     error: BaseException | None = None
     cached: bool = False
+    """They were kept from an earlier pass."""
+    bytes_read: int = 0
+    """Bytes of the rows that were read now."""
 
 
 class ChunkSource:

@@ -1,8 +1,8 @@
-"""What a process keeps between passes, each within a budget: row state and chunks already read.
+"""The row state that a process keeps between passes, within a budget.
 
-Both are caches. Losing an entry costs time (a replay, a read), never correctness, so both simply
-decline what does not fit: passes visit the chunks in the same order over and over, and there a
-cache that evicts the least recently used entry would evict each one just before its next use.
+It is a cache. Losing an entry costs time (a replay), never correctness, so it simply declines what
+does not fit: passes visit the chunks in the same order over and over, and there a cache that
+evicts the least recently used entry would evict each one just before its next use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,9 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.sparse import Table
-
-__all__ = ["ChunkCache", "RowStateStore", "process_memory"]
+__all__ = ["RowStateStore", "process_memory"]
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -168,68 +165,3 @@ class RowStateStore:
 
 def _nbytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values())
-
-
-@dataclass(slots=True)
-class _Cached:
-    x: Table
-    weight: NDArray[np.float64] | None
-    used: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.x.nbytes + (0 if self.weight is None else self.weight.nbytes)
-
-
-class ChunkCache:
-    """The first chunks that fit, as they were read.
-
-    Parameters
-    ----------
-    limit : callable
-        The budget in bytes, asked anew each time.
-    """
-
-    def __init__(self, limit: Callable[[], int]) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._chunks: dict[int, _Cached] = {}
-        self._pass = 0
-        self.nbytes = 0
-
-    def begin(self) -> None:
-        """Another pass starts; chunks that two passes in a row did not ask for may go."""
-        with self._lock:
-            self._pass += 1
-            over = self.nbytes > self._limit()
-            for index in [i for i, c in self._chunks.items() if over or c.used < self._pass - 2]:
-                if over and self.nbytes <= self._limit():
-                    over = False
-                if over or self._chunks[index].used < self._pass - 2:
-                    self.nbytes -= self._chunks.pop(index).nbytes
-
-    def __contains__(self, index: int) -> bool:
-        return index in self._chunks
-
-    def get(self, index: int) -> tuple[Table, NDArray[np.float64] | None] | None:
-        """Rows and weights of a chunk, None where it is not kept."""
-        with self._lock:
-            entry = self._chunks.get(index)
-            if entry is None:
-                return None
-            entry.used = self._pass
-            return entry.x, entry.weight
-
-    def put(self, index: int, x: Table, weight: NDArray[np.float64] | None) -> None:
-        """Keep a chunk if it fits."""
-        entry = _Cached(x, weight, self._pass)
-        with self._lock:
-            if index not in self._chunks and self.nbytes + entry.nbytes <= self._limit():
-                self._chunks[index] = entry
-                self.nbytes += entry.nbytes
-
-    def clear(self) -> None:
-        """Drop everything."""
-        with self._lock:
-            self._chunks.clear()
-            self.nbytes = 0

@@ -29,10 +29,16 @@ class SpilledRows(ZarrRows):
     """The rows of another :class:`Rows`, in the same chunks, so that results have the same bits."""
 
     def __init__(
-        self, array: Any, location: str, chunk_table: NDArray[np.int64], weight: Column | None
+        self,
+        array: Any,
+        location: str,
+        chunk_table: NDArray[np.int64],
+        weight: Column | None,
+        shuffled: bool,
     ) -> None:
         largest = int(np.diff(chunk_table).max())
         super().__init__(array, location=location, weight=weight, chunk_rows=largest)
+        self.shuffled = shuffled
         self._regular = np.array_equal(chunk_table, self.chunk_table)
         self.chunk_table = np.array(chunk_table)
         self.chunk_table.flags.writeable = False
@@ -41,13 +47,18 @@ class SpilledRows(ZarrRows):
         # Chunks of a dask array need not be those of the store.
         return super()._load(i, start, stop) if self._regular else self._array[start:stop]
 
+    def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
+        """The whole chunk: it is stored in one piece."""
+        start, stop = self.chunk_rows(i)
+        return 0, stop - start
+
     def describe_source(self, location: str | None) -> str:
         """Nobody has heard of the temporary store."""
         return "the data"
 
     def __reduce__(self) -> tuple[Any, ...]:
         weighted = self.weight is not None
-        return _reopen, (self.location, np.array(self.chunk_table), weighted)
+        return _reopen, (self.location, np.array(self.chunk_table), weighted, self.shuffled)
 
 
 class SpilledCSR(CSRRows):
@@ -72,8 +83,11 @@ def _weight(location: str, weighted: bool) -> Column | None:
     return ZarrColumn(open_node(f"{location}-weight"), "of the data") if weighted else None
 
 
-def _reopen(location: str, chunk_table: NDArray[np.int64], weighted: bool) -> SpilledRows:
-    return SpilledRows(open_node(location), location, chunk_table, _weight(location, weighted))
+def _reopen(
+    location: str, chunk_table: NDArray[np.int64], weighted: bool, shuffled: bool
+) -> SpilledRows:
+    weight = _weight(location, weighted)
+    return SpilledRows(open_node(location), location, chunk_table, weight, shuffled)
 
 
 def spill_folder() -> str:
@@ -122,7 +136,7 @@ def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
         ) from error
     if rows.is_sparse:
         return _reopen_csr(location, largest, rows.weight is not None)
-    return _reopen(location, rows.chunk_table, rows.weight is not None)
+    return _reopen(location, rows.chunk_table, rows.weight is not None, rows.shuffled)
 
 
 def _check_space(rows: Rows, folder: str) -> None:

@@ -33,10 +33,13 @@ class PassReport:
     reduce: float = 0.0
     """Seconds in combining totals and in ``finish``."""
     bytes_read: int = 0
+    """Bytes of the rows that were read; pieces that are read are read whole."""
+    copied: int = 0
+    """Bytes of shares that were copied out of chunks, as rows lie in no random order."""
     bytes_moved: int = 0
     """Bytes of broadcasts and totals between processes."""
     cached: int = 0
-    """Chunks that did not have to be read again."""
+    """Chunks, or shares of chunks, that did not have to be read again."""
     rebuilt: int = 0
     """Chunks whose row state was rebuilt by a replay."""
     evictions: int = 0
@@ -46,11 +49,13 @@ class PassReport:
     workers: int = 0
     state_bytes: int = 0
     """Bytes of row state and retained totals held when the pass ended."""
+    cache_bytes: int = 0
+    """Bytes of chunks and shares of chunks held when the pass ended."""
 
     def add(self, other: PassReport) -> None:
-        """Add another's figures; ``workers`` and ``state_bytes`` take its value."""
+        """Add another's figures; ``workers`` and what is held take its value."""
         for field in fields(self):
-            if field.name in ("workers", "state_bytes"):
+            if field.name in ("workers", "state_bytes", "cache_bytes"):
                 setattr(self, field.name, getattr(other, field.name))
             else:
                 setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))

@@ -1,4 +1,4 @@
-"""Budgets of row state and of cached chunks."""
+"""The budget of row state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from largek_dask.passes.rowstate import ChunkCache, RowStateStore, process_memory
+from largek_dask.passes.rowstate import RowStateStore, process_memory
 
 operations = st.lists(
     st.one_of(
@@ -79,27 +79,6 @@ def test_kept_arrays_are_owned_and_read_only():
     assert not kept.flags.writeable
     large[0] = 7
     assert kept.tolist() == [0, 1]
-
-
-def test_cache_follows_a_shrinking_limit_and_changing_chunks():
-    limit = [80]
-    cache = ChunkCache(lambda: limit[0])
-    x = np.zeros((5, 1))
-    for index in (0, 1, 2):
-        cache.put(index, x, None)
-    assert [index in cache for index in (0, 1, 2)] == [True, True, False]
-    limit[0] = 40
-    cache.begin()
-    assert cache.nbytes == 40
-    # chunk 1 is not asked for any more: it makes room for another
-    for _ in range(3):
-        cache.begin()
-    cache.put(2, x, np.ones(0))
-    assert 2 in cache
-    assert cache.nbytes == 40
-    cache.clear()
-    assert cache.get(2) is None
-    assert cache.nbytes == 0
 
 
 def test_process_memory_is_plausible():

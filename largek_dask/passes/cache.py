@@ -1,0 +1,166 @@
+"""Rows that a process keeps instead of reading them again: chunks, and shares of chunks.
+
+A cache: what is lost costs time, never correctness. It declines what does not fit, for passes
+visit the chunks in the same order over and over, and there a cache that evicts the least recently
+used entry would evict each one just before its next use. Only what no pass has asked for lately
+makes room, and whole chunks make room for shares: a share is all that the coming passes need.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Rng
+from largek_dask.kernels.sparse import Table
+
+__all__ = ["ChunkCache", "Part", "Span"]
+
+STALE_PASSES = 2
+"""What as many passes in a row did not ask for may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Some rows of a chunk: positions ``begin`` to ``end`` in an order of its rows."""
+
+    begin: int
+    end: int
+    of: int
+    """Rows of the chunk."""
+    order: Rng | None = None
+    """Whose permutation; None: the rows as they lie."""
+
+    @property
+    def whole(self) -> bool:
+        """All rows as they lie."""
+        return self.order is None and self.end - self.begin == self.of
+
+    def holds(self, other: Span) -> bool:
+        """Whether the rows of ``other`` are among these."""
+        if self.whole:
+            return True
+        return self.order == other.order and self.begin <= other.begin and other.end <= self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of a span, ascending by their position inside the chunk."""
+
+    span: Span
+    x: Table
+    weight: NDArray[np.float64] | None = None
+    rows: NDArray[np.int64] | None = None
+    """(n,) positions inside the chunk, ascending; None: one after the other from
+    ``span.begin``."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        others = sum(array.nbytes for array in (self.weight, self.rows) if array is not None)
+        return self.x.nbytes + others
+
+
+@dataclass(slots=True)
+class _Entry:
+    part: Part
+    used: int
+
+
+class ChunkCache:
+    """Chunks as they were read and shares of chunks, as many as fit.
+
+    Parameters
+    ----------
+    limit : callable
+        The budget in bytes, asked anew each time, for several jobs may share a process.
+    """
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._chunks: dict[int, _Entry] = {}
+        self._shares: dict[int, _Entry] = {}
+        self._pass = 0
+        self.nbytes = 0
+
+    def begin(self) -> None:
+        """Another pass starts; the budget may have shrunk."""
+        with self._lock:
+            self._pass += 1
+            if self.nbytes > self._limit():
+                self._make_room(0, (self._chunks, self._shares))
+
+    def get(self, index: int, span: Span) -> Part | None:
+        """Rows of the chunk among which those of ``span`` are, None where none are kept."""
+        with self._lock:
+            for entries in (self._shares, self._chunks):
+                entry = entries.get(index)
+                if entry is not None and entry.part.span.holds(span):
+                    entry.used = self._pass
+                    return entry.part
+        return None
+
+    def share(self, index: int) -> Part | None:
+        """The share that is kept of the chunk, if any."""
+        entry = self._shares.get(index)
+        return None if entry is None else entry.part
+
+    def holds(self, index: int, span: Span) -> bool:
+        """Whether :meth:`get` would find the rows."""
+        entries = (self._shares.get(index), self._chunks.get(index))
+        return any(entry is not None and entry.part.span.holds(span) for entry in entries)
+
+    def put(self, index: int, part: Part) -> bool:
+        """Keep the rows if they fit; a share takes the place of an earlier one of its chunk.
+
+        Returns
+        -------
+        bool
+            Whether they are kept.
+        """
+        size = part.nbytes
+        with self._lock:
+            if part.span.whole:
+                entries = self._chunks
+                if index in entries:
+                    return True
+                self._make_room(size, ())
+            else:
+                entries = self._shares
+                if index in entries:
+                    self.nbytes -= entries.pop(index).part.nbytes
+                self._make_room(size, (self._chunks,))
+            if self.nbytes + size > self._limit():
+                return False
+            entries[index] = _Entry(part, self._pass)
+            self.nbytes += size
+            return True
+
+    def _make_room(self, size: int, fresh: tuple[dict[int, _Entry], ...]) -> None:
+        """Drop what is stale, then the last ones of ``fresh``, until ``size`` bytes fit."""
+        limit = self._limit()
+        if self.nbytes + size <= limit or size > limit:
+            return
+        oldest = self._pass - STALE_PASSES
+        for entries in (self._chunks, self._shares):
+            for index in [i for i, entry in entries.items() if entry.used < oldest]:
+                self.nbytes -= entries.pop(index).part.nbytes
+                if self.nbytes + size <= limit:
+                    return
+        for entries in fresh:
+            for index in sorted(entries, reverse=True):
+                self.nbytes -= entries.pop(index).part.nbytes
+                if self.nbytes + size <= limit:
+                    return
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._chunks.clear()
+            self._shares.clear()
+            self.nbytes = 0

@@ -1,0 +1,211 @@
+"""The rows of a chunk that a pass asks for: read, kept, or taken out of what is there already.
+
+A share of a chunk (``RowSlice``) is the first rows of the chunk as they lie, where rows lie in
+random order: then only the stored pieces with these rows are read, and nothing is copied. Anywhere
+else a chunk is read whole and its share picked out by a seeded permutation. Shares that will be
+asked for again are kept, within the budget of the cache, so that as long as a batch stays the
+same nothing is read or copied.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import RowSlice
+from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
+from largek_dask.data.numpy_files import NpyRows
+from largek_dask.data.rows import Rows
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.sparse import SparseBlock, Table, stack_rows
+from largek_dask.passes.cache import ChunkCache, Part, Span
+from largek_dask.passes.prefetch import Block, ChunkSource
+from largek_dask.passes.rowstate import RowStateStore
+from largek_dask.passes.telemetry import PassReport
+
+__all__ = ["ChunkReader"]
+
+
+class ChunkReader:
+    """Gives passes their rows.
+
+    Parameters
+    ----------
+    rows : Rows
+    store : RowStateStore
+        Keeps the permutations of shares that are not kept, within its budget.
+    cache : ChunkCache
+    """
+
+    def __init__(self, rows: Rows, store: RowStateStore, cache: ChunkCache) -> None:
+        self._rows = rows
+        self._store = store
+        self._cache = cache
+        # A slice of an array costs nothing: no reading thread, and no cache of whole chunks.
+        self._in_memory = isinstance(rows, ArrayRows | FrameRows | NpyRows | SparseRows)
+        self._lock = threading.Lock()
+        self._permutations: set[str] = set()
+
+    def span(self, index: int, rows: RowSlice | None) -> Span:
+        """The rows of a chunk that a pass asks for."""
+        start, stop = self._rows.chunk_rows(index)
+        n = stop - start
+        if rows is None:
+            return Span(0, n, n)
+        begin, end = rows.begin * n // rows.of, rows.end * n // rows.of
+        as_they_lie = self._rows.shuffled or end - begin == n
+        return Span(begin, end, n, None if as_they_lie else rows.rng)
+
+    def source(self, chunks: Iterable[int], rows: RowSlice | None, n_ahead: int) -> ChunkSource:
+        """The chunks of a pass; of stored ones, up to ``n_ahead`` are read in advance."""
+        read, recall = partial(self._read, rows), partial(self._recall, rows)
+        if self._in_memory:
+            return ChunkSource(recall, recall, (), chunks, 0)
+        present: list[int] = []
+        stored: list[int] = []
+        for index in chunks:
+            held = self._cache.holds(index, self.span(index, rows))
+            (present if held else stored).append(index)
+        return ChunkSource(read, recall, stored, present, n_ahead)
+
+    def take(self, block: Block, rows: RowSlice | None, again: bool, report: PassReport) -> Part:
+        """Exactly the rows that a pass asks for, out of what was read for it.
+
+        Parameters
+        ----------
+        block : Block
+        rows : RowSlice or None
+        again : bool
+            Further passes will ask for the same rows: keep them where they had to be copied.
+        report : PassReport
+            Told what it cost.
+
+        Raises
+        ------
+        Exception
+            What reading the chunk raised.
+        """
+        index, span = block.index, self.span(block.index, rows)
+        if block.part is not None and not block.part.span.holds(span):
+            # A replay of other rows than those of the pass.
+            block = self._recall(rows, index)
+            report.bytes_read += block.bytes_read
+        if block.error is not None:
+            raise block.error
+        assert block.part is not None
+        part = block.part
+        if part.span == span:
+            return part
+        if span.order is None:
+            places = slice(span.begin - part.span.begin, span.end - part.span.begin)
+            x, weight = part.x[places], None if part.weight is None else part.weight[places]
+            if not again or self._cache.holds(index, span):
+                return Part(span, x, weight)
+            # A view would keep all that was read alive.
+            taken = Part(span, readonly(x.copy()), None if weight is None else weight.copy())
+            self._cache.put(index, taken)
+        else:
+            taken = self._picked(index, span, part, again)
+        report.copied += taken.nbytes
+        return taken
+
+    def _picked(self, index: int, span: Span, part: Part, again: bool) -> Part:
+        """A share in another order than that in which rows lie."""
+        permutation, known = self._permutation(index, span)
+        chosen = np.zeros(span.of, np.bool_)
+        chosen[permutation[span.begin : span.end]] = True
+        positions = np.flatnonzero(chosen)
+        places = positions if part.rows is None else np.searchsorted(part.rows, positions)
+        weight, x = None if part.weight is None else part.weight[places], part.x[places]
+        x = x if isinstance(x, SparseBlock) else readonly(x)
+        taken = Part(span, x, weight, readonly(positions))
+        # Out of a larger share: that one will be needed again.
+        kept = again and part.rows is None and self._cache.put(index, taken)
+        if not kept and not known:
+            self._store.put(_name(span), 0, index, 0, {"rows": permutation.astype(np.int32)})
+        return taken
+
+    def _permutation(self, index: int, span: Span) -> tuple[NDArray[Any], bool]:
+        """The chunk's seeded permutation, and whether it was kept from an earlier pass."""
+        assert span.order is not None
+        name = _name(span)
+        with self._lock:
+            if name not in self._permutations:
+                self._permutations.add(name)
+                self._store.begin(name, 0, 0)
+        known = self._store.get(name, index, 0)
+        if known is not None:
+            return known["rows"], True
+        return span.order.generator(0, "rows", index).permutation(span.of), False
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def _recall(self, rows: RowSlice | None, index: int) -> Block:
+        """What is kept; the cache's limit may have shrunk since the pass began."""
+        part = self._cache.get(index, self.span(index, rows))
+        return self._read(rows, index) if part is None else Block(index, part, cached=True)
+
+    def _read(self, rows: RowSlice | None, index: int) -> Block:
+        span = self.span(index, rows)
+        try:
+            part, n_bytes = self._load(index, span)
+        except Exception as error:
+            return Block(index, error=error)
+        return Block(index, part, bytes_read=0 if self._in_memory else n_bytes)
+
+    def _load(self, index: int, span: Span) -> tuple[Part, int]:
+        """Rows with those of the span among them, and how many bytes were read for it."""
+        if span.begin == span.end:
+            return Part(span, self._no_rows(), rows=np.empty(0, np.int64)), 0
+        if span.order is not None or span.whole:
+            begin, end = 0, span.of
+        else:
+            begin, end = self._rows.stretch(index, span.begin, span.end)
+        kept = self._grown(index, begin, span)
+        if kept is not None:
+            begin = kept.span.end
+        whole = (begin, end) == (0, span.of)
+        x = self._rows.read(index) if whole else self._rows.read_part(index, begin, end)
+        part = Part(Span(begin, end, span.of), x, self._rows.read_weight(index, begin, end))
+        n_bytes = x.nbytes
+        if kept is not None:
+            part = _joined(kept, part)
+        if not self._in_memory:
+            self._cache.put(index, part)
+        return part, n_bytes
+
+    def _grown(self, index: int, begin: int, span: Span) -> Part | None:
+        """A share that lacks only rows behind it, if these can be read alone."""
+        kept = self._cache.share(index)
+        if kept is None or kept.span.order is not None or not begin == kept.span.begin == 0:
+            return None
+        edge = kept.span.end
+        alone = edge < span.end and self._rows.stretch(index, edge, span.end)[0] == edge
+        return kept if alone else None
+
+    def _no_rows(self) -> Table:
+        d, dtype = self._rows.n_features, self._rows.dtype
+        if not self._rows.is_sparse:
+            return readonly(np.empty((0, d), dtype))
+        indices, indptr = np.empty(0, np.int32), np.zeros(1, np.int64)
+        return SparseBlock(np.empty(0, dtype), indices, indptr, d)
+
+
+def _name(span: Span) -> str:
+    """Under which a permutation is kept."""
+    assert span.order is not None
+    return f"permutation {span.order.seed} {span.order.stream}"
+
+
+def _joined(kept: Part, more: Part) -> Part:
+    """Rows that lie behind each other, in one piece."""
+    x = stack_rows([kept.x, more.x])
+    weight = None
+    if kept.weight is not None and more.weight is not None:
+        weight = np.concatenate([kept.weight, more.weight])
+    return Part(Span(kept.span.begin, more.span.end, more.span.of), x, weight)
