@@ -224,6 +224,7 @@ def test_a_float32_row_that_is_not_finite_leaves_no_trace(value, row, others, mo
     x[::2] *= np.float32(others)
     bad = x.copy()
     bad[row, 5] = value
+    assert scan(bad).finish().n_bad == 1
     out = scan(x)
     out.add(bad, None, 90)
     found = out.finish()
