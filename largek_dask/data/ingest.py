@@ -28,7 +28,8 @@ __all__ = ["ingest"]
 MAX_CHUNK_BYTES = 64 << 20
 INNER_ROWS = 4_096
 INNER_BYTES = 1 << 20
-"""An inner chunk is the least that can be read: a sixteenth of what is read at once, or less."""
+"""An inner chunk is the least that can be read: about a sixteenth of what is read at once."""
+GROUPED = 16
 SCAN_VALUES = 1 << 18
 SPARSE_PIECE_BYTES = 32 << 20
 
@@ -215,8 +216,8 @@ def _choose_chunk_rows(
     if n_rows is not None:
         wanted = min(wanted, max(1, n_rows))
     if inner_rows is not None and wanted > inner_rows:
-        # shards hold whole inner chunks
-        wanted -= wanted % inner_rows
+        # shards hold whole inner chunks, many in a number that groups divide
+        wanted -= wanted % (inner_rows * (GROUPED if wanted >= inner_rows * GROUPED else 1))
     return wanted
 
 

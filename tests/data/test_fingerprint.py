@@ -13,6 +13,7 @@ import zarr
 
 from largek_dask.data import fingerprint
 from largek_dask.data.fingerprint import rows_per_chunk, same_data
+from largek_dask.data.ingest import ingest
 from largek_dask.data.rows import table_from_lengths
 from largek_dask.data.sources import open_rows
 
@@ -59,6 +60,21 @@ def test_same_data__names_what_differs(x, store):
         rechunked = open_rows(store).fingerprint()
     message = same_data(open_rows(store).fingerprint(), rechunked)
     assert "read in 1 chunks and are read in 10 now" in message
+
+
+def test_same_data__knows_whether_rows_are_shuffled(x, tmp_path):
+    """Batches of shuffled rows are other rows than those of a seeded permutation."""
+    rows = ingest(x, tmp_path / "shuffled.zarr", shuffle=1, progress=False)
+    copy = open_rows(np.concatenate([rows.read(i) for i in range(rows.n_chunks)]))
+    shuffled, plain = rows.fingerprint(), copy.fingerprint()
+    assert shuffled["content"] == plain["content"]
+    assert shuffled["chunk_rows"] == plain["chunk_rows"]
+    assert "not known to be shuffled and are now" in same_data(plain, shuffled)
+    assert "known to be shuffled and are not now" in same_data(shuffled, plain)
+    # what an earlier version noted
+    del plain["shuffled"], shuffled["shuffled"]
+    assert same_data(plain, copy.fingerprint()) is None
+    assert "not known" in same_data(shuffled, rows.fingerprint())
 
 
 def test_same_data__notices_a_chunk_that_was_written_again(x, store, small_chunks):

@@ -64,12 +64,28 @@ def test_ingest__rows_come_back_with_their_statistics(dtype, x, tmp_path):
 
 def test_ingest__default_chunks_are_bounded_in_rows_and_bytes():
     choose = ingest_module._choose_chunk_rows
-    assert choose(None, 4 * 64, 10**8, False) == 65_536
-    assert choose(None, 4 * 3_072, 10**8, False) * 4 * 3_072 <= 64 << 20
-    assert choose(None, 1 << 30, 10**8, False) == 1
-    assert choose(None, 256, 1_000, False) == 1_000
-    assert choose(None, 4 * 3_072, 10**8, True) % 4_096 == 0
-    assert choose(500, 4, None, True) == 500
+    assert choose(None, 4 * 64, 10**8, None) == 65_536
+    assert choose(None, 4 * 3_072, 10**8, None) * 4 * 3_072 <= 64 << 20
+    assert choose(None, 1 << 30, 10**8, None) == 1
+    assert choose(None, 256, 1_000, None) == 1_000
+    assert choose(None, 4 * 3_072, 10**8, 64) == 5_120
+    assert choose(3_000, 8_000, None, 128) == 2_048
+    assert choose(1_500, 8_000, None, 128) == 1_408
+    assert choose(500, 4, None, 4_096) == 500
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "rows"), [(1, 4_096), (72, 4_096), (257, 2_048), (12_288, 64), (1 << 30, 1)]
+)
+def test_ingest__inner_chunks_are_small_in_rows_and_bytes(row_bytes, rows):
+    assert ingest_module._inner_rows(row_bytes) == rows
+
+
+def test_ingest__wide_shuffled_rows_are_read_in_small_pieces(tmp_path):
+    """What is read at once is many pieces, also where a row is large."""
+    rows = quiet(np.zeros((3_000, 2_000), np.float32), tmp_path / "wide.zarr", shuffle=1)
+    assert rows.stretch(0, 0, 1) == (0, 128)
+    assert rows.chunk_rows(0)[1] >= 10 * 128
 
 
 def write_sources(folder, x):
