@@ -38,9 +38,9 @@ def peer_environments(library: str) -> dict[str, dict[str, str]]:
     return {kind: base | {"OPENBLAS_CORETYPE": kind} for kind in ("Haswell", "SkylakeX")}
 
 
-def save(name: str, result: dict[str, Any]) -> Path:
+def save(name: str, result: dict[str, Any], indent: int | None = 1) -> Path:
     """Write a result as JSON beside the others."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(json.dumps(result, indent=indent) + "\n")
     return path

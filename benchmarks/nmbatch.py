@@ -1,299 +1,213 @@
 """Cost against seconds: nested mini-batches, bounds and their rivals, on one thread.
 
-    python -m benchmarks.nmbatch [--cases A-100 B-1000 ...] [--write]
+    python -m benchmarks.nmbatch [--cases A-100 B-1000 ...] [--scale 0.2] [--write]
 
-All start from the same random rows. Every algorithm runs in a process of its own; after each of
-its steps the CPU seconds so far are noted (scan of the rows and starting centres included) and,
-outside the clock, the energy of its centres over ALL rows. Exact Lloyd follows the same
-trajectory in every library, so a peer's time to an energy is its measured seconds a pass times
-the passes that this takes. Energies are relative to where Lloyd's algorithm ends.
+writes `results/nmbatch.json`, a picture a case, and the tables of README.md and DESIGN.md. Given
+cases replace those of the last result; `--scale` shortens all limits of time, for a trial.
+
+Every run is a process of its own on one thread, and all start from the same random rows, but for
+what a name says otherwise (SuperKMeans and "own start" choose their own). What is compared is
+measured in turns, with the batch order of another seed each, and medians are taken; what is only
+a rival or a variant runs once.
+Our seconds are read off after every step (`curves.py`); exact k-means follows the same trajectory
+in every library, so a peer's seconds to an energy are those to the number of passes that this
+takes, set-up included as our first scan of the rows is (`peers.py`). Energies are over all rows,
+relative to where Lloyd's algorithm ends: found with bounds, which spare time and change no bit.
+Dense Lloyd is timed for some seconds only, and counted by passes from there on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-import largek_dask as lk
-from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
-from benchmarks.lloyd import ROUNDS, data_folder, measure, prepare, starting_centers
+from benchmarks import peers
+from benchmarks.common import RESULTS, ROOT, cpu_description, save
+from benchmarks.curves import (
+    DENSE,
+    LLOYD,
+    MINIBATCH,
+    NMBATCH,
+    OWN_START,
+    PUBLISHED,
+    Run,
+    Task,
+    measure,
+)
+from benchmarks.lloyd import data_folder, prepare
+from benchmarks.nmbatch_tables import EXCESSES, bounds_table, compared, rivals_table, table
 from benchmarks.tables import write_table
 
 CASES = ["A-100", "A-1000", "B-100", "B-1000", "C-50", "C-500"]
 REAL = ["sift200k-100", "sift200k-1000", "mnist-50"]
-OURS: dict[str, Any] = {
-    "lloyd": lk.Lloyd(bounds=None),
-    "lloyd, bounds": lk.Lloyd(),
-    "nmbatch": lk.NMBatch(),
-    "nmbatch, no bounds": lk.NMBatch(bounds=False),
-    "nmbatch as published": lk.NMBatch.paper(),
-    "nmbatch as published, rho = 1": lk.NMBatch.paper(rho=1.0),
-    "mbatch": lk.MiniBatch(),
-    "mbatch, latest votes": lk.MiniBatch(votes="latest"),
+RIVALS = {"A-1000", "B-100", "B-1000", "C-50", "C-500", "sift200k-1000"}
+"""Cases with the whole curves of all rivals."""
+TABLES = {
+    "nmbatch": ("README.md", table),
+    "bounds": ("largek_dask/DESIGN.md", bounds_table),
+    "rivals": ("largek_dask/DESIGN.md", rivals_table),
 }
-PEER = "scikit-learn MiniBatchKMeans"
-MOST_STEPS = 400
-MOST_PASSES = 15
-"""Rows that a mini-batch run may assign, in passes over all rows."""
-SNAPSHOTS = 40
-
-Curve = list[tuple[float, float]]
-Steps = Iterator[tuple[NDArray[np.float32], float, dict[str, Any]]]
-
-
-def steps_of_ours(method: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -> Steps:
-    """Centres after every step, passes so far, and what the step said of itself."""
-    from largek_dask.algorithms.base import KMeansProblem, Rng
-    from largek_dask.data.sources import open_rows
-    from largek_dask.passes.local import LocalPasses
-
-    algorithm = replace(OURS[method], problem=KMeansProblem(len(centers), centers))
-    with LocalPasses(open_rows(x), n_threads=1) as passes:
-        state, rows = algorithm.init(passes, Rng(0)), 0
-        for _ in range(MOST_STEPS):
-            state, info = algorithm.step(passes, Rng(0), state)
-            rows += info.rows
-            about = {"changed": info.n_changed, **info.extra}
-            if isinstance(algorithm, lk.Lloyd):
-                about["cost"] = info.cost
-            yield algorithm.model(state).centers, rows / len(x), about
-            if info.converged:
-                return
-            if isinstance(algorithm, lk.MiniBatch) and rows > MOST_PASSES * len(x):
-                return
+ROUNDS = 3
+UNBOUNDED = "nmbatch, no bounds"
+OTHERS = [PUBLISHED, f"{PUBLISHED}, rho = 1", "mbatch", "mbatch, latest votes"]
+SPARED = 0.999
+"""Share of distances that says that bounds were in use."""
+CHEAP = 15.0
+"""CPU seconds of the reference up to which it is timed in every round."""
+LIMITS = {LLOYD: 120.0, DENSE: 4.0, NMBATCH: 20.0, PUBLISHED: 6.0, "short": 5.0, "other": 4.0}
+"""CPU seconds after which runs are cut; "short" are later rounds of nmbatch and its own start."""
+COMPARED = 16
+"""Energies on Lloyd's way down at which nmbatch is compared with it."""
+LONGEST_CALL = 12.0
+"""CPU seconds that a call of SuperKMeans may be expected to take."""
 
 
-def steps_of_scikit_learn(x: NDArray[np.float32], centers: NDArray[np.float32]) -> Steps:
-    """The same of scikit-learn's mini-batches, fed in random order."""
-    from sklearn.cluster import MiniBatchKMeans
-    from threadpoolctl import threadpool_limits
-
-    k, n = len(centers), len(x)
-    size = max(10 * k, 4096)
-    km = MiniBatchKMeans(k, init=centers, n_init=1, batch_size=size, random_state=0)
-    order = np.random.default_rng(0).permutation(n)
-    rows = 0
-    with threadpool_limits(1):
-        while rows < MOST_PASSES * n:
-            for begin in range(0, n, size):
-                km.partial_fit(x[order[begin : begin + size]])
-                rows += min(size, n - begin)
-                yield km.cluster_centers_, rows / n, {}
-
-
-def energy(x: NDArray[np.float32], centers: NDArray[np.float32], shift: NDArray[Any]) -> float:
-    """Mean squared distance of all rows to their nearest centres."""
-    from largek_dask.kernels.distances import nearest, pack_centers, squared_distances
-
-    packed = pack_centers(centers.astype(np.float32), shift)
-    return float(squared_distances(x, packed, nearest(x, packed)).mean())
-
-
-def curve(method: str, path: str, k: int) -> dict[str, Any]:
-    """CPU seconds and energies of a run, in this process."""
-    x = np.load(path)
-    centers = starting_centers(x, k)
-    shift = x.mean(axis=0, dtype=np.float64).astype(np.float32)
-    make = steps_of_scikit_learn if method == PEER else None
-
-    def steps(x: NDArray[np.float32], centers: NDArray[np.float32]) -> Steps:
-        return make(x, centers) if make else steps_of_ours(method, x, centers)
-
-    # A few rows first, so that no compilation or loading of code is timed.
-    for number, _ in enumerate(steps(x[: 20 * k], x[:k])):
-        if number == 30:
-            break
-    clock, begun, met = 0.0, time.process_time(), []
-    for number, (now, passes, about) in enumerate(steps(x, centers)):
-        clock += time.process_time() - begun
-        met.append((number, clock, passes, np.array(now, np.float32), about))
-        begun = time.process_time()
-    wanted = set(np.unique(np.geomspace(1, len(met), SNAPSHOTS).astype(int) - 1).tolist())
-    exact = "cost" in met[0][4]
-    seconds, energies = [], []
-    for i, (number, clock, _, now, _) in enumerate(met):
-        if exact and i + 1 < len(met):
-            # the next step's cost is that of these centres
-            value = met[i + 1][4]["cost"] / len(x)
-        elif exact or number in wanted:
-            value = energy(x, now, shift)
-        else:
-            continue
-        seconds.append(clock)
-        energies.append(value)
-    shares = [about["distances"] for *_, about in met if "distances" in about]
-    return {
-        "seconds": seconds,
-        "energies": energies,
-        "steps": len(met),
-        "passes": met[-1][2],
-        "distances": shares,
-        "ended": met[-1][4].get("changed") == 0,
+def twin(run: Run, clocks: list[list[float]]) -> Run:
+    """The same steps by another clock: the median of several, for as long as all of them ran."""
+    most = min(map(len, clocks))
+    kept = [i for i, step in enumerate(run["steps"]) if step <= most]
+    middle = np.median([clock[:most] for clock in clocks], axis=0)
+    return run | {
+        "n_steps": most,
+        "total": float(middle[-1]),
+        "ended": bool(run["ended"] and most == run["n_steps"]),
+        "steps": [run["steps"][i] for i in kept],
+        "seconds": [float(middle[run["steps"][i] - 1]) for i in kept],
+        "energies": [run["energies"][i] for i in kept],
     }
 
 
-def child(method: str, path: Path, k: int) -> dict[str, Any]:
-    """A run in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.nmbatch", "--child", method, str(path), str(k)]
-    environment = peer_environments("scikit-learn" if method == PEER else "largek_dask")[""]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+def pace(clock: list[float]) -> float:
+    """Seconds a step in the later half of a run: early steps move more rows and cost more."""
+    half = len(clock) // 2
+    if len(clock) < 2:
+        return clock[0]
+    return (clock[-1] - clock[half - 1]) / (len(clock) - half)
 
 
-def time_to(run: dict[str, Any], limit: float) -> float | None:
-    """CPU seconds until the energy was at most `limit`; None: never."""
-    for seconds, value in zip(run["seconds"], run["energies"], strict=True):
-        if value <= limit:
-            return float(seconds)
-    return None
+def dense_of(reference: Run, clocks: list[list[float]]) -> Run:
+    """Dense Lloyd from clocks of its first steps; ``all`` is what all steps take at their pace."""
+    dense = twin(reference, clocks)
+    left = reference["n_steps"] - dense["n_steps"]
+    return dense | {"all": dense["total"] + left * float(np.median([pace(c) for c in clocks]))}
 
 
-def compare(cases: list[str], folder: Path) -> list[dict[str, Any]]:
-    """One record a case: all curves, and the peers' seconds a pass."""
-    records = []
-    for case in cases:
-        name, k = case.rsplit("-", 1)
-        path = prepare(name, folder)
-        runs = {}
-        for method in [*OURS, PEER]:
-            runs[method] = child(method, path, int(k))
-            end = runs[method]["energies"][-1]
-            print(f"{case} {method}: {runs[method]['seconds'][-1]:.1f} s, {end:.6g}", flush=True)
-        passes = {
-            library: min(
-                float(np.median([measure(library, path, int(k), env) for _ in range(ROUNDS)]))
-                for env in peer_environments(library).values()
-            )
-            for library in ("scikit-learn", "faiss")
+def say(case: str, method: str, run: Run) -> None:
+    """A line of progress."""
+    end = f"ends at {run['energies'][-1]:.6g}" if "energies" in run else f"{run['n_steps']} steps"
+    print(f"{case} {method}: {run['total']:.1f} s, {end}", flush=True)
+
+
+def compare(case: str, folder: Path, scale: float, rounds: int) -> dict[str, Any]:
+    """The record of a case: all curves, and what peers take."""
+    name, clusters = case.rsplit("-", 1)
+    path, k = str(prepare(name, folder)), int(clusters)
+    limits = {method: scale * limit for method, limit in LIMITS.items()}
+    n, d = np.load(path, mmap_mode="r").shape
+    [reference] = measure([Task(LLOYD, path, k, limit=limits[LLOYD], excesses=EXCESSES)])
+    say(case, LLOYD, reference)
+    end = reference["energies"][-1]
+    # Where to look closely: what tables ask for, and Lloyd's own way down.
+    levels = [end * (1 + excess) for excess in EXCESSES]
+    levels += (met := compared(reference, COMPARED))
+    rivals: dict[str, Any] = {}
+    if case in RIVALS and peers.there("SuperKMeans"):
+        for kind in peers.SUPER:
+            rivals[kind] = peers.measure_super(kind, path, k, scale * LONGEST_CALL)
+            levels += [point["energy"] for point in rivals[kind]]
+
+    def task(method: str, limit: str, seed: int = 0, energies: bool = True) -> Task:
+        return Task(method, path, k, seed, limits[limit], tuple(levels), energies=energies)
+
+    exact = [lib for lib in (*peers.EXACT, peers.INTEL) if peers.there(lib)]
+    if case not in RIVALS:
+        exact = [lib for lib in exact if lib in peers.EXACT]
+    runs: dict[str, list[Run]] = {}
+    lines: dict[str, list[peers.Line]] = {library: [] for library in exact}
+    for seed in range(rounds):
+        turn = [task(NMBATCH, "short" if seed else NMBATCH, seed)]
+        turn += [task(DENSE, DENSE, energies=False)]
+        if seed == 0 and case in RIVALS:
+            turn += [task(OWN_START, "short")]
+        if seed > 0 and reference["total"] < CHEAP:
+            turn += [task(LLOYD, LLOYD, energies=False)]
+        for one, run in zip(turn, measure(turn), strict=True):
+            runs.setdefault(one.method, []).append(run)
+            say(case, one.method, run)
+        for library in exact:
+            if seed == 0 or library in peers.EXACT:
+                lines[library].append(peers.measure_exact(library, path, k))
+    for library, measured in lines.items():
+        rivals[library] = {
+            key: float(np.median([line[key] for line in measured])) for key in ("setup", "pass")
         }
-        n, d = np.load(path, mmap_mode="r").shape
-        records.append(
-            {"case": case, "n": n, "d": d, "k": int(k), "runs": runs, "seconds_a_pass": passes}
-        )
-    return records
+    runs[DENSE] = [dense_of(reference, [run["clock"] for run in runs[DENSE]])]
+    runs[LLOYD] = [twin(reference, [run["clock"] for run in [reference, *runs.get(LLOYD, [])]])]
+    levels.clear()
+    others = [task(m, PUBLISHED if m.startswith(PUBLISHED) else "other") for m in OTHERS]
+    if (runs[NMBATCH][0]["mean_share"] or 1.0) < SPARED:
+        others.append(task(UNBOUNDED, "short", energies=False))
+    last = task(MINIBATCH, "other")
+    for one, run in zip([*others, last], measure(others) + measure([last]), strict=True):
+        runs[one.method] = [run if one.energies else twin(runs[NMBATCH][0], [run["clock"]])]
+        say(case, one.method, run)
+    for run in (run for several in runs.values() for run in several):
+        run.pop("clock")
+    return {"case": case, "n": n, "d": d, "k": k, "runs": runs, "rivals": rivals, "compared": met}
 
 
-def within(record: dict[str, Any], excess: float) -> tuple[float, float | None]:
-    """Seconds to so much above Lloyd's end: the better exact peer, and nmbatch."""
-    lloyd = record["runs"]["lloyd"]
-    limit = lloyd["energies"][-1] * (1 + excess)
-    passes = 1 + next(i for i, value in enumerate(lloyd["energies"]) if value <= limit)
-    return passes * min(record["seconds_a_pass"].values()), time_to(
-        record["runs"]["nmbatch"], limit
-    )
+def rounded(value: Any) -> Any:
+    """The same with fewer digits: six of a number are enough for tables and pictures."""
+    if isinstance(value, float):
+        return float(f"{value:.8g}")
+    if isinstance(value, dict):
+        return {key: rounded(v) for key, v in value.items()}
+    return [rounded(v) for v in value] if isinstance(value, list) else value
 
 
-def table(result: dict[str, Any]) -> str:
-    """The markdown tables of a result."""
-    lines = [
-        "| set | rows × features | k | to +2 %: exact peer, s | nmbatch, s | "
-        "| to +1 %: exact peer, s | nmbatch, s | | nmbatch ends | as published ends |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for r in result["records"]:
-        cells = []
-        for excess in (0.02, 0.01):
-            peer, ours = within(r, excess)
-            times = "never" if ours is None else f"{ours:.2f}"
-            cells += [f"{peer:.2f}", times, "" if ours is None else f"{peer / ours:.1f}x"]
-        end = r["runs"]["lloyd"]["energies"][-1]
-        ends = [
-            f"{100 * (min(r['runs'][m]['energies']) / end - 1):+.2f} %"
-            for m in ("nmbatch", "nmbatch as published")
-        ]
-        name = r["case"].rsplit("-", 1)[0]
-        cells = [name, f"{r['n']:,} × {r['d']}", str(r["k"]), *cells, *ends]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "CPU seconds on one thread from the same random rows, the first scan counted, until the "
-        "energy over all rows is within 2 % and 1 % of where Lloyd's algorithm ends; the exact "
-        "peer is the faster of scikit-learn's and faiss's Lloyd. Ends are relative to Lloyd's.",
-        "",
-        "| set | k | passes to no change | dense Lloyd, s | with bounds, s | faster "
-        "| distances computed with bounds |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for r in result["records"]:
-        dense, bounded = r["runs"]["lloyd"], r["runs"]["lloyd, bounds"]
-        share = 100 * float(np.mean(bounded["distances"])) if bounded["distances"] else 100.0
-        a, b = dense["seconds"][-1], bounded["seconds"][-1]
-        more = "" if dense["ended"] else "more than "
-        name = r["case"].rsplit("-", 1)[0]
-        lines.append(
-            f"| {name} | {r['k']} | {more}{dense['steps']} | {a:.2f} | {b:.2f} | {a / b:.2f}x "
-            f"| {share:.0f} % |"
-        )
-    lines += ["", f"{result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."]
-    return "\n".join(lines)
-
-
-def picture(record: dict[str, Any], path: Path) -> None:
-    """Curves of one case: excess energy against CPU seconds, both logarithmic."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    end = record["runs"]["lloyd"]["energies"][-1]
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    for method, run in record["runs"].items():
-        excess = 100 * (np.array(run["energies"]) / end - 1)
-        style = "--" if method == PEER else "-"
-        axes.plot(run["seconds"], np.maximum(excess, 0.01), style, lw=1.5, label=method)
-    lloyd = record["runs"]["lloyd"]
-    excess = 100 * (np.array(lloyd["energies"]) / end - 1)
-    for library, seconds in record["seconds_a_pass"].items():
-        times = seconds * np.arange(1, len(excess) + 1)
-        axes.plot(times, np.maximum(excess, 0.01), "--", lw=1.5, label=f"{library} KMeans")
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="CPU seconds, one thread",
-        ylabel="energy above Lloyd's end, % (0.01: that or less)",
-        title=f"{record['case'].rsplit('-', 1)[0]}: {record['n']:,} × {record['d']}, "
-        f"k = {record['k']}",
-    )
-    axes.grid(True, which="both", alpha=0.2)
-    axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+def merged(result: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last result with these records in the place of its own of the same cases."""
+    new = {record["case"]: record for record in [*result.get("records", []), *records]}
+    known = [case for case in [*CASES, *REAL] if case in new]
+    return {"cpu": cpu_description(), "records": [new[case] for case in known]}
 
 
 def main() -> None:
     """Measure, save, draw, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="*")
-    parser.add_argument("--write", action="store_true", help="write the tables into README.md")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    from benchmarks.pictures import draw_case, draw_distances
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", nargs="*", help="such as A-100; all if not given")
+    parser.add_argument("--scale", type=float, default=1.0, help="of all limits of time")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--write", action="store_true", help="save results, write the tables")
     args = parser.parse_args()
-    if args.child:
-        method, path, k = args.child
-        print(json.dumps(curve(method, path, int(k))))
-        return
-    there = CASES + [c for c in REAL if (data_folder() / f"{c.rsplit('-', 1)[0]}.npz").exists()]
+    missing = [c for c in REAL if not (data_folder() / f"{c.rsplit('-', 1)[0]}.npz").exists()]
+    if missing and not args.cases:
+        print(f"left out: {', '.join(missing)}; no such files in {data_folder()} (LARGEK_DATA)")
+    wanted = args.cases or [case for case in [*CASES, *REAL] if case not in missing]
+    file = RESULTS / "nmbatch.json"
+    result: dict[str, Any] = {}
+    if args.cases and args.write and file.exists():
+        result = json.loads(file.read_text())
     with tempfile.TemporaryDirectory() as folder:
-        records = compare(args.cases or there, Path(folder))
-        result = {"cpu": cpu_description(), "records": records}
-    print(table(result))
-    for record in records:
-        picture(record, RESULTS / f"nmbatch-{record['case']}.png")
+        for case in wanted:
+            record = rounded(compare(case, Path(folder), args.scale, args.rounds))
+            result = merged(result, [record])
+            if args.write:
+                draw_case(record, RESULTS / f"nmbatch-{case}.png")
+                save("nmbatch", result, indent=None)
+    for name, (page, make) in TABLES.items():
+        print(f"\n{make(result)}")
+        if args.write:
+            write_table(ROOT / page, name, make(result))
     if args.write:
-        save("nmbatch", result)
-        write_table(ROOT / "README.md", "nmbatch", table(result))
+        draw_distances(result, RESULTS / "nmbatch-distances.png")
 
 
 if __name__ == "__main__":

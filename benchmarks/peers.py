@@ -1,0 +1,209 @@
+"""Public k-means libraries, timed by whole calls: what a user waits for, without reading the rows.
+
+    python -m benchmarks.peers JSON      (one task, in a process of its own)
+
+Exact k-means takes the same trajectory from the same starting centres in every library, so the
+energy after p passes is known, and what is to be measured is seconds to p passes. They are set-up
+plus p times seconds a pass, as our first scan of the rows is counted too. A line through fits of
+few and of more passes gives both:
+
+* faiss: seconds(p) = set-up + p · pass.
+* scikit-learn labels all rows once more at the end of a fit that has not converged to the last
+  label: seconds(p) = set-up + p · pass + labelling. A ``predict`` tells what labelling costs; it
+  is not charged. Intel's extension of scikit-learn does the same.
+
+SuperKMeans chooses its own starting centres; it is called with more and more passes, over all rows
+(its default is a sample), without early stops; each call is a point of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.common import ROOT, peer_environments
+from benchmarks.lloyd import starting_centers
+
+__all__ = [
+    "EXACT",
+    "INTEL",
+    "SUPER",
+    "Line",
+    "line_through",
+    "measure_exact",
+    "measure_super",
+    "seconds_of",
+    "there",
+]
+
+EXACT = ("scikit-learn", "faiss")
+INTEL = "scikit-learn-intelex"
+SUPER = {"SuperKMeans, flat": (1, 3, 6, 12, 25), "SuperKMeans, hierarchical": (0, 2, 5, 10, 25)}
+"""Passes of its calls; of refinement, where it is hierarchical."""
+MODULES = {
+    "scikit-learn": "sklearn",
+    "faiss": "faiss",
+    INTEL: "sklearnex",
+    "SuperKMeans": "superkmeans",
+}
+DEAR = 1.0
+"""CPU seconds of the short fit from which on the long one is kept to 3 passes."""
+
+Line = dict[str, float]
+"""``setup`` and ``pass``, in CPU seconds."""
+
+
+def there(library: str) -> bool:
+    """Whether a library is installed."""
+    return find_spec(MODULES[library]) is not None
+
+
+def line_through(short: tuple[int, float], long: tuple[int, float], labelling: float) -> Line:
+    """Set-up and seconds a pass from two fits (passes, seconds), less the labelling at the end."""
+    a_pass = (long[1] - short[1]) / (long[0] - short[0])
+    return {"setup": max(0.0, short[1] - labelling - short[0] * a_pass), "pass": a_pass}
+
+
+def seconds_of(line: Line, passes: int) -> float:
+    """CPU seconds to the centres after so many passes."""
+    return line["setup"] + passes * line["pass"]
+
+
+def _exact(library: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -> Line:
+    """CPU seconds of two fits and of labelling, in this process."""
+    if library == "faiss":
+        import faiss
+
+        faiss.omp_set_num_threads(1)
+
+        def fit(rows: NDArray[np.float32], passes: int) -> Any:
+            km = faiss.Kmeans(
+                x.shape[1], len(centers), niter=passes, max_points_per_centroid=len(x)
+            )
+            km.train(rows, init_centroids=centers)
+            return km
+    else:
+        if library == INTEL:
+            import daal4py
+            from sklearnex.cluster import KMeans
+
+            daal4py.daalinit(1)
+        else:
+            from sklearn.cluster import KMeans
+
+        def fit(rows: NDArray[np.float32], passes: int) -> Any:
+            km = KMeans(
+                len(centers), init=centers, n_init=1, max_iter=passes, tol=0, algorithm="lloyd"
+            )
+            km.fit(rows)
+            assert km.n_iter_ == passes
+            return km
+
+    def timed(what: Any, *args: Any) -> tuple[Any, float]:
+        begun = time.process_time()
+        result = what(*args)
+        return result, time.process_time() - begun
+
+    # A first call loads code, whatever its size.
+    _, short = timed(fit, x, 1)
+    model, again = timed(fit, x, 1)
+    short = min(short, again)
+    labelling = 0.0 if library == "faiss" else timed(model.predict, x)[1]
+    passes = 3 if short > DEAR else 6
+    return line_through((1, short), (passes, timed(fit, x, passes)[1]), labelling)
+
+
+def _super(kind: str, x: NDArray[np.float32], k: int, longest: float) -> Iterator[dict[str, float]]:
+    """CPU seconds of calls with more and more passes, and energies over all rows."""
+    from superkmeans import SuperKMeans
+
+    from benchmarks.curves import Energies
+
+    hierarchical = kind.endswith("hierarchical")
+
+    def train(rows: NDArray[np.float32], clusters: int, passes: int) -> Any:
+        model = SuperKMeans(
+            clusters,
+            x.shape[1],
+            hierarchical=hierarchical,
+            sampling_fraction=1.0,
+            max_points_per_cluster=len(x),
+            n_threads=1,
+            early_termination=False,
+            **{"iters_refinement" if hierarchical else "iters": passes},
+        )
+        return model.train(rows)
+
+    train(x[:2000], 20, 1)
+    before = None
+    for passes in SUPER[kind]:
+        if before and before["seconds"] * passes / max(1, before["passes"]) > longest:
+            return
+        begun = time.process_time()
+        centers = train(x, k, passes)
+        seconds = time.process_time() - begun
+        energy = Energies(x, [np.array(centers, np.float32)])[0]
+        before = {"passes": passes, "seconds": seconds, "energy": energy}
+        yield before
+
+
+def _child(library: str, task: dict[str, Any]) -> Any:
+    """The better of a library's environments, in processes of their own."""
+    found = []
+    for environment in peer_environments(library).values():
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.peers", json.dumps(task)],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    # Only faiss is tried in more than one.
+    return found[0] if len(found) == 1 else min(found, key=lambda line: line["pass"])
+
+
+def measure_exact(library: str, path: str, k: int) -> Line:
+    """Set-up and seconds a pass of exact k-means, from starting centres common to all."""
+    result: Line = _child(library, {"library": library, "path": path, "k": k})
+    return result
+
+
+def measure_super(kind: str, path: str, k: int, longest: float) -> list[dict[str, float]]:
+    """``passes``, ``seconds`` and ``energy`` of calls, while they take no longer than so many."""
+    task = {"library": kind, "path": path, "k": k, "longest": longest}
+    result: list[dict[str, float]] = _child("SuperKMeans", task)
+    return result
+
+
+def main() -> None:
+    """One task, given as JSON."""
+    task = json.loads(sys.argv[1])
+    x = np.load(task["path"])
+    warnings.simplefilter("ignore")
+    if task["library"] in SUPER:
+        result: Any = list(_super(task["library"], x, task["k"], task["longest"]))
+    else:
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1):
+            result = _exact(task["library"], x, starting_centers(x, task["k"]))
+    sys.stdout.flush()
+    print(json.dumps(result), flush=True)
+    # Intel's threads take their time to end.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""What benchmarks compute from what they measure; no test here depends on speed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import curves, figures, nmbatch, nmbatch_tables, peers, workers
+from benchmarks.curves import DENSE, LLOYD, MINIBATCH, NMBATCH, OWN_START, PUBLISHED
+
+METHODS = [*curves.METHODS, MINIBATCH]
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    r = np.random.default_rng(0)
+    centers = 4 * r.normal(size=(12, 5))
+    return (centers[r.integers(12, size=3000)] + r.normal(size=(3000, 5))).astype(np.float32)
+
+
+def energy(x, centers):
+    distances = ((x[:, None, :].astype(float) - centers[None].astype(float)) ** 2).sum(axis=2)
+    return distances.min(axis=1).mean()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_tells_the_energy_of_its_centers_over_all_rows(blobs, method):
+    k = 8
+    task = curves.Task(method, "", k, seed=3, limit=0.3, excesses=(0.02,))
+    run = curves.run(task, blobs)
+    assert run["steps"][-1] == run["n_steps"] == len(run["clock"])
+    assert run["steps"] == sorted(set(run["steps"]))
+    assert run["seconds"] == [run["clock"][step - 1] for step in run["steps"]]
+    assert all(np.diff(run["clock"]) >= 0)
+    centers = curves.starting_centers(blobs, k)
+    wanted = {1, run["steps"][len(run["steps"]) // 2]}
+    for step, (now, _) in enumerate(curves.steps_of(method, blobs, centers, 3), 1):
+        if step in wanted:
+            told = run["energies"][run["steps"].index(step)]
+            assert told == pytest.approx(energy(blobs, np.asarray(now)), rel=1e-4)
+        if step >= max(wanted):
+            break
+
+
+def test_twins_take_the_same_steps(blobs):
+    tasks = [curves.Task(method, "", 8, limit=5.0) for method in (LLOYD, DENSE)]
+    bounded, dense = (curves.run(task, blobs) for task in tasks)
+    assert bounded["ended"]
+    assert bounded["n_steps"] == dense["n_steps"]
+    assert bounded["energies"] == dense["energies"]
+
+
+@pytest.mark.parametrize("level", [9.5, 7.0, 3.2, 0.0, -1.0])
+def test_bisection_finds_the_first_step_of_a_falling_curve(level):
+    values = np.array([9.9 * 0.8**i for i in range(40)])
+
+    class Falling(curves.Energies):
+        def _computed(self, centers):
+            return float(values[int(centers)])
+
+    energies = Falling(np.zeros((1, 1), np.float32), list(range(40)))
+    for i in (0, 11, 39):
+        energies[i]
+    hits = np.flatnonzero(values <= level)
+    assert energies.first_within(level) == (hits[0] if len(hits) else None)
+    assert len(energies.known) < 12
+
+
+@pytest.mark.parametrize(("n", "most"), [(1, 5), (5, 5), (6, 5), (1000, 12)])
+def test_chosen_steps_hold_the_first_and_the_last(n, most):
+    steps = curves.chosen(n, most)
+    assert steps[0] == 0
+    assert steps[-1] == n - 1
+    assert len(set(steps)) == len(steps) <= most
+
+
+def test_a_line_through_two_fits_leaves_the_last_labelling_out():
+    fit = {p: 0.5 + 0.2 * p + 0.15 for p in (1, 6)}
+    line = peers.line_through((1, fit[1]), (6, fit[6]), 0.15)
+    assert line == pytest.approx({"setup": 0.5, "pass": 0.2})
+    assert peers.seconds_of(line, 10) == pytest.approx(2.5)
+    assert peers.line_through((1, 0.2), (3, 0.6), 0.0)["setup"] == pytest.approx(0.0)
+
+
+def made_run(seconds, energies, ended=True, **about):
+    steps = list(range(1, len(seconds) + 1))
+    return {
+        "n_steps": len(steps),
+        "total": seconds[-1],
+        "passes": float(len(steps)),
+        "ended": ended,
+        "steps": steps,
+        "seconds": seconds,
+        "energies": energies,
+        "mean_share": 0.5,
+        "shares": [1.0, 0.2],
+        "share_steps": [1, 2],
+    } | about
+
+
+@pytest.fixture
+def record():
+    """Lloyd ends at 100 after 4 s; nmbatch is there after 2 s, the better peer after 4.5 s."""
+    lloyd = made_run([1.0, 2.0, 3.0, 4.0], [110.0, 101.5, 100.15, 100.0])
+    ours = [
+        made_run([0.5, 1.0, 2.0], [111.0, 101.0, 99.0]),
+        made_run([0.6, 1.2], [110.0, 100.9], ended=False),
+        made_run([0.7, 1.4], [109.0, 100.8], ended=False),
+    ]
+    runs = {
+        LLOYD: [lloyd],
+        DENSE: [lloyd | {"all": 8.0, "ended": False}],
+        NMBATCH: ours,
+        OWN_START: [made_run([0.4, 3.0], [104.0, 98.0])],
+        PUBLISHED: [made_run([1.0, 2.0], [120.0, 103.0], ended=False)],
+        MINIBATCH: [made_run([0.1, 0.8, 1.6], [130.0, 112.0, 103.0], ended=False)],
+    }
+    rivals = {
+        "scikit-learn": {"setup": 0.5, "pass": 1.0},
+        "faiss": {"setup": 0.0, "pass": 2.0},
+        "SuperKMeans, hierarchical": [
+            {"passes": 0, "seconds": 0.2, "energy": 105.0},
+            {"passes": 2, "seconds": 1.5, "energy": 102.0},
+            {"passes": 5, "seconds": 9.0, "energy": 90.0},
+        ],
+    }
+    about = {"case": "A-50", "n": 1000, "d": 7, "k": 50}
+    return about | {"runs": runs, "rivals": rivals, "compared": [110.0, 101.5, 100.15]}
+
+
+def test_seconds_to_an_energy(record):
+    assert nmbatch_tables.seconds_to(record, NMBATCH, 102.0) == 1.2
+    # Two of three are cut before: the first run counts alone.
+    assert nmbatch_tables.seconds_to(record, NMBATCH, 99.5) == 2.0
+    assert nmbatch_tables.seconds_to(record, NMBATCH, 98.0) is None
+    # Two passes: set-up and all.
+    assert nmbatch_tables.exact_seconds(record, 102.0) == 2.5
+    assert nmbatch_tables.exact_seconds(record, 110.0) == 1.5
+    assert nmbatch_tables.exact_seconds(record, 99.0) is None
+
+
+def test_the_worst_ratio_is_looked_for_at_every_energy(record):
+    assert nmbatch_tables.worst_ratio(record) == pytest.approx((0.7, 0.1))
+    record["runs"][NMBATCH] = [made_run([0.5, 5.0], [111.0, 101.0])]
+    assert nmbatch_tables.worst_ratio(record) is None
+    record["compared"] = [110.0, 101.5]
+    assert nmbatch_tables.worst_ratio(record) == pytest.approx((5.0, 0.1))
+
+
+def test_energies_to_compare_at_stop_short_of_the_end():
+    lloyd = {"energies": [120.0, 110.0, 105.0, 102.0, 101.0, 100.2, 100.05, 100.0]}
+    assert nmbatch_tables.compared(lloyd, 3) == [120.0, 105.0, 100.2]
+    assert nmbatch_tables.compared(lloyd, 50) == lloyd["energies"][:6]
+
+
+def test_tables_of_a_result(record):
+    result = {"cpu": "a machine", "records": [record]}
+    short = nmbatch.table(result)
+    assert "| A | 1,000 × 7 | 50 | 2.50 → 1.20 (2.1x) | 3.50 → 1.20 (2.9x) |" in short
+    assert "-1.00 % | +3.00 % (cut) |" in short
+    bounds = nmbatch.bounds_table(result)
+    assert "| A | 50 | 4 | 4.5 | 8.0 * | 4.0 | 2.00x | 50 % | 0.70 at +10.0 % |" in bounds
+    rivals = nmbatch.rivals_table(result)
+    assert "+5.0 %: 0.20 → 1.20 / 0.40 | +2.0 %: 1.50 → 1.20 / 3.00" in rivals
+    assert "hierarchical on A, k = 50: +5.0 % 2.0x\n" not in rivals  # something follows it
+    assert "hierarchical on A, k = 50: +5.0 % 2.0x, -10.0 % (not reached)." in rivals
+    assert "Flat methods ahead of both: scikit-learn MiniBatchKMeans" in rivals
+
+
+def test_a_case_without_curves_of_rivals_is_not_in_their_table(record):
+    del record["runs"][OWN_START]
+    assert "SuperKMeans" not in nmbatch.rivals_table({"cpu": "", "records": [record]})
+
+
+def test_clocks_of_cut_runs():
+    reference = made_run([1.0, 2.0, 3.0, 4.0], [9.0, 8.0, 7.0, 6.0])
+    clocks = [[1.0, 2.0], [2.0, 6.0, 9.0], [1.5, 4.0]]
+    cut = nmbatch.twin(reference, clocks)
+    assert cut["seconds"] == [1.5, 4.0]
+    assert cut["energies"] == [9.0, 8.0]
+    assert not cut["ended"]
+    assert nmbatch.twin(reference, [[1.0, 2.0, 3.0, 4.0]])["ended"]
+    assert nmbatch.pace([5.0, 6.0, 8.0, 10.0]) == 2.0
+    assert nmbatch.pace([5.0]) == 5.0
+    # Four steps, two of them timed: two more at the median pace of 1, 3 and 2.5 seconds.
+    assert nmbatch.dense_of(reference, clocks)["all"] == 4.0 + 2 * 2.5
+
+
+def test_new_records_take_the_place_of_old_ones(record):
+    old = {"records": [record | {"case": case, "n": 1} for case in ("mnist-50", "A-100")]}
+    both = nmbatch.merged(old, [record | {"case": "A-100", "n": 2}])
+    assert [(r["case"], r["n"]) for r in both["records"]] == [("A-100", 2), ("mnist-50", 1)]
+
+
+def test_pictures_are_drawn(record, tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks.pictures import draw_case, draw_distances
+
+    draw_case(record, tmp_path / "case.png")
+    draw_distances({"records": [record]}, tmp_path / "distances.png")
+    assert (tmp_path / "case.png").stat().st_size > 10_000
+    assert (tmp_path / "distances.png").stat().st_size > 5_000
+
+
+def test_curves_on_a_common_grid():
+    line = figures.on_grid(np.array([0.5, 1.0, 1.5, 9.0]), [1.0, 2.0], [7.0, 5.0])
+    np.testing.assert_array_equal(line, [np.nan, 7.0, 7.0, 5.0])
+
+
+def test_what_is_said_of_the_papers_claims():
+    line = {"times": [0.1, 1.0, 3.0], "median": [9.0, 1.9, 0.5]}
+    slow = {"times": [0.1, 1.0, 3.0], "median": [9.0, 5.0, 2.0]}
+    never = {"times": [0.1, 1.0, 3.0], "median": [9.0, 5.0, 4.0]}
+    assert figures.time_below(line, 2.0) == 1.0
+    assert figures.time_below(never, 2.0) is None
+    assert "3.0 times sooner" in figures.sooner({"x": line, "mbatch": slow}, "x")
+    assert "more than 3 times" in figures.sooner({"x": line, "mbatch": never}, "x")
+    assert "does not come" in figures.sooner({"x": never, "mbatch": slow}, "x")
+
+
+def test_workers_are_compared_at_the_same_step():
+    record = {
+        "case": "B-1000",
+        "k": 1000,
+        "energies": [90.0, 101.0, 100.5, 100.0],
+        "rows": [0.5, 1.0, 1.0, 1.0],
+        "seconds": {"1": [1.0, 2.0, 4.0, 9.0], "2": [1.0, 1.0, 2.0, 5.0]},
+    }
+    told = workers.table({"cpu": "a machine", "records": [record]})
+    assert "| B | 1000 | 2.00 | 1.00 | 2.00x | 9.00 | 5.00 | 1.80x |" in told
