@@ -49,6 +49,15 @@ def fixed_point_sums(x, labels, weights, n_clusters, grid):
     return sums, totals
 
 
+def row_square(difference):
+    """Squared length, the features added to eight sums by their number modulo eight."""
+    sums = [0.0] * 8
+    for f, value in enumerate(difference.tolist()):
+        sums[f % 8] += value * value
+    a, b, c, d, e, f, g, h = sums
+    return ((a + b) + (c + d)) + ((e + f) + (g + h))
+
+
 def squared_distances(x, centers):
     """(n, k) squared distances in float64, by their definition."""
     x, centers = np.asarray(x, np.float64), np.asarray(centers, np.float64)
@@ -108,3 +117,16 @@ def bounds_hold(x, centers, labels, upper, lower, group_of):
         for g in range(lower.shape[1])
     ]
     return bool(above.all() and np.all(below))
+
+
+def exact_column_sums(x):
+    """Sums of the columns of (n, d) floats as fractions."""
+    return [sum((Fraction(v) for v in column), Fraction(0)) for column in x.T.tolist()]
+
+
+def moved_means(means, batch_means, share):
+    """``means`` moved towards ``batch_means`` by a share of the way, cluster by cluster."""
+    out = means.copy()
+    for j in np.flatnonzero(share):
+        out[j] += share[j] * (batch_means[j] - means[j])
+    return out

@@ -27,6 +27,7 @@ from largek_dask.algorithms.base import (
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.running import moved_means
 from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares
 
 __all__ = [
@@ -136,12 +137,8 @@ def running_means(
     """
     added = total.sums.counts
     after = votes + added
-    changed = added > 0
-    out = means.copy()
-    batch_means = total.sums.means_float64(means)
-    step = (added[changed] / after[changed])[:, None]
-    out[changed] += step * (batch_means[changed] - means[changed])
-    return out, after
+    share = np.divide(added, after, out=np.zeros_like(after), where=added > 0)
+    return moved_means(means, total.sums, share), after
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import njit, readonly
-from largek_dask.kernels.panels import center_factors
+from largek_dask.kernels.panels import square_distances
 
 if numba.config.DISABLE_JIT:
     from largek_dask.kernels.standins import LANES, scan_sparse
@@ -44,6 +44,8 @@ MOST_VECTORS = 8
 """Vectors of a block of centres: as many chains as keep two multipliers busy."""
 _ROWS = 4096
 """Rows that meet a block of centres before the next block takes its place."""
+_FEATURES = 256
+"""Features of a patch of centres that is transposed at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,20 +174,32 @@ def pack_narrow(centers: Array) -> SparseCenters:
 
 
 def _pack(centers: Array, width: int) -> SparseCenters:
-    centers = np.ascontiguousarray(centers)
+    centers = readonly(np.ascontiguousarray(centers))
     k, d = centers.shape
     n_blocks = -(-k // width)
-    factors, norms = np.empty((k, d), centers.dtype), np.empty(k)
-    center_factors(centers.dtype)(
-        readonly(centers), readonly(np.zeros(d, centers.dtype)), factors, norms
-    )
     columns = np.zeros((n_blocks, d, width), centers.dtype)
-    for b in range(n_blocks):
-        part = factors[b * width : (b + 1) * width]
-        columns[b, :, : len(part)] = part.T
+    _transpose(centers, columns)
+    norms = np.empty(k)
+    origin = readonly(np.zeros((1, d), centers.dtype))
+    square_distances(centers.dtype)(centers, origin, readonly(np.zeros(k, np.int32)), norms)
     starts = np.full(n_blocks * width, np.inf, centers.dtype)
     starts[:k] = norms
     return SparseCenters(readonly(columns), readonly(starts), k)
+
+
+@njit
+def _transpose(centers: Any, columns: Any) -> None:
+    """Write -2 c, in patches of a few centres and features that stay in the cache."""
+    k, d = centers.shape
+    n_blocks, _, width = columns.shape
+    factor = centers.dtype.type(-2)
+    for b in range(n_blocks):
+        for begin in range(0, d, _FEATURES):
+            for first in range(0, min(width, k - b * width), LANES):
+                few = min(LANES, k - b * width - first)
+                for f in range(begin, min(begin + _FEATURES, d)):
+                    for q in range(first, first + few):
+                        columns[b, f, q] = factor * centers[b * width + q, f]
 
 
 def nearest_sparse(
