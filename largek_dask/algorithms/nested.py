@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ChunkFunction, Passes, Rng, RowSlice, RowState
 from largek_dask.kernels.jit import readonly
-from largek_dask.kernels.sparse import Table, stack_rows
+from largek_dask.kernels.sparse import SparseBlock, Table, stack_rows
 from largek_dask.kernels.statistics import Statistics
 
 __all__ = ["Batch", "Gathered", "gather", "open_batch"]
@@ -87,8 +87,9 @@ class _Held:
 class Gathered:
     """The first rows of the nested order, held in this process, in the order of their entry."""
 
-    def __init__(self, rng: Rng, of: int) -> None:
+    def __init__(self, rng: Rng, of: int, n_features: int) -> None:
         self.rng = rng
+        self.n_features = n_features
         self.of = of
         self.edges = [0]
         """Sizes of the batch at which parts begin and end."""
@@ -122,20 +123,34 @@ class Gathered:
         """The parts of a batch."""
         return self.parts[: self.edges.index(end)]
 
-    def points(self, end: int) -> tuple[Any, NDArray[np.float64]]:
+    def points(self, end: int, most: int | None = None) -> tuple[Any, NDArray[np.float64]]:
         """Rows (n, d) and weights (n,) of a batch by their global index; weight 0 is left out.
 
-        Their order must not tell how they were gathered: after a resume parts are others.
+        Their order must not tell how they were gathered: after a resume parts are others. Of more
+        than ``most`` rows every so manieth is taken: the first ones would all be of the first
+        chunks.
         """
-        parts = [
-            (part.rows, part.x, np.ones(len(part.x)) if part.weight is None else part.weight)
-            for part in self.within(end)
-        ]
-        rows, weight = (np.concatenate([part[i] for part in parts]) for i in (0, 2))
-        x = stack_rows([part[1] for part in parts])
-        order = np.argsort(rows)
+        parts = [part for part in self.within(end) if len(part.rows)]
+        if not parts:
+            return readonly(np.empty((0, self.n_features), np.float32)), np.empty(0)
+        rows = np.concatenate([part.rows for part in parts])
+        weight = np.concatenate(
+            [np.ones(len(part.rows)) if part.weight is None else part.weight for part in parts]
+        )
+        # ascending runs are merged, not sorted
+        order = np.argsort(rows, kind="stable")
         order = order[weight[order] > 0]
-        return x[order], weight[order]
+        if most is not None:
+            order = order[:: max(1, -(-len(order) // most))]
+        if len(parts) == 1 or isinstance(parts[0].x, SparseBlock):
+            return stack_rows([part.x for part in parts])[order], weight[order]
+        x = np.empty((len(order), self.n_features), parts[0].x.dtype)
+        begin = 0
+        for part in parts:
+            here = (order >= begin) & (order < begin + len(part.rows))
+            x[here] = part.x[order[here] - begin]
+            begin += len(part.rows)
+        return x, weight[order]
 
     def reduce(
         self,
@@ -231,7 +246,7 @@ def gather(passes: Passes, rng: Rng, *ends: int) -> Gathered:
     kept: Gathered | None = passes.scratch.get(SCRATCH)
     if kept is not None and kept.rng == rng and all(kept.extend(passes, end) for end in ends):
         return kept
-    passes.scratch[SCRATCH] = fresh = Gathered(rng, passes.n_rows)
+    passes.scratch[SCRATCH] = fresh = Gathered(rng, passes.n_rows, passes.n_features)
     for end in ends:
         fresh.extend(passes, end)
     return fresh

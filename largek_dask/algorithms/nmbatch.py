@@ -72,6 +72,9 @@ LEAST_ROWS = 5_000
 """Rows of the first batch at least (the paper's b0), where there are as many."""
 SPLIT_SAMPLE = 64
 """Rows a centre of the sample on which splits are tried."""
+WORTHWHILE = 20
+"""While one centre in so many is moved at a look, the next batch is looked at as well; after that
+only all rows are."""
 ROUNDS = 5
 """How often centres are moved once the batch is everything."""
 SAMPLE_VALUES = 1 << 25
@@ -102,6 +105,8 @@ class NMBatchState:
     """The next step looks for centres to move."""
     rounds: int
     """How often that was done on all rows."""
+    worthwhile: bool
+    """Looks have moved many centres so far (or there was none yet)."""
     counts: NDArray[np.float64]
     """(k,) weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
@@ -193,7 +198,7 @@ class NMBatch:
             centers = initial_centers(passes, rng, k, self.problem.init)
         shift = passes.statistics.shift
         bounds = None if self.bounds is True else self._first_bounds(passes, centers, shift)
-        return NMBatchState(0, centers, rows, None, 0, False, 0, np.zeros(k), shift, bounds)
+        return NMBatchState(0, centers, rows, None, 0, False, 0, True, np.zeros(k), shift, bounds)
 
     def _first_rows(self, n: int) -> int:
         assert self.problem is not None
@@ -256,11 +261,12 @@ class NMBatch:
         centers, n_relocated = self._relocated(batch, packed, centers, counts)
         if n_relocated:
             extra["relocated"] = float(n_relocated)
-        rounds = state.rounds
+        rounds, worthwhile = state.rounds, state.worthwhile
         if state.looks:
             centers, n_placed = self._with_moves(passes, rng, state, total, sse, centers)
             extra["moved_centers"] = float(n_placed)
             n_relocated += n_placed
+            worthwhile = n_placed * WORTHWHILE >= k
             if state.rows == n:
                 # Where nothing pays any more, nothing will a few steps later.
                 rounds = rounds + 1 if n_placed else ROUNDS
@@ -269,7 +275,7 @@ class NMBatch:
         settled = bool(state.rows == state.previous_rows and total.n_moved < calm)
         grows = state.rows < n and (ratio > self.rho or settled)
         again = state.rows == n and settled and rounds < ROUNDS
-        looks = self.moves and k > 2 and (grows or again)
+        looks = self.moves and k > 2 and ((grows and worthwhile) or again)
         info = self._info(passes, state, total, sse, centers, extra, n_relocated == 0 and not looks)
         after = NMBatchState(
             step=step,
@@ -279,6 +285,7 @@ class NMBatch:
             previous_rows=state.rows,
             looks=looks,
             rounds=rounds,
+            worthwhile=worthwhile,
             counts=counts,
             shift=state.shift,
             bounds=self._next_bounds(passes, state, packed, centers, total, n_relocated),
@@ -375,13 +382,11 @@ class NMBatch:
         """Centres after the moves that pay, and how many there were."""
         k, counts = len(centers), total.sums.counts
         sample = self._sample_rows(passes, state.rows)
-        x, weight = gather(passes, rng, sample).points(sample)
+        x, weight = gather(passes, rng, sample).points(sample, SPLIT_SAMPLE * k)
+        x = x.astype(centers.dtype, copy=False)
         # Where most is to be gained; an empty cluster has nothing to split.
         wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
         wanted = np.sort(wanted[counts[wanted] > 0])
-        # Every so manieth: the first ones would all be of the first chunks.
-        every = max(1, len(x) // (SPLIT_SAMPLE * k))
-        x, weight = x[::every].astype(centers.dtype), weight[::every]
         splits = split_clusters(x, weight, centers, wanted, passes.statistics.grid)
         losses = np.where(counts > 0, total.loss.values, np.inf)
         gains = splits.gains * counts[wanted]

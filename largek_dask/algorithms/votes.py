@@ -80,12 +80,10 @@ class NestedTotal:
         """Take the rows' old votes back (-1: there is none) and let them vote anew."""
         self.sums.move(x, old, new, weight)
         differ = np.flatnonzero(old != new)
-        if len(differ) < len(x):
-            x, old, new = x[differ], old[differ], new[differ]
-            weight = None if weight is None else weight[differ]
-        squares = row_squares(x, self.sums.grid.shift)
-        self.squares.remove(squares, weight, old)
-        self.squares.add(squares, weight, new)
+        squares = row_squares(x, self.sums.grid.shift, differ)
+        weight = None if weight is None else weight[differ]
+        self.squares.remove(squares, weight, old[differ])
+        self.squares.add(squares, weight, new[differ])
 
     @staticmethod
     def combine(a: NestedTotal, b: NestedTotal) -> NestedTotal:

@@ -67,9 +67,12 @@ def group_centers(centers: Array, shift: Array, n_groups: int) -> Groups:
         seeds = centers[np.arange(n_groups) * k // n_groups].astype(np.float64)
         for _ in range(_GROUPING_STEPS):
             of = nearest(centers, pack_centers(seeds.astype(centers.dtype), shift))
-            counts, sums = np.bincount(of, minlength=n_groups), np.zeros_like(seeds)
-            np.add.at(sums, of, centers)
-            seeds = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], seeds)
+            counts = np.bincount(of, minlength=n_groups)
+            filled = np.flatnonzero(counts)
+            first = np.cumsum(counts) - counts
+            together = centers[np.argsort(of, kind="stable")].astype(np.float64)
+            sums = np.add.reduceat(together, first[filled], axis=0)
+            seeds[filled] = sums / counts[filled, None]
         of = np.unique(of, return_inverse=True)[1].astype(np.int32)
     lists = np.argsort(of, kind="stable").astype(np.int32)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(of))]).astype(np.int64)

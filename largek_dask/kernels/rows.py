@@ -12,10 +12,10 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.sparse import SparseBlock, Table
 
-__all__ = ["compute_dtype", "finite_rows", "native_blocks", "normalize_rows"]
+__all__ = ["NATIVE", "compute_dtype", "finite_rows", "native_blocks", "normalize_rows"]
 
 _BLOCK_VALUES = 1 << 16
-_NATIVE = frozenset(np.dtype(t) for t in ("float32", "float64", "uint8", "int16"))
+NATIVE = frozenset(np.dtype(t) for t in ("float32", "float64", "uint8", "int16"))
 # exponent bits of the float types, by bytes: all set in NaN and infinity only
 _EXPONENTS = {2: np.int16(0x7C00), 4: np.int32(0x7F800000), 8: np.int64(0x7FF0000000000000)}
 
@@ -50,7 +50,7 @@ def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
     float32, float64, uint8 and int16 are passed as they are, in one piece, and bool is seen as
     uint8; other types are converted block by block to the compute dtype. Blocks are read-only.
     """
-    if x.dtype in _NATIVE or x.dtype == np.bool_:
+    if x.dtype in NATIVE or x.dtype == np.bool_:
         yield slice(0, len(x)), readonly(x.view(np.uint8) if x.dtype == np.bool_ else x)
         return
     dtype = compute_dtype(x.dtype)

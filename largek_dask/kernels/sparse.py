@@ -101,9 +101,9 @@ class SparseBlock:
         places = np.repeat(self.indptr[chosen] - indptr[:-1], lengths) + np.arange(indptr[-1])
         return SparseBlock(self.data[places], self.indices[places], indptr, self.n_features)
 
-    def astype(self, dtype: Any) -> SparseBlock:
-        """The same rows with numbers of another type."""
-        if self.data.dtype == dtype:
+    def astype(self, dtype: Any, copy: bool = False) -> SparseBlock:
+        """The same rows with numbers of another type; of the same type a copy only if asked."""
+        if self.data.dtype == dtype and not copy:
             return self
         return SparseBlock(self.data.astype(dtype), self.indices, self.indptr, self.n_features)
 

@@ -248,15 +248,36 @@ def test_ends_where_lloyd_ends(rows_20k):
 
 def test_tolerance_does_not_stop_a_small_batch(rows_20k):
     with LocalPasses(open_rows(rows_20k)) as passes:
-        for state, info in steps(passes, NMBatch(b0=1000), 10, 60):
-            assert (info.shift is None) == (state.previous_rows < len(rows_20k))
+        found = steps(passes, NMBatch(b0=1000), 10, 60)
+    small = [info for state, info in found if state.previous_rows < len(rows_20k)]
+    assert small
+    assert all(info.shift is None for info in small)
+    # On all rows: only where no centre was moved, or is about to be, by anything but its mean.
+    rest = [
+        info.shift is None
+        for state, info in found[len(small) :]
+        if not state.looks and not info.extra.get("moved_centers")
+    ]
+    assert rest
+    assert not any(rest)
+
+
+def test_few_moves_leave_the_next_looks_to_the_last_batch(rows_20k):
+    """From the first look that moves less than one centre in twenty on."""
+    with LocalPasses(open_rows(rows_20k)) as passes:
+        found = steps(passes, NMBatch(b0=1000), 30, 80)
+    looks = [info for _, info in found if "moved_centers" in info.extra]
+    few = next(i for i, info in enumerate(looks) if info.extra["moved_centers"] * 20 < 30)
+    assert looks[few].rows < len(rows_20k)
+    assert len(looks) > few + 1
+    assert {info.rows for info in looks[few + 1 :]} == {len(rows_20k)}
 
 
 def test_integer_weights_are_repeated_rows(rows_20k):
     """On the last batch, where the rows are the same; before it batches are drawn by row."""
     x = rows_20k[:800]
     weight = np.random.default_rng(1).integers(0, 4, size=len(x))
-    everything = NMBatch(b0=10_000)
+    everything = NMBatch(b0=10_000, moves=False)  # tried on a sample of rows
     with LocalPasses(open_rows(x, sample_weight=weight)) as passes:
         weighted = steps(passes, everything, x[:9], 9)
     with LocalPasses(open_rows(np.repeat(x, weight, axis=0))) as passes:

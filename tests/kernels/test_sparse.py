@@ -100,6 +100,8 @@ def test_block__is_indexed_like_an_array(n, seed):
     assert block.dtype == x.dtype
     assert block.astype(np.float64).toarray().dtype == np.float64
     assert block.astype(block.dtype) is block
+    assert block.astype(block.dtype, copy=False) is block
+    assert not np.shares_memory(block.astype(block.dtype, copy=True).data, block.data)
     assert block.nbytes == block.data.nbytes + block.indices.nbytes + block.indptr.nbytes
 
 

@@ -123,6 +123,8 @@ def test_small_jobs__have_the_bits_of_dense_rows(shape, dtype, seed):
     block = stored_zeros(block, seed)
     origin = np.zeros(x.shape[1], dtype)
     assert row_squares(block, origin).tobytes() == row_squares(x, origin).tobytes()
+    rows = np.arange(len(x))[::-2]
+    assert row_squares(block, origin, rows).tolist() == row_squares(x, origin)[rows].tolist()
     found, expected = Squares(), Squares()
     found.add_squares(block, origin)
     expected.add_squares(x, origin)

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares, row_squares
 from tests.kernels.test_statistics import scan, tables
-from tests.oracles import fixed_point_sums
+from tests.oracles import fixed_point_sums, row_square
 
 K = 3
 
@@ -257,17 +257,14 @@ def test_one_outlier_hides_no_ordinary_row():
     assert squares.value == exact[0]
 
 
-@given(tables(weighted=False))
-def test_row_squares_are_added_in_order(table):
-    x, _ = table
+@given(tables(weighted=False), st.integers(1, 5), st.data())
+def test_row_squares_are_added_in_eight_sums(table, copies, data):
+    x = np.tile(table[0], (1, copies))
     shift = x[0].astype(np.float64)
-    expected = []
-    for row in x.astype(np.float64):
-        total = 0.0
-        for value in (row - shift).tolist():
-            total += value * value
-        expected.append(total)
+    expected = [row_square(row - shift) for row in x.astype(np.float64)]
     assert row_squares(x, shift).tolist() == expected
+    rows = np.array(data.draw(st.lists(st.integers(0, len(x) - 1))), np.int64)
+    assert row_squares(x, shift, rows).tolist() == [expected[i] for i in rows]
 
 
 def test_more_clusters_than_rows_and_no_rows_at_all():
