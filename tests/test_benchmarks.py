@@ -222,8 +222,7 @@ def test_workers_are_compared_at_the_same_step():
     record = {
         "case": "B-1000",
         "k": 1000,
-        "energies": [90.0, 101.0, 100.5, 100.0],
-        "rows": [0.5, 1.0, 1.0, 1.0],
+        "energies": [130.0, 101.0, 100.5, 100.0],
         "seconds": {"1": [1.0, 2.0, 4.0, 9.0], "2": [1.0, 1.0, 2.0, 5.0]},
     }
     told = workers.table({"cpu": "a machine", "records": [record]})
