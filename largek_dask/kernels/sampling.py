@@ -17,7 +17,7 @@ from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.sparse import Table
 from largek_dask.kernels.sums import Squares
 
-__all__ = ["bernoulli_by_d2", "draw_by_d2", "potentials", "update_d2"]
+__all__ = ["bernoulli_by_d2", "draw_by_d2", "potentials", "settle_places", "update_d2"]
 
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _NO_WEIGHT = readonly(np.empty(0))
@@ -196,3 +196,28 @@ def bernoulli_by_d2(
     """
     mass = d2 if weight is None else d2 * weight
     return np.flatnonzero(uniforms < factor * mass)
+
+
+def settle_places(order: NDArray[np.int32], uniforms: NDArray[np.float64], begin: int) -> None:
+    """Settle further places of a random permutation, in place, and leave the rest for later.
+
+    Fisher and Yates's shuffle from the front: place ``i`` is exchanged with one drawn from ``i``
+    to the last, so that the first places cost nothing but themselves.
+
+    Parameters
+    ----------
+    order : (n,) int32
+        Every number below n once; the first ``begin`` places are settled and stay.
+    uniforms : (m,) float64
+        In [0, 1): the draws of the places ``begin`` to ``begin + m``.
+    begin : int
+    """
+    _settle_places(order, readonly(uniforms), begin)
+
+
+@njit
+def _settle_places(order: Any, uniforms: Any, begin: Any) -> None:
+    n = order.shape[0]
+    for i in range(begin, begin + uniforms.shape[0]):
+        j = i + np.int64(uniforms[i - begin] * (n - i))
+        order[i], order[j] = order[j], order[i]

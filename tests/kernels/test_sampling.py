@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from largek_dask.kernels import sampling
 from largek_dask.kernels.distances import pack_centers
-from largek_dask.kernels.sampling import bernoulli_by_d2, draw_by_d2, potentials, update_d2
+from largek_dask.kernels.sampling import (
+    bernoulli_by_d2,
+    draw_by_d2,
+    potentials,
+    settle_places,
+    update_d2,
+)
 
 masses = st.lists(st.one_of(st.just(0.0), st.floats(1e-9, 1e9)), min_size=1, max_size=20)
 uniform = st.one_of(st.floats(0, 1, exclude_max=True), st.just(1 - 2.0**-53))
@@ -142,3 +148,36 @@ def test_each_row_is_drawn_by_its_own_uniform(mass, factor, weighted, draw):
     ]
     assert rows.tolist() == expected
     assert all(Fraction(float(mass[i])) * Fraction(float(w[i])) > 0 for i in rows)
+
+
+@given(st.lists(uniform, min_size=1, max_size=12), st.data())
+def test_places_are_settled_from_the_front_whatever_the_steps(uniforms, data):
+    n = len(uniforms)
+    whole, parts = np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int32)
+    settle_places(whole, np.array(uniforms), 0)
+    rest, expected = list(range(n)), []
+    for i, u in enumerate(uniforms):
+        j = int(u * (n - i))
+        expected.append(rest[j])
+        # the number that stood in front goes where the drawn one was
+        rest[j] = rest[0]
+        rest = rest[1:]
+    assert whole.tolist() == expected
+    begin = 0
+    for step in data.draw(st.lists(st.integers(0, n), max_size=3)) + [n]:
+        before = parts.copy()
+        settle_places(parts, np.array(uniforms[begin : begin + step]), begin)
+        assert parts[:begin].tolist() == before[:begin].tolist()
+        begin = min(n, begin + step)
+    assert parts.tolist() == expected
+
+
+def test_every_permutation_is_equally_likely():
+    rng = np.random.default_rng(0)
+    found = {}
+    for _ in range(6_000):
+        order = np.arange(3, dtype=np.int32)
+        settle_places(order, rng.random(3), 0)
+        found[tuple(order.tolist())] = found.get(tuple(order.tolist()), 0) + 1
+    assert len(found) == 6
+    assert max(abs(count - 1_000) for count in found.values()) < 150
