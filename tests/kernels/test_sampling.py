@@ -164,7 +164,7 @@ def test_places_are_settled_from_the_front_whatever_the_steps(uniforms, data):
         rest = rest[1:]
     assert whole.tolist() == expected
     begin = 0
-    for step in data.draw(st.lists(st.integers(0, n), max_size=3)) + [n]:
+    for step in [*data.draw(st.lists(st.integers(0, n), max_size=3)), n]:
         before = parts.copy()
         settle_places(parts, np.array(uniforms[begin : begin + step]), begin)
         assert parts[:begin].tolist() == before[:begin].tolist()
