@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,7 @@ STALE_PASSES = 2
 """What as many passes in a row did not ask for may go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Some rows of a chunk: positions ``begin`` to ``end`` in an order of its rows."""
 
     begin: int
@@ -47,9 +47,12 @@ class Span:
         return self.order == other.order and self.begin <= other.begin and other.end <= self.end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
-    """The rows of a span, ascending by their position inside the chunk."""
+    """The rows of a span, ascending by their position inside the chunk; never changed.
+
+    Not frozen: one is made for every chunk of every pass.
+    """
 
     span: Span
     x: Table
@@ -116,7 +119,10 @@ class ChunkCache:
         return any(entry is not None and entry.part.span.holds(span) for entry in entries)
 
     def put(self, index: int, part: Part) -> bool:
-        """Keep the rows if they fit; a share takes the place of an earlier one of its chunk.
+        """Keep the rows if they fit.
+
+        They take the place of an earlier share of the chunk, unless they are the whole chunk and
+        that one was picked out of it.
 
         Returns
         -------
@@ -125,16 +131,15 @@ class ChunkCache:
         """
         size = part.nbytes
         with self._lock:
-            if part.span.whole:
-                entries = self._chunks
-                if index in entries:
-                    return True
-                self._make_room(size, ())
-            else:
-                entries = self._shares
-                if index in entries:
-                    self.nbytes -= entries.pop(index).part.nbytes
-                self._make_room(size, (self._chunks,))
+            whole = part.span.whole
+            if whole and index in self._chunks:
+                return True
+            entries = self._chunks if whole else self._shares
+            share = self._shares.get(index)
+            # A whole chunk is in no place of a share that is in another order.
+            if share is not None and not (whole and share.part.span.order is not None):
+                self.nbytes -= self._shares.pop(index).part.nbytes
+            self._make_room(size, () if whole else (self._chunks,))
             if self.nbytes + size > self._limit():
                 return False
             entries[index] = _Entry(part, self._pass)

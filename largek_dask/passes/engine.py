@@ -356,7 +356,7 @@ class Engine:
         spec, state, index = ticket.spec, ticket.spec.state, block.index
         began = time.perf_counter()
         # A pass that keeps row state comes back to its rows.
-        part = self._rows.take(block, spec.rows, state is not None, report)
+        part = self._rows.take(block, block.span, state is not None, report)
         view = self._prepare(index, part, spec.preparation, spec.rows is not None)
         if state is not None and not state.first:
             arrays = self.store.get(state.name, index, state.generation - 1)
@@ -394,7 +394,8 @@ class Engine:
         if slot not in ticket.scratch:
             ticket.scratch[slot] = (state.rebuild_start or spec.start)()
         if state.rebuild_rows is not None:
-            part = self._rows.take(block, state.rebuild_rows, False, report)
+            span = self._rows.span(block.index, state.rebuild_rows)
+            part = self._rows.take(block, span, False, report)
             view = self._prepare(block.index, part, spec.preparation, True)
         arrays = None
         for broadcast in ticket.replay:

@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from largek_dask.passes.cache import Part
+from largek_dask.passes.cache import Part, Span
 
 __all__ = ["Block", "ChunkSource"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Block:
     """Rows of a chunk as they were read, or the error that reading them raised."""
 
     index: int
+    span: Span
+    """The rows that the pass asks for."""
     part: Part | None = None
-    """At least the rows that the pass asks for."""
+    """These rows at least."""
     error: BaseException | None = None
     cached: bool = False
     """They were kept from an earlier pass."""

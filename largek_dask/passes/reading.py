@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,9 @@ from largek_dask.passes.telemetry import PassReport
 
 __all__ = ["ChunkReader"]
 
+SORTED_SHARE = 32
+"""A share that is so many times smaller than its chunk is sorted (measured)."""
+
 
 class ChunkReader:
     """Gives passes their rows.
@@ -46,6 +48,7 @@ class ChunkReader:
         self._rows = rows
         self._store = store
         self._cache = cache
+        self._sizes: list[int] = np.diff(rows.chunk_table).tolist()
         # A slice of an array costs nothing: no reading thread, and no cache of whole chunks.
         self._in_memory = isinstance(rows, ArrayRows | FrameRows | NpyRows | SparseRows)
         self._lock = threading.Lock()
@@ -53,8 +56,7 @@ class ChunkReader:
 
     def span(self, index: int, rows: RowSlice | None) -> Span:
         """The rows of a chunk that a pass asks for."""
-        start, stop = self._rows.chunk_rows(index)
-        n = stop - start
+        n = self._sizes[index]
         if rows is None:
             return Span(0, n, n)
         begin, end = rows.begin * n // rows.of, rows.end * n // rows.of
@@ -63,7 +65,13 @@ class ChunkReader:
 
     def source(self, chunks: Iterable[int], rows: RowSlice | None, n_ahead: int) -> ChunkSource:
         """The chunks of a pass; of stored ones, up to ``n_ahead`` are read in advance."""
-        read, recall = partial(self._read, rows), partial(self._recall, rows)
+
+        def read(index: int) -> Block:
+            return self._read(index, self.span(index, rows))
+
+        def recall(index: int) -> Block:
+            return self._recalled(index, self.span(index, rows))
+
         if self._in_memory:
             return ChunkSource(recall, recall, (), chunks, 0)
         present: list[int] = []
@@ -73,13 +81,14 @@ class ChunkReader:
             (present if held else stored).append(index)
         return ChunkSource(read, recall, stored, present, n_ahead)
 
-    def take(self, block: Block, rows: RowSlice | None, again: bool, report: PassReport) -> Part:
-        """Exactly the rows that a pass asks for, out of what was read for it.
+    def take(self, block: Block, span: Span, again: bool, report: PassReport) -> Part:
+        """Exactly these rows of a chunk, out of what was read for a pass.
 
         Parameters
         ----------
         block : Block
-        rows : RowSlice or None
+        span : Span
+            Those that the pass asks for, or others (a replay's).
         again : bool
             Further passes will ask for the same rows: keep them where they had to be copied.
         report : PassReport
@@ -90,15 +99,16 @@ class ChunkReader:
         Exception
             What reading the chunk raised.
         """
-        index, span = block.index, self.span(block.index, rows)
-        if block.part is not None and not block.part.span.holds(span):
-            # A replay of other rows than those of the pass.
-            block = self._recall(rows, index)
+        index, part = block.index, block.part
+        if part is not None and part.span == span:
+            return part
+        if part is not None and not part.span.holds(span):
+            block = self._recalled(index, span)
+            part = block.part
             report.bytes_read += block.bytes_read
         if block.error is not None:
             raise block.error
-        assert block.part is not None
-        part = block.part
+        assert part is not None
         if part.span == span:
             return part
         if span.order is None:
@@ -117,9 +127,7 @@ class ChunkReader:
     def _picked(self, index: int, span: Span, part: Part, again: bool) -> Part:
         """A share in another order than that in which rows lie."""
         permutation, known = self._permutation(index, span)
-        chosen = np.zeros(span.of, np.bool_)
-        chosen[permutation[span.begin : span.end]] = True
-        positions = np.flatnonzero(chosen)
+        positions = _ascending(permutation[span.begin : span.end], span.of)
         places = positions if part.rows is None else np.searchsorted(part.rows, positions)
         weight, x = None if part.weight is None else part.weight[places], part.x[places]
         x = x if isinstance(x, SparseBlock) else readonly(x)
@@ -145,21 +153,23 @@ class ChunkReader:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def _recall(self, rows: RowSlice | None, index: int) -> Block:
+    def _recalled(self, index: int, span: Span) -> Block:
         """What is kept; the cache's limit may have shrunk since the pass began."""
-        part = self._cache.get(index, self.span(index, rows))
-        return self._read(rows, index) if part is None else Block(index, part, cached=True)
+        part = self._cache.get(index, span)
+        return self._read(index, span) if part is None else Block(index, span, part, cached=True)
 
-    def _read(self, rows: RowSlice | None, index: int) -> Block:
-        span = self.span(index, rows)
+    def _read(self, index: int, span: Span) -> Block:
         try:
             part, n_bytes = self._load(index, span)
         except Exception as error:
-            return Block(index, error=error)
-        return Block(index, part, bytes_read=0 if self._in_memory else n_bytes)
+            return Block(index, span, error=error)
+        return Block(index, span, part, bytes_read=n_bytes)
 
     def _load(self, index: int, span: Span) -> tuple[Part, int]:
         """Rows with those of the span among them, and how many bytes were read for it."""
+        if self._in_memory and span.of:
+            everything = Span(0, span.of, span.of)
+            return Part(everything, self._rows.read(index), self._rows.read_weight(index)), 0
         if span.begin == span.end:
             return Part(span, self._no_rows(), rows=np.empty(0, np.int64)), 0
         if span.order is not None or span.whole:
@@ -169,22 +179,23 @@ class ChunkReader:
         kept = self._grown(index, begin, span)
         if kept is not None:
             begin = kept.span.end
-        whole = (begin, end) == (0, span.of)
+        whole = end - begin == span.of
         x = self._rows.read(index) if whole else self._rows.read_part(index, begin, end)
         part = Part(Span(begin, end, span.of), x, self._rows.read_weight(index, begin, end))
         n_bytes = x.nbytes
         if kept is not None:
             part = _joined(kept, part)
-        if not self._in_memory:
-            self._cache.put(index, part)
+        self._cache.put(index, part)
         return part, n_bytes
 
     def _grown(self, index: int, begin: int, span: Span) -> Part | None:
         """A share that lacks only rows behind it, if these can be read alone."""
         kept = self._cache.share(index)
-        if kept is None or kept.span.order is not None or not begin == kept.span.begin == 0:
+        if kept is None or kept.span.order is not None:
             return None
         edge = kept.span.end
+        if not kept.span.begin <= begin <= edge:
+            return None
         alone = edge < span.end and self._rows.stretch(index, edge, span.end)[0] == edge
         return kept if alone else None
 
@@ -194,6 +205,15 @@ class ChunkReader:
             return readonly(np.empty((0, d), dtype))
         indices, indptr = np.empty(0, np.int32), np.zeros(1, np.int64)
         return SparseBlock(np.empty(0, dtype), indices, indptr, d)
+
+
+def _ascending(positions: NDArray[Any], n: int) -> NDArray[np.int64]:
+    """Distinct numbers below n in order; many are marked, few are sorted."""
+    if len(positions) * SORTED_SHARE < n:
+        return np.sort(positions).astype(np.int64)
+    marked = np.zeros(n, np.bool_)
+    marked[positions] = True
+    return np.flatnonzero(marked)
 
 
 def _name(span: Span) -> str:

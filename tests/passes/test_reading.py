@@ -223,6 +223,14 @@ def test_a_table_that_fits_is_not_read_again_as_the_batch_grows():
         assert len(rows.reads) == 6
 
 
+def test_a_smaller_batch_leaves_the_larger_share():
+    rows = PieceRows(integers(6_000, 4), [1_000] * 6)
+    with LocalPasses(rows, n_threads=2) as passes:
+        nested(passes, 1, 600)
+        assert nested(passes, 1, 300, 2)[0].copied == 300 * (16 + 8)
+        assert nested(passes, 1, 600, 3)[0].copied == 0
+
+
 @pytest.mark.parametrize("budget", [0, 3_000])
 def test_without_memory_for_shares(budget):
     """Chunks whose share does not fit are read in every step; the others are not."""
@@ -306,6 +314,18 @@ def test_only_new_pieces_of_shuffled_rows_are_read(budget):
                 assert passes.last.copied == 0
 
 
+def test_shares_that_lie_apart_are_read_apart():
+    rows = PieceRows(integers(8_000, 4), [2_000] * 4, 100, True)
+    with LocalPasses(rows, n_threads=2) as passes:
+        _ = passes.statistics
+    with LocalPasses(rows, n_threads=2, statistics=passes.statistics) as again:
+        for begin, end, pieces in [(4_000, 4_400, 1), (0, 4_800, 12), (400, 800, 0), (0, 5_200, 1)]:
+            rows.reads.clear()
+            check(rows, shares(again, begin, end), rows.x, None, begin, end, 8_000)
+            assert len(rows.reads) == (4 if pieces else 0)
+            assert rows.n_read == 4 * 100 * pieces
+
+
 def test_shuffled_rows_in_large_pieces_are_kept_without_the_rest():
     x = integers(4_000, 8)
     rows = PieceRows(x, [1_000] * 4, None, True)
@@ -322,6 +342,8 @@ def test_shuffled_rows_in_large_pieces_are_kept_without_the_rest():
         assert rows.reads == []
         # a view of a kept chunk would keep all of it alive
         kept = [passes._engine.cache.share(i) for i in range(4)]
+        grown = nested(passes, 1, 900, 7)[0]
+        assert grown.bytes_read == 32_000 * len(rows.reads)
         assert all(
             part is None or part.x.base is None or part.x.base.nbytes == part.x.nbytes
             for part in kept
@@ -394,6 +416,13 @@ def test_a_slice_of_a_shuffled_store_reads_few_bytes(shuffled_store, four_chunks
     assert len(decoded) == 4 * 2
 
 
+def root(array):
+    """The array that owns the memory of another."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
 @pytest.mark.parametrize("way", ["direct", "zarr"])
 def test_parts_of_chunks(way, shuffled_store, four_chunks, monkeypatch):
     if way == "zarr":
@@ -403,6 +432,7 @@ def test_parts_of_chunks(way, shuffled_store, four_chunks, monkeypatch):
     for begin, end in [(0, 1), (0, 64), (63, 65), (64, 128), (100, 1_000), (1_023, 1_024), (7, 7)]:
         part = rows.read_part(2, begin, end)
         np.testing.assert_array_equal(part, rows.read(2)[begin:end])
+        assert root(part).nbytes == part.nbytes, "nothing else is kept alive"
         assert part.flags.c_contiguous
         assert not part.flags.writeable
         np.testing.assert_array_equal(
@@ -412,6 +442,26 @@ def test_parts_of_chunks(way, shuffled_store, four_chunks, monkeypatch):
         assert first <= begin
         assert last >= end
         assert first % 64 == last % 64 == 0
+
+
+def test_zarr_itself_reads_no_more_than_the_inner_chunks(shuffled_store, four_chunks, monkeypatch):
+    """Of a store that is not on a local disk."""
+    rows = ZarrRows(in_memory_copy(shuffled_store))
+    assert rows._direct is None
+    sizes = []
+    real = MemoryStore.get
+
+    async def counting(store, key, prototype=None, byte_range=None):
+        found = await real(store, key, prototype, byte_range)
+        sizes.append(0 if found is None else len(found))
+        return found
+
+    monkeypatch.setattr(MemoryStore, "get", counting)
+    rows.read(1)
+    whole, sizes[:] = sum(sizes), []
+    rows.read_part(1, 0, 64)
+    # and the index of the shard
+    assert whole / 16 <= sum(sizes) <= whole / 16 + 16 * 16 + 4
 
 
 def test_rows_know_that_they_are_shuffled(shuffled_store, tmp_path):
