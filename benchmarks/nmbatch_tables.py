@@ -65,12 +65,17 @@ def name_of(record: Record) -> str:
     return str(record["case"].rsplit("-", 1)[0])
 
 
+def _percent(record: Record, value: float) -> str:
+    """An energy relative to Lloyd's end."""
+    excess = 100 * (value / end_of(record) - 1)
+    return f"{excess:+.1f} %" if abs(excess) >= 1 else f"{excess:+.2f} %"
+
+
 def _ends(record: Record, method: str) -> str:
     """Where a method ends, relative to Lloyd's end; marked if it was cut."""
-    runs = record["runs"][method][:1]
-    end = float(np.median([min(run["energies"]) for run in runs]))
-    cut = "" if all(run["ended"] for run in runs) else " (cut)"
-    return f"{100 * (end / end_of(record) - 1):+.2f} %{cut}"
+    run = record["runs"][method][0]
+    excess = 100 * (min(run["energies"]) / end_of(record) - 1)
+    return f"{excess:+.2f} %{'' if run['ended'] else ' (cut)'}"
 
 
 def table(result: dict[str, Any]) -> str:
@@ -99,8 +104,8 @@ def table(result: dict[str, Any]) -> str:
         "CPU seconds on one thread until the energy over all rows is within 2, 1 and 0.2 % of "
         "where Lloyd's algorithm ends: the faster of scikit-learn's and faiss's Lloyd → nmbatch, "
         "from the same random rows, set-up and first scan counted, medians of "
-        f"{rounds} interleaved runs. Ends are relative to Lloyd's; (cut): a limit of time came "
-        f"first. {result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."
+        f"{rounds} interleaved runs. Ends of the first run, relative to Lloyd's; (cut): a limit "
+        f"of time came first. {result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."
         + result.get("note", ""),
     ]
     return "\n".join(lines)
@@ -191,7 +196,7 @@ def _ahead(record: Record, points: list[tuple[float, float]]) -> list[str]:
     for value, seconds in points:
         times = [seconds_to(record, method, value) for method in (NMBATCH, OWN_START)]
         ours = min((t for t in times if t is not None), default=np.inf)
-        excess = f"{100 * (value / end_of(record) - 1):+.1f} %"
+        excess = _percent(record, value)
         if seconds < ours < np.inf:
             found.append(f"{excess} {ours / seconds:.1f}x")
         elif ours == np.inf and any(run["ended"] or run["total"] > seconds for run in runs):
@@ -219,7 +224,7 @@ def rivals_table(result: dict[str, Any]) -> str:
             for value, seconds in points:
                 times = [seconds_to(r, method, value) for method in (NMBATCH, OWN_START)]
                 ours = " / ".join("–" if t is None else f"{t:.2f}" for t in times)
-                cells.append(f"{100 * (value / end_of(r) - 1):+.1f} %: {seconds:.2f} → {ours}")
+                cells.append(f"{_percent(r, value)}: {seconds:.2f} → {ours}")
             lines.append("| " + " | ".join(cells + [""] * (3 + most - len(cells))) + " |")
     lines += [
         "",
