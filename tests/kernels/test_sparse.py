@@ -110,3 +110,17 @@ def test_scores_that_overflow_leave_the_first_centre():
     far = np.full((1, 3), -1e19, np.float32)
     labels, *_ = nearest_sparse(block_of(x), pack_sparse(far), False)
     assert labels.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("k", "d"), [(1, 1), (9, 256), (70, 600)])
+def test_pack__lays_each_feature_of_a_block_side_by_side(k, d, dtype):
+    centers = np.random.default_rng(k).normal(size=(k, d)).astype(dtype)
+    packed = pack_sparse(np.asfortranarray(centers))
+    width = packed.columns.shape[2]
+    padded = np.zeros((len(packed.columns) * width, d), dtype)
+    padded[:k] = -2 * centers
+    expected = padded.reshape(-1, width, d).swapaxes(1, 2)
+    np.testing.assert_array_equal(packed.columns, expected)
+    np.testing.assert_allclose(packed.starts[:k], (centers**2).sum(axis=1), rtol=1e-5)
+    assert np.isinf(packed.starts[k:]).all()
