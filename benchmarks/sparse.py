@@ -1,10 +1,13 @@
-"""Seconds a pass of exact k-means on sparse rows, beside scikit-learn, on one thread.
+"""k-means on sparse rows beside scikit-learn, on one thread: a pass, a step, cost against seconds.
 
-    python -m benchmarks.sparse [--write]
+    python -m benchmarks.sparse [--cases reuters-50 topics-200 ...] [--write]
 
-Same CSR rows, same starting centres, each library in processes of its own, runs interleaved,
-medians of CPU seconds. Reuters-21578 TF-IDF needs `LARGEK_DATA`; the other set is generated: rows
-of unit length with up to 75 numbers each, drawn from planted topics by the law of Zipf.
+Same float32 CSR rows, same random starting rows, every run in a process of its own. Curves are
+those of :mod:`benchmarks.nmbatch`: CPU seconds after every step (scan of the rows included) and,
+outside the clock, the energy over ALL rows; scikit-learn's KMeans makes the same passes as ours,
+so its curve is its seconds a pass times Lloyd's passes. Reuters-21578 TF-IDF needs `LARGEK_DATA`;
+the other set is generated: TF-IDF rows of unit length, half of a row's words from everywhere and
+half from one of its planted topics, both by the law of Zipf.
 """
 
 from __future__ import annotations
@@ -15,147 +18,400 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.common import ROOT, cpu_description, peer_environments, save
+import largek_dask as lk
+from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
 from benchmarks.lloyd import data_folder
 from benchmarks.tables import write_table
 
-CLUSTERS = (50, 200)
-PASSES = 2
+CASES = ["reuters-50", "reuters-500", "topics-50", "topics-200"]
+OURS: dict[str, Any] = {
+    "lloyd": lk.Lloyd(),
+    "nmbatch": lk.NMBatch(),
+    "nmbatch, rho = 100": lk.NMBatch(rho=100.0),
+    "mbatch": lk.MiniBatch(),
+    "mbatch, latest votes": lk.MiniBatch(votes="latest"),
+}
+PEER = "scikit-learn MiniBatchKMeans"
+MINI_BATCHES = ("mbatch", "mbatch, latest votes", PEER)
+EXACT_PEER = "scikit-learn"
 ROUNDS = 3
-LIBRARIES = ("largek_dask", "scikit-learn")
+"""Runs of scikit-learn's KMeans, between those of the others."""
+MANY_ROWS = 100_000
+"""Of more rows, scikit-learn's pass is timed on every tenth, and taken ten times."""
+MOST_STEPS = 300
+MOST_BATCHES = 200
+"""Mini-batches of a run."""
+MOST_SECONDS = 40.0
+"""CPU seconds of a run of mini-batches."""
+SNAPSHOTS = 24
+
+Steps = Iterator[tuple[NDArray[np.float32], float, dict[str, Any]]]
 
 
-def topics(n: int, d: int, n_topics: int, numbers: int) -> Any:
-    """CSR rows: half of a row's columns from its topic, half from everywhere."""
+def topics(n: int, d: int, n_topics: int = 100, words: int = 88, seed: int = 0) -> Any:
+    """(n, d) CSR rows of unit length, in blocks so that little more than the rows is held.
+
+    Half of the words drawn are from everywhere, half from the 300 of the row's topic. A word
+    counts by the logarithm of how often it is drawn and of its rarity. 88 words are about 75
+    different ones.
+    """
     from scipy.sparse import csr_matrix
-    from sklearn.preprocessing import normalize
 
-    r = np.random.default_rng(0)
-    columns = np.minimum(r.zipf(1.2, size=(n, numbers)) - 1, d - 1)
-    topic = r.integers(n_topics, size=n)
-    order = np.stack([r.permutation(d) for _ in range(n_topics)])
-    own = np.arange(numbers) % 2 == 0
-    columns[:, own] = np.take_along_axis(order[topic], columns[:, own], axis=1)
-    indptr = np.arange(0, n * numbers + 1, numbers)
-    data = r.random(n * numbers, dtype=np.float32) + 0.1
-    x = csr_matrix((data, columns.reshape(-1), indptr), shape=(n, d))
+    r = np.random.default_rng(seed)
+    everywhere, of_topic = zipf(d, 10), zipf(300, 2)
+    vocabulary = np.stack([r.permutation(d)[:300] for _ in range(n_topics)])
+    data, indices, lengths = [], [], []
+    for begin in range(0, n, 20_000):
+        rows, half = min(20_000, n - begin), words // 2
+        topic = r.integers(n_topics, size=(rows, 1))
+        own = of_topic[r.integers(len(of_topic), size=(rows, half), dtype=np.uint32)]
+        other = everywhere[r.integers(len(everywhere), size=(rows, words - half), dtype=np.uint32)]
+        word = np.sort(np.hstack([vocabulary[topic, own], other]).astype(np.int32), axis=1)
+        first = np.ones(word.shape, np.bool_)
+        first[:, 1:] = word[:, 1:] > word[:, :-1]
+        at = np.flatnonzero(first)
+        data.append(1 + np.log(np.diff(np.append(at, word.size))).astype(np.float32))
+        indices.append(word.ravel()[at])
+        lengths.append(first.sum(axis=1))
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+    x = csr_matrix((np.concatenate(data), np.concatenate(indices), indptr), shape=(n, d))
+    rarity = np.log(n / np.maximum(np.bincount(x.indices, minlength=d), 1)).astype(np.float32)
+    x.data *= rarity[x.indices]
+    norms = np.sqrt(np.add.reduceat(x.data * x.data, x.indptr[:-1]))
+    x.data /= np.repeat(norms, np.diff(x.indptr))
+    return x
+
+
+def zipf(n_words: int, offset: int) -> NDArray[np.int64]:
+    """Words in the frequencies of the law of Zipf and Mandelbrot: one is drawn by its place."""
+    mass = 1.0 / np.arange(offset, n_words + offset)
+    return np.repeat(np.arange(n_words), np.ceil(mass / mass.sum() * (1 << 20)).astype(np.int64))
+
+
+def prepare(name: str, folder: Path) -> Path:
+    """The file of a set, made if need be."""
+    if name == "reuters":
+        return data_folder() / "reuters_tfidf.npz"
+    path = folder / f"{name}.npz"
+    if not path.exists():
+        from scipy.sparse import save_npz
+
+        save_npz(path, topics(500_000, 47_000), compressed=False)
+    return path
+
+
+def load(path: str) -> Any:
+    """CSR rows in float32."""
+    from scipy.sparse import load_npz
+
+    stored: Any = load_npz(path)
+    x = stored.tocsr().astype(np.float32)
     x.sum_duplicates()
-    return normalize(x)
+    return x
 
 
-def prepare(folder: Path) -> dict[str, Path]:
-    """Files of the sets, by name."""
-    from scipy.sparse import save_npz
-
-    made = folder / "topics.npz"
-    save_npz(made, topics(20_000, 47_000, 100, 75))
-    found = {"topics": made}
-    if (data_folder() / "reuters_tfidf.npz").exists():
-        found["reuters"] = data_folder() / "reuters_tfidf.npz"
-    return found
+def starting_centers(x: Any, k: int) -> NDArray[np.float32]:
+    """Distinct random rows, seed 7."""
+    chosen: NDArray[np.float32] = x[
+        np.sort(np.random.default_rng(7).choice(x.shape[0], k, replace=False))
+    ].toarray()
+    return chosen
 
 
-def seconds_a_pass(library: str, path: str, k: int) -> float:
-    """CPU seconds: a long fit less a short one."""
+def exact_peer(path: str, k: int) -> dict[str, Any]:
+    """CPU seconds a pass of scikit-learn's KMeans: a longer fit less a shorter one."""
     import warnings
 
-    from scipy.sparse import load_npz
+    from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    x = load_npz(path).tocsr().astype(np.float32)
-    x.sum_duplicates()
-    centers = x[np.sort(np.random.default_rng(7).choice(x.shape[0], k, replace=False))].toarray()
+    x = load(path)
+    centers, times = starting_centers(x, k), 1
+    if x.shape[0] > MANY_ROWS:
+        x, times = x[::10], 10
 
-    def run(passes: int) -> float:
+    def seconds(rows: Any, passes: int) -> float:
+        km = KMeans(k, init=centers, n_init=1, max_iter=passes, tol=0, algorithm="lloyd")
         begun = time.process_time()
-        if library == "scikit-learn":
-            from sklearn.cluster import KMeans
-
-            km = KMeans(k, init=centers, n_init=1, max_iter=passes, tol=0, algorithm="lloyd")
-        else:
-            import largek_dask as lk
-
-            km = lk.KMeans(
-                k, init=centers, max_iter=passes, tol=0, algorithm=lk.Lloyd(), n_threads=1
-            )
-        km.fit(x)
+        km.fit(rows)
         return time.process_time() - begun
 
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run(1)
-        return (run(PASSES + 1) - run(1)) / PASSES
+        seconds(x[: 2 * k], 1)
+        return {"seconds_a_pass": (seconds(x, 4) - seconds(x, 1)) / 3 * times}
 
 
-def child(library: str, path: Path, k: int) -> float:
-    """The same in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.sparse", "--child", library, str(path), str(k)]
-    environment = peer_environments(library)[""]
+def steps_of_ours(method: str, x: Any, centers: NDArray[np.float32]) -> Steps:
+    """Centres after every step, passes so far, and what the step said of itself."""
+    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.data.sources import open_rows
+    from largek_dask.passes.local import LocalPasses
+
+    algorithm = replace(OURS[method], problem=KMeansProblem(len(centers), centers))
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        state, rows = algorithm.init(passes, Rng(0)), 0
+        for _ in range(MOST_BATCHES if isinstance(algorithm, lk.MiniBatch) else MOST_STEPS):
+            state, info = algorithm.step(passes, Rng(0), state)
+            rows += info.rows
+            about: dict[str, Any] = {"changed": info.n_changed}
+            if isinstance(algorithm, lk.Lloyd):
+                about["cost"] = info.cost
+            yield algorithm.model(state).centers, rows / x.shape[0], about
+            if info.converged:
+                return
+
+
+def steps_of_scikit_learn(method: str, x: Any, centers: NDArray[np.float32]) -> Steps:
+    """The same of scikit-learn's mini-batches, fed in random order."""
+    from sklearn.cluster import MiniBatchKMeans
+    from threadpoolctl import threadpool_limits
+
+    k, n = len(centers), x.shape[0]
+    size = max(10 * k, 4096)
+    km = MiniBatchKMeans(k, init=centers, n_init=1, batch_size=size, random_state=0)
+    order, rows, begin = np.random.default_rng(0).permutation(n), 0, 0
+    with threadpool_limits(1):
+        for _ in range(MOST_BATCHES):
+            chosen = order[begin : begin + size]
+            km.partial_fit(x[chosen])
+            rows, begin = rows + len(chosen), begin + size if begin + size < n else 0
+            yield km.cluster_centers_, rows / n, {}
+
+
+def energy(x: Any, centers: NDArray[np.float32]) -> float:
+    """Mean squared distance of all rows to their nearest centres."""
+    from largek_dask.data.csr_blocks import block_of
+    from largek_dask.kernels.distances import nearest, pack_centers, squared_distances
+
+    packed = pack_centers(centers.astype(np.float32), np.zeros(x.shape[1], np.float32))
+    rows = block_of(x.data, x.indices, x.indptr, x.shape[1])
+    return float(squared_distances(rows, packed, nearest(rows, packed)).mean())
+
+
+def curve(method: str, path: str, k: int) -> dict[str, Any]:
+    """CPU seconds and energies of a run, in this process."""
+    x = load(path)
+    centers = starting_centers(x, k)
+    steps = steps_of_scikit_learn if method == PEER else steps_of_ours
+    # A few rows first, so that no compilation or loading of code is timed.
+    for number, _ in enumerate(steps(method, x[: 4 * k], x[:k].toarray())):
+        if number == 20:
+            break
+    kept: list[tuple[float, NDArray[np.float32]]] = []
+    costs: list[float] = []
+    clock, passes, take = 0.0, 0.0, 1.0
+    seconds: list[float] = []
+    last: Any = None
+    begun = time.process_time()
+    for number, (now, at, about) in enumerate(steps(method, x, centers), 1):
+        clock += time.process_time() - begun
+        seconds.append(clock)
+        passes = at
+        last = np.array(now, np.float32)
+        if "cost" in about:
+            # what a step says is of the centres before it
+            costs.append(about["cost"] / x.shape[0])
+        elif number >= take:
+            kept.append((clock, last))
+            take = max(number + 1, take * 1.25)
+        changed = about.get("changed")
+        if method in MINI_BATCHES and clock > MOST_SECONDS:
+            break
+        begun = time.process_time()
+    if costs:
+        costs = [*costs[1:], energy(x, last)]
+        points = list(zip(seconds, costs, strict=True))
+    else:
+        if kept[-1][0] < clock:
+            kept.append((clock, last))
+        points = [(at, energy(x, centers)) for at, centers in kept]
+    return {
+        "seconds": [at for at, _ in points],
+        "energies": [value for _, value in points],
+        "steps": len(seconds),
+        "passes": passes,
+        "seconds_a_step": (seconds[-1] - seconds[0]) / max(1, len(seconds) - 1),
+        "ended": changed == 0,
+    }
+
+
+def child(method: str, path: Path, k: int) -> dict[str, Any]:
+    """A run in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.sparse", "--child", method, str(path), str(k)]
+    ours = "largek_dask" if method in OURS else "scikit-learn"
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return float(done.stdout.splitlines()[-1])
+        command, cwd=ROOT, env=peer_environments(ours)[""], stdout=subprocess.PIPE, text=True,
+        check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def compare(folder: Path) -> list[dict[str, Any]]:
-    """One record a set and k."""
+def compare(cases: list[str], folder: Path) -> list[dict[str, Any]]:
+    """One record a case: all curves, and scikit-learn's seconds a pass."""
     from scipy.sparse import load_npz
 
     records = []
-    for name, path in prepare(folder).items():
+    for case in cases:
+        name, k = case.rsplit("-", 1)
+        path = prepare(name, folder)
         x = load_npz(path)
-        for k in CLUSTERS:
-            times: dict[str, list[float]] = {library: [] for library in LIBRARIES}
-            for _ in range(ROUNDS):
-                for library in LIBRARIES:
-                    times[library].append(child(library, path, k))
-            seconds = {library: float(np.median(t)) for library, t in times.items()}
-            n, d = x.shape
-            records.append(
-                {"set": name, "n": n, "d": d, "stored": x.nnz / n, "k": k, "seconds": seconds}
-            )
-            print(json.dumps(records[-1]), flush=True)
+        (n, d), stored = x.shape, x.nnz / x.shape[0]
+        del x
+        runs: dict[str, Any] = {}
+        exact: list[float] = []
+        for method in [*OURS, PEER]:
+            runs[method] = child(method, path, int(k))
+            end = runs[method]["energies"][-1]
+            print(f"{case} {method}: {runs[method]['seconds'][-1]:.1f} s, {end:.6g}", flush=True)
+            if len(exact) < ROUNDS:
+                exact.append(child(EXACT_PEER, path, int(k))["seconds_a_pass"])
+                print(f"{case} {EXACT_PEER}: {exact[-1]:.3f} s a pass", flush=True)
+        records.append(
+            {
+                "case": case, "n": n, "d": d, "k": int(k), "stored": stored, "runs": runs,
+                "seconds_a_pass": {EXACT_PEER: float(np.median(exact))},
+            }
+        )  # fmt: skip
     return records
 
 
+def time_to(run: dict[str, Any], limit: float) -> float | None:
+    """CPU seconds until the energy was at most `limit`; None: never."""
+    for seconds, value in zip(run["seconds"], run["energies"], strict=True):
+        if value <= limit:
+            return float(seconds)
+    return None
+
+
+def within(record: dict[str, Any], excess: float) -> dict[str, float | None]:
+    """CPU seconds to so much above Lloyd's end: every method, and scikit-learn's KMeans."""
+    lloyd = record["runs"]["lloyd"]
+    limit = lloyd["energies"][-1] * (1 + excess)
+    passes = 1 + next(i for i, value in enumerate(lloyd["energies"]) if value <= limit)
+    found = {method: time_to(run, limit) for method, run in record["runs"].items()}
+    return found | {EXACT_PEER: passes * record["seconds_a_pass"][EXACT_PEER]}
+
+
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
+    """The markdown tables of a result."""
     lines = [
-        "| set | rows × features | numbers a row | k | largek_dask, s a pass | scikit-learn | |",
-        "|---|---|---|---|---|---|---|",
+        "| set | rows × features | numbers a row | k | Lloyd, s a pass | scikit-learn |"
+        " | passes to no change | Lloyd, s in all | scikit-learn | "
+        "| MiniBatch, ms a step | scikit-learn | |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in result["records"]:
-        ours, theirs = (r["seconds"][library] for library in LIBRARIES)
+        lloyd, peer = r["runs"]["lloyd"], r["seconds_a_pass"][EXACT_PEER]
+        name = r["case"].rsplit("-", 1)[0]
+        step, whole = lloyd["seconds_a_step"], lloyd["seconds"][-1]
+        mine, theirs = (1e3 * r["runs"][m]["seconds_a_step"] for m in ("mbatch", PEER))
         lines.append(
-            f"| {r['set']} | {r['n']:,} × {r['d']:,} | {r['stored']:.0f} | {r['k']} | {ours:.3f} "
-            f"| {theirs:.3f} | {theirs / ours:.1f}x |"
+            f"| {name} | {r['n']:,} × {r['d']:,} | {r['stored']:.0f} | {r['k']} | {step:.3f} "
+            f"| {peer:.3f} | {peer / step:.1f}x | {'' if lloyd['ended'] else 'more than '}"
+            f"{lloyd['steps']} | {whole:.1f} | {peer * lloyd['steps']:.1f} "
+            f"| {peer * lloyd['steps'] / whole:.1f}x | {mine:.0f} | {theirs:.0f} "
+            f"| {theirs / mine:.1f}x |"
         )
+    methods = [*OURS, PEER, EXACT_PEER]
     lines += [
         "",
-        f"One thread, float32, mean of {PASSES} passes from the same rows, medians of {ROUNDS} "
-        f"interleaved runs; {result['cpu']}. Made by `python -m benchmarks.sparse --write`.",
+        "CPU seconds to within 2 % of where Lloyd's algorithm ends, and (in brackets) where each "
+        "method ends relative to that:",
+        "",
+        "| set | k | " + " | ".join([*methods[:-1], "scikit-learn KMeans"]) + " | nmbatch sooner |",
+        "|---|---|" + "---|" * (len(methods) + 1),
+    ]
+    for r in result["records"]:
+        found, end = within(r, 0.02), r["runs"]["lloyd"]["energies"][-1]
+        cells = []
+        for method in methods:
+            at = "never" if found[method] is None else f"{found[method]:.2f}"
+            run = r["runs"].get(method)
+            cells.append(
+                at if run is None else f"{at} ({100 * (min(run['energies']) / end - 1):+.2f} %)"
+            )
+        peer = min(found[m] or np.inf for m in (PEER, EXACT_PEER))
+        ours = found["nmbatch"]
+        sooner = "" if ours is None else f"{peer / ours:.1f}x"
+        name = r["case"].rsplit("-", 1)[0]
+        lines.append(f"| {name} | {r['k']} | " + " | ".join(cells) + f" | {sooner} |")
+    lines += [
+        "",
+        "One thread, float32, the same random starting rows; the scan of the rows counts. "
+        f"{result['cpu']}. Made by `python -m benchmarks.sparse --write`.",
     ]
     return "\n".join(lines)
 
 
+def picture(record: dict[str, Any], path: Path) -> None:
+    """Curves of one case: excess energy against CPU seconds, both logarithmic."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lloyd = record["runs"]["lloyd"]
+    end = lloyd["energies"][-1]
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    passes = record["seconds_a_pass"][EXACT_PEER] * np.arange(1, len(lloyd["energies"]) + 1)
+    peer = {"seconds": passes, "energies": lloyd["energies"]}
+    for method, run in [*record["runs"].items(), ("scikit-learn KMeans", peer)]:
+        excess = 100 * (np.array(run["energies"]) / end - 1)
+        style = "--" if method.startswith(EXACT_PEER) else "-"
+        axes.plot(run["seconds"], np.maximum(excess, 0.01), style, lw=1.5, label=method)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="CPU seconds, one thread",
+        ylabel="energy above Lloyd's end, % (0.01: that or less)",
+        title=f"{record['case'].rsplit('-', 1)[0]}: {record['n']:,} × {record['d']:,} sparse, "
+        f"k = {record['k']}",
+    )
+    axes.grid(True, which="both", alpha=0.2)
+    axes.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+
+
+def measured_before() -> list[dict[str, Any]]:
+    """Records of this machine's last results: the cases may be measured one at a time."""
+    path = RESULTS / "sparse.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    return found["records"] if found.get("cpu") == cpu_description() else []
+
+
 def main() -> None:
-    """Measure, save, and write the table."""
+    """Measure, save, draw, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the table into DESIGN.md")
+    parser.add_argument("--cases", nargs="*")
+    parser.add_argument("--write", action="store_true", help="write the tables into DESIGN.md")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        library, path, k = args.child
-        print(seconds_a_pass(library, path, int(k)))
+        method, path, k = args.child
+        print(
+            json.dumps(
+                exact_peer(path, int(k)) if method == EXACT_PEER else curve(method, path, int(k))
+            )
+        )
         return
+    there = [c for c in CASES if c.startswith("topics") or prepare("reuters", Path()).exists()]
     with tempfile.TemporaryDirectory() as folder:
-        result = {"cpu": cpu_description(), "records": compare(Path(folder))}
+        made = compare(args.cases or there, Path(folder))
+    records = {record["case"]: record for record in [*measured_before(), *made]}
+    result = {"cpu": cpu_description(), "records": [records[c] for c in CASES if c in records]}
     print(table(result))
+    for record in made:
+        picture(record, RESULTS / f"sparse-{record['case']}.png")
     if args.write:
         save("sparse", result)
         write_table(ROOT / "largek_dask" / "DESIGN.md", "sparse", table(result))
