@@ -130,3 +130,12 @@ def moved_means(means, batch_means, share):
     for j in np.flatnonzero(share):
         out[j] += share[j] * (batch_means[j] - means[j])
     return out
+
+
+def row_order(rng, index, n):
+    """The seeded permutation of a chunk of n rows: Fisher and Yates's shuffle from the front."""
+    order = np.arange(n)
+    for i, u in enumerate(rng.generator(0, "rows", index).random(n).tolist()):
+        j = i + int(u * (n - i))
+        order[i], order[j] = order[j], order[i]
+    return order

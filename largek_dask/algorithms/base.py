@@ -60,7 +60,8 @@ class RowSlice:
     """A share of every chunk's rows, in the order of that chunk's one seeded permutation.
 
     Chunk ``c`` with ``n_c`` rows contributes the rows ``permutation_c[a:b]`` with
-    ``a = begin * n_c // of`` and ``b = end * n_c // of``. A nested batch is ``begin=0``.
+    ``a = begin * n_c // of`` and ``b = end * n_c // of``. A nested batch is ``begin=0``. Rows that
+    a store holds in random order are taken as they lie (``Rows.shuffled``).
     """
 
     rng: Rng

@@ -30,10 +30,10 @@ from largek_dask.algorithms.base import (
     TableShape,
 )
 from largek_dask.algorithms.bounded import (
-    CALM,
     Bounds,
     BoundsState,
     begin_bounds,
+    calm_share,
     check_bounds,
     group_count,
     no_groups_for_sparse,
@@ -243,10 +243,10 @@ class Lloyd:
         """Go on with the bounds there are, or begin with them where rows have become calm."""
         if state.bounds is not None:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
-        if self.bounds != "auto" or n_changed > CALM * passes.n_rows:
+        n_groups = self._group_count(passes, len(centers)) if self.bounds == "auto" else 0
+        if not n_groups or n_changed > calm_share(n_groups) * passes.n_rows:
             return None
-        n_groups = self._group_count(passes, len(centers))
-        return begin_bounds(centers, state.shift, n_groups) if n_groups else None
+        return begin_bounds(centers, state.shift, n_groups)
 
     def model(self, state: LloydState) -> ModelArrays:
         """The centres that the next step would assign rows to."""

@@ -39,11 +39,11 @@ from largek_dask.algorithms.base import (
     TableShape,
 )
 from largek_dask.algorithms.bounded import (
-    CALM,
     KINDS,
     Bounds,
     BoundsState,
     begin_bounds,
+    calm_share,
     group_count,
     no_groups_for_sparse,
     row_bytes,
@@ -79,8 +79,8 @@ ROUNDS = 5
 """How often centres are moved once the batch is everything."""
 SAMPLE_VALUES = 1 << 25
 """Values (rows times features) of the sample on which starting centres are found, at most."""
-PLACE_BYTES = 12
-"""Of the seeded order of a chunk (8 a row), and of which rows are in the batch (4)."""
+PLACE_BYTES = 8
+"""Of the seeded order of a chunk, and of which rows are in the batch: 4 each a row."""
 GATHERED_VALUES = 1 << 25
 """Values of a batch that is gathered, at most."""
 GATHERED_WORK = 1 << 31
@@ -311,7 +311,8 @@ class NMBatch:
         if state.bounds is not None:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
         known = total.n_rows - (total.n_changed - total.n_moved)
-        if self.bounds is True and not total.n_moved <= CALM * known:
+        calm = calm_share(self._group_count(passes, len(centers)))
+        if self.bounds is True and not total.n_moved <= calm * known:
             return None
         return self._first_bounds(passes, centers, state.shift)
 

@@ -21,6 +21,7 @@ from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
 from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.sampling import settle_places
 from largek_dask.kernels.sparse import SparseBlock, Table, stack_rows
 from largek_dask.passes.cache import ChunkCache, Part, Span
 from largek_dask.passes.prefetch import Block, ChunkSource
@@ -126,8 +127,8 @@ class ChunkReader:
 
     def _picked(self, index: int, span: Span, part: Part, again: bool) -> Part:
         """A share in another order than that in which rows lie."""
-        permutation, known = self._permutation(index, span)
-        positions = _ascending(permutation[span.begin : span.end], span.of)
+        order, known = self._order(index, span)
+        positions = _ascending(order[span.begin : span.end], span.of)
         places = positions if part.rows is None else np.searchsorted(part.rows, positions)
         weight, x = None if part.weight is None else part.weight[places], part.x[places]
         x = x if isinstance(x, SparseBlock) else readonly(x)
@@ -135,11 +136,15 @@ class ChunkReader:
         # Out of a larger share: that one will be needed again.
         kept = again and part.rows is None and self._cache.put(index, taken)
         if not kept and not known:
-            self._store.put(_name(span), 0, index, 0, {"rows": permutation.astype(np.int32)})
+            settled = np.array([span.end])
+            self._store.put(_name(span), 0, index, 0, {"rows": order, "settled": settled})
         return taken
 
-    def _permutation(self, index: int, span: Span) -> tuple[NDArray[Any], bool]:
-        """The chunk's seeded permutation, and whether it was kept from an earlier pass."""
+    def _order(self, index: int, span: Span) -> tuple[NDArray[np.int32], bool]:
+        """The chunk's seeded permutation, settled to the span's end, and whether it was kept so.
+
+        What lies behind the share is not drawn: small batches cost what their rows do.
+        """
         assert span.order is not None
         name = _name(span)
         with self._lock:
@@ -147,9 +152,16 @@ class ChunkReader:
                 self._permutations.add(name)
                 self._store.begin(name, 0, 0)
         known = self._store.get(name, index, 0)
-        if known is not None:
-            return known["rows"], True
-        return span.order.generator(0, "rows", index).permutation(span.of), False
+        if known is None:
+            order, settled = np.arange(span.of, dtype=np.int32), 0
+        else:
+            order, settled = known["rows"], int(known["settled"][0])
+            if settled >= span.end:
+                return order, True
+            order = order.copy()
+        uniforms = span.order.generator(0, "rows", index).random(span.end)
+        settle_places(order, uniforms[settled:], settled)
+        return order, False
 
     # --- reading ----------------------------------------------------------------------------------
 

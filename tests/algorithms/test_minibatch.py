@@ -97,7 +97,7 @@ def test_latest_votes_only(weighted, rows_20k):
         end = min(begin + 300, len(x))
         rows = []
         for index, (start, n) in enumerate(zip(table, sizes, strict=False)):
-            permutation = Rng(3).generator(0, "rows", index).permutation(n)
+            permutation = oracles.row_order(Rng(3), index, n)
             rows.append(start + permutation[begin * n // len(x) : end * n // len(x)])
         rows = np.concatenate(rows)
         label[rows], _ = oracles.assign(x[rows], centers)

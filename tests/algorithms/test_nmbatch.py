@@ -74,7 +74,7 @@ def prefix(table, b, rng=RNG):
     rows = []
     for index, (start, stop) in enumerate(pairwise(table)):
         size = int(stop - start)
-        permutation = rng.generator(0, "rows", index).permutation(size)
+        permutation = oracles.row_order(rng, index, size)
         rows.append(start + permutation[: b * size // n])
     return np.sort(np.concatenate(rows))
 

@@ -204,7 +204,7 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
     ("options", "a_row"),
     [
         ((), 72),
-        (("--algorithm", "nmbatch"), 84),
+        (("--algorithm", "nmbatch"), 80),
         (("--algorithm", "nmbatch", "--set", "bounds=false"), 16),
         (("--algorithm", "minibatch"), 8),
     ],

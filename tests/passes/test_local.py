@@ -20,6 +20,7 @@ from largek_dask.errors import BadRowsError, CancelledFit, DataError, ParameterE
 from largek_dask.passes import base
 from largek_dask.passes.local import LocalPasses, state_budget
 from largek_dask.passes.prefetch import ChunkSource
+from tests.oracles import row_order
 from tests.passes.toys import (
     combine,
     count_chunk,
@@ -309,7 +310,7 @@ def test_slices_cut_every_chunk_evenly(sizes, cuts, weighted):
             )
             for index, size in enumerate(sizes):
                 first = int(rows.chunk_table[index])
-                permutation = Rng(5).generator(0, "rows", index).permutation(size)
+                permutation = row_order(Rng(5), index, size)
                 wanted = np.sort(permutation[begin * size // 50 : end * size // 50])
                 if not len(wanted):
                     assert index not in parts, "chunks without rows are not visited"
