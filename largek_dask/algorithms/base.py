@@ -147,6 +147,8 @@ class Passes(Protocol):
 
     n_rows: int
     n_features: int
+    row_values: int
+    """Numbers that a row takes in memory: its features; of sparse rows what is stored."""
     is_sparse: bool
     """Chunks hold sparse rows; the origin of all computing is then 0."""
     n_threads: int | None

@@ -45,7 +45,8 @@ from largek_dask.kernels import bounds as row_bounds
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.groups import BoundedCenters
 from largek_dask.kernels.movement import squared_movement
-from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares
+from largek_dask.kernels.squares import Squares
+from largek_dask.kernels.sums import ClusterSums, FixedPoint
 
 __all__ = ["AssignTotal", "Lloyd", "LloydState", "assign_chunk"]
 

@@ -28,7 +28,8 @@ from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.running import moved_means
-from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares
+from largek_dask.kernels.squares import Squares
+from largek_dask.kernels.sums import ClusterSums, FixedPoint
 
 __all__ = [
     "BatchTotal",

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.distances import (
+    PackedCenters,
     nearest,
     nearest_in_lists,
     pack_centers,
@@ -26,7 +27,7 @@ from largek_dask.kernels.distances import (
     squared_distances,
 )
 from largek_dask.kernels.exact import ExactSums
-from largek_dask.kernels.sparse import Table, dense_rows
+from largek_dask.kernels.sparse import SparseBlock, Table, dense_rows
 from largek_dask.kernels.sums import ClusterSums, FixedPoint
 
 __all__ = ["MOVED_SHARE", "Splits", "choose_moves", "split_clusters"]
@@ -86,7 +87,7 @@ def split_clusters(
     rank = _rank_in(segment[labels[rows]], len(clusters))
     rows = rows[rank < SPLIT_ROWS]
     of, rank = segment[labels[rows]].astype(np.int32), rank[rank < SPLIT_ROWS]
-    x, weight = dense_rows(x[rows]), weight[rows]
+    x, weight = x[rows], weight[rows]
     edges = np.searchsorted(of, np.arange(len(clusters) + 1))
     # Every second row fits the split, the others judge it.
     fits = rank % 2 == 0
@@ -94,15 +95,13 @@ def split_clusters(
     whole = _means(x, fitting, weight, centers[clusters], grid)
     two = np.stack([_farthest(x, whole, of, fits, edges, grid), whole], axis=1)
     two[:, 1] = _farthest(x, two[:, 0], of, fits, edges, grid)
-    pairs = 2 * np.arange(len(clusters) + 1)
-    lists = np.arange(2 * len(clusters), dtype=np.int32)
     flat = two.reshape(-1, two.shape[-1])
     for _ in range(SPLIT_STEPS):
         packed = pack_centers(flat, grid.shift)
-        chosen = nearest_in_lists(x, packed, edges, pairs, lists)
+        chosen = _nearer_of_two(x, packed, of, edges)
         flat = _means(x, np.where(fits, chosen, -1).astype(np.int32), weight, flat, grid)
     packed = pack_centers(flat, grid.shift)
-    chosen = nearest_in_lists(x, packed, edges, pairs, lists)
+    chosen = _nearer_of_two(x, packed, of, edges)
     after = squared_distances(x, packed, chosen)
     before = squared_distances(x, pack_centers(whole, grid.shift), of)
     judging = np.where(fits, -1, of)
@@ -127,8 +126,20 @@ def _means(x: Any, labels: Any, weight: Any, fallback: Any, grid: FixedPoint) ->
     return sums.means(fallback)
 
 
+def _nearer_of_two(
+    x: Table, packed: PackedCenters, of: NDArray[np.int32], edges: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """(n,) which of centres ``2 of`` and ``2 of + 1`` is nearer to each row; ties: the first."""
+    if isinstance(x, SparseBlock):
+        # two distances a row, in float64: dense rows of so many features would fill the memory
+        first, second = (squared_distances(x, packed, 2 * of + i) for i in range(2))
+        return 2 * of + (second < first)
+    pairs = 2 * np.arange(len(edges))
+    return nearest_in_lists(x, packed, edges, pairs, np.arange(pairs[-1], dtype=np.int32))
+
+
 def _farthest(
-    x: NDArray[Any],
+    x: Table,
     points: NDArray[Any],
     of: NDArray[np.int32],
     fits: NDArray[np.bool_],
@@ -140,7 +151,7 @@ def _farthest(
     out = points.copy()
     filled = np.flatnonzero(np.diff(edges) > 0)
     order = np.lexsort((np.arange(len(x)), -distances, of))
-    out[filled] = x[order[edges[filled]]]
+    out[filled] = dense_rows(x[order[edges[filled]]])
     return out
 
 

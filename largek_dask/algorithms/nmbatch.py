@@ -219,7 +219,7 @@ class NMBatch:
         """
         assert self.problem is not None
         k, n = self.problem.n_clusters, passes.n_rows
-        sample = min(rows, max(k, SAMPLE_VALUES // passes.n_features))
+        sample = min(rows, max(k, SAMPLE_VALUES // passes.row_values))
         while True:
             points, weight = gather(passes, rng, sample).points(sample)
             if len(points) >= k or sample == n:
@@ -341,7 +341,7 @@ class NMBatch:
         assert self.problem is not None
         if self.gather != "auto":
             return rows <= self.gather
-        values = rows * passes.n_features
+        values = rows * passes.row_values
         alone = passes.n_threads == 1
         little = alone or values * self.problem.n_clusters <= GATHERED_WORK
         return values <= GATHERED_VALUES and little
@@ -397,7 +397,7 @@ class NMBatch:
         """Rows of the sample on which splits are tried: the batch, or an earlier one of it."""
         assert self.problem is not None
         k = self.problem.n_clusters
-        most = min(rows, max(k, SAMPLE_VALUES // passes.n_features))
+        most = min(rows, max(k, SAMPLE_VALUES // passes.row_values))
         sample = min(self._first_rows(passes.n_rows), most)
         while sample < SPLIT_SAMPLE * k and 2 * sample <= most:
             sample *= 2

@@ -30,8 +30,9 @@ from largek_dask.kernels.sampling import (
     update_d2,
 )
 from largek_dask.kernels.sparse import Table, dense_rows
+from largek_dask.kernels.squares import Squares
 from largek_dask.kernels.statistics import RowScan
-from largek_dask.kernels.sums import ClusterSums, Squares
+from largek_dask.kernels.sums import ClusterSums
 
 __all__ = ["INITS", "check_init", "initial_centers"]
 

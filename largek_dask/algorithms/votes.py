@@ -16,7 +16,8 @@ from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
 from largek_dask.kernels.exact import ExactSums
 from largek_dask.kernels.groups import BoundedCenters
 from largek_dask.kernels.movement import center_terms, squared_movements
-from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares, row_squares
+from largek_dask.kernels.squares import Squares, row_squares
+from largek_dask.kernels.sums import ClusterSums, FixedPoint
 
 __all__ = ["NestedTotal", "center_shifts", "cluster_sse", "growth_ratio", "nested_chunk"]
 

@@ -254,6 +254,13 @@ class Rows(ABC):
         where = self.describe_source(self.location)
         return f"chunk {i} (rows {start} to {stop - 1}) of {where}"
 
+    @property
+    def row_values(self) -> int:
+        """Numbers that a row takes in memory: its features; of sparse rows what is stored."""
+        if not self.is_sparse:
+            return self.n_features
+        return max(1, -(-self.nbytes // max(1, self.n_rows * self.dtype.itemsize)))
+
     def __repr__(self) -> str:
         where = self.location or "in this process"
         return (

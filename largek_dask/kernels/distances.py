@@ -61,16 +61,13 @@ class PackedCenters:
     """(k, d) centres."""
     shift: Array
     """(d,) what is taken off rows and centres, about the data's mean."""
-    norms: Array
-    """(k,) squared lengths of `values`, summed in float64 in a fixed order."""
-    factors: Array
-    """(k padded, d) what a row's features are multiplied with, or (direct form) compared with."""
-    starts: Array
-    """(k padded,) what a score starts from: the norm, or 0; infinity for padding."""
-    offsets: Array
-    """(d padded,) what packing takes off a row."""
     prepared: Prepared
-    """Forms for sparse rows."""
+    """Forms for sparse and for dense rows."""
+
+    @property
+    def dense(self) -> panels.DenseForm:
+        """What dense rows are compared with; sparse ones do without."""
+        return self.prepared.get(panels.dense_form, self.shift)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -100,7 +97,7 @@ class PackedCenters:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays of k rows."""
-        return self.centers.nbytes + self.factors.nbytes
+        return 2 * self.centers.nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return pack_centers, (self.centers, self.shift)
@@ -124,24 +121,13 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
     centers, shift = np.asarray(centers), np.asarray(shift)
     if centers.ndim != 2 or 0 in centers.shape:
         raise ParameterError(f"centres must be a table of at least one row, got {centers.shape}.")
-    k, d = centers.shape
+    d = centers.shape[1]
     if shift.shape != (d,):
         raise ParameterError(f"shift must have shape ({d},) like a centre, got {shift.shape}.")
     dtype = compute_dtype(centers.dtype)
     # copies: nobody else can write to them afterwards
     centers, shift = np.array(centers, dtype, order="C"), np.array(shift, dtype, order="C")
-    padded = -(-k // panels.PAD) * panels.PAD
-    factors, starts = np.zeros((padded, d), dtype), np.full(padded, np.inf, dtype)
-    offsets, norms = np.zeros(-(-d // 8) * 8, dtype), np.empty(k)
-    panels.center_factors(dtype)(readonly(centers), readonly(shift), factors[:k], norms)
-    if d <= DIRECT_FEATURES:
-        factors[:k], starts[:k] = centers, 0
-    else:
-        starts[:k], offsets[:d] = norms, shift
-    return PackedCenters(
-        readonly(centers), readonly(shift), readonly(norms.astype(dtype)), readonly(factors),
-        readonly(starts), readonly(offsets), Prepared(readonly(centers)),
-    )  # fmt: skip
+    return PackedCenters(readonly(centers), readonly(shift), Prepared(readonly(centers)))
 
 
 def nearest(
@@ -276,8 +262,9 @@ def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
     blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
     held = (-(-256 * width // packed.n_features), 0)
     space = panels.workspace(tile, packed.dtype, False, packed.n_features, blocks, held)
+    form = packed.dense
     for rows, block in _converted(x, packed.dtype):
-        run(block, packed.offsets, packed.factors, packed.starts, space, out[rows])
+        run(block, form.offsets, form.factors, form.starts, space, out[rows])
     return out
 
 
@@ -360,8 +347,9 @@ def _run(
     blockwise = not two and panels.blockwise(len(block), n_features, longest)
     sizes = (longest if lists[2].size > 0 else 0, longest if blockwise else 0)
     space = panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes)
+    form = packed.dense
     run(
-        block, packed.offsets, packed.factors, packed.starts, *lists, blocks.as_tuple(),
+        block, form.offsets, form.factors, form.starts, *lists, blocks.as_tuple(),
         blockwise, raw, space, *out,
     )  # fmt: skip
 

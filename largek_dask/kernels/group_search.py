@@ -46,7 +46,8 @@ class GroupColumns:
         places = np.repeat(blocks[:-1] * WIDTH - offsets[:-1], sizes) + np.arange(len(lists))
         factors = np.zeros((blocks[-1] * WIDTH, space.n_features), space.dtype)
         starts = np.full(len(factors), np.inf, space.dtype)
-        factors[places], starts[places] = space.factors[lists], space.starts[lists]
+        form = space.dense
+        factors[places], starts[places] = form.factors[lists], form.starts[lists]
         columns = factors.reshape(-1, WIDTH, space.n_features).transpose(0, 2, 1)
         self.columns = readonly(np.ascontiguousarray(columns).ravel())
         self.starts, self.blocks = readonly(starts), readonly(blocks)

@@ -11,8 +11,9 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import njit
+from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
 
 if numba.config.DISABLE_JIT:
@@ -23,9 +24,11 @@ else:
 __all__ = [
     "PAD",
     "Blocking",
+    "DenseForm",
     "blocking",
     "blockwise",
     "center_factors",
+    "dense_form",
     "inner",
     "pack_rows",
     "real_arrays",
@@ -39,6 +42,7 @@ PAD = 8
 
 CACHE_LINE = 64
 
+Array = NDArray[Any]
 Dtype = np.dtype[Any]
 Kernel = Callable[..., None]
 
@@ -242,3 +246,33 @@ def center_factors(dtype: Dtype) -> Kernel:
                 factors[j, f] *= -2
 
     return run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseForm:
+    """What dense rows are compared with. All arrays are read-only."""
+
+    norms: Array
+    """(k,) squared lengths of ``centers - shift``, summed in float64 in a fixed order."""
+    factors: Array
+    """(k padded, d) what a row's features are multiplied with, or (direct form) compared with."""
+    starts: Array
+    """(k padded,) what a score starts from: the norm, or 0; infinity for padding."""
+    offsets: Array
+    """(d padded,) what packing takes off a row."""
+
+
+def dense_form(centers: Array, shift: Array) -> DenseForm:
+    """The form of (k, d) centres about a (d,) shift, both read-only and of one dtype."""
+    (k, d), dtype = centers.shape, centers.dtype
+    padded = -(-k // PAD) * PAD
+    factors, starts = np.zeros((padded, d), dtype), np.full(padded, np.inf, dtype)
+    offsets, norms = np.zeros(-(-d // 8) * 8, dtype), np.empty(k)
+    center_factors(dtype)(centers, shift, factors[:k], norms)
+    if d <= DIRECT_FEATURES:
+        factors[:k], starts[:k] = centers, 0
+    else:
+        starts[:k], offsets[:d] = norms, shift
+    return DenseForm(
+        readonly(norms.astype(dtype)), readonly(factors), readonly(starts), readonly(offsets)
+    )

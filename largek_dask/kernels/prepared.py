@@ -1,4 +1,4 @@
-"""Forms of one set of centres that only some kinds of rows need, made once a process."""
+"""Forms of one set of centres for each kind of rows, made once a process when needed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Prepared:
     def __init__(self, centers: NDArray[Any]) -> None:
         self._centers = centers
         self._lock = threading.Lock()
-        self._made: dict[Callable[[NDArray[Any]], Any], Any] = {}
+        self._made: dict[Callable[..., Any], Any] = {}
 
-    def get(self, make: Callable[[NDArray[Any]], Form]) -> Form:
-        """``make(centers)``, made at the first call; other threads wait for it."""
+    def get(self, make: Callable[..., Form], *more: Any) -> Form:
+        """``make(centers, *more)``, made at the first call; other threads wait for it."""
         with self._lock:
             if make not in self._made:
-                self._made[make] = make(self._centers)
+                self._made[make] = make(self._centers, *more)
             form: Form = self._made[make]
             return form

@@ -26,6 +26,7 @@ from largek_dask.kernels.scan import (
     scan_weighted,
 )
 from largek_dask.kernels.sparse import SparseBlock, Table
+from largek_dask.kernels.sparse_scan import SparseScan
 from largek_dask.kernels.sums import FixedPoint
 
 __all__ = ["RowScan", "Statistics", "compute_dtype"]
@@ -135,6 +136,7 @@ class RowScan:
         self.compute_dtype = compute_dtype(dtype)
         self._sums = ExactSums(n_features)
         self._singles = SinglesScan(n_features) if self.dtype == np.float32 else None
+        self._sparse_singles: SparseScan | None = None
         self._n_units = 0  # rows that weigh 1
         self._weights = ExactSums(1)
         self._low = np.full(n_features, np.inf)
@@ -166,6 +168,12 @@ class RowScan:
             )
         self._sparse |= isinstance(x, SparseBlock)
         self._n_total += len(x)
+        if isinstance(x, SparseBlock) and x.dtype == np.float32 and weight is None:
+            if self._sparse_singles is None:
+                self._sparse_singles = SparseScan(self.n_features)
+            if self._sparse_singles.add(x, self._sums):
+                self._count(len(x), None)
+                return
         if self._singles is not None and weight is None and not isinstance(x, SparseBlock):
             if self._singles.full:
                 self._settle()
@@ -211,8 +219,9 @@ class RowScan:
             self._max_weight = max(self._max_weight, 1.0)
             self._weights.add_units(UNIT, np.array([self._n_units]))
             self._n_units = 0
-        if self._singles is not None:
-            self._widen(*self._singles.hand_over(self._sums))
+        for scan in (self._singles, self._sparse_singles):
+            if scan is not None:
+                self._widen(*scan.hand_over(self._sums))
 
     def _wide(self, x: NDArray[Any]) -> list[NDArray[Any]]:
         """The rows in pieces; of few features several are scanned at once, as if they were one."""

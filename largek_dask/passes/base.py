@@ -83,6 +83,7 @@ class BasePasses(ABC):
         self.n_rows = rows.n_rows
         self.n_features = rows.n_features
         self.is_sparse = rows.is_sparse
+        self.row_values = rows.row_values
         self.n_chunks = rows.n_chunks
         self.chunk_table = rows.chunk_table
         self.normalize = normalize

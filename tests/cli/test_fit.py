@@ -205,8 +205,8 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
     [
         ((), 72),
         (("--algorithm", "nmbatch"), 80),
-        (("--algorithm", "nmbatch", "--set", "bounds=false"), 16),
-        (("--algorithm", "minibatch"), 8),
+        (("--algorithm", "nmbatch", "--set", "bounds=false"), 12),
+        (("--algorithm", "minibatch"), 4),
     ],
 )
 def test_plan__80_million_rows_of_row_state_fit(options, a_row, monkeypatch):

@@ -14,8 +14,9 @@ from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.sampling import potentials, update_d2
 from largek_dask.kernels.sparse import SparseBlock, dense_rows, stack_rows
+from largek_dask.kernels.squares import Squares, row_squares
 from largek_dask.kernels.statistics import RowScan
-from largek_dask.kernels.sums import ClusterSums, FixedPoint, Squares, row_squares
+from largek_dask.kernels.sums import ClusterSums, FixedPoint
 from tests import oracles
 from tests.kernels.test_sparse import block_of, table
 
