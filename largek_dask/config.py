@@ -21,7 +21,7 @@ DEFAULTS: dict[str, Any] = {
     },
     "data": {
         # bytes of one chunk of an in-memory array (bounded by rows below)
-        "memory-chunk-bytes": 1 << 20,
+        "memory-chunk-bytes": 1 << 21,
         # bytes to which small stored chunks are grouped on reading
         "read-chunk-bytes": 16 << 20,
         # rows of one chunk of a store that `ingest` writes

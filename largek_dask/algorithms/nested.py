@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ChunkFunction, Passes, Rng, RowSlice, RowState
 from largek_dask.kernels.jit import readonly
-from largek_dask.kernels.sparse import SparseBlock, Table, stack_rows
+from largek_dask.kernels.sparse import Table, stack_rows
 from largek_dask.kernels.statistics import Statistics
 
 __all__ = ["Batch", "Gathered", "gather", "open_batch"]
@@ -142,15 +142,7 @@ class Gathered:
         order = order[weight[order] > 0]
         if most is not None:
             order = order[:: max(1, -(-len(order) // most))]
-        if len(parts) == 1 or isinstance(parts[0].x, SparseBlock):
-            return stack_rows([part.x for part in parts])[order], weight[order]
-        x = np.empty((len(order), self.n_features), parts[0].x.dtype)
-        begin = 0
-        for part in parts:
-            here = (order >= begin) & (order < begin + len(part.rows))
-            x[here] = part.x[order[here] - begin]
-            begin += len(part.rows)
-        return x, weight[order]
+        return stack_rows([part.x for part in parts])[order], weight[order]
 
     def reduce(
         self,

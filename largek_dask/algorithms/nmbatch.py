@@ -312,7 +312,7 @@ class NMBatch:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
         known = total.n_rows - (total.n_changed - total.n_moved)
         calm = calm_share(self._group_count(passes, len(centers)))
-        if self.bounds is True and not total.n_moved <= calm * known:
+        if self.bounds is True and not total.n_moved < calm * known:
             return None
         return self._first_bounds(passes, centers, state.shift)
 

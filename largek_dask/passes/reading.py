@@ -30,6 +30,10 @@ from largek_dask.passes.telemetry import PassReport
 
 __all__ = ["ChunkReader"]
 
+SETTLED_AT_ONCE = 8_192
+"""Places of a chunk's seeded order that are drawn the first time, at least."""
+SETTLED_AHEAD = 8
+"""Times as many places are drawn as a share needs."""
 SORTED_SHARE = 32
 """A share that is so many times smaller than its chunk is sorted (measured)."""
 
@@ -127,23 +131,23 @@ class ChunkReader:
 
     def _picked(self, index: int, span: Span, part: Part, again: bool) -> Part:
         """A share in another order than that in which rows lie."""
-        order, known = self._order(index, span)
+        order, settled, known = self._order(index, span)
         positions = _ascending(order[span.begin : span.end], span.of)
         places = positions if part.rows is None else np.searchsorted(part.rows, positions)
         weight, x = None if part.weight is None else part.weight[places], part.x[places]
         x = x if isinstance(x, SparseBlock) else readonly(x)
         taken = Part(span, x, weight, readonly(positions))
         # Out of a larger share: that one will be needed again.
-        kept = again and part.rows is None and self._cache.put(index, taken)
-        if not kept and not known:
-            settled = np.array([span.end])
-            self._store.put(_name(span), 0, index, 0, {"rows": order, "settled": settled})
+        cached = again and part.rows is None and self._cache.put(index, taken)
+        if not cached and not known:
+            kept = {"rows": order, "settled": np.array([settled])}
+            self._store.put(_name(span), 0, index, 0, kept)
         return taken
 
-    def _order(self, index: int, span: Span) -> tuple[NDArray[np.int32], bool]:
-        """The chunk's seeded permutation, settled to the span's end, and whether it was kept so.
+    def _order(self, index: int, span: Span) -> tuple[NDArray[np.int32], int, bool]:
+        """The chunk's seeded permutation, how many places are settled, and whether it was kept so.
 
-        What lies behind the share is not drawn: small batches cost what their rows do.
+        What lies far behind the share is not drawn: small batches cost about what their rows do.
         """
         assert span.order is not None
         name = _name(span)
@@ -157,11 +161,13 @@ class ChunkReader:
         else:
             order, settled = known["rows"], int(known["settled"][0])
             if settled >= span.end:
-                return order, True
+                return order, settled, True
             order = order.copy()
-        uniforms = span.order.generator(0, "rows", index).random(span.end)
+        # A generator costs as much as some thousands of places; batches double, again and again.
+        ahead = min(span.of, max(SETTLED_AHEAD * span.end, SETTLED_AT_ONCE))
+        uniforms = span.order.generator(0, "rows", index).random(ahead)
         settle_places(order, uniforms[settled:], settled)
-        return order, False
+        return order, ahead, False
 
     # --- reading ----------------------------------------------------------------------------------
 
