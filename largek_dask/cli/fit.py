@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from largek_dask.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from largek_dask.driver.stopping import StepRecord
     from largek_dask.driver.storage import Folder
 
 __all__ = ["fit"]
@@ -175,11 +177,18 @@ def fit(
         "stop_reason": result.stop_reason,
         "inertia": result.inertia,
         "seconds": result.seconds,
+        "row_state_bytes": kept_for_rows(result.history),
         "digest": model.digest(),
     }
     emit(told, as_json, lambda: summary(told, rows.nbytes))
     if result.stop_reason == "interrupted":
         raise KeyboardInterrupt
+
+
+def kept_for_rows(history: Sequence[StepRecord]) -> int:
+    """Most bytes that a step kept for its rows: labels, and bounds where there were any."""
+    kept = (record["rows"] * (record["extra"].get("row_state_bytes") or 0) for record in history)
+    return int(max(kept, default=0))
 
 
 def digest_of_earlier(folder: Folder) -> str | None:
@@ -254,6 +263,7 @@ def summary(told: dict[str, Any], nbytes: int) -> Any:
             f"({told['stop_reason']})",
             "inertia": f"{told['inertia']:.10g}",
             "time": human_seconds(told["seconds"]),
+            "kept per row": f"{human_bytes(told['row_state_bytes'])} in all, at most",
             "model": told["model"],
             "labels": told["labels"] or "not written",
             "digest": told["digest"],

@@ -6,7 +6,9 @@ kind adds:
 ========== =====================================================================================
 started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on a resume)
 step       the history record (``step cost rows n_changed shift``), ``seconds`` of this step as
-           ``{total, compute, read, wait, reduce}``, ``bytes``, ``rows_per_second``, ``elapsed``,
+           ``{total, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied`` (bytes
+           picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or threads),
+           ``rows_per_second``, ``elapsed``,
            ``eta_s``
 checkpoint ``n_iter``, ``url``, ``seconds``
 warning    ``message``

@@ -229,7 +229,7 @@ def _tell(events: Events, progress: Progress[Any], meter: _Meter, stop: StopRule
     events.emit(
         "step",
         **{**record, "seconds": seconds},
-        bytes=n_bytes,
+        **n_bytes,
         rows_per_second=record["rows"] / total if total > 0 else None,
         elapsed=progress.seconds,
         eta_s=estimate_seconds_left(progress.history, stop, progress.seconds),
@@ -279,11 +279,18 @@ class _Meter:
             "wait": spent.wait,
             "reduce": spent.reduce,
             "bytes": spent.bytes_read + spent.bytes_moved,
+            "copied": spent.copied,
         }
 
-    def since_last(self) -> tuple[dict[str, float], int]:
-        """Seconds by kind (summed over threads; ``total`` is on the wall), and bytes moved."""
+    def since_last(self) -> tuple[dict[str, float], dict[str, int]]:
+        """Seconds by kind (summed over threads; ``total`` is on the wall), and bytes by kind.
+
+        ``bytes`` were read or moved, ``copied`` were picked out of chunks; ``state_bytes`` and
+        ``cache_bytes`` are what is held now.
+        """
         now, before = self._now(), self._before
         self._before = now
         spent = {key: now[key] - before[key] for key in now}
-        return spent, int(spent.pop("bytes"))
+        n_bytes = {key: int(spent.pop(key)) for key in ("bytes", "copied")}
+        total = self._passes.total
+        return spent, n_bytes | {"state_bytes": total.state_bytes, "cache_bytes": total.cache_bytes}

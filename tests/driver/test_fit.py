@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
+from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module
 from largek_dask.driver import plan
@@ -290,6 +291,22 @@ def test_ctrl_c_in_a_later_start_keeps_the_best_before(monkeypatch: pytest.Monke
     result = cluster(n_init=3)
     assert (result.n_iter, result.stop_reason, result.provenance["start"]) == (6, "interrupted", 0)
     assert result.labels is not None
+
+
+def test_steps_tell_what_shares_of_chunks_cost() -> None:
+    """They are picked out of chunks when a batch is new, and kept while it stays."""
+    told: list[Any] = []
+    algorithm = NMBatch(b0=50, gather=0, moves=False, start="random")
+    x = toy_rows(2_000, 3).astype(np.float32)
+    cluster(x, algorithm=algorithm, stop=StopRules(max_iter=30, tol=0), events=[told.append])
+    steps = [e for e in told if e["event"] == "step"]
+    small = [e for e in steps if e["rows"] < 2_000]
+    new = [i == 0 or e["rows"] > small[i - 1]["rows"] for i, e in enumerate(small)]
+    assert not all(new)
+    for is_new, e in zip(new, small, strict=True):
+        assert e["copied"] == (e["rows"] * (3 * 4 + 8) if is_new else 0)
+        assert e["cache_bytes"] == e["rows"] * (3 * 4 + 8)
+        assert e["state_bytes"] >= e["rows"] * 4
 
 
 def test_cancel_is_quick_and_leaves_no_labels(tmp_path: Path) -> None:

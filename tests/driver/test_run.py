@@ -232,6 +232,7 @@ def test_events_tell_the_story(folder: Folder) -> None:
     step = story[4]
     assert step["cost"] == result.history[1]["cost"]
     assert step["bytes"] == 60 * 2 * 8
+    assert step["copied"] == step["state_bytes"] == step["cache_bytes"] == 0
     assert set(step["seconds"]) == {"total", "compute", "read", "wait", "reduce"}
     assert step["rows_per_second"] == pytest.approx(60 / step["seconds"]["total"])
     assert step["eta_s"] is not None
