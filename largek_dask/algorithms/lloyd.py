@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask import config
 from largek_dask.algorithms.base import (
     Chunk,
     Info,
@@ -180,16 +179,16 @@ class Lloyd:
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
         shift = passes.statistics.shift
         bounds = None
-        if self.bounds != "auto" and (n_groups := self._group_count(passes, len(centers))):
+        n_groups = self._group_count(passes, len(centers), passes.state_limit)
+        if self.bounds != "auto" and n_groups:
             bounds = begin_bounds(centers, shift, n_groups)
         return LloydState(0, centers, None, np.zeros(len(centers)), shift, bounds)
 
-    def row_bytes(self, table: TableShape, k: int) -> int:
-        """Bytes that are kept for every row, at most."""
-        return row_bytes(self._group_count(table, k))
+    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+        """Bytes that are kept for every row, at most, where all rows' may take ``budget``."""
+        return row_bytes(self._group_count(table, k, budget))
 
-    def _group_count(self, table: TableShape, k: int) -> int:
-        budget = config.get("passes.row-state-bytes")
+    def _group_count(self, table: TableShape, k: int, budget: int | None) -> int:
         if table.is_sparse:
             return no_groups_for_sparse(self.bounds)
         return group_count(self.bounds, table.n_rows, table.n_features, k, budget)
@@ -244,7 +243,9 @@ class Lloyd:
         """Go on with the bounds there are, or begin with them where rows have become calm."""
         if state.bounds is not None:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
-        n_groups = self._group_count(passes, len(centers)) if self.bounds == "auto" else 0
+        if self.bounds != "auto":
+            return None
+        n_groups = self._group_count(passes, len(centers), passes.state_limit)
         if not n_groups or n_changed > calm_share(n_groups) * passes.n_rows:
             return None
         return begin_bounds(centers, state.shift, n_groups)

@@ -196,7 +196,7 @@ class MiniBatch:
         if self.votes not in ("all", "latest"):
             raise ParameterError(f"votes must be 'all' or 'latest', got {self.votes!r}.")
 
-    def row_bytes(self, table: TableShape, k: int) -> int:
+    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row: its place in the seeded order of its chunk."""
         return 4
 

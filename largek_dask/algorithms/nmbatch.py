@@ -27,7 +27,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask import config
 from largek_dask.algorithms.base import (
     Info,
     KMeansProblem,
@@ -311,7 +310,7 @@ class NMBatch:
         if state.bounds is not None:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
         known = total.n_rows - (total.n_changed - total.n_moved)
-        calm = calm_share(self._group_count(passes, len(centers)))
+        calm = calm_share(self._group_count(passes, len(centers), passes.state_limit))
         if self.bounds is True and not total.n_moved < calm * known:
             return None
         return self._first_bounds(passes, centers, state.shift)
@@ -320,21 +319,23 @@ class NMBatch:
         self, passes: Passes, centers: NDArray[Any], shift: NDArray[Any]
     ) -> BoundsState | None:
         """Bounds from the next assignment on, if there are to be any."""
-        n_groups = self._group_count(passes, len(centers))
+        n_groups = self._group_count(passes, len(centers), passes.state_limit)
         return begin_bounds(centers, shift, n_groups) if n_groups else None
 
-    def _group_count(self, table: TableShape, k: int) -> int:
+    def _group_count(self, table: TableShape, k: int, budget: int | None) -> int:
         if self.bounds is False:
             return 0
         kind: Bounds = "auto" if self.bounds is True else self.bounds
         if table.is_sparse:
             return no_groups_for_sparse(kind)
-        budget = config.get("passes.row-state-bytes")
         return group_count(kind, table.n_rows, table.n_features, k, budget)
 
-    def row_bytes(self, table: TableShape, k: int) -> int:
-        """Bytes that are kept for every row, at most: its state, and its place in the order."""
-        return row_bytes(self._group_count(table, k)) + PLACE_BYTES
+    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+        """Bytes that are kept for every row, at most: its state, and its place in the order.
+
+        The state of all rows may take ``budget``.
+        """
+        return row_bytes(self._group_count(table, k, budget)) + PLACE_BYTES
 
     def _gathers(self, passes: Passes, rows: int) -> bool:
         """Whether a batch of this size is gathered."""

@@ -129,6 +129,7 @@ def make_plan(
         limits = [worker["memory_limit"] or int(MEMORY_LIMIT) for worker in workers]
         available = min(limits, default=int(MEMORY_LIMIT))
     own_threads = -(-n_threads // n_processes)
+    budget = state_budget(None, available)
     chunk = int(np.diff(rows.chunk_table).max()) * d * rows.dtype.itemsize
     cached = min(int(config.get("passes.cache-bytes")), rows.nbytes // n_processes)
     before = passes_before(rows, n_clusters, init) * n_init
@@ -144,8 +145,8 @@ def make_plan(
         memory_model=memory_needed(n_clusters, d, compute.itemsize, own_threads),
         memory_reading=chunk * (own_threads + 2) + cached,
         memory_row_state=min(
-            algorithm.row_bytes(rows, n_clusters) * n // n_processes,
-            state_budget(None, available),
+            algorithm.row_bytes(rows, n_clusters, n_processes * budget) * n // n_processes,
+            budget,
         ),
         memory_available=available,
         passes_before=before,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
+from largek_dask.passes.local import state_budget
 from largek_dask.passes.network import Network, WorkerInfo
 from largek_dask.passes.worker import WorkPlugin, admit, versions
 
@@ -78,6 +79,8 @@ class Workers:
             "cache_bytes": int(config.get("passes.cache-bytes")),
             "versions": versions(),
         }
+        self.state_limit: int | None = None
+        """Bytes of row state that the workers seen last may keep together; None: not known."""
         self._admitted: set[str] = set()
         self._asks: dict[str, _Ask] = {}
         """Questions to workers that are not admitted."""
@@ -150,6 +153,10 @@ class Workers:
             for address, ask in self._asks.items()
             if address in found and not (ask.error and now - ask.since > RETRY_SECONDS)
         }
+        limits = [info.memory_limit for info in found.values()]
+        # Chunks are shared out evenly, so the smallest worker tells; 0 is no limit that is known.
+        least = state_budget(self._job["memory_limit"], min(limits, default=0))
+        self.state_limit = len(limits) * least or None
         self._absent, present = {}, {}
         for address, info in found.items():
             ask = self._asks.get(address)

@@ -63,6 +63,8 @@ class BasePasses(ABC):
 
     n_threads: int | None = None
     """Threads that compute at the same time; None where that may change."""
+    state_limit: int | None = None
+    """Bytes of row state that all processes together may keep; None: not known."""
 
     def __init__(
         self,

@@ -148,6 +148,7 @@ class ClusterPasses(BasePasses):
         self._finalizer = weakref.finalize(self, _close, self._network, folder)
         try:
             self._network.run(self._workers.begin(), self._raise_if_stopped)
+            self.state_limit = self._workers.state_limit
         except BaseException:
             self.close()
             raise
@@ -166,6 +167,7 @@ class ClusterPasses(BasePasses):
         payload = Payload(self.job, self._number, spec, finish)
         current = _Pass(payload, replay, report, set(chunks), size=nbytes((spec, finish)))
         totals, finished = self._network.run(self._pass(current), self._raise_if_stopped)
+        self.state_limit = self._workers.state_limit
         if finished:
             return totals
         began = time.perf_counter()

@@ -69,7 +69,7 @@ class LocalPasses(BasePasses):
         self.n_threads = available_cpus() if n_threads is None else int(n_threads)
         if self.n_threads < 1:
             raise ParameterError(f"n_threads={n_threads} has to be at least 1.")
-        budget = state_budget(memory_limit, process_memory())
+        self.state_limit = budget = state_budget(memory_limit, process_memory())
         cache = int(config.get("passes.cache-bytes"))
         self._engine = Engine(rows, self.n_threads, lambda: budget, lambda: cache)
         # Whoever forgets to close leaves no threads behind.

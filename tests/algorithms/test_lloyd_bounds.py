@@ -109,6 +109,16 @@ def test_lost_bounds_are_rebuilt():
             assert evictions > 0
 
 
+@pytest.mark.parametrize("n_groups", [3, 1, 0])
+def test_bounds_adapt_to_the_memory_of_the_fit(n_groups):
+    x = degenerate("blobs")
+    room = 1500 * row_bytes(max(1, n_groups)) - (n_groups == 0)
+    out, _ = run(x, "auto", memory_limit=room)
+    assert bits(out) == bits(run(x, None)[0])
+    last = out[-1][0].bounds
+    assert (0 if last is None else last.groups.n_groups) == n_groups
+
+
 def test_digest(rows_20k):
     x = rows_20k[:6000]
     options = {"init": x[:60], "max_iter": 12, "tol": 0, "random_state": 0}

@@ -97,6 +97,14 @@ def test_path_dependent_state(n_workers, retain, x, rows, worker_clients):
             assert passes.last.workers == n_workers
 
 
+def test_room_for_row_state_is_that_of_all_workers(rows, cluster2):
+    with ClusterPasses(rows, cluster2, memory_limit=1_000) as passes:
+        assert passes.state_limit == 2_000
+    limits = [info["memory_limit"] for info in cluster2.scheduler_info()["workers"].values()]
+    with ClusterPasses(rows, cluster2) as passes:
+        assert passes.state_limit == 2 * (min(limits) // 4)
+
+
 @pytest.mark.parametrize("retain", [False, True])
 def test_without_memory_for_row_state(retain, x, rows, cluster2):
     """Workers ask for the replay, and only then it is sent."""
