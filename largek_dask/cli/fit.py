@@ -211,7 +211,7 @@ def choose_algorithm(name: str, settings: dict[str, Any]) -> Any:
     click.BadParameter
         Unknown algorithm, or a setting that it does not have.
     """
-    from largek_dask.estimators.kmeans import ALGORITHMS
+    from largek_dask.algorithms.names import ALGORITHMS
 
     if name not in ALGORITHMS:
         raise click.BadParameter(

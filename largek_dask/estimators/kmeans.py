@@ -13,9 +13,7 @@ from sklearn.base import ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.lloyd import Lloyd
-from largek_dask.algorithms.minibatch import MiniBatch
-from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.final import assign_rows
 from largek_dask.driver.fit import fit
@@ -31,15 +29,7 @@ if TYPE_CHECKING:
 
     from largek_dask.driver.run import Snapshot
 
-__all__ = ["ALGORITHMS", "KMeans", "algorithm_of"]
-
-ALGORITHMS: dict[str, type[Any]] = {
-    "auto": Lloyd,
-    "lloyd": Lloyd,
-    "minibatch": MiniBatch,
-    "nmbatch": NMBatch,
-}
-"""Algorithms by the name a user gives."""
+__all__ = ["KMeans", "algorithm_of"]
 
 
 def algorithm_of(algorithm: Any) -> Algorithm[Any]:

@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
+from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.errors import (
     DataError,
     DegenerateDataWarning,
@@ -22,7 +23,7 @@ from largek_dask.errors import (
     ParameterError,
     RecoveryWarning,
 )
-from largek_dask.estimators.kmeans import ALGORITHMS, algorithm_of
+from largek_dask.estimators.kmeans import algorithm_of
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,236 @@
+"""What a job is: one strict, versioned document, checked by whoever sends it and who takes it.
+
+Nothing in it is code: algorithms are found by name in this package, their parameters are plain
+numbers and words. Nothing in it is secret either: of storage options only the names of the
+environment variables that hold their values are written; values given in memory are replaced by
+a mark that says so, and have to be supplied again where the document is all that is left.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.algorithms.seeding import INITS
+from largek_dask.data.stores import is_local
+from largek_dask.errors import ParameterError
+
+__all__ = ["FORMAT", "MOST_BYTES", "AlgorithmSpec", "JobSpec", "Option", "hide"]
+
+FORMAT: Literal[1] = 1
+MOST_BYTES = 1 << 20
+"""A larger document is refused unread."""
+MOST_CLUSTERS = 10_000_000
+Model = TypeVar("Model", bound=BaseModel)
+_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def _plain_text(text: str) -> str:
+    """Refuse what could forge a line of a log or hide in it."""
+    if not text.isprintable() or text != text.strip():
+        raise ValueError("has control characters, or spaces at an end")
+    return text
+
+
+def _address(url: str) -> str:
+    """Refuse what means something else on every machine."""
+    _plain_text(url)
+    if is_local(url) and not posixpath.isabs(url):
+        raise ValueError("is a relative path, which workers cannot follow; give a URL")
+    if ".." in url.split("/"):
+        raise ValueError("leads out of its folder by '..'")
+    return url
+
+
+def _init(name: str) -> str:
+    if name not in ("auto", *INITS):
+        raise ValueError(f"is not one of {', '.join(('auto', *INITS))}")
+    return name
+
+
+Address = Annotated[str, Field(min_length=1, max_length=4_096), AfterValidator(_address)]
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain_text)]
+Number = int | float | bool | None | Name
+
+
+class Option(BaseModel):
+    """A storage option whose value is elsewhere."""
+
+    model_config = _STRICT
+
+    env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)] | None = None
+    """Name of the environment variable, where the data are opened, that holds the value."""
+    memory: Literal[True] | None = None
+    """The value was given in memory and is nowhere else."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Option:
+        if (self.env is None) == (self.memory is None):
+            raise ValueError("needs either 'env' or 'memory'")
+        return self
+
+
+class AlgorithmSpec(BaseModel):
+    """An algorithm by its name, with the parameters that differ from its defaults."""
+
+    model_config = _STRICT
+
+    name: Literal["auto", "lloyd", "minibatch", "nmbatch"] = "auto"
+    parameters: dict[Name, Number] = Field(default_factory=dict, max_length=50)
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> AlgorithmSpec:
+        known = [f.name for f in fields(ALGORITHMS[self.name]) if f.name != "problem"]
+        for name in self.parameters:
+            if name not in known:
+                raise ValueError(f"{self.name} has no parameter {name!r}; it has {known}")
+        self.make()
+        return self
+
+    def make(self) -> Any:
+        """The algorithm object."""
+        return ALGORITHMS[self.name](**self.parameters)
+
+    @classmethod
+    def of(cls, algorithm: Any) -> AlgorithmSpec:
+        """The document of a name or an algorithm object.
+
+        Raises
+        ------
+        ParameterError
+            It is neither.
+        """
+        if isinstance(algorithm, str):
+            return _checked(cls, {"name": algorithm})
+        for name, kind in ALGORITHMS.items():
+            if type(algorithm) is kind and name != "auto":
+                default = kind()
+                values = {
+                    f.name: getattr(algorithm, f.name)
+                    for f in fields(kind)
+                    if f.name != "problem"
+                    and getattr(algorithm, f.name) != getattr(default, f.name)
+                }
+                return _checked(cls, {"name": name, "parameters": values})
+        raise ParameterError(
+            f"algorithm must be one of {', '.join(ALGORITHMS)} or an object of this package such "
+            f"as Lloyd(), got {type(algorithm).__name__}."
+        )
+
+
+class JobSpec(BaseModel):
+    """Everything that a job needs but its secrets.
+
+    Fields are those of ``service.submit``. Unknown fields, other types and absurd sizes are
+    refused.
+    """
+
+    model_config = _STRICT
+
+    format: Literal[1] = FORMAT
+    data: Address
+    output: Address
+    n_clusters: Annotated[int, Field(ge=1, le=MOST_CLUSTERS)]
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    init: Annotated[str, AfterValidator(_init)] = "auto"
+    n_init: Annotated[int, Field(ge=1, le=1_000)] = 1
+    max_iter: Annotated[int, Field(ge=1, le=10_000_000)] = 300
+    tol: Annotated[float, Field(ge=0)] = 1e-4
+    max_time: Annotated[float, Field(gt=0)] | None = None
+    """Seconds."""
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    sample_weight: Address | None = None
+    empty_clusters: Literal["relocate", "keep"] = "relocate"
+    on_bad_rows: Literal["raise", "skip"] = "raise"
+    normalize: Literal["l2"] | None = None
+    labels: bool = True
+    memory_limit: Annotated[int, Field(ge=0)] | None = None
+    """Bytes of row state a worker."""
+    priority: Annotated[int, Field(ge=-1_000, le=1_000)] = 0
+    """Jobs of a higher one begin sooner."""
+    name: Name | None = None
+    storage_options: dict[Name, Option] = Field(default_factory=dict, max_length=100)
+
+    @classmethod
+    def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:
+        """The job of a document.
+
+        Raises
+        ------
+        ParameterError
+            It is no document of a job that this version knows; every wrong field is named.
+        """
+        if not isinstance(document, Mapping):
+            if len(document) > MOST_BYTES:
+                raise ParameterError(f"the job document is larger than {MOST_BYTES} bytes.")
+            try:
+                document = json.loads(document, object_pairs_hook=_unique)
+            except (ValueError, RecursionError) as error:
+                raise ParameterError(f"the job document is not JSON: {error}") from error
+        if not isinstance(document, Mapping):
+            raise ParameterError("the job document is not a JSON object.")
+        return _checked(cls, dict(document))
+
+    def dump(self) -> dict[str, Any]:
+        """The document, as plain JSON values."""
+        return self.model_dump(mode="json")
+
+    @property
+    def in_memory(self) -> tuple[str, ...]:
+        """Storage options whose values have to be supplied by a client."""
+        return tuple(name for name, option in self.storage_options.items() if option.memory)
+
+
+def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Storage options as a document may hold them, and the values that stay in memory.
+
+    A value ``{"env": "NAME"}`` is looked up where the data are opened; any other value is a
+    secret, since nobody can know which are not.
+    """
+    public: dict[str, Any] = {}
+    secret: dict[str, Any] = {}
+    for name, value in (options or {}).items():
+        if isinstance(value, Mapping) and set(value) == {"env"}:
+            public[name] = dict(value)
+        else:
+            public[name], secret[name] = {"memory": True}, value
+    return public, secret
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; one with a field given twice means something else to every reader."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a field is given twice")
+    return found
+
+
+def _checked(model: type[Model], values: dict[str, Any]) -> Model:
+    """The model of these values; errors name fields, and repeat no value that was given."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        wrong = [
+            f"{'.'.join(map(_shown, e['loc'])) or 'the document'}: {e['msg']}"
+            for e in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+        raise ParameterError(f"this is no job: {'; '.join(wrong)}.") from None
+
+
+def _shown(part: int | str) -> str:
+    """A field's name on one line, whatever somebody has put into it."""
+    text = str(part)
+    return (text if text.isprintable() else ascii(text))[:100]

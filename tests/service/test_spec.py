@@ -1,0 +1,163 @@
+"""The job document: what is refused, by which name, and what is never written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import largek_dask as lk
+from largek_dask.errors import ParameterError
+from largek_dask.service.spec import MOST_BYTES, AlgorithmSpec, JobSpec, Option, hide
+
+LEAST = {"data": "s3://bucket/x.zarr", "output": "/runs/1", "n_clusters": 10}
+
+
+def job(**more):
+    return JobSpec.parse(LEAST | more)
+
+
+def test_the_least_job_has_the_defaults_of_an_estimator():
+    spec, km = job(), lk.KMeans()
+    for name in ("init", "n_init", "max_iter", "tol", "max_time", "empty_clusters", "on_bad_rows"):
+        assert getattr(spec, name) == getattr(km, name), name
+    assert spec.algorithm.make() == lk.Lloyd()
+
+
+def test_a_document_comes_back_as_it_went():
+    spec = job(
+        algorithm={"name": "nmbatch", "parameters": {"rho": 10.0, "bounds": "hamerly"}},
+        init="random",
+        max_time=3600,
+        name="Größe 1",
+        storage_options={"key": {"env": "AWS_KEY"}, "secret": {"memory": True}},
+    )
+    text = json.dumps(spec.dump())
+    assert JobSpec.parse(text) == JobSpec.parse(text.encode()) == spec
+    assert spec.in_memory == ("secret",)
+    assert spec.algorithm.make() == lk.NMBatch(rho=10.0, bounds="hamerly")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"n_cluster": 3}, "n_cluster"),
+        ({"format": 2}, "format"),
+        ({"n_clusters": 0}, "n_clusters"),
+        ({"n_clusters": 10**9}, "n_clusters"),
+        ({"n_clusters": True}, "n_clusters"),
+        ({"n_clusters": "10"}, "n_clusters"),
+        ({"n_clusters": 10.0}, "n_clusters"),
+        ({"tol": -1.0}, "tol"),
+        ({"tol": float("nan")}, "tol"),
+        ({"max_time": 0}, "max_time"),
+        ({"max_time": float("inf")}, "max_time"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1 << 63}, "seed"),
+        ({"data": "x.zarr"}, "data: .*relative path"),
+        ({"data": "s3://bucket/../x"}, "data: .*leads out"),
+        ({"output": "/runs/../../etc"}, "output: .*leads out"),
+        ({"output": "/runs/1\nfake line"}, "output: .*control characters"),
+        ({"output": ""}, "output"),
+        ({"output": "/" + "a" * 5_000}, "output"),
+        ({"name": "a\nb"}, "name: .*control characters"),
+        ({"name": " a"}, "name: .*spaces"),
+        ({"name": "a" * 201}, "name"),
+        ({"init": "best"}, "init: .*k-means"),
+        ({"algorithm": "lloyd"}, "algorithm"),
+        ({"algorithm": {"name": "os.system"}}, "algorithm.name"),
+        ({"algorithm": {"name": "lloyd", "parameters": {"b0": 3}}}, "algorithm: .*b0"),
+        ({"algorithm": {"name": "nmbatch", "parameters": {"rho": -1}}}, "algorithm: .*rho"),
+        ({"algorithm": {"name": "nmbatch", "parameters": {"rho": [1]}}}, "algorithm.parameters"),
+        ({"algorithm": {"name": "lloyd", "parameters": {"problem": None}}}, "algorithm: .*problem"),
+        ({"storage_options": {"key": "AKIA123"}}, "storage_options.key"),
+        ({"storage_options": {"key": {"env": "A B"}}}, "storage_options.key.env"),
+        ({"storage_options": {"key": {}}}, "storage_options.key"),
+        ({"storage_options": {"key": {"env": "A", "memory": True}}}, "storage_options.key"),
+    ],
+)
+def test_what_is_wrong_is_named(wrong, named):
+    with pytest.raises(ParameterError, match=named):
+        job(**wrong)
+
+
+def test_every_wrong_field_is_named_and_no_value_is_repeated():
+    with pytest.raises(ParameterError) as caught:
+        job(n_clusters=-7777, storage_options={"key": "AKIA123"}, **{"x\ny": 1})
+    text = str(caught.value)
+    assert "n_clusters" in text
+    assert "storage_options.key" in text
+    assert "AKIA123" not in text
+    assert "7777" not in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"\xff", "not JSON"),
+        (b'{"data": "/a", "data": "/b"}', "given twice"),
+        (b" " * (MOST_BYTES + 1), "larger than"),
+    ],
+)
+def test_what_is_no_document_is_refused(document, why):
+    with pytest.raises(ParameterError, match=why):
+        JobSpec.parse(document)
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(sorted(JobSpec.model_fields)), junk)
+def test_any_value_of_any_field_is_taken_or_refused(field, value):
+    refused = None
+    try:
+        spec = job(**{field: value})
+    except ParameterError as error:
+        refused = str(error)
+    if refused is None:
+        assert JobSpec.parse(json.dumps(spec.dump())) == spec
+    else:
+        assert field in refused
+        assert "\n" not in refused
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        lk.Lloyd(),
+        lk.Lloyd(None),
+        lk.NMBatch.paper(),
+        lk.NMBatch(b0=7),
+        lk.MiniBatch(votes="latest"),
+    ],
+)
+def test_algorithm_objects_become_documents(algorithm):
+    spec = job(algorithm=AlgorithmSpec.of(algorithm).model_dump())
+    assert spec.algorithm.make() == algorithm
+
+
+@pytest.mark.parametrize("algorithm", [object(), lk.Lloyd, "best", None])
+def test_what_is_no_algorithm_is_refused(algorithm):
+    with pytest.raises(ParameterError):
+        AlgorithmSpec.of(algorithm)
+
+
+def test_values_of_storage_options_stay_out_of_the_document():
+    options = {"key": {"env": "AWS_KEY"}, "secret": "hunter2", "client_kwargs": {"env": 1, "b": 2}}
+    public, secret = hide(options)
+    assert secret == {"secret": "hunter2", "client_kwargs": {"env": 1, "b": 2}}
+    spec = job(storage_options=public)
+    assert spec.storage_options["key"] == Option(env="AWS_KEY")
+    assert set(spec.in_memory) == {"secret", "client_kwargs"}
+    assert "hunter2" not in json.dumps(spec.dump())
+    assert hide(None) == ({}, {})
