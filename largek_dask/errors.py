@@ -112,6 +112,10 @@ class VersionMismatchError(ClusterError):
     """Workers run another version of this package."""
 
 
+class LostJobError(LargekError, RuntimeError):
+    """Another scheduler has taken over a job; this one must not write it any more."""
+
+
 class CancelledFit(LargekError):
     """Raised inside a pass when the driver asked for a stop; never reaches a user."""
 

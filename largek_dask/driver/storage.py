@@ -135,6 +135,45 @@ class Folder:
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a small file that must not be there yet; of several writers one succeeds.
+
+        Held by the file system: a hard link on a local disk, a conditional PUT on S3. Others are
+        asked to create exclusively as well, but some of them only look before they write.
+
+        Returns
+        -------
+        bool
+            False if it was there already; nothing has been written then.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        target = self.path(name)
+        try:
+            if not self._has_no_folders:
+                self.fs.makedirs(posixpath.dirname(target), exist_ok=True)
+            return self._created(target, data)
+        except Exception as error:  # drivers raise errors of their own kinds
+            raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+
+    def _created(self, target: str, data: bytes) -> bool:
+        try:
+            if not self.is_local:
+                self.fs.pipe_file(target, data, mode="create")
+                return True
+            partial = f"{target}.{uuid.uuid4().hex}.partial"
+            self.fs.pipe_file(partial, data)
+            try:
+                os.link(partial, target)
+            finally:
+                os.remove(partial)
+        except FileExistsError:
+            return False
+        return True
+
     def read(self, name: str, limit: int = SMALL_FILE) -> bytes:
         """A small file's bytes.
 

@@ -37,6 +37,15 @@ def options(server: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return options
 
 
+def test_of_two_who_create_one_object_one_succeeds(options: dict[str, Any]) -> None:
+    folder = Folder("s3://jobs/created", options)
+    assert folder.create("claims/1.json", b"mine")
+    assert not folder.create("claims/1.json", b"yours")
+    assert folder.read("claims/1.json") == b"mine"
+    with pytest.raises(OutputError, match="cannot be written"):
+        Folder("s3://no-such-bucket/x", options).create("a", b"")
+
+
 def test_a_job_on_s3(options: dict[str, Any]) -> None:
     place: dict[str, Any] = {"checkpoint": "s3://jobs/one", "storage_options": options}
     cluster(**place, callbacks=[stop_after(2)])

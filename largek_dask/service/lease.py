@@ -1,0 +1,150 @@
+"""Who may write a job: the highest claim, and nobody else.
+
+A job's folder holds ``claims/000001.json``, ``claims/000002.json``, …, each created exclusively, so
+that of several schedulers one gets each number. The holder of the highest one writes the job; the
+number is its fencing token. It shows that it is alive by changing ``claims/000002.beat`` again and
+again. Whoever sees the same beat for longer than a patience, by its own clock (the clocks of two
+machines are never compared), may claim the next number; from then on the one before has lost the
+job, notices it before whatever it writes next, and stops.
+
+Between that look and the write there is a moment in which a stopped process may have lost the
+job unknown to itself. So what is published once and for all must be created exclusively
+(``Folder.create``), and everything else kept under the token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from largek_dask.driver.storage import DamagedError, Folder
+from largek_dask.errors import LostJobError
+
+__all__ = ["Contender", "Lease"]
+
+CLAIM = re.compile(r"(\d{6,12})\.json")
+SMALL = 4_096
+RELEASED = b"released"
+
+
+def _newest(folder: Folder) -> int:
+    """The highest number claimed so far; 0 without any."""
+    found = (CLAIM.fullmatch(name) for name in folder.names())
+    return max((int(match[1]) for match in found if match), default=0)
+
+
+def _beat(folder: Folder, number: int) -> bytes:
+    """The last sign of life of a claim; nothing if it has given none yet."""
+    try:
+        return folder.read(f"{number:06d}.beat", limit=SMALL)
+    except (FileNotFoundError, DamagedError):
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write a job, until somebody else has claimed it."""
+
+    folder: Folder
+    """The job's ``claims`` folder."""
+    token: int
+    owner: str
+
+    def holds(self) -> bool:
+        """Whether nobody has claimed the job since."""
+        return _newest(self.folder) == self.token
+
+    def check(self) -> None:
+        """Look before writing.
+
+        Raises
+        ------
+        LostJobError
+            Somebody else has claimed the job.
+        """
+        newest = _newest(self.folder)
+        if newest != self.token:
+            raise LostJobError(
+                f"{self.folder.url}: claim {self.token} of {self.owner} has been superseded by "
+                f"claim {newest}; this process writes nothing more of the job."
+            )
+
+    def renew(self) -> None:
+        """Show that the holder is alive.
+
+        Raises
+        ------
+        LostJobError
+            Somebody else has claimed the job meanwhile.
+        OutputError
+            The sign cannot be written.
+        """
+        self.check()
+        self.folder.publish(f"{self.token:06d}.beat", uuid.uuid4().hex.encode())
+
+    def release(self) -> None:
+        """Let anybody claim the job at once."""
+        if self.holds():
+            self.folder.publish(f"{self.token:06d}.beat", RELEASED)
+
+
+class Contender:
+    """Somebody who would write a job, and waits for its turn.
+
+    Parameters
+    ----------
+    folder : Folder
+        The job's.
+    owner : str
+        Told to whoever loses the job to this one.
+    patience : float
+        Seconds for which a holder may be without a sign of life.
+    clock : callable
+        Seconds of this process, never set back.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        owner: str,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder.sub("claims")
+        self._owner = owner
+        self._patience = patience
+        self._clock = clock
+        self._seen: tuple[int, bytes] = (0, b"")
+        self._since = clock()
+
+    def claim(self) -> Lease | None:
+        """The lease, if the job is free or its holder has been silent for too long.
+
+        Raises
+        ------
+        OutputError
+            The claim cannot be written.
+        """
+        number = _newest(self._folder)
+        if number:
+            seen = (number, _beat(self._folder, number))
+            if seen != self._seen:
+                self._seen, self._since = seen, self._clock()
+            waited = self._clock() - self._since
+            if seen[1] != RELEASED and waited <= self._patience:
+                return None
+        token = number + 1
+        document = json.dumps({"owner": self._owner, "claimed": uuid.uuid4().hex}).encode()
+        if not self._folder.create(f"{token:06d}.json", document):
+            return None
+        lease = Lease(self._folder, token, self._owner)
+        try:
+            lease.renew()
+        except LostJobError:
+            # With less patience than a write takes, even a first sign can come too late.
+            return None
+        return lease

@@ -1,0 +1,110 @@
+"""One writer a job: claims, signs of life, and who loses to whom."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import LostJobError, OutputError
+from largek_dask.service.lease import Contender
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request, tmp_path):
+    if request.param == "local":
+        return Folder(str(tmp_path / "job"))
+    return Folder(f"memory://{tmp_path.name}")
+
+
+def contender(folder, owner="a", patience=10.0):
+    clock = Clock()
+    return Contender(folder, owner, patience, clock), clock
+
+
+def test_the_first_one_holds_until_it_is_silent(folder):
+    one, _ = contender(folder)
+    lease = one.claim()
+    assert lease.token == 1
+    assert lease.holds()
+    other, clock = contender(folder, "b")
+    for _ in range(5):
+        clock.now += 9
+        assert other.claim() is None
+        lease.renew()
+    assert other.claim() is None
+    clock.now += 11
+    taken = other.claim()
+    assert taken.token == 2
+    assert not lease.holds()
+    with pytest.raises(LostJobError, match=r"claim 1 of a .* claim 2"):
+        lease.renew()
+    with pytest.raises(LostJobError):
+        lease.check()
+    lease.release()
+    taken.check()
+    late, _ = contender(folder, "c")
+    assert late.claim() is None, "a loser releases nothing"
+
+
+def test_what_has_been_released_is_free_at_once(folder):
+    one, _ = contender(folder)
+    one.claim().release()
+    other, _ = contender(folder, "b")
+    assert other.claim().token == 2
+
+
+def test_a_holder_that_died_before_its_first_sign_is_waited_for(folder):
+    folder.create("claims/000001.json", b"{}")
+    other, clock = contender(folder)
+    assert other.claim() is None
+    clock.now += 11
+    assert other.claim().token == 2
+
+
+def test_other_files_are_no_claims(folder):
+    for name in ("x.json", "000009.beat", "00.json", "000007.json.abc.partial"):
+        folder.publish(f"claims/{name}", b"")
+    assert contender(folder)[0].claim().token == 1
+
+
+def test_of_many_at_once_one_gets_each_number(tmp_path):
+    folder = Folder(str(tmp_path))
+    for token in range(1, 8):
+        start, found = threading.Barrier(8), []
+
+        def race(start=start, found=found):
+            rival = Contender(folder, "rival", -1.0)
+            start.wait()
+            found.append(rival.claim())
+
+        threads = [threading.Thread(target=race) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        tokens = [lease.token for lease in found if lease is not None]
+        assert len(tokens) == len(set(tokens)) >= 1
+        assert token > 1 or 1 in tokens
+
+
+def test_create_writes_all_or_nothing(folder):
+    assert folder.create("a/b", b"one")
+    assert not folder.create("a/b", b"two")
+    assert folder.read("a/b") == b"one"
+    assert folder.sub("a").names() == ["b"]
+
+
+def test_create_says_what_is_wrong(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match="cannot be written"):
+        Folder(str(tmp_path / "file")).create("x", b"")
