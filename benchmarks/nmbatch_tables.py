@@ -105,8 +105,7 @@ def table(result: dict[str, Any]) -> str:
         "where Lloyd's algorithm ends: the faster of scikit-learn's and faiss's Lloyd → nmbatch, "
         "from the same random rows, set-up and first scan counted, medians of "
         f"{rounds} interleaved runs. Ends of the first run, relative to Lloyd's; (cut): a limit "
-        f"of time came first. {result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."
-        + result.get("note", ""),
+        f"of time came first. {result['cpu']}. Made by `python -m benchmarks.nmbatch --write`.",
     ]
     return "\n".join(lines)
 
