@@ -13,6 +13,11 @@ from contextlib import ExitStack
 import dask
 import pytest
 from distributed import Client, LocalCluster
+from hypothesis import settings
+
+# Before any test module is imported: a first example may have to compile a kernel.
+settings.register_profile("no clock", deadline=None)
+settings.load_profile("no clock")
 
 ClusterMaker = Callable[..., Client]
 

@@ -500,6 +500,16 @@ def set_status(status, dask_worker):
     dask_worker.status = Status[status]
 
 
+def pause(client, *addresses):
+    """Pause workers, and wait until the scheduler knows."""
+    client.run(set_status, "paused", workers=list(addresses))
+    while any(
+        client.scheduler_info(n_workers=-1)["workers"][address]["status"] != "paused"
+        for address in addresses
+    ):
+        time.sleep(0.01)
+
+
 def test_paused_workers(x, rows, fresh_cluster):
     """One is left out, two are waited for; a deadline still counts."""
     said = []
@@ -516,16 +526,16 @@ def test_paused_workers(x, rows, fresh_cluster):
     one, other = client.scheduler_info()["workers"]
     with ClusterPasses(rows, client, log=resume) as passes:
         assert path_pass(passes, 1, retain=True)[0] == path_answers(x, 1)[-1]
-        client.run(set_status, "paused", workers=[one])
+        pause(client, one)
         assert path_pass(passes, 2, retain=True)[0] == path_answers(x, 2)[-1]
         assert passes.last.workers == 1
         assert [kind for kind, _ in said] == ["workers"]
         assert f"{one} is paused" in said.pop()[1]
-        client.run(set_status, "paused", workers=[other])
+        pause(client, other)
         assert path_pass(passes, 3, retain=True)[0] == path_answers(x, 3)[-1]
         assert [kind for kind, _ in said] == ["waiting", "workers"]
         assert all(f"{address} is paused" in said[0][1] for address in (one, other))
-        client.run(set_status, "paused")
+        pause(client, one, other)
         with pytest.raises(CancelledFit, match="time limit"):
             ClusterPasses(rows, client, deadline=time.monotonic())
 
