@@ -112,6 +112,10 @@ class Folder:
         if self.exists(name):
             self.fs.rm(self.path(name), recursive=True)
 
+    def _make_parent(self, target: str) -> None:
+        if not self._has_no_folders:
+            self.fs.makedirs(posixpath.dirname(target), exist_ok=True)
+
     def publish(self, name: str, data: bytes) -> None:
         """Write a small file that appears whole or not at all.
 
@@ -124,8 +128,7 @@ class Folder:
         """
         target = self.path(name)
         try:
-            if not self._has_no_folders:
-                self.fs.makedirs(posixpath.dirname(target), exist_ok=True)
+            self._make_parent(target)
             if self.is_local:
                 partial = f"{target}.{uuid.uuid4().hex}.partial"
                 self.fs.pipe_file(partial, data)
@@ -153,8 +156,7 @@ class Folder:
         """
         target = self.path(name)
         try:
-            if not self._has_no_folders:
-                self.fs.makedirs(posixpath.dirname(target), exist_ok=True)
+            self._make_parent(target)
             return self._created(target, data)
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error

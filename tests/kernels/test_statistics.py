@@ -195,8 +195,9 @@ def test_many_rows_fill_several_blocks(dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("growth", [2.0**18, 2.0**40])
 @pytest.mark.parametrize("tiny", [0.0, 1e-3, 1e-16, 1e-30, 1e-45])
-def test_float32_of_all_magnitudes(tiny, full, monkeypatch):
+def test_float32_of_all_magnitudes(tiny, growth, full, monkeypatch):
     """1e-16 times the largest is where two parts no longer hold every bit."""
     monkeypatch.setattr(scans.SinglesScan, "full", full)
     monkeypatch.setattr(scans, "BLOCK_VALUES", 200)
@@ -205,6 +206,11 @@ def test_float32_of_all_magnitudes(tiny, full, monkeypatch):
     x *= rng.choice(np.float32([1, 1, tiny, 0, 1e3]), x.shape)
     x[:, 0] = -0.0
     x[:40] *= np.float32(1e-3)  # the scale grows after some blocks
+    # Where large numbers cancel, every bit of the small ones shows in the mean.
+    x[40:, 1:12] = x[40, 1:12]
+    x[41::2, 1:12] *= -1
+    x[40:, 6:12] *= np.float32(growth)
+    x[7, 1:12] = np.float32(0.3) * np.float32(tiny)
     out = RowScan(23, np.float32)
     for begin in range(0, len(x), 51):
         out.add(x[begin : begin + 51])

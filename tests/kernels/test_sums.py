@@ -268,6 +268,12 @@ def test_row_squares_are_added_in_eight_sums(table, copies, data):
     assert row_squares(x, shift, rows).tolist() == [expected[i] for i in rows]
 
 
+@pytest.mark.parametrize("d", [1, 7, 8, 9, 23, 64])
+def test_row_squares_round_as_eight_sums_do(d):
+    x = np.random.default_rng(d).standard_normal((40, d))
+    assert row_squares(x, np.zeros(d)).tolist() == [row_square(row) for row in x]
+
+
 def test_more_clusters_than_rows_and_no_rows_at_all():
     x = np.ones((2, 3), np.float32)
     grid = scan(x).finish().grid
