@@ -15,6 +15,7 @@ _PUBLIC = {
     "MiniBatch": "largek_dask.algorithms.minibatch",
     "Model": "largek_dask.model",
     "NMBatch": "largek_dask.algorithms.nmbatch",
+    "connect": "largek_dask.service.client",
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
     "open_rows": "largek_dask.data.sources",
@@ -27,6 +28,7 @@ __all__ = [
     "Model",
     "NMBatch",
     "__version__",
+    "connect",
     "ingest",
     "load_model",
     "open_rows",
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from largek_dask.data.sources import open_rows
     from largek_dask.estimators.kmeans import KMeans
     from largek_dask.model import Model, load_model
+    from largek_dask.service.client import connect
 
 
 def __getattr__(name: str) -> Any:

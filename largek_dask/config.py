@@ -45,6 +45,20 @@ DEFAULTS: dict[str, Any] = {
         "spill-folder": None,
     },
     "checkpoints": {"keep": 3, "seconds": 30.0},
+    # where a scheduler keeps its jobs (a URL); None: a folder of the user who runs it
+    "store": None,
+    "service": {
+        # jobs that run at the same time; others wait
+        "concurrent-jobs": 4,
+        # how often a scheduler shows that it still has a job
+        "beat-seconds": 3.0,
+        # a scheduler that has not shown it for so long has lost its jobs to whoever claims them
+        "patience-seconds": 20.0,
+        # how long a scheduler that is shut down waits for its jobs' last checkpoints
+        "shutdown-seconds": 25.0,
+        # how long a submit waits for workers to say whether they can open the data
+        "check-seconds": 20.0,
+    },
 }
 
 dask.config.update_defaults({"largek": DEFAULTS})

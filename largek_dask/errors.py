@@ -8,19 +8,26 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal
 
 __all__ = [
     "BadRowsError",
     "CancelledFit",
+    "CancelledJobError",
     "CheckpointError",
     "ClusterError",
     "DataChangedError",
     "DataError",
     "DegenerateDataWarning",
+    "FailedJobError",
     "IncompleteStoreError",
     "InterruptedFitWarning",
+    "JobNotFoundError",
     "LargekError",
+    "LostJobError",
     "MissingDependencyError",
     "ModelFormatError",
     "NoModelError",
@@ -29,14 +36,33 @@ __all__ = [
     "ParameterError",
     "RecoveryWarning",
     "VersionMismatchError",
+    "VersionMismatchWarning",
     "warn",
+    "warnings_heard_by",
 ]
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
+Hearer = Callable[[str, type[Warning]], None]
+_hearer: ContextVar[Hearer | None] = ContextVar("largek-warnings", default=None)
+
+
+@contextmanager
+def warnings_heard_by(hearer: Hearer) -> Iterator[None]:
+    """Hand warnings of this thread to ``hearer``, as Python's own filters belong to all threads."""
+    token = _hearer.set(hearer)
+    try:
+        yield
+    finally:
+        _hearer.reset(token)
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn, pointing at the line outside this package that led here."""
+    if (hearer := _hearer.get()) is not None:
+        hearer(message, category)
+        return
     # Level 1 is the line below, 2 the caller. (From Python 3.12 on: skip_file_prefixes.)
     level = 2
     frame = sys._getframe(1)
@@ -116,6 +142,18 @@ class LostJobError(LargekError, RuntimeError):
     """Another scheduler has taken over a job; this one must not write it any more."""
 
 
+class JobNotFoundError(LargekError, LookupError):
+    """There is no such job."""
+
+
+class FailedJobError(LargekError, RuntimeError):
+    """A job failed with an error that is none of this package's; the message tells it."""
+
+
+class CancelledJobError(LargekError, RuntimeError):
+    """A job was cancelled: it has no result, though perhaps a best model so far."""
+
+
 class CancelledFit(LargekError):
     """Raised inside a pass when the driver asked for a stop; never reaches a user."""
 
@@ -130,3 +168,7 @@ class InterruptedFitWarning(UserWarning):
 
 class RecoveryWarning(UserWarning):
     """Something was damaged or lost and has been worked around; says what."""
+
+
+class VersionMismatchWarning(UserWarning):
+    """A scheduler and its client have different versions of this package."""

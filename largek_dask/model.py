@@ -111,7 +111,7 @@ class Model:
         self,
         rows: Any,
         *,
-        out: str | None = None,
+        out: str | Folder | None = None,
         client: Client | None = None,
         n_threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -122,7 +122,7 @@ class Model:
         ----------
         rows : whatever ``open_rows`` takes
             (n, d) rows.
-        out : str, optional
+        out : str or Folder, optional
             URL of a Zarr array to write labels to, instead of returning them. A killed run
             goes on where it was when it is started again.
         client : distributed.Client, optional
@@ -232,7 +232,7 @@ class Model:
 
     def save(
         self,
-        url: str,
+        url: str | Folder,
         *,
         overwrite: bool = False,
         storage_options: Mapping[str, Any] | None = None,
@@ -241,7 +241,7 @@ class Model:
 
         Parameters
         ----------
-        url : str
+        url : str or Folder
             Path or URL.
         overwrite : bool
             Replace a model that is there.
@@ -252,9 +252,8 @@ class Model:
         OutputError
             Something is there already, or it cannot be written.
         """
-        place = Folder(url, storage_options)
-        parent, _, name = place.url.rpartition("/")
-        folder = Folder(parent or "/", storage_options)
+        place = Folder.of(url, storage_options)
+        folder, name = place.parent()
         if folder.exists(name) and not (overwrite and _is_model(place)):
             raise OutputError(
                 f"{place.url} exists already; nothing was changed. Choose another name"
@@ -373,7 +372,7 @@ def _describe(place: Folder) -> dict[str, Any]:
     return notes  # type: ignore[no-any-return]
 
 
-def load_model(url: str, *, storage_options: Mapping[str, Any] | None = None) -> Model:
+def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None = None) -> Model:
     """Read a model that :meth:`Model.save` has written.
 
     Every array is checked against its checksum; nothing that is read is executed, and nothing
@@ -381,7 +380,7 @@ def load_model(url: str, *, storage_options: Mapping[str, Any] | None = None) ->
 
     Parameters
     ----------
-    url : str
+    url : str or Folder
         Path or URL.
     storage_options : mapping, optional
 
@@ -390,14 +389,14 @@ def load_model(url: str, *, storage_options: Mapping[str, Any] | None = None) ->
     ModelFormatError
         Not a model, a damaged one, or one of a newer format.
     """
-    place = Folder(url, storage_options)
+    place = Folder.of(url, storage_options)
     notes = _describe(place)
-    parent, _, name = place.url.rpartition("/")
+    folder, name = place.parent()
     try:
         records = notes["arrays"]
         for record in records.values():
             _check_record(record)
-        found = Folder(parent or "/", storage_options).read_arrays(name, records)
+        found = folder.read_arrays(name, records)
         model = Model(
             arrays=ModelArrays(
                 centers=found.pop("centers"),

@@ -27,18 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fit"]
 
-JOB_FILES = (
-    "job.json",
-    "counted.json",
-    "events.jsonl",
-    "checkpoints",
-    "starts",
-    "model.zarr",
-    "labels.zarr",
-    "labels.zarr.progress.json",
-)
-"""What a job writes into its folder, and all that ``--force`` removes."""
-
 
 @click.command(
     cls=Command,
@@ -114,10 +102,9 @@ def fit(
     """
     from largek_dask.data.sources import open_rows
     from largek_dask.driver.events import ProgressLine
-    from largek_dask.driver.fit import fit as run_fit
     from largek_dask.driver.stopping import StopRules
     from largek_dask.driver.storage import Folder
-    from largek_dask.model import Model
+    from largek_dask.service.fitting import LABELS, MODEL, fit_into
 
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
@@ -134,11 +121,9 @@ def fit(
     url, out_options = output(out, data, storage_options)
     folder = Folder(url, out_options)
     check_folder(folder, force)
-    # Labels of an earlier run of this job are kept until it is known that they are out of date.
-    labelled = folder.exists("labels.zarr") and not folder.exists("labels.zarr.progress.json")
-    labels_url = f"{folder.url}/labels.zarr"
     with connected(scheduler) as client:
-        result = run_fit(
+        model, result = fit_into(
+            folder,
             rows,
             algorithm=chosen,
             n_clusters=n_clusters,
@@ -146,30 +131,17 @@ def fit(
             init=init,
             n_init=n_init,
             stop=StopRules(max_iter, tol, max_time),
-            normalize=normalize,  # type: ignore[arg-type]
-            on_bad_rows=on_bad_rows,  # type: ignore[arg-type]
+            normalize=normalize,
+            on_bad_rows=on_bad_rows,
             client=client,
             n_threads=threads,
-            checkpoint=folder.url,
-            labels=labels_url if labels and not labelled else False,
-            storage_options=out_options,
+            labels=labels,
             events=() if as_json else (ProgressLine(),),
         )
-        model = Model.of(result)
-        if labels and labelled and model.digest() != digest_of_earlier(folder):
-            folder.remove("labels.zarr")
-            model.predict(
-                rows,
-                out=labels_url,
-                client=client,
-                n_threads=threads,
-                storage_options=out_options,
-            )
-        model.save(f"{folder.url}/model.zarr", overwrite=True, storage_options=out_options)
     told = {
         "out": folder.url,
-        "model": f"{folder.url}/model.zarr",
-        "labels": labels_url if folder.exists("labels.zarr") else None,
+        "model": f"{folder.url}/{MODEL}",
+        "labels": f"{folder.url}/{LABELS}" if folder.exists(LABELS) else None,
         "n_rows": rows.n_rows,
         "n_features": rows.n_features,
         "n_clusters": n_clusters,
@@ -189,18 +161,6 @@ def kept_for_rows(history: Sequence[StepRecord]) -> int:
     """Most bytes that a step kept for its rows: labels, and bounds where there were any."""
     kept = (record["rows"] * (record["extra"].get("row_state_bytes") or 0) for record in history)
     return int(max(kept, default=0))
-
-
-def digest_of_earlier(folder: Folder) -> str | None:
-    """The digest of the model that an earlier run has left, None without one."""
-    from largek_dask.errors import ModelFormatError
-    from largek_dask.model import load_model
-
-    try:
-        url = f"{folder.url}/model.zarr"
-        return load_model(url, storage_options=folder.storage_options).digest()
-    except ModelFormatError:
-        return None
 
 
 def choose_algorithm(name: str, settings: dict[str, Any]) -> Any:
@@ -241,6 +201,7 @@ def check_folder(folder: Folder, force: bool) -> None:
         It holds something else.
     """
     from largek_dask.errors import OutputError
+    from largek_dask.service.fitting import JOB_FILES
 
     names = folder.names()
     if force:

@@ -30,6 +30,7 @@ from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning, warn
 from largek_dask.kernels.statistics import Statistics
+from largek_dask.points import at
 
 __all__ = ["Checkpoints", "Job", "Progress"]
 
@@ -145,9 +146,15 @@ class Checkpoints(Generic[State]):
         OutputError
             It cannot be written.
         """
-        n, name = progress.n_iter, f"{progress.n_iter:06d}"
-        if self._newest == n:
+        if self._newest == progress.n_iter:
             return False
+        with at("checkpoint"):
+            self._write(progress)
+        self._written_at = time.monotonic()
+        return True
+
+    def _write(self, progress: Progress[State]) -> None:
+        n, name = progress.n_iter, f"{progress.n_iter:06d}"
         arrays: dict[str, NDArray[Any]] = {}
         tree = encode(progress.state, arrays)
         # A damaged checkpoint of this step must stop counting before its arrays are replaced.
@@ -165,8 +172,6 @@ class Checkpoints(Generic[State]):
         self._newest = n
         self._damaged.discard(n)
         self._prune(n)
-        self._written_at = time.monotonic()
-        return True
 
     def _prune(self, newest: int) -> None:
         """Remove what is too old or damaged, and arrays that were never published."""

@@ -8,8 +8,9 @@ started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on 
 step       the history record (``step cost rows n_changed shift``), ``seconds`` of this step as
            ``{total, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied`` (bytes
            picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or threads),
-           ``rows_per_second``, ``elapsed``,
+           ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second``, ``elapsed``,
            ``eta_s``
+workers    ``workers``: the figures of all passes so far by worker, every few seconds
 checkpoint ``n_iter``, ``url``, ``seconds``
 warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
@@ -39,6 +40,8 @@ __all__ = [
     "Sink",
     "estimate_seconds_left",
     "open_sinks",
+    "plain",
+    "printable",
 ]
 
 logger = logging.getLogger(__name__)
@@ -146,7 +149,7 @@ class JsonLines:
 
     def __call__(self, event: Event) -> None:
         """Add one event."""
-        line = json.dumps(_plain(event), allow_nan=False).encode() + b"\n"
+        line = json.dumps(plain(event), allow_nan=False).encode() + b"\n"
         if self._file is not None:
             self._file.write(line)
             self._file.flush()
@@ -180,14 +183,14 @@ class JsonLines:
         return events
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """``value`` as JSON that every reader takes: NaN and infinity become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 
@@ -262,7 +265,7 @@ class ProgressLine:
                 self._show()
         elif kind == "warning":
             self._end_line()
-            self._stream.write(f"warning: {_printable(event['message'])}\n")
+            self._stream.write(f"warning: {printable(event['message'])}\n")
         elif kind == "stopped":
             if self._pending:
                 self._show()
@@ -297,7 +300,7 @@ def _progress_text(event: Event) -> str:
     return ", ".join(parts)
 
 
-def _printable(text: object) -> str:
+def printable(text: object) -> str:
     """Text without control characters: it can neither forge a line nor steer a terminal."""
     return "".join(c if c.isprintable() else " " for c in str(text))
 

@@ -90,10 +90,11 @@ def fit(
     client: Client | None = None,
     n_threads: int | None = None,
     memory_limit: int | None = None,
-    checkpoint: str | None = None,
-    labels: bool | str = True,
+    checkpoint: str | Folder | None = None,
+    labels: bool | str | Folder = True,
     storage_options: Mapping[str, Any] | None = None,
     events: Sequence[Sink | str] = (),
+    log: bool = True,
     callbacks: Sequence[Callback] = (),
     cancelled: Callable[[], bool] | None = None,
 ) -> FitResult:
@@ -123,14 +124,16 @@ def fit(
         Its cluster; None: threads of this process.
     n_threads, memory_limit : int, optional
         Threads, and bytes of row state a process.
-    checkpoint : str, optional
+    checkpoint : str or Folder, optional
         Folder to write to, and to resume from if it holds this very job.
-    labels : bool or str
+    labels : bool, str or Folder
         Whether every row's label comes back; a URL: they are written there.
     storage_options : mapping, optional
         For ``checkpoint`` and ``labels``.
     events : sequence of callable or str
-        Sinks of events besides ``events.jsonl`` in the checkpoint folder.
+        Sinks of events.
+    log : bool
+        Whether they go to ``events.jsonl`` in the checkpoint folder as well.
     callbacks : sequence of callable
         See ``driver.run``.
     cancelled : callable, optional
@@ -174,16 +177,16 @@ def fit(
         "on_bad_rows": on_bad_rows,
     }
     fingerprint = rows.fingerprint()
-    folder = Folder(checkpoint, storage_options) if checkpoint is not None else None
+    folder = Folder.of(checkpoint, storage_options) if checkpoint is not None else None
     job = None
     if folder is not None:
         folder.check_writable()
         job = Job(folder, identity, fingerprint, versions())
     out = None
-    if isinstance(labels, str):
+    if not isinstance(labels, bool):
         owner = {"job": identity, "data": fingerprint["content"]}
         out = LabelStore(labels, rows.chunk_table, owner, storage_options)
-    teller = Events(open_sinks(events, folder))
+    teller = Events(open_sinks(events, folder if log else None))
     clock = Clock(0.0, stop)
     asked = cancelled or (lambda: False)
     passes = open_passes(

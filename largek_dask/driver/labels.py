@@ -19,6 +19,7 @@ from largek_dask.data.stores import ATTRIBUTE, is_local
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import OutputError
 from largek_dask.kernels.exact import LIMB, ORIGIN, ExactSums
+from largek_dask.points import at
 
 __all__ = ["LabelStore", "LabelWriter", "group_chunks", "sums_from_json", "sums_to_json"]
 
@@ -75,8 +76,9 @@ class LabelWriter:
         """
         options = None if is_local(self.url) else dict(self.storage_options)
         try:
-            array = zarr.open_array(self.url, mode="r+", storage_options=options)
-            array[start : start + len(labels)] = labels
+            with at("labels"):
+                array = zarr.open_array(self.url, mode="r+", storage_options=options)
+                array[start : start + len(labels)] = labels
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(
                 f"labels of rows {start} to {start + len(labels) - 1} cannot be written to "
@@ -89,7 +91,7 @@ class LabelStore:
 
     Parameters
     ----------
-    url : str
+    place : str or Folder
         Where it lies, or shall lie.
     chunk_table : ndarray of int64
         Of the rows.
@@ -107,20 +109,19 @@ class LabelStore:
 
     def __init__(
         self,
-        url: str,
+        place: str | Folder,
         chunk_table: NDArray[np.int64],
         owner: Mapping[str, Any],
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        place = Folder(url, storage_options)
-        parent, _, self._name = place.url.rpartition("/")
-        self._parent = Folder(parent or "/", storage_options)
+        place = Folder.of(place, storage_options)
+        self._parent, self._name = place.parent()
         self.url = place.url
         self.n_rows = int(chunk_table[-1])
         self._table = chunk_table
         self._owner = json.loads(canonical_json(owner))
         self._progress = f"{self._name}.progress.json"
-        self._options = dict(storage_options or {})
+        self._options = place.storage_options
         lengths = np.diff(chunk_table)
         regular = bool((lengths[:-1] == lengths[0]).all()) and lengths[-1] <= lengths[0]
         self._piece = int(lengths[0]) if regular else min(PIECE_ROWS, self.n_rows)
@@ -192,8 +193,9 @@ class LabelStore:
 
     def write(self, start: int, labels: NDArray[np.int32]) -> None:
         """Write labels from here."""
-        array = zarr.open_array(self._parent.store(self._name), mode="r+")
-        array[start : start + len(labels)] = labels
+        with at("labels"):
+            array = zarr.open_array(self._parent.store(self._name), mode="r+")
+            array[start : start + len(labels)] = labels
 
     def record(self, done: int, sums: Mapping[str, ExactSums]) -> None:
         """Note that the first ``done`` chunks are written, and the sums over them."""

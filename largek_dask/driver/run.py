@@ -18,6 +18,7 @@ from largek_dask.driver.events import Events, estimate_seconds_left
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.passes.base import BasePasses
+from largek_dask.points import at
 
 __all__ = ["Callback", "Clock", "RunResult", "Snapshot", "no_model", "run", "state_class"]
 
@@ -126,7 +127,8 @@ def run(
         reason = _reason(stop, progress, clock, asked)
         while reason is None:
             _save_if_due(checkpoints, progress, events)
-            state, info = algorithm.step(passes, rng, progress.state)
+            with at("step"):
+                state, info = algorithm.step(passes, rng, progress.state)
             progress = _advance(progress, state, info, clock.seconds())
             _tell(events, progress, meter, stop)
             reason = _reason(stop, progress, clock, asked)
@@ -221,7 +223,7 @@ def _save_if_due(
 
 def _tell(events: Events, progress: Progress[Any], meter: _Meter, stop: StopRules) -> None:
     """Send the event of the last step."""
-    seconds, n_bytes = meter.since_last()
+    seconds, counts = meter.since_last()
     if not events:
         return
     record = progress.history[-1]
@@ -229,11 +231,13 @@ def _tell(events: Events, progress: Progress[Any], meter: _Meter, stop: StopRule
     events.emit(
         "step",
         **{**record, "seconds": seconds},
-        **n_bytes,
+        **counts,
         rows_per_second=record["rows"] / total if total > 0 else None,
         elapsed=progress.seconds,
         eta_s=estimate_seconds_left(progress.history, stop, progress.seconds),
     )
+    if workers := meter.workers():
+        events.emit("workers", workers=workers)
 
 
 def no_model(clock: Clock, stop: StopRules) -> NoModelError:
@@ -263,12 +267,17 @@ class Clock:
         return not math.isinf(self._limit) and self.seconds() >= self._limit
 
 
+WORKERS_SECONDS = 5.0
+"""Least time between two events about workers."""
+
+
 class _Meter:
     """What the passes spent since it was last asked."""
 
     def __init__(self, passes: BasePasses) -> None:
         self._passes = passes
         self._before = self._now()
+        self._told = time.monotonic()
 
     def _now(self) -> dict[str, float]:
         spent = self._passes.total
@@ -280,10 +289,13 @@ class _Meter:
             "reduce": spent.reduce,
             "bytes": spent.bytes_read + spent.bytes_moved,
             "copied": spent.copied,
+            "retries": spent.retries,
+            "rebuilt": spent.rebuilt,
+            "evictions": spent.evictions,
         }
 
     def since_last(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Seconds by kind (summed over threads; ``total`` is on the wall), and bytes by kind.
+        """Seconds by kind (summed over threads; ``total`` is on the wall), and counts by kind.
 
         ``bytes`` were read or moved, ``copied`` were picked out of chunks; ``state_bytes`` and
         ``cache_bytes`` are what is held now.
@@ -291,6 +303,15 @@ class _Meter:
         now, before = self._now(), self._before
         self._before = now
         spent = {key: now[key] - before[key] for key in now}
-        n_bytes = {key: int(spent.pop(key)) for key in ("bytes", "copied")}
+        counted = ("bytes", "copied", "retries", "rebuilt", "evictions")
+        counts = {key: int(spent.pop(key)) for key in counted}
         total = self._passes.total
-        return spent, n_bytes | {"state_bytes": total.state_bytes, "cache_bytes": total.cache_bytes}
+        return spent, counts | {"state_bytes": total.state_bytes, "cache_bytes": total.cache_bytes}
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Figures of all passes so far by worker, every now and then; nothing in between."""
+        now = time.monotonic()
+        if now - self._told < WORKERS_SECONDS:
+            return {}
+        self._told = now
+        return {address: report.as_dict() for address, report in self._passes.by_worker.items()}

@@ -12,7 +12,7 @@ import math
 import os
 import posixpath
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fsspec
@@ -79,15 +79,43 @@ class Folder:
         self._has_no_folders = not OBJECT_STORES.isdisjoint(
             (protocols,) if isinstance(protocols, str) else protocols
         )
+        self._may_write: Callable[[], None] = _always
 
     def __repr__(self) -> str:
         return f"<Folder {self.url}>"
+
+    @classmethod
+    def of(
+        cls,
+        place: str | os.PathLike[str] | Folder,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Folder:
+        """The folder of a URL; a folder as it is, with its own options."""
+        return place if isinstance(place, Folder) else cls(place, storage_options)
 
     def sub(self, name: str) -> Folder:
         """A folder inside this one."""
         inner = object.__new__(Folder)
         inner.__dict__.update(self.__dict__, url=f"{self.url}/{name}", root=self.path(name))
         return inner
+
+    def parent(self) -> tuple[Folder, str]:
+        """The folder that this one lies in, and its name there."""
+        url, _, name = self.url.rpartition("/")
+        outer = object.__new__(Folder)
+        outer.__dict__.update(
+            self.__dict__, url=url or "/", root=self.root.rpartition("/")[0] or "/"
+        )
+        return outer, name
+
+    def guarded(self, may_write: Callable[[], None]) -> Folder:
+        """The same folder, where ``may_write()`` is asked before anything is written or removed.
+
+        It forbids by raising; folders inside this one ask it too.
+        """
+        same = object.__new__(Folder)
+        same.__dict__.update(self.__dict__, _may_write=may_write)
+        return same
 
     def path(self, name: str) -> str:
         """Path of ``name`` on the file system; of the folder itself without a name."""
@@ -109,6 +137,7 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Remove a file or folder if it is there."""
+        self._may_write()
         if self.exists(name):
             self.fs.rm(self.path(name), recursive=True)
 
@@ -126,6 +155,7 @@ class Folder:
         OutputError
             It cannot be written.
         """
+        self._may_write()
         target = self.path(name)
         try:
             self._make_parent(target)
@@ -154,6 +184,7 @@ class Folder:
         OutputError
             It cannot be written.
         """
+        self._may_write()
         target = self.path(name)
         try:
             self._make_parent(target)
@@ -230,6 +261,7 @@ class Folder:
         OutputError
             It cannot be written.
         """
+        self._may_write()
         try:
             self.remove(name)
             if self.is_local:
@@ -289,6 +321,10 @@ class Folder:
             array.flags.writeable = False
             arrays[key] = array
         return arrays
+
+
+def _always() -> None:
+    """Writing is allowed."""
 
 
 def check_bounded(stored: zarr.Array[Any], where: str) -> None:

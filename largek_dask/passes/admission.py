@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
+from uuid import uuid4
+
+from distributed import Client
 
 from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.network import Network, WorkerInfo
-from largek_dask.passes.worker import WorkPlugin, admit, versions
+from largek_dask.passes.worker import WorkPlugin, admit, drop_job, versions
 
-__all__ = ["Workers"]
+__all__ = ["Workers", "check_workers"]
 
 WAIT_SECONDS = 0.2
 """How often a cluster without workers is asked whether there are any."""
@@ -81,6 +85,8 @@ class Workers:
         }
         self.state_limit: int | None = None
         """Bytes of row state that the workers seen last may keep together; None: not known."""
+        self.n_threads = 0
+        """Threads of the workers that were ready last."""
         self._admitted: set[str] = set()
         self._asks: dict[str, _Ask] = {}
         """Questions to workers that are not admitted."""
@@ -93,6 +99,12 @@ class Workers:
         """Prepare all workers, present and future."""
         await self._network.register(WorkPlugin(), _patience())
         await self.ready()
+
+    async def look(self) -> None:
+        """As :meth:`begin`, but without waiting for workers where there are none."""
+        await self._network.register(WorkPlugin(), _patience())
+        if await self._network.workers():
+            await self.ready()
 
     async def ready(self) -> dict[str, int]:
         """Threads by address of the workers that may compute; waits while there are none.
@@ -118,6 +130,7 @@ class Workers:
             ready = {a: n for a, n in present.items() if a in self._admitted}
             self._tell(len(ready))
             if ready:
+                self.n_threads = sum(ready.values())
                 return ready
             await asyncio.sleep(WAIT_SECONDS)
 
@@ -252,3 +265,28 @@ def _differences(found: dict[str, str], wanted: dict[str, str]) -> str:
         for name, version in wanted.items()
         if found.get(name) != version
     )
+
+
+def check_workers(client: Client, rows: Rows, seconds: float) -> None:
+    """Ask the workers that are there whether they can take part in a job over these rows.
+
+    Workers that do not answer in time, or are not there yet, are asked when the job begins.
+
+    Raises
+    ------
+    VersionMismatchError, DataError
+        See :meth:`Workers.ready`.
+    """
+    network = Network(client, uuid4().hex[:12])
+    workers = Workers(network, rows, None, lambda kind, message: None)
+    until = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() > until:
+            raise TimeoutError
+
+    try:
+        with contextlib.suppress(TimeoutError):
+            network.run(workers.look(), check)
+    finally:
+        network.run_last(drop_job, network.job)

@@ -63,6 +63,9 @@ class BasePasses(ABC):
 
     n_threads: int | None = None
     """Threads that compute at the same time; None where that may change."""
+    driver_threads: int = 1
+    """Threads that an algorithm may use in this process, outside of passes: no more than the fit
+    has elsewhere."""
     state_limit: int | None = None
     """Bytes of row state that all processes together may keep; None: not known."""
 
@@ -95,6 +98,8 @@ class BasePasses(ABC):
         self.last = PassReport()
         """Figures of the last pass."""
         self.total = PassReport()
+        self.by_worker: dict[str, PassReport] = {}
+        """Figures of all passes so far by worker address; nothing without a cluster."""
         """Figures of all passes so far."""
         self.scratch: dict[str, Any] = {}
         """What an algorithm keeps here between steps and can make anew."""

@@ -28,7 +28,15 @@ from largek_dask.algorithms.seeding import INITS
 from largek_dask.data.stores import is_local
 from largek_dask.errors import ParameterError
 
-__all__ = ["FORMAT", "MOST_BYTES", "AlgorithmSpec", "JobSpec", "Option", "hide"]
+__all__ = [
+    "FORMAT",
+    "MOST_BYTES",
+    "AlgorithmSpec",
+    "JobSpec",
+    "Option",
+    "hide",
+    "unique_keys",
+]
 
 FORMAT: Literal[1] = 1
 MOST_BYTES = 1 << 20
@@ -177,7 +185,7 @@ class JobSpec(BaseModel):
             if len(document) > MOST_BYTES:
                 raise ParameterError(f"the job document is larger than {MOST_BYTES} bytes.")
             try:
-                document = json.loads(document, object_pairs_hook=_unique)
+                document = json.loads(document, object_pairs_hook=unique_keys)
             except (ValueError, RecursionError) as error:
                 raise ParameterError(f"the job document is not JSON: {error}") from error
         if not isinstance(document, Mapping):
@@ -210,7 +218,7 @@ def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, A
     return public, secret
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; one with a field given twice means something else to every reader."""
     found = dict(pairs)
     if len(found) < len(pairs):

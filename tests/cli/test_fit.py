@@ -13,6 +13,7 @@ from largek_dask.cli import main
 from largek_dask.cli import plot as plot_module
 from largek_dask.cli.common import human_bytes
 from largek_dask.driver.storage import Folder
+from largek_dask.service.fitting import JOB_FILES
 
 
 @pytest.fixture(scope="module")
@@ -337,4 +338,4 @@ def test_job_files_are_all_that_a_job_writes(data, tmp_path):
     """``--force`` must know every name, or a forced job would meet another's leftovers."""
     out = tmp_path / "run"
     run("fit", data[0], "-k", 5, "--out", out, "--n-init", 2, "--max-iter", 2)
-    assert set(Folder(str(out)).names()) <= set(module.JOB_FILES)
+    assert set(Folder(str(out)).names()) <= set(JOB_FILES)

@@ -1,0 +1,403 @@
+"""All jobs of one scheduler: which of them runs next, and what may be asked of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from largek_dask import config
+from largek_dask.algorithms.base import KMeansProblem
+from largek_dask.data.rows import Rows
+from largek_dask.data.sources import open_rows
+from largek_dask.driver.events import Event
+from largek_dask.driver.plan import check_problem
+from largek_dask.driver.provenance import versions
+from largek_dask.errors import (
+    ClusterError,
+    JobNotFoundError,
+    LargekError,
+    ModelFormatError,
+    NoModelError,
+    OutputError,
+    ParameterError,
+    warnings_heard_by,
+)
+from largek_dask.model import Model, load_model
+from largek_dask.service.credentials import missing, options_of, output_folder, redactor
+from largek_dask.service.fitting import JOB_FILES, MODEL
+from largek_dask.service.running import Job, Runner
+from largek_dask.service.spec import JobSpec
+from largek_dask.service.store import ENDS, Records, Result, checked_id
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Jobs"]
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+CHANGEABLE = ("max_iter", "tol", "max_time", "priority")
+"""What may be different when a job that has ended is gone on with: nothing that changes bits."""
+START_SECONDS = 60.0
+"""How long to wait for a scheduler that is starting."""
+
+Check = Callable[["Client", Rows, float], None]
+
+
+class Jobs:
+    """The jobs of one scheduler. All methods may be called from any thread, and may block.
+
+    Parameters
+    ----------
+    records : Records
+    connect : callable
+        Gives the client whose cluster computes; None as its value: threads of this process.
+    tell : callable
+        Called with every event of every job.
+    owner : str
+        Who claims jobs.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        connect: Callable[[], Client | None],
+        tell: Callable[[Event], None],
+        owner: str,
+    ) -> None:
+        self._records = records
+        self._connect = connect
+        self._tell = tell
+        self._owner = owner
+        self._jobs: dict[str, Job] = {}
+        self._runners: set[Runner] = set()
+        self._served: Counter[str] = Counter()
+        """How many runs of each owner's have begun: who has had fewest comes first."""
+        self._changed = threading.Condition(threading.RLock())
+        self._closing = False
+        self._loaded = threading.Event()
+        self._queue = threading.Thread(target=self._run_queue, name="largek-queue", daemon=True)
+
+    # --- the queue --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take up all jobs that have not ended, and run what is submitted."""
+        self._queue.start()
+
+    def _run_queue(self) -> None:
+        while not self._closing and not self._loaded.is_set():
+            try:
+                self._load()
+            except Exception as error:
+                logger.warning("The jobs in %s cannot be read: %s", self._records.url, error)
+                time.sleep(TICK_SECONDS)
+        while True:
+            with self._changed:
+                if self._closing:
+                    return
+                for job in self._next():
+                    self._launch(job)
+                self._changed.wait(TICK_SECONDS)
+
+    def _load(self) -> None:
+        with warnings_heard_by(lambda message, _: logger.warning(message)):
+            found = self._records.all()
+        with self._changed:
+            for record in found:
+                self._jobs.setdefault(record.id, Job(record, {}, self._tell, is_new=False))
+            self._loaded.set()
+
+    def _next(self) -> list[Job]:
+        """Jobs to begin now."""
+        now = time.monotonic()
+        waiting = [
+            job
+            for job in self._jobs.values()
+            if job.state == "queued" and now >= job.not_before and not job.running
+        ]
+        # Ending a job takes no place of one that computes.
+        chosen = [job for job in waiting if job.record.cancel]
+        waiting = [job for job in waiting if not job.record.cancel]
+        running = Counter(job.record.owner for job in self._jobs.values() if job.running)
+        served = Counter(self._served)
+        for _ in range(int(config.get("service.concurrent-jobs")) - running.total()):
+            if not waiting:
+                break
+            first = min(
+                waiting,
+                key=lambda job: (
+                    -job.record.spec.priority,
+                    running[job.record.owner],
+                    served[job.record.owner],
+                    job.record.created,
+                ),
+            )
+            waiting.remove(first)
+            running[first.record.owner] += 1
+            served[first.record.owner] += 1
+            chosen.append(first)
+        return chosen
+
+    def _launch(self, job: Job) -> None:
+        self._served[job.record.owner] += 1
+        job.begin()
+        runner = Runner(job, self._records, self._owner, self._connect, lambda: self._over(runner))
+        self._runners.add(runner)
+        runner.start()
+
+    def _over(self, runner: Runner) -> None:
+        with self._changed:
+            self._runners.discard(runner)
+            self._changed.notify_all()
+
+    def close(self, seconds: float) -> list[str]:
+        """Let every job write its checkpoint and stop; a later scheduler goes on with it.
+
+        Returns
+        -------
+        list of str
+            Jobs that were still at it after so many seconds.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            runners = list(self._runners)
+            for job in self._jobs.values():
+                if job.running:
+                    job.ask_to_stop("shutdown")
+        until = time.monotonic() + seconds
+        for runner in runners:
+            runner.join(max(0.0, until - time.monotonic()))
+        return [runner.name for runner in runners if runner.is_alive()]
+
+    # --- what a client may ask --------------------------------------------------------------------
+
+    def _job(self, job_id: str) -> Job:
+        checked_id(job_id)
+        if not self._loaded.wait(START_SECONDS):
+            raise ClusterError(f"the jobs in {self._records.url} cannot be read at the moment.")
+        with self._changed:
+            if job_id not in self._jobs:
+                raise JobNotFoundError(
+                    f"there is no job {job_id}; the jobs there are: "
+                    f"{', '.join(list(self._jobs)[-5:]) or 'none'}."
+                )
+            return self._jobs[job_id]
+
+    def submit(
+        self, document: str, secrets: Mapping[str, Any], owner: str, check: Check | None = None
+    ) -> str:
+        """Keep a new job, after all that can be known to go wrong has been looked at.
+
+        Parameters
+        ----------
+        document : str
+            The JSON of a ``JobSpec``.
+        secrets : mapping
+            Values of its storage options that are only in memory.
+        owner : str
+            Who submits it.
+        check : callable, optional
+            Asks the workers whether they can take part.
+
+        Returns
+        -------
+        str
+            Its id.
+
+        Raises
+        ------
+        LargekError
+            It could not be done; nothing has been written.
+        """
+        spec = JobSpec.parse(document)
+        if absent := missing(spec, secrets):
+            raise ParameterError(f"storage_options has no value for {', '.join(absent)}.")
+        options = options_of(spec, secrets)
+        try:
+            self._check(spec, options, check)
+        except (LargekError, OSError) as error:
+            raise _without_secrets(error, redactor(options)) from None
+        with self._changed:
+            self._check_free(spec.output)
+            record = self._records.create(spec, owner, time.time())
+            job = self._jobs[record.id] = Job(record, secrets, self._tell, is_new=True)
+            self._changed.notify_all()
+        job.feed({"event": "queued", "run": record.run, "owner": owner})
+        return record.id
+
+    def _check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> None:
+        """Data, numbers, memory, output and workers."""
+        client = self._connect()
+        rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=options)
+        problem = KMeansProblem(spec.n_clusters, spec.init, spec.empty_clusters)
+        check_problem(
+            rows, problem, n_init=spec.n_init, seed=spec.seed, n_threads=None, client=client
+        )
+        folder = output_folder(spec, options)
+        folder.check_writable()
+        if names := folder.names():
+            raise OutputError(
+                f"{folder.url} is not empty ({names[0]!r} lies there); nothing was changed. "
+                "Choose another output, or go on with its job by submit(resume=id)."
+            )
+        if check is not None and client is not None:
+            check(client, rows, float(config.get("service.check-seconds")))
+
+    def _check_free(self, output: str) -> None:
+        for job in self._jobs.values():
+            if job.record.spec.output.rstrip("/") == output.rstrip("/"):
+                raise OutputError(f"{output} is the output of job {job.record.id}.")
+
+    def resume(self, job_id: str, changes: Mapping[str, Any], secrets: Mapping[str, Any]) -> str:
+        """Go on with a job that has ended, by other stop rules if these are given.
+
+        Raises
+        ------
+        ParameterError
+            It has not ended, or something else is to be changed.
+        """
+        job = self._job(job_id)
+        for name in changes:
+            if name not in CHANGEABLE:
+                raise ParameterError(
+                    f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
+                    "new job for that."
+                )
+        with self._changed:
+            job.secrets.update(secrets)
+            if job.state not in ENDS:
+                raise ParameterError(f"job {job_id} is {job.state}: it has not ended yet.")
+            spec = JobSpec.parse({**job.record.spec.dump(), **changes})
+            self._recall(job)
+            job.change(
+                self._records.update, spec=spec, run=job.record.run + 1, cancel=False, result=None
+            )
+            record = job.record
+            self._changed.notify_all()
+        job.feed({"event": "queued", "run": record.run, "owner": record.owner})
+        return job_id
+
+    def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
+        """Values of storage options for a job that waits for them; those that it still needs."""
+        job = self._job(job_id)
+        with self._changed:
+            unknown = sorted(set(secrets) - set(job.record.spec.in_memory))
+            if unknown:
+                raise ParameterError(f"job {job_id} has no storage option {unknown[0]!r}.")
+            job.secrets.update(secrets)
+            self._changed.notify_all()
+            return job.needs()
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        """See ``service.client.Job.status``."""
+        return self._job(job_id).status()
+
+    def all(self) -> list[dict[str, Any]]:
+        """The status of every job, the oldest first."""
+        self._loaded.wait(START_SECONDS)
+        with self._changed:
+            jobs = list(self._jobs.values())
+        return [job.status() for job in sorted(jobs, key=lambda job: job.record.created)]
+
+    def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
+        """Events from number ``n`` on."""
+        job = self._job(job_id)
+        self._recall(job)
+        return job.feed.since(n, most)
+
+    def _recall(self, job: Job) -> None:
+        """Events of a time before this scheduler's, if its files can be reached."""
+        if not job.feed.is_loaded and not job.needs():
+            job.recall(output_folder(job.record.spec, options_of(job.record.spec, job.secrets)))
+
+    def cancel(self, job_id: str) -> str:
+        """Ask a job to end, also after a restart; its state now."""
+        job = self._job(job_id)
+        with self._changed:
+            if job.state in ENDS:
+                return job.state
+            ended = None
+            if job.state == "waiting-for-credentials":
+                # Where its output is cannot be reached: that it has ended is known here alone.
+                ended = Result(job=job_id, run=job.record.run, token=0, state="cancelled")
+            job.change(self._records.update, cancel=True, result=ended)
+            job.not_before = 0.0
+            if job.running:
+                job.ask_to_stop("cancel")
+            self._changed.notify_all()
+        kind = "cancelling" if ended is None else "cancelled"
+        job.feed({"event": kind, "run": job.record.run})
+        return job.state
+
+    def delete(self, job_id: str) -> None:
+        """Remove a job that has ended, and all that it has written.
+
+        Raises
+        ------
+        ParameterError
+            It has not ended, or the values of storage options are needed to remove its files.
+        """
+        job = self._job(job_id)
+        with self._changed:
+            if job.running or job.state not in (*ENDS, "waiting-for-credentials"):
+                raise ParameterError(f"job {job_id} is {job.state}: cancel it first.")
+        options = options_of(job.record.spec, job.secrets)
+        folder = output_folder(job.record.spec, options)
+        for name in JOB_FILES:
+            folder.remove(name)
+        with self._changed:
+            self._records.remove(job_id)
+            self._jobs.pop(job_id, None)
+        job.feed({"event": "deleted", "run": job.record.run})
+
+    def model(self, job_id: str) -> Model:
+        """The model of a job: the final one, or the best so far.
+
+        Raises
+        ------
+        NoModelError
+            There is none yet.
+        """
+        job = self._job(job_id)
+        snapshot, spec = job.snapshot, job.record.spec
+        if snapshot is not None:
+            return Model(
+                arrays=snapshot.model(),
+                normalize=spec.normalize,
+                on_bad_rows=spec.on_bad_rows,
+                history=tuple(snapshot.history[: snapshot.record["step"]]),
+                provenance={
+                    "job": job_id,
+                    "n_iter": snapshot.record["step"],
+                    "stop_reason": "running",
+                    "versions": versions(),
+                },
+            )
+        options = options_of(spec, job.secrets)
+        folder = output_folder(spec, options)
+        try:
+            return load_model(folder.sub(MODEL))
+        except ModelFormatError as error:
+            if folder.exists(MODEL) and job.state == "finished":
+                raise
+            raise NoModelError(
+                f"job {job_id} is {job.state} and has no centres yet.", "cancelled"
+            ) from error
+
+
+def _without_secrets(error: Exception, redact: Callable[[Any], Any]) -> Exception:
+    """The error with nothing in its text that must not be read."""
+    text, told = str(error), redact(str(error))
+    if told == text and isinstance(error, LargekError):
+        return error
+    kind = type(error) if isinstance(error, LargekError) else OutputError
+    try:
+        return kind(told)
+    except TypeError:
+        return ParameterError(told)

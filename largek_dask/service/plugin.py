@@ -1,0 +1,195 @@
+"""The scheduler's side: a plugin that holds the jobs and answers clients.
+
+Everything that may take long runs in threads, and the jobs' own Dask client has an event loop of
+its own: the scheduler's is never waited in, and no array is packed or unpacked there but for a
+model that a client asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from distributed import Client
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.security import Security
+
+from largek_dask import config
+from largek_dask.driver.events import Event
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import LargekError, ParameterError
+from largek_dask.passes.admission import check_workers
+from largek_dask.service.jobs import Jobs
+from largek_dask.service.store import Records
+from largek_dask.service.wire import message_of_error, message_of_model
+from largek_dask.version import __version__
+
+__all__ = ["HANDLER", "TOPIC", "JobsPlugin"]
+
+logger = logging.getLogger(__name__)
+
+HANDLER = "largek"
+TOPIC = "largek"
+"""Events of all jobs; those of one are under ``largek/ID`` as well."""
+ANSWERING_THREADS = 8
+MOST_EVENTS = 1_000
+"""Events of one answer."""
+
+
+class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
+    """Runs clustering jobs on a Dask scheduler.
+
+    Give it to a running cluster by ``client.register_plugin(JobsPlugin(store=...))``, or load it
+    with the scheduler: ``dask scheduler --preload largek_dask.service.preload``.
+
+    Parameters
+    ----------
+    store : str, optional
+        URL of the folder where the jobs are kept; ``largek.store`` by default.
+    storage_options : mapping, optional
+        For that URL. They are not written anywhere.
+    """
+
+    name = "largek-jobs"
+    idempotent = True
+
+    def __init__(
+        self, store: str | None = None, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.store = store
+        self.storage_options = dict(storage_options or {})
+
+    async def start(self, scheduler: Any) -> None:
+        """Called by Dask when the scheduler has started, or the plugin is registered."""
+        self.scheduler = scheduler
+        self.epoch = uuid.uuid4().hex
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(ANSWERING_THREADS, "largek-answer")
+        self._client: Client | None = None
+        self._client_lock = threading.Lock()
+        owner = f"{socket.gethostname()}-{os.getpid()}-{scheduler.id}"
+        url = self.store or config.get("store") or default_store()
+        self._jobs = await self._aside(self._open, url, owner)
+        self.store = url
+        self._jobs.start()
+        scheduler.handlers[HANDLER] = self._answer
+        logger.info("largek keeps its jobs in %s", url)
+
+    def _open(self, url: str, owner: str) -> Jobs:
+        records = Records(Folder(url, self.storage_options))
+        records.check_writable()
+        return Jobs(records, self._connect, self._tell, owner)
+
+    async def before_close(self) -> None:
+        """Called by Dask before anything is shut down: jobs write their checkpoints."""
+        self.scheduler.handlers.pop(HANDLER, None)
+        seconds = float(config.get("service.shutdown-seconds"))
+        for left in await self._aside(self._jobs.close, seconds):
+            logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
+        await self._aside(self._disconnect)
+        self._pool.shutdown(wait=False)
+
+    # --- from threads -----------------------------------------------------------------------------
+
+    def _connect(self) -> Client:
+        """The client of all jobs, whose event loop is a thread's."""
+        with self._client_lock:
+            if self._client is None or self._client.status not in ("running", "connecting"):
+                self._client = Client(
+                    self.scheduler.address,
+                    set_as_default=False,
+                    direct_to_workers=True,
+                    security=driver_security(self.scheduler.security),
+                    name="largek-driver",
+                )
+            return self._client
+
+    def _disconnect(self) -> None:
+        with self._client_lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+    def _tell(self, event: Event) -> None:
+        topics = [TOPIC, f"{TOPIC}/{event['job']}"]
+        # A loop that has ended has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.scheduler.log_event, topics, event)
+
+    # --- on the event loop ------------------------------------------------------------------------
+
+    async def _aside(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._loop.run_in_executor(self._pool, functools.partial(function, *args))
+
+    async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
+        """Answer a client's question; texts are JSON, and errors come back as texts."""
+        try:
+            return await self._aside(self._do, operation, arguments)  # type: ignore[no-any-return]
+        except (LargekError, OSError) as error:
+            return message_of_error(error)
+        except Exception as error:
+            logger.exception("largek %s", operation)
+            return message_of_error(error)
+
+    def _do(self, operation: str, arguments: str) -> dict[str, Any]:
+        given = json.loads(arguments)
+        if operation == "model":
+            return message_of_model(self._jobs.model(given["id"]))
+        return {"answer": json.dumps(self._known(operation, given), allow_nan=False)}
+
+    def _known(self, operation: str, given: Mapping[str, Any]) -> Any:
+        jobs = self._jobs
+        match operation:
+            case "hello":
+                return {"version": __version__, "epoch": self.epoch, "store": self.store}
+            case "submit":
+                return jobs.submit(
+                    given["document"], given["secrets"], given["owner"], check_workers
+                )
+            case "resume":
+                return jobs.resume(given["id"], given["changes"], given["secrets"])
+            case "supply":
+                return jobs.supply(given["id"], given["secrets"])
+            case "jobs":
+                return jobs.all()
+            case "status":
+                return jobs.status(given["id"])
+            case "events":
+                found = jobs.events(given["id"], int(given["n"]), MOST_EVENTS)
+                return {"epoch": self.epoch, "events": found}
+            case "cancel":
+                return jobs.cancel(given["id"])
+            case "delete":
+                return jobs.delete(given["id"])
+        raise ParameterError(
+            f"this scheduler has largek_dask {__version__}, which does not know {operation!r}."
+        )
+
+
+def driver_security(security: Security) -> Security:
+    """The scheduler's own certificates for the client of its jobs, where it has no others."""
+    if not security.require_encryption and security.tls_ca_file is None:
+        return security
+    return Security(
+        require_encryption=security.require_encryption,
+        tls_ca_file=security.tls_ca_file,
+        tls_client_cert=security.tls_client_cert or security.tls_scheduler_cert,
+        tls_client_key=security.tls_client_key or security.tls_scheduler_key,
+        tls_ciphers=security.tls_ciphers,
+    )
+
+
+def default_store() -> str:
+    """A folder of the user who runs the scheduler."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join("~", ".local", "state")
+    return os.path.join(os.path.expanduser(base), "largek", "store")

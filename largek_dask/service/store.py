@@ -1,0 +1,265 @@
+"""What outlives the scheduler: one small record a job, and one result a run.
+
+Under the scheduler's own address (``largek.store``) lies a record of every job, so that a restarted
+scheduler finds jobs whose outputs are anywhere::
+
+    jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
+
+In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
+two schedulers that both think the job is theirs, one publishes::
+
+    results/000001.json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from largek_dask.driver.storage import DamagedError, Folder
+from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning, warn
+from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
+
+__all__ = ["ENDS", "Record", "Records", "Result", "read_result", "write_result"]
+
+FORMAT: Literal[1] = 1
+JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+ENDS = ("finished", "failed", "cancelled")
+"""States in which a run has come to its end."""
+
+Text = Annotated[str, Field(max_length=1 << 17)]
+
+
+class Result(BaseModel):
+    """How a run ended."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    format: Literal[1] = FORMAT
+    job: Text
+    run: int
+    token: int
+    """The claim under which it was published."""
+    state: Literal["finished", "failed", "cancelled"]
+    digest: Text | None = None
+    """Of the model; None without one."""
+    labels: bool = False
+    """Whether labels of that model are in the folder."""
+    n_iter: int = 0
+    stop_reason: Text | None = None
+    inertia: float | None = None
+    seconds: float | None = None
+    """Time used by all runs together."""
+    error: Text | None = None
+    """Name of the class of what it failed with."""
+    message: Text | None = None
+    traceback: Text | None = None
+
+
+class _Document(BaseModel):
+    """A record as it is stored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    format: Literal[1]
+    id: Annotated[str, Field(pattern=f"^{JOB_ID.pattern}$")]
+    owner: Annotated[str, Field(max_length=200)]
+    created: Annotated[float, Field(ge=0)]
+    run: Annotated[int, Field(ge=1)]
+    cancel: bool
+    result: Result | None
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A job as it is kept."""
+
+    id: str
+    spec: JobSpec
+    owner: str
+    """Who submitted it, by his own account."""
+    created: float
+    """Seconds since 1970."""
+    run: int = 1
+    """Counts up when a job that has ended is gone on with."""
+    cancel: bool = False
+    """A cancel has been asked for."""
+    result: Result | None = None
+    """How this run ended; None while it has not."""
+
+
+class Records:
+    """The records of one scheduler.
+
+    Parameters
+    ----------
+    folder : Folder
+        ``largek.store``.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder.sub("jobs")
+        self.url = folder.url
+
+    def check_writable(self) -> None:
+        """Find out at the start that no job could be kept.
+
+        Raises
+        ------
+        OutputError
+        """
+        self._folder.check_writable()
+
+    def create(self, spec: JobSpec, owner: str, created: float) -> Record:
+        """Keep a new job under a new id.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        while True:
+            record = Record(f"lk-{uuid.uuid4().hex[:10]}", spec, owner, created)
+            if self._folder.create(f"{record.id}.json", _dumped(record)):
+                return record
+
+    def update(self, record: Record) -> None:
+        """Keep a job as it is now.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        self._folder.publish(f"{record.id}.json", _dumped(record))
+
+    def remove(self, job_id: str) -> None:
+        """Forget a job."""
+        self._folder.remove(f"{checked_id(job_id)}.json")
+
+    def read(self, job_id: str) -> Record:
+        """A job as it was kept.
+
+        Raises
+        ------
+        JobNotFoundError
+            There is no such job.
+        ParameterError
+            The record is damaged, or of a newer version.
+        """
+        name = f"{checked_id(job_id)}.json"
+        try:
+            document = json.loads(
+                self._folder.read(name, 2 * MOST_BYTES), object_pairs_hook=unique_keys
+            )
+            found = _Document.model_validate(document)
+        except FileNotFoundError:
+            raise JobNotFoundError(f"there is no job {job_id} in {self.url}.") from None
+        except (ValueError, RecursionError, DamagedError) as error:
+            reason = error.__class__.__name__ if isinstance(error, ValidationError) else error
+            raise ParameterError(
+                f"{self._folder.url}/{name} is no record of a job: {reason}"
+            ) from None
+        if found.id != job_id:
+            raise ParameterError(f"{self._folder.url}/{name} is the record of another job.")
+        return Record(
+            id=job_id,
+            spec=JobSpec.parse(found.spec),
+            owner=found.owner,
+            created=found.created,
+            run=found.run,
+            cancel=found.cancel,
+            result=found.result,
+        )
+
+    def all(self) -> list[Record]:
+        """Every job, the oldest first.
+
+        Warns
+        -----
+        RecoveryWarning
+            A record cannot be read; names it. The others are not affected.
+        """
+        records = []
+        for name in self._folder.names():
+            job_id = name.removesuffix(".json")
+            if name == job_id or JOB_ID.fullmatch(job_id) is None:
+                continue
+            try:
+                records.append(self.read(job_id))
+            except (ParameterError, OSError) as error:
+                warn(f"A job is passed over: {error}", RecoveryWarning)
+        return sorted(records, key=lambda record: (record.created, record.id))
+
+
+def checked_id(job_id: str) -> str:
+    """A job's id, which can be nothing but a name in one folder.
+
+    Raises
+    ------
+    JobNotFoundError
+        It is no id, so there is no such job.
+    """
+    if not isinstance(job_id, str) or JOB_ID.fullmatch(job_id) is None:
+        raise JobNotFoundError(f"{str(job_id)[:100]!r} is no id of a job.")
+    return job_id
+
+
+def _dumped(record: Record) -> bytes:
+    document = {
+        "format": FORMAT,
+        "id": record.id,
+        "owner": record.owner,
+        "created": record.created,
+        "run": record.run,
+        "cancel": record.cancel,
+        "result": None if record.result is None else record.result.model_dump(mode="json"),
+        "spec": record.spec.dump(),
+    }
+    return json.dumps(document, allow_nan=False).encode()
+
+
+def read_result(folder: Folder, run: int) -> Result | None:
+    """How a run of the job in this folder ended; None while that is not known.
+
+    Raises
+    ------
+    ParameterError
+        What lies there is no result.
+    """
+    name = f"results/{run:06d}.json"
+    try:
+        return Result.model_validate_json(folder.read(name, MOST_BYTES))
+    except FileNotFoundError:
+        return None
+    except (ValueError, DamagedError) as error:
+        raise ParameterError(
+            f"{folder.url}/{name} is no result of a job ({type(error).__name__})."
+        ) from None
+
+
+def write_result(folder: Folder, result: Result) -> Result:
+    """Publish how a run ended; what somebody else has published before stands.
+
+    Returns
+    -------
+    Result
+        The one that stands.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    """
+    document = result.model_dump_json().encode()
+    if folder.create(f"results/{result.run:06d}.json", document):
+        return result
+    standing = read_result(folder, result.run)
+    assert standing is not None
+    return standing

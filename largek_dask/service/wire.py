@@ -1,0 +1,88 @@
+"""What travels between a scheduler and its clients: plain values and arrays, never pickles.
+
+Errors travel by name and text; only classes of this package, and Python's own, are made of them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from distributed.protocol import to_serialize
+
+from largek_dask import errors
+from largek_dask.algorithms.base import ModelArrays
+from largek_dask.driver.events import plain
+from largek_dask.errors import FailedJobError
+from largek_dask.model import Model
+
+__all__ = ["error_of", "message_of_error", "message_of_model", "model_of"]
+
+
+def message_of_model(model: Model) -> dict[str, Any]:
+    """A model as a message; arrays are sent as they are, in frames of their own."""
+    arrays = {
+        "centers": model.arrays.centers,
+        "counts": model.arrays.counts,
+        "shift": model.arrays.shift,
+        **{f"extra.{name}": array for name, array in model.arrays.extra.items()},
+    }
+    notes = {
+        "normalize": model.normalize,
+        "on_bad_rows": model.on_bad_rows,
+        "history": plain(model.history),
+        "provenance": plain(model.provenance),
+    }
+    return {
+        "arrays": {name: to_serialize(np.asarray(array)) for name, array in arrays.items()},
+        "notes": json.dumps(notes, allow_nan=False),
+    }
+
+
+def model_of(message: Mapping[str, Any]) -> Model:
+    """The model of a message."""
+    arrays, notes = dict(message["arrays"]), json.loads(message["notes"])
+    return Model(
+        arrays=ModelArrays(
+            centers=arrays.pop("centers"),
+            counts=arrays.pop("counts"),
+            shift=arrays.pop("shift"),
+            extra={name.removeprefix("extra."): array for name, array in arrays.items()},
+        ),
+        normalize=notes["normalize"],
+        on_bad_rows=notes["on_bad_rows"],
+        history=tuple(notes["history"]),
+        provenance=notes["provenance"],
+    )
+
+
+def message_of_error(error: BaseException) -> dict[str, str]:
+    """An error as a message."""
+    return {"error": type(error).__name__, "message": str(error)}
+
+
+def error_of(name: str, message: str, traceback: str | None = None) -> Exception:
+    """The error of that name; one that is not known here becomes a ``FailedJobError``.
+
+    Parameters
+    ----------
+    name, message : str
+    traceback : str, optional
+        Where it was raised: shown below the error.
+    """
+    kind = getattr(errors, name, None) or getattr(builtins, name, None)
+    found: Exception | None = None
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, Warning):
+        try:
+            found = kind(message)
+        except TypeError:
+            # One that takes more than a text.
+            found = None
+    if found is None:
+        found = FailedJobError(f"{name}: {message}")
+    if traceback:
+        found.add_note(f"On the scheduler and its workers:\n{traceback}")
+    return found
