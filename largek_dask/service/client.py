@@ -16,28 +16,23 @@ from distributed import Client
 
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.errors import (
-    CancelledJobError,
     ClusterError,
     ParameterError,
     VersionMismatchWarning,
     warn,
 )
-from largek_dask.model import Model
+from largek_dask.service.job import Job
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
-from largek_dask.service.store import ENDS, checked_id
-from largek_dask.service.wire import error_of, model_of
+from largek_dask.service.store import checked_id
+from largek_dask.service.wire import error_of
 from largek_dask.version import __version__
 
-__all__ = ["Job", "Service", "connect"]
+__all__ = ["Service", "connect"]
 
-POLL_SECONDS = 2.0
-"""Events that are pushed may be lost with a connection: so often it is asked for them."""
 AWAY_SECONDS = 60.0
 """How long a scheduler may be away before that is an error."""
 PAUSE_SECONDS = 0.5
-LAST = ("finished", "failed", "cancelled", "deleted")
-"""Events after which nothing follows."""
 
 
 def connect(
@@ -102,7 +97,7 @@ class Service:
 
     def _greet(self, store: str | None) -> None:
         try:
-            hello = self._ask("hello")
+            hello = self.ask("hello")
         except _NoServiceError:
             if store is None:
                 raise ClusterError(
@@ -111,7 +106,7 @@ class Service:
                     "give connect() a store, the URL of a folder where jobs are to be kept."
                 ) from None
             self.client.register_plugin(JobsPlugin(store))
-            hello = self._ask("hello")
+            hello = self.ask("hello")
         self.store: str = hello["store"]
         if hello["version"] != __version__:
             warn(
@@ -134,7 +129,7 @@ class Service:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def _ask(self, operation: str, **arguments: Any) -> Any:
+    def ask(self, operation: str, **arguments: Any) -> Any:
         """Ask the scheduler once.
 
         Raises
@@ -154,14 +149,14 @@ class Service:
             raise error_of(found["error"], found["message"])
         return json.loads(found["answer"]) if "answer" in found else found
 
-    def _ask_again(self, operation: str, **arguments: Any) -> Any:
+    def ask_again(self, operation: str, **arguments: Any) -> Any:
         """Ask what may be asked twice; a scheduler that restarts is waited for."""
         until = time.monotonic() + AWAY_SECONDS
         while True:
             try:
                 if self._address is not None and self.client.status != "running":
                     self._reconnect(self._address)
-                return self._ask(operation, **arguments)
+                return self.ask(operation, **arguments)
             except (OSError, _NoServiceError, RuntimeError) as error:
                 gone = isinstance(error, OSError | _NoServiceError) or not self._is_connected()
                 if not gone or time.monotonic() > until:
@@ -181,7 +176,7 @@ class Service:
     # --- events as they come ----------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _following(self, job_id: str) -> Iterator[queue.SimpleQueue[dict[str, Any]]]:
+    def following(self, job_id: str) -> Iterator[queue.SimpleQueue[dict[str, Any]]]:
         """A queue that gets a job's events from now on."""
         topic = f"{TOPIC}/{job_id}"
         news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -283,7 +278,7 @@ class Service:
         changes = {key: _plain(value) for key, value in given.items() if value is not None}
         if resume is not None:
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
-            self._ask("resume", id=job_id, changes=changes, secrets=secrets)
+            self.ask("resume", id=job_id, changes=changes, secrets=secrets)
             return Job(self, job_id)
         spec = JobSpec.parse(
             {
@@ -292,18 +287,18 @@ class Service:
                 "storage_options": public,
             }
         )
-        job_id = self._ask(
+        job_id = self.ask(
             "submit", document=json.dumps(spec.dump()), secrets=secrets, owner=_owner()
         )
         return Job(self, job_id)
 
     def jobs(self) -> list[Job]:
         """All jobs of the scheduler, the oldest first."""
-        return [Job(self, status["id"]) for status in self._ask_again("jobs")]
+        return [Job(self, status["id"]) for status in self.ask_again("jobs")]
 
     def statuses(self) -> list[dict[str, Any]]:
         """The :meth:`Job.status` of all jobs, the oldest first, in one question."""
-        return list(self._ask_again("jobs"))
+        return list(self.ask_again("jobs"))
 
     def job(self, job_id: str) -> Job:
         """A job by its id.
@@ -318,158 +313,6 @@ class Service:
 
     def __repr__(self) -> str:
         return f"<Service of {self.client.scheduler.address}, jobs in {self.store}>"
-
-
-class Job:
-    """A job on a scheduler; made by :meth:`Service.submit` and :meth:`Service.job`.
-
-    Attributes
-    ----------
-    id : str
-    """
-
-    def __init__(self, service: Service, job_id: str) -> None:
-        self._service = service
-        self.id = job_id
-
-    def status(self) -> dict[str, Any]:
-        """What is known of the job now.
-
-        Returns
-        -------
-        dict
-            ``state`` (queued, waiting-for-credentials, running, finished, failed, cancelled),
-            ``note`` (why it waits), ``needs`` (storage options to be supplied), what was
-            submitted, and while and after it runs on this scheduler: ``step``, ``cost``,
-            ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps
-            (``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),
-            ``state_bytes`` and ``cache_bytes`` held now, the same figures by worker
-            (``workers``), and in the end ``result``.
-        """
-        found: dict[str, Any] = self._service._ask_again("status", id=self.id)
-        return found
-
-    @property
-    def state(self) -> str:
-        """See :meth:`status`."""
-        return str(self.status()["state"])
-
-    def done(self) -> bool:
-        """Whether it has ended, in whatever way."""
-        return self.state in ENDS
-
-    def events(self, *, follow: bool = True) -> Iterator[dict[str, Any]]:
-        """All events so far, then each as it comes, until the job has ended.
-
-        Parameters
-        ----------
-        follow : bool
-            False: only those so far.
-
-        Yields
-        ------
-        dict
-            ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
-            ``largek_dask.driver.events``, and queued, running, interrupted, cancelling,
-            finished, failed, cancelled.
-        """
-        epoch, n, seen = None, 0, ""
-        with self._service._following(self.id) as news:
-            while True:
-                found = self._service._ask_again("events", id=self.id, n=n)
-                if found["epoch"] != epoch:
-                    # Another scheduler numbers them anew; what was seen before is passed over.
-                    if epoch is not None and n > 0:
-                        epoch, n = found["epoch"], 0
-                        continue
-                    epoch = found["epoch"]
-                last = None
-                for event in found["events"]:
-                    n, last = event["n"] + 1, event["event"]
-                    if event.get("time", "~") > seen:
-                        yield event
-                        seen = event.get("time", seen)
-                if found["events"]:
-                    if last in LAST and self._is_over(n):
-                        return
-                    continue
-                if not follow or self._is_over(n):
-                    return
-                with contextlib.suppress(queue.Empty):
-                    news.get(timeout=POLL_SECONDS)
-
-    def _is_over(self, n: int) -> bool:
-        """Whether no event follows number ``n - 1``."""
-        status = self.status()
-        return status["state"] in ENDS and status["n_events"] <= n
-
-    def wait(self, timeout: float | str | None = None) -> str:
-        """Wait until the job has ended; how it did.
-
-        Raises
-        ------
-        TimeoutError
-        """
-        until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
-        with self._service._following(self.id) as news:
-            while (state := self.state) not in ENDS:
-                left = POLL_SECONDS
-                if until is not None:
-                    left = min(left, until - time.monotonic())
-                    if left <= 0:
-                        raise TimeoutError(f"job {self.id} is {state}; it goes on.")
-                with contextlib.suppress(queue.Empty):
-                    while news.get(timeout=left)["event"] not in LAST:
-                        left = min(left, 0.1)
-        return state
-
-    def result(self, timeout: float | str | None = None) -> Model:
-        """Wait for the job's model.
-
-        Raises
-        ------
-        TimeoutError
-            The job goes on.
-        CancelledJobError
-            It was cancelled; :meth:`model` may have a best one so far.
-        Exception
-            What it failed with, with the scheduler's and the worker's traceback.
-        """
-        state = self.wait(timeout)
-        if state == "cancelled":
-            raise CancelledJobError(f"job {self.id} was cancelled.")
-        if state == "failed":
-            result = self.status()["result"]
-            raise error_of(result["error"], result["message"], result["traceback"])
-        return self.model()
-
-    def model(self) -> Model:
-        """The best model so far.
-
-        Raises
-        ------
-        NoModelError
-            There is none yet.
-        """
-        return model_of(self._service._ask_again("model", id=self.id))
-
-    def cancel(self) -> None:
-        """Ask the job to end; its best model so far stays."""
-        self._service._ask_again("cancel", id=self.id)
-
-    def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
-        """Give values of storage options that were only in memory; the names still missing."""
-        found: list[str] = self._service._ask_again(
-            "supply", id=self.id, secrets=dict(storage_options)
-        )
-        return found
-
-    def delete(self) -> None:
-        """Remove a job that has ended, with all that it has written."""
-        self._service._ask("delete", id=self.id)
-
-    def __repr__(self) -> str:
-        return f"<Job {self.id}>"
 
 
 class _NoServiceError(Exception):

@@ -8,7 +8,6 @@ import zarr
 from click.testing import CliRunner
 
 from largek_dask import KMeans, Lloyd, load_model
-from largek_dask.cli import fit as module
 from largek_dask.cli import main
 from largek_dask.cli import plot as plot_module
 from largek_dask.cli.common import human_bytes
