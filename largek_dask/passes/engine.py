@@ -25,6 +25,7 @@ from largek_dask.passes.prefetch import Block, ChunkSource
 from largek_dask.passes.reading import ChunkReader
 from largek_dask.passes.rowstate import RowStateStore
 from largek_dask.passes.telemetry import PassReport, nbytes
+from largek_dask.points import at
 
 __all__ = ["Engine", "PassSpec", "StateSpec", "Stop", "Ticket", "total_of"]
 
@@ -339,7 +340,8 @@ class Engine:
                 if block is None:
                     break
                 try:
-                    self._count(ticket, slot, block, report)
+                    with at("chunk"):
+                        self._count(ticket, slot, block, report)
                 except BaseException as failure:
                     ticket.errors.append((block.index, failure))
                     ticket.source.stop()

@@ -18,6 +18,7 @@ from uuid import uuid4
 from distributed import Client, Future
 
 from largek_dask.errors import ClusterError, ParameterError
+from largek_dask.points import at
 
 __all__ = ["Network", "WorkerInfo"]
 
@@ -160,15 +161,19 @@ class Network:
 
     async def broadcast(self, value: Any, workers: Iterable[str]) -> Future:
         """A copy of ``value`` on each of these workers."""
-        return await self.client.scatter(value, broadcast=True, hash=False, workers=list(workers))
+        with at("scatter"):
+            return await self.client.scatter(
+                value, broadcast=True, hash=False, workers=list(workers)
+            )
 
     def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
         """One task, if possible on ``worker``."""
-        return self.client.submit(
-            function,
-            *args,
-            workers=None if worker is None else [worker],
-            allow_other_workers=worker is not None,
-            pure=False,
-            key=f"largek_{self.job}-{uuid4().hex}",
-        )
+        with at("submit"):
+            return self.client.submit(
+                function,
+                *args,
+                workers=None if worker is None else [worker],
+                allow_other_workers=worker is not None,
+                pure=False,
+                key=f"largek_{self.job}-{uuid4().hex}",
+            )
