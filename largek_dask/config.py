@@ -44,6 +44,12 @@ DEFAULTS: dict[str, Any] = {
         # folder, which does where workers run on the same machine
         "spill-folder": None,
     },
+    "stores": {
+        # how often a read or a write is tried that a file system or a network fails
+        "tries": 4,
+        # pause before the second try; doubles with every further one
+        "pause-seconds": 0.2,
+    },
     "checkpoints": {"keep": 3, "seconds": 30.0},
     # where a scheduler keeps its jobs (a URL); None: a folder of the user who runs it
     "store": None,

@@ -18,6 +18,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ModelArrays
+from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import ATTRIBUTE
@@ -279,7 +280,7 @@ class Model:
         }
         # Last, in one write: before it there is a group that is no model.
         group = zarr.open_group(folder.store(name), mode="r+")
-        group.update_attributes({ATTRIBUTE: description})
+        patiently(lambda: group.update_attributes({ATTRIBUTE: description}))
 
     # --- showing it -------------------------------------------------------------------------------
 

@@ -71,6 +71,13 @@ def fresh_cluster() -> Iterator[ClusterMaker]:
         yield fresh
 
 
+@pytest.fixture(autouse=True)
+def impatient_stores() -> Iterator[None]:
+    """Stores of tests that fail do so for good, or are back at once."""
+    with dask.config.set({"largek.stores.pause-seconds": 0.0}):
+        yield
+
+
 @pytest.fixture
 def quick_slices() -> Iterator[None]:
     """Tasks give their thread back after every chunk."""

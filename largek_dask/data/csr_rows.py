@@ -14,6 +14,7 @@ import numpy as np
 
 from largek_dask import config
 from largek_dask.data.csr_blocks import block_of, check_columns, sparse_bytes
+from largek_dask.data.patience import patiently
 from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, native_dtype
 from largek_dask.data.stored_rows import StoredRows, name_node
 from largek_dask.data.stores import check_complete, list_stamps
@@ -120,17 +121,20 @@ class CSRRows(StoredRows):
 
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:
         try:
-            indptr = np.asarray(self._indptr[start : stop + 1]).astype(np.int64)
-            begin, end = int(indptr[0]), int(indptr[-1])
-            if not 0 <= begin <= end <= self._data.shape[0]:
-                raise ValueError("indptr does not rise from row to row")
-            data, indices = self._data[begin:end], self._indices[begin:end]
-            return block_of(data, indices, indptr - begin, self.n_features)
+            return patiently(lambda: self._load_once(start, stop))
         except MemoryError:
             raise
         except Exception as error:
             # every codec and driver raises errors of its own kinds
             raise DataError(f"{self.name_chunk(i)} cannot be read: {error}") from error
+
+    def _load_once(self, start: int, stop: int) -> SparseBlock:
+        indptr = np.asarray(self._indptr[start : stop + 1]).astype(np.int64)
+        begin, end = int(indptr[0]), int(indptr[-1])
+        if not 0 <= begin <= end <= self._data.shape[0]:
+            raise ValueError("indptr does not rise from row to row")
+        data, indices = self._data[begin:end], self._indices[begin:end]
+        return block_of(data, indices, indptr - begin, self.n_features)
 
     def _stamps(self) -> list[str] | None:
         if self.location is None:

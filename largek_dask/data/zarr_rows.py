@@ -12,6 +12,7 @@ from zarr.core.sync import sync
 
 from largek_dask import config
 from largek_dask.data.direct_chunks import DirectChunks
+from largek_dask.data.patience import patiently
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
@@ -101,12 +102,7 @@ class ZarrRows(StoredRows):
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         try:
-            if self._direct is not None:
-                return self._load_direct(self._direct, start, stop)
-            x = np.asarray(self._array[start:stop])
-            if self._notes.get("complete"):
-                self._refuse_filled(x, start, stop)
-            return x
+            return patiently(lambda: self._load_once(start, stop))
         except MemoryError:
             raise
         except Exception as error:
@@ -116,6 +112,14 @@ class ZarrRows(StoredRows):
                 f"{self.name_chunk(i)} cannot be read: {reason}. "
                 "The chunk is damaged or its storage is out of reach."
             ) from error
+
+    def _load_once(self, start: int, stop: int) -> NDArray[Any]:
+        if self._direct is not None:
+            return self._load_direct(self._direct, start, stop)
+        x = np.asarray(self._array[start:stop])
+        if self._notes.get("complete"):
+            self._refuse_filled(x, start, stop)
+        return x
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
         """Whole stored chunks (the inner ones of shards): Zarr reads nothing smaller."""
@@ -213,7 +217,7 @@ class ZarrColumn:
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
         """The values of the rows ``start`` to ``stop`` as float64."""
         try:
-            values = np.asarray(self._array[start:stop], np.float64)
+            values = patiently(lambda: np.asarray(self._array[start:stop], np.float64))
         except MemoryError:
             raise
         except Exception as error:

@@ -15,6 +15,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.data.patience import patiently
 from largek_dask.data.stores import ATTRIBUTE, is_local
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import OutputError
@@ -77,13 +78,16 @@ class LabelWriter:
         options = None if is_local(self.url) else dict(self.storage_options)
         try:
             with at("labels"):
-                array = zarr.open_array(self.url, mode="r+", storage_options=options)
-                array[start : start + len(labels)] = labels
+                patiently(lambda: self._write(start, labels, options))
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(
                 f"labels of rows {start} to {start + len(labels) - 1} cannot be written to "
                 f"{self.url}: {error}"
             ) from error
+
+    def _write(self, start: int, labels: NDArray[np.int32], options: dict[str, Any] | None) -> None:
+        array = zarr.open_array(self.url, mode="r+", storage_options=options)
+        array[start : start + len(labels)] = labels
 
 
 class LabelStore:
@@ -194,8 +198,11 @@ class LabelStore:
     def write(self, start: int, labels: NDArray[np.int32]) -> None:
         """Write labels from here."""
         with at("labels"):
-            array = zarr.open_array(self._parent.store(self._name), mode="r+")
-            array[start : start + len(labels)] = labels
+            patiently(lambda: self._write(start, labels))
+
+    def _write(self, start: int, labels: NDArray[np.int32]) -> None:
+        array = zarr.open_array(self._parent.store(self._name), mode="r+")
+        array[start : start + len(labels)] = labels
 
     def record(self, done: int, sums: Mapping[str, ExactSums]) -> None:
         """Note that the first ``done`` chunks are written, and the sums over them."""
@@ -211,7 +218,7 @@ class LabelStore:
 
     def finish(self, notes: Mapping[str, Any]) -> None:
         """Declare the labels complete."""
-        array = zarr.open_array(self._parent.store(self._name), mode="r+")
+        array = patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r+"))
         state = {"format": FORMAT, "kind": "labels", "complete": True, **notes}
-        array.update_attributes({ATTRIBUTE: state})
+        patiently(lambda: array.update_attributes({ATTRIBUTE: state}))
         self._parent.remove(self._progress)

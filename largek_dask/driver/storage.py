@@ -6,6 +6,7 @@ new one: arrays first, then one small file that names them with their checksums.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -13,6 +14,7 @@ import os
 import posixpath
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import fsspec
@@ -21,6 +23,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
+from largek_dask.data.patience import patiently
 from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.errors import LargekError, OutputError
 
@@ -123,21 +126,32 @@ class Folder:
 
     def names(self) -> list[str]:
         """What lies directly in this folder; nothing if it does not exist."""
-        self.fs.invalidate_cache()
         try:
-            found = self.fs.ls(self.root, detail=False)
+            found = patiently(self._listed)
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
 
+    def _listed(self) -> list[Any]:
+        self.fs.invalidate_cache()
+        return list(self.fs.ls(self.root, detail=False))
+
     def exists(self, name: str = "") -> bool:
         """Whether ``name`` is there, as a file or as a folder."""
-        self.fs.invalidate_cache()
-        return bool(self.fs.exists(self.path(name)))
+
+        def ask() -> bool:
+            self.fs.invalidate_cache()
+            return bool(self.fs.exists(self.path(name)))
+
+        return patiently(ask)
 
     def remove(self, name: str) -> None:
         """Remove a file or folder if it is there."""
         self._may_write()
+        with contextlib.suppress(FileNotFoundError):
+            patiently(lambda: self._removed(name))
+
+    def _removed(self, name: str) -> None:
         if self.exists(name):
             self.fs.rm(self.path(name), recursive=True)
 
@@ -158,15 +172,18 @@ class Folder:
         self._may_write()
         target = self.path(name)
         try:
-            self._make_parent(target)
-            if self.is_local:
-                partial = f"{target}.{uuid.uuid4().hex}.partial"
-                self.fs.pipe_file(partial, data)
-                os.replace(partial, target)
-            else:
-                self.fs.pipe_file(target, data)
+            patiently(lambda: self._published(target, data))
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+
+    def _published(self, target: str, data: bytes) -> None:
+        self._make_parent(target)
+        if not self.is_local:
+            self.fs.pipe_file(target, data)
+            return
+        unfinished = f"{target}.{uuid.uuid4().hex}.partial"
+        self.fs.pipe_file(unfinished, data)
+        os.replace(unfinished, target)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small file that must not be there yet; of several writers one succeeds.
@@ -177,7 +194,8 @@ class Folder:
         Returns
         -------
         bool
-            False if it was there already; nothing has been written then.
+            False if it was there already; nothing has been written then. Where a write failed
+            and was tried again, it may be this writer's own: look what it says.
 
         Raises
         ------
@@ -187,22 +205,22 @@ class Folder:
         self._may_write()
         target = self.path(name)
         try:
-            self._make_parent(target)
-            return self._created(target, data)
+            return patiently(lambda: self._created(target, data))
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
 
     def _created(self, target: str, data: bytes) -> bool:
+        self._make_parent(target)
         try:
             if not self.is_local:
                 self.fs.pipe_file(target, data, mode="create")
                 return True
-            partial = f"{target}.{uuid.uuid4().hex}.partial"
-            self.fs.pipe_file(partial, data)
+            unfinished = f"{target}.{uuid.uuid4().hex}.partial"
+            self.fs.pipe_file(unfinished, data)
             try:
-                os.link(partial, target)
+                os.link(unfinished, target)
             finally:
-                os.remove(partial)
+                os.remove(unfinished)
         except FileExistsError:
             return False
         return True
@@ -217,11 +235,15 @@ class Folder:
         DamagedError
             It is larger than ``limit`` bytes.
         """
-        self.fs.invalidate_cache()
-        with self.fs.open(self.path(name), "rb") as file:
-            data: bytes = file.read(limit + 1)
+        data = patiently(lambda: self._content(name, limit + 1))
         if len(data) > limit:
             raise DamagedError(f"{self.url}/{name} is larger than {limit} bytes.")
+        return data
+
+    def _content(self, name: str, most: int) -> bytes:
+        self.fs.invalidate_cache()
+        with self.fs.open(self.path(name), "rb") as file:
+            data: bytes = file.read(most)
         return data
 
     def check_writable(self) -> None:
@@ -263,33 +285,36 @@ class Folder:
         """
         self._may_write()
         try:
-            self.remove(name)
-            if self.is_local:
-                self.fs.makedirs(self.path(name), exist_ok=True)
-            group = zarr.create_group(
-                self.store(name), zarr_format=3, attributes=dict(attributes or {})
-            )
-            records = {}
-            for key, array in arrays.items():
-                row_bytes = max(1, array.nbytes // max(1, len(array)))
-                rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
-                stored = group.create_array(
-                    key,
-                    shape=array.shape,
-                    dtype=array.dtype.newbyteorder("<"),
-                    chunks=(rows, *(max(1, n) for n in array.shape[1:])),
-                    compressors=None,
-                    filters=None,
-                    config={"write_empty_chunks": True},
-                )
-                stored[...] = array
-                records[key] = {
-                    "dtype": array.dtype.newbyteorder("<").str,
-                    "shape": list(array.shape),
-                    "sha256": sha256_of(array),
-                }
+            return patiently(lambda: self._write_arrays(name, arrays, attributes or {}))
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+
+    def _write_arrays(
+        self, name: str, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        self._removed(name)
+        if self.is_local:
+            self.fs.makedirs(self.path(name), exist_ok=True)
+        group = zarr.create_group(self.store(name), zarr_format=3, attributes=dict(attributes))
+        records = {}
+        for key, array in arrays.items():
+            row_bytes = max(1, array.nbytes // max(1, len(array)))
+            rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
+            stored = group.create_array(
+                key,
+                shape=array.shape,
+                dtype=array.dtype.newbyteorder("<"),
+                chunks=(rows, *(max(1, n) for n in array.shape[1:])),
+                compressors=None,
+                filters=None,
+                config={"write_empty_chunks": True},
+            )
+            stored[...] = array
+            records[key] = {
+                "dtype": array.dtype.newbyteorder("<").str,
+                "shape": list(array.shape),
+                "sha256": sha256_of(array),
+            }
         return records
 
     def read_arrays(
@@ -307,12 +332,7 @@ class Folder:
         arrays = {}
         for key, record in records.items():
             try:
-                stored = zarr.open_array(self.store(name, read_only=True), path=key, mode="r")
-                shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
-                if stored.shape != shape or stored.dtype != dtype.newbyteorder("="):
-                    raise DamagedError(f"{where}/{key} is not the array that was recorded.")
-                check_bounded(stored, where)
-                array = np.asarray(stored[...], dtype.newbyteorder("=")).reshape(shape)
+                array = patiently(partial(self._array, name, key, record))
             except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
                 # Whatever a torn or flipped file makes zarr say: it cannot be read.
                 raise DamagedError(f"{where}/{key} cannot be read: {error!r}") from error
@@ -321,6 +341,15 @@ class Folder:
             array.flags.writeable = False
             arrays[key] = array
         return arrays
+
+    def _array(self, name: str, key: str, record: Mapping[str, Any]) -> NDArray[Any]:
+        where = f"{self.url}/{name}"
+        stored = zarr.open_array(self.store(name, read_only=True), path=key, mode="r")
+        shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
+        if stored.shape != shape or stored.dtype != dtype.newbyteorder("="):
+            raise DamagedError(f"{where}/{key} is not the array that was recorded.")
+        check_bounded(stored, where)
+        return np.asarray(stored[...], dtype.newbyteorder("=")).reshape(shape)
 
 
 def _always() -> None:

@@ -35,9 +35,6 @@ logger = logging.getLogger(__name__)
 
 Why = Literal["cancel", "shutdown", "lost"]
 LONGEST_TRACEBACK = 1 << 16
-TRIES = 3
-"""Times that the store of a job's output may fail before a claim, or a result, is given up."""
-PAUSE_SECONDS = 1.0
 
 
 class Job:
@@ -254,8 +251,8 @@ class Runner(threading.Thread):
 
     def _attempt(self, folder: Folder, options: Mapping[str, Any]) -> None:
         job = self._job
-        self._again(lambda: job.recall(folder))
-        standing = self._again(lambda: read_result(folder, job.record.run))
+        job.recall(folder)
+        standing = read_result(folder, job.record.run)
         if standing is not None:
             # It ended while this scheduler was away, or elsewhere.
             self._keep(standing)
@@ -264,7 +261,7 @@ class Runner(threading.Thread):
             patience = float(config.get("service.patience-seconds"))
             job.contender = Contender(folder, self._owner, patience)
         with at("claim"):
-            lease = self._again(job.contender.claim)
+            lease = job.contender.claim()
         if lease is None:
             self._wait("another scheduler has it, or had it a moment ago")
             return
@@ -279,17 +276,6 @@ class Runner(threading.Thread):
             keeper.stop()
         if job.stopped_for == "lost" and job.record.result is None:
             self._wait("another scheduler has taken it over")
-
-    def _again(self, ask: Callable[[], Any]) -> Any:
-        """Ask a store that may be out of order for a moment."""
-        for left in range(TRIES - 1, -1, -1):
-            try:
-                return ask()
-            except OSError:
-                if not left:
-                    raise
-                time.sleep(PAUSE_SECONDS)
-        raise AssertionError("the last try returns or raises")
 
     def _wait(self, why: str) -> None:
         self._job.note = why
@@ -399,7 +385,7 @@ class Runner(threading.Thread):
         """Say where the output is how it ended; what was said before stands."""
         try:
             with at("publish"):
-                standing = self._again(lambda: write_result(folder, result))
+                standing = write_result(folder, result)
         except LostJobError:
             raise
         except Exception as error:
@@ -413,7 +399,7 @@ class Runner(threading.Thread):
         # From here on the model is the one that was written.
         job.snapshot = None
         try:
-            self._again(lambda: job.change(self._records.update, result=result))
+            job.change(self._records.update, result=result)
         except Exception as error:
             # A scheduler that comes back finds the result where the output is.
             logger.warning("The record of %s cannot be written: %s", job.record.id, error)
