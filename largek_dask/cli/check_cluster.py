@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from largek_dask.cli.common import human_bytes
 from largek_dask.cli.findings import Finding, broken, note, ok
+from largek_dask.driver.words import human_bytes
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from largek_dask.cli.common import human_bytes
 from largek_dask.cli.findings import Finding, broken, note, ok
+from largek_dask.driver.words import human_bytes
 from largek_dask.errors import LargekError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from importlib import metadata, util
 
-from largek_dask.cli.common import human_bytes
 from largek_dask.cli.findings import Finding, broken, note, ok
+from largek_dask.driver.words import human_bytes
 from largek_dask.version import __version__
 
 __all__ = ["PACKAGES", "check_machine"]

@@ -23,8 +23,6 @@ __all__ = [
     "Group",
     "connected",
     "emit",
-    "human_bytes",
-    "human_seconds",
     "option_scheduler",
     "option_storage",
     "output",
@@ -213,21 +211,3 @@ def connected(scheduler: str | None) -> Iterator[Client | None]:
         ) from error
     with client:
         yield client
-
-
-def human_bytes(n: float) -> str:
-    """``1536`` as ``1.5 KiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} TiB"
-
-
-def human_seconds(s: float) -> str:
-    """``3700`` as ``1 h 02 min``."""
-    if s < 60:
-        return f"{s:.2g} s" if s < 10 else f"{s:.0f} s"
-    if s < 3600:
-        return f"{int(s // 60)} min {int(s % 60):02d} s"
-    return f"{int(s // 3600)} h {int(s % 3600 // 60):02d} min"

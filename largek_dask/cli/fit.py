@@ -12,14 +12,13 @@ from largek_dask.cli.common import (
     Command,
     connected,
     emit,
-    human_bytes,
-    human_seconds,
     key_values,
     option_scheduler,
     option_storage,
     output,
     parse_settings,
 )
+from largek_dask.driver.words import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.driver.stopping import StepRecord

@@ -7,14 +7,8 @@ from typing import Any
 
 import click
 
-from largek_dask.cli.common import (
-    Command,
-    emit,
-    human_bytes,
-    human_seconds,
-    key_values,
-    option_storage,
-)
+from largek_dask.cli.common import Command, emit, key_values, option_storage
+from largek_dask.driver.words import human_bytes, human_seconds
 
 __all__ = ["ingest"]
 

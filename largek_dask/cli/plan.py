@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from largek_dask.cli.common import human_bytes, human_seconds, key_values
+from largek_dask.cli.common import key_values
+from largek_dask.driver.words import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from distributed import Client

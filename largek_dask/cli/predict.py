@@ -12,12 +12,12 @@ from largek_dask.cli.common import (
     Command,
     connected,
     emit,
-    human_seconds,
     key_values,
     option_scheduler,
     option_storage,
     output,
 )
+from largek_dask.driver.words import human_seconds
 
 __all__ = ["predict", "score"]
 

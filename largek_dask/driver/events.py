@@ -30,6 +30,7 @@ from typing import Any, TextIO
 
 from largek_dask.driver.stopping import StepRecord, StopRules
 from largek_dask.driver.storage import Folder
+from largek_dask.driver.words import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
 
 __all__ = [
@@ -41,7 +42,6 @@ __all__ = [
     "estimate_seconds_left",
     "open_sinks",
     "plain",
-    "printable",
 ]
 
 logger = logging.getLogger(__name__)
@@ -272,7 +272,7 @@ class ProgressLine:
             self._end_line()
             self._stream.write(
                 f"stopped: {event['reason']} after {event['n_iter']} steps, "
-                f"{_duration(event['elapsed'])}\n"
+                f"{human_seconds(event['elapsed'])}\n"
             )
         self._stream.flush()
 
@@ -294,32 +294,10 @@ def _progress_text(event: Event) -> str:
     if event["n_changed"] is not None:
         parts.append(f"{event['n_changed']:,} rows changed")
     if event["rows_per_second"] is not None:
-        parts.append(f"{_count(event['rows_per_second'])} rows/s")
+        parts.append(f"{human_count(event['rows_per_second'])} rows/s")
     if event["eta_s"] is not None:
-        parts.append(f"at most {_duration(event['eta_s'])} left")
+        parts.append(f"at most {human_seconds(event['eta_s'])} left")
     return ", ".join(parts)
-
-
-def printable(text: object) -> str:
-    """Text without control characters: it can neither forge a line nor steer a terminal."""
-    return "".join(c if c.isprintable() else " " for c in str(text))
-
-
-def _count(value: float) -> str:
-    """A number to three figures with k, M, G."""
-    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{suffix}"
-    return f"{value:.3g}"
-
-
-def _duration(seconds: float) -> str:
-    """Seconds in words."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
 def open_sinks(sinks: Iterable[Sink | str], folder: Folder | None) -> list[Sink]:

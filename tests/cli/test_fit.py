@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from largek_dask import KMeans, Lloyd, load_model
 from largek_dask.cli import main
 from largek_dask.cli import plot as plot_module
-from largek_dask.cli.common import human_bytes
 from largek_dask.driver.storage import Folder
+from largek_dask.driver.words import human_bytes
 from largek_dask.service.fitting import JOB_FILES
 
 

@@ -14,11 +14,10 @@ from largek_dask.cli.common import (
     Command,
     Group,
     emit,
-    human_bytes,
-    human_seconds,
     key_values,
     parse_settings,
 )
+from largek_dask.driver.words import human_bytes, human_seconds
 from largek_dask.errors import DataError
 
 HEAVY = ("numpy", "numba", "distributed", "zarr", "sklearn", "bokeh", "rich", "matplotlib")

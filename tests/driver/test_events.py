@@ -208,7 +208,7 @@ def test_a_warning_cannot_forge_lines_or_steer_the_terminal() -> None:
     ("rate", "seconds", "text"),
     [
         (12.0, 7300.0, "12 rows/s, at most 2 h 01 min left"),
-        (3.2e9, 0.04, "3.2G rows/s, at most 0.0 s left"),
+        (3.2e9, 0.04, "3.2G rows/s, at most 0.04 s left"),
         (1500.0, 60.0, "1.5k rows/s, at most 1 min 00 s left"),
     ],
 )

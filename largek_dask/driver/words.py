@@ -1,0 +1,36 @@
+"""Numbers and texts as people read them."""
+
+from __future__ import annotations
+
+__all__ = ["human_bytes", "human_count", "human_seconds", "printable"]
+
+
+def printable(text: object) -> str:
+    """Text without control characters: it can neither forge a line nor steer a terminal."""
+    return "".join(c if c.isprintable() else " " for c in str(text))
+
+
+def human_bytes(n: float) -> str:
+    """``1536`` as ``1.5 KiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"
+
+
+def human_count(value: float) -> str:
+    """``2_500_000`` as ``2.5M``: three figures."""
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def human_seconds(s: float) -> str:
+    """``3700`` as ``1 h 01 min``."""
+    if s < 60:
+        return f"{s:.2g} s" if s < 10 else f"{s:.0f} s"
+    if s < 3600:
+        return f"{int(s // 60)} min {int(s % 60):02d} s"
+    return f"{int(s // 3600)} h {int(s % 3600 // 60):02d} min"
