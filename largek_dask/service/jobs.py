@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.5
 CHANGEABLE = ("max_iter", "tol", "max_time", "priority")
 """What may be different when a job that has ended is gone on with: nothing that changes bits."""
+END_SECONDS = 30.0
+"""How long a job that has said its last word may take to put its things away."""
 START_SECONDS = 60.0
 """How long to wait for a scheduler that is starting."""
 
@@ -271,7 +273,7 @@ class Jobs:
                 )
         with self._changed:
             job.secrets.update(secrets)
-            if job.state not in ENDS:
+            if not self._has_ended(job):
                 raise ParameterError(f"job {job_id} is {job.state}: it has not ended yet.")
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
@@ -341,11 +343,12 @@ class Jobs:
         Raises
         ------
         ParameterError
-            It has not ended, or the values of storage options are needed to remove its files.
+            It has not ended (a job that waits for credentials may be cancelled), or the values
+            of storage options are needed to remove its files.
         """
         job = self._job(job_id)
         with self._changed:
-            if job.running or job.state not in (*ENDS, "waiting-for-credentials"):
+            if not self._has_ended(job):
                 raise ParameterError(f"job {job_id} is {job.state}: cancel it first.")
         options = options_of(job.record.spec, job.secrets)
         folder = output_folder(job.record.spec, options)
@@ -355,6 +358,12 @@ class Jobs:
             self._records.remove(job_id)
             self._jobs.pop(job_id, None)
         job.feed({"event": "deleted", "run": job.record.run})
+
+    def _has_ended(self, job: Job) -> bool:
+        """Whether a job has ended, and its thread too, which gives its lease back last."""
+        if job.state in ENDS:
+            self._changed.wait_for(lambda: not job.running, END_SECONDS)
+        return job.state in ENDS and not job.running
 
     def model(self, job_id: str) -> Model:
         """The model of a job: the final one, or the best so far.

@@ -1,0 +1,74 @@
+"""Jobs in one process: no cluster, quick beats."""
+
+import dask
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.driver.storage import Folder
+from largek_dask.service.jobs import Jobs
+from largek_dask.service.spec import AlgorithmSpec, JobSpec
+from largek_dask.service.store import Records
+
+
+@pytest.fixture(scope="session")
+def rows_url(tmp_path_factory):
+    """3,000 rows without structure, in six chunks: Lloyd takes many steps."""
+    x = np.random.default_rng(0).standard_normal((3_000, 4)).astype(np.float32)
+    url = str(tmp_path_factory.mktemp("rows") / "x.zarr")
+    lk.ingest(x, url, chunk_rows=500, progress=False)
+    return url
+
+
+@pytest.fixture
+def quick_leases():
+    with dask.config.set(
+        {"largek.service.beat-seconds": 0.05, "largek.service.patience-seconds": 0.5}
+    ):
+        yield
+
+
+@pytest.fixture
+def document(rows_url, tmp_path):
+    """``document(output="a", algorithm=..., **changes)``: the JSON of a small job."""
+
+    def make(output="out", algorithm=None, **changes):
+        spec = {
+            "data": rows_url,
+            "output": output if "://" in output else str(tmp_path / output),
+            "n_clusters": 7,
+            "algorithm": AlgorithmSpec.of(algorithm or lk.Lloyd()).model_dump(mode="json"),
+            **changes,
+        }
+        return JobSpec.parse(spec).model_dump_json()
+
+    return make
+
+
+@pytest.fixture
+def open_jobs(tmp_path, quick_leases):
+    """``open_jobs()``: the jobs of one more scheduler on the same store; closed at the end."""
+    opened = []
+
+    def make(start=True, tell=lambda event: None, store=None):
+        records = Records(Folder(store or str(tmp_path / "store")))
+        jobs = Jobs(records, lambda: None, tell, f"scheduler-{len(opened)}")
+        opened.append(jobs)
+        if start:
+            jobs.start()
+        return jobs
+
+    yield make
+    for jobs in opened:
+        assert jobs.close(20.0) == []
+
+
+def wait_until(jobs, job_id, *states, seconds=30.0):
+    """The status once it is one of these states."""
+    import time
+
+    until = time.monotonic() + seconds
+    while (status := jobs.status(job_id))["state"] not in states:
+        assert time.monotonic() < until, status
+        time.sleep(0.01)
+    return status

@@ -1,0 +1,382 @@
+"""The queue, the runs and the answers of one scheduler, without a cluster."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import dask
+import pytest
+
+import largek_dask as lk
+from largek_dask.driver.fit import fit
+from largek_dask.driver.stopping import StopRules
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import (
+    BadRowsError,
+    ClusterError,
+    DataError,
+    JobNotFoundError,
+    NoModelError,
+    OutputError,
+    ParameterError,
+)
+from largek_dask.model import Model, load_model
+from largek_dask.service import jobs as module
+from largek_dask.service.lease import Contender
+from largek_dask.service.store import read_result
+from tests.service.conftest import wait_until
+
+ENDED = ("finished", "failed", "cancelled")
+
+
+@pytest.fixture
+def slow_steps(monkeypatch):
+    """Steps of Lloyd's algorithm wait for this event, which a test sets to let them go on."""
+    go_on = threading.Event()
+    step = lk.Lloyd.step
+
+    def slow(self, passes, rng, state):
+        while not go_on.wait(0.01) and state.step >= 2:
+            assert passes.cancelled is not None
+            if passes.cancelled():
+                break
+        return step(self, passes, rng, state)
+
+    monkeypatch.setattr(lk.Lloyd, "step", slow)
+    yield go_on
+    go_on.set()
+
+
+def expected(rows_url, algorithm=None, n_clusters=7, **options):
+    return Model.of(
+        fit(
+            lk.open_rows(rows_url),
+            algorithm=algorithm or lk.Lloyd(),
+            n_clusters=n_clusters,
+            seed=0,
+            **options,
+        )
+    ).digest()
+
+
+@pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.NMBatch(), lk.MiniBatch()])
+def test_submit__gives_the_model_of_a_plain_fit(open_jobs, document, rows_url, tmp_path, algorithm):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(algorithm=algorithm), {}, "somebody")
+    status = wait_until(jobs, job_id, *ENDED)
+    assert status["state"] == "finished", status
+    model = jobs.model(job_id)
+    assert model.digest() == expected(rows_url, algorithm) == status["result"]["digest"]
+    assert load_model(str(tmp_path / "out" / "model.zarr")).digest() == model.digest()
+    kinds = [event["event"] for event in jobs.events(job_id, 0, 1000)]
+    assert kinds[:3] == ["queued", "running", "started"]
+    assert kinds[-1] == "finished"
+    assert [event["n"] for event in jobs.events(job_id, 0, 1000)] == list(range(len(kinds)))
+    assert jobs.events(job_id, 3, 2) == jobs.events(job_id, 0, 1000)[3:5]
+    assert status["step"] == status["result"]["n_iter"] > 2
+    assert status["rows"] > 0
+    assert status["owner"] == "somebody"
+    # the lease is given back, so that somebody else would have it at once
+    assert Contender(Folder(str(tmp_path / "out")), "other", 1000.0).claim() is not None
+
+
+def test_submit__what_cannot_work_is_refused_and_leaves_nothing(open_jobs, document, tmp_path):
+    jobs = open_jobs()
+    for wrong, error in [
+        (document(data=str(tmp_path / "nothing.zarr")), DataError),
+        (document(n_clusters=3_001), ParameterError),
+        ('{"data": 5}', ParameterError),
+        (document(storage_options={"key": {"env": "LARGEK_NO_SUCH_VARIABLE"}}), ParameterError),
+        (document(storage_options={"key": {"memory": True}}), ParameterError),
+    ]:
+        with pytest.raises(error):
+            jobs.submit(wrong, {}, "me")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("all of it")
+    with pytest.raises(OutputError, match="thesis"):
+        jobs.submit(document(output="full"), {}, "me")
+    assert jobs.all() == []
+    assert not (tmp_path / "store" / "jobs").exists()
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
+
+
+def test_submit__two_jobs_cannot_share_an_output(open_jobs, document, slow_steps):
+    jobs = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        first = jobs.submit(document(), {}, "me")
+        with pytest.raises(OutputError, match=first):
+            jobs.submit(document(), {}, "me")
+
+
+def test_submit__the_workers_are_asked(tmp_path, document, quick_leases):
+    client = object()
+    records = module.Records(Folder(str(tmp_path / "store")))
+    jobs = module.Jobs(records, lambda: client, lambda event: None, "me")
+    jobs._loaded.set()
+
+    def check(asked, rows, seconds):
+        assert asked is client
+        assert rows.shape == (3_000, 4)
+        raise ClusterError("no worker can see it")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "check_problem", lambda *args, **options: None)
+        with pytest.raises(ClusterError, match="no worker can see it"):
+            jobs.submit(document(), {}, "me", check)
+    assert jobs.all() == []
+
+
+def test_failure__is_told_with_its_traceback(open_jobs, document, tmp_path):
+    import numpy as np
+
+    x = np.zeros((100, 3), np.float32)
+    x[70, 1] = np.nan
+    lk.ingest(x, str(tmp_path / "bad.zarr"), chunk_rows=50, progress=False)
+    jobs = open_jobs()
+    job_id = jobs.submit(document(data=str(tmp_path / "bad.zarr"), n_clusters=1), {}, "me")
+    status = wait_until(jobs, job_id, *ENDED)
+    assert status["state"] == "failed"
+    assert status["result"]["error"] == BadRowsError.__name__
+    assert "row 70" in status["result"]["message"]
+    assert "Traceback" in status["result"]["traceback"]
+    with pytest.raises(NoModelError):
+        jobs.model(job_id)
+    published = read_result(Folder(str(tmp_path / "out")), 1)
+    assert published.message == status["result"]["message"]
+
+
+def test_cancel__keeps_the_best_model_so_far(open_jobs, document, slow_steps, rows_url):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(), {}, "me")
+    while jobs.status(job_id).get("step", 0) < 2:
+        time.sleep(0.01)
+    while len((running := jobs.model(job_id)).history) < 2:
+        time.sleep(0.01)
+    assert jobs.status(job_id)["state"] == "running"
+    jobs.cancel(job_id)
+    assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
+    model = jobs.model(job_id)
+    assert model.arrays.centers.tobytes() == running.arrays.centers.tobytes()
+    assert len(model.history) == 2
+    # all rows are counted in the final pass only, which a cancelled job has not had
+    after_two = fit(
+        lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, stop=StopRules(2, 0.0)
+    )
+    assert model.arrays.centers.tobytes() == after_two.arrays.centers.tobytes()
+    assert jobs.cancel(job_id) == "cancelled"
+    slow_steps.set()
+    jobs.resume(job_id, {}, {})
+    assert wait_until(jobs, job_id, *ENDED)["state"] == "finished"
+    assert jobs.model(job_id).digest() == expected(rows_url)
+
+
+def test_cancel__a_job_that_waits_never_begins(open_jobs, document, tmp_path):
+    jobs = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = jobs.submit(document(), {}, "me")
+        jobs.cancel(job_id)
+        status = wait_until(jobs, job_id, *ENDED)
+    assert status["state"] == "cancelled"
+    assert "step" not in status
+    assert read_result(Folder(str(tmp_path / "out")), 1).state == "cancelled"
+    with pytest.raises(NoModelError):
+        jobs.model(job_id)
+
+
+def test_cancel__is_remembered_by_the_next_scheduler(open_jobs, document, slow_steps):
+    first = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = first.submit(document(), {}, "me")
+    first.close(10.0)
+    record = first._records.read(job_id)
+    import dataclasses
+
+    first._records.update(dataclasses.replace(record, cancel=True))
+    later = open_jobs()
+    assert wait_until(later, job_id, *ENDED)["state"] == "cancelled"
+
+
+def test_resume__goes_on_with_other_stop_rules(open_jobs, document, rows_url, tmp_path):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(max_iter=3, tol=0.0), {}, "me")
+    assert wait_until(jobs, job_id, *ENDED)["result"]["n_iter"] == 3
+    labels_of_three = (tmp_path / "out" / "labels.zarr" / "zarr.json").read_text()
+    jobs.resume(job_id, {"max_iter": 500}, {})
+    while (status := wait_until(jobs, job_id, *ENDED))["run"] == 1:
+        time.sleep(0.01)
+    assert status["result"]["stop_reason"] == "converged"
+    whole = expected(rows_url, stop=StopRules(500, 0.0))
+    assert jobs.model(job_id).digest() == whole
+    assert (tmp_path / "out" / "labels.zarr" / "zarr.json").read_text() != labels_of_three
+    kinds = [event["event"] for event in jobs.events(job_id, 0, 1000)]
+    assert kinds.count("finished") == 2
+    with pytest.raises(ParameterError, match="seed"):
+        jobs.resume(job_id, {"seed": 5}, {})
+
+
+def test_resume__not_while_it_runs(open_jobs, document, slow_steps):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(), {}, "me")
+    with pytest.raises(ParameterError, match="not ended"):
+        jobs.resume(job_id, {}, {})
+    with pytest.raises(ParameterError, match="cancel it first"):
+        jobs.delete(job_id)
+
+
+def test_delete__removes_what_the_job_has_written_and_nothing_else(open_jobs, document, tmp_path):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(), {}, "me")
+    wait_until(jobs, job_id, "finished")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    jobs.delete(job_id)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+    assert list((tmp_path / "store" / "jobs").iterdir()) == []
+    with pytest.raises(JobNotFoundError):
+        jobs.status(job_id)
+
+
+def test_close__a_later_scheduler_goes_on(open_jobs, document, slow_steps, rows_url):
+    first = open_jobs()
+    job_id = first.submit(document(), {}, "me")
+    while first.status(job_id).get("step", 0) < 2:
+        time.sleep(0.01)
+    assert first.close(20.0) == []
+    assert first.status(job_id)["state"] == "queued"
+    slow_steps.set()
+    begun = time.monotonic()
+    later = open_jobs()
+    status = wait_until(later, job_id, *ENDED)
+    assert status["state"] == "finished"
+    assert later.model(job_id).digest() == expected(rows_url)
+    events = later.events(job_id, 0, 1000)
+    kinds = [event["event"] for event in events]
+    assert kinds.count("running") == 2
+    assert "interrupted" in kinds
+    resumed = [event for event in events if event["event"] == "started"][-1]
+    assert resumed["n_iter"] >= 2
+    assert time.monotonic() - begun < 20
+    # one that comes after the end knows how it ended, and what happened
+    last = open_jobs()
+    assert wait_until(last, job_id, *ENDED)["result"]["digest"] == expected(rows_url)
+    told = [event["event"] for event in last.events(job_id, 0, 1000)]
+    # the first word is told before there is a folder to write it into
+    assert told[:2] == ["running", "started"]
+    assert told[-1] == "finished"
+
+
+def test_two_schedulers__one_of_them_runs_a_job(open_jobs, document, slow_steps, tmp_path):
+    first = open_jobs()
+    job_id = first.submit(document(), {}, "me")
+    while first.status(job_id).get("step", 0) < 1:
+        time.sleep(0.01)
+    second = open_jobs()
+    while not second.status(job_id)["note"]:
+        time.sleep(0.01)
+    assert "another scheduler" in second.status(job_id)["note"]
+    assert second.status(job_id)["state"] in ("queued", "running")
+    slow_steps.set()
+    wait_until(first, job_id, "finished")
+    wait_until(second, job_id, "finished")
+    assert first.status(job_id)["result"] == second.status(job_id)["result"]
+    assert len(list((tmp_path / "out" / "results").iterdir())) == 1
+
+
+def test_two_schedulers__a_silent_one_loses_its_job(
+    open_jobs, document, slow_steps, tmp_path, monkeypatch
+):
+    """Its keeper stands still, as in a process that is stopped; then it goes on and must lose."""
+    first = open_jobs()
+    with monkeypatch.context() as patch:
+        patch.setattr("largek_dask.service.running.Keeper.run", lambda self: None)
+        job_id = first.submit(document(), {}, "me")
+        while first.status(job_id).get("step", 0) < 1:
+            time.sleep(0.01)
+    second = open_jobs()
+    wait_until(second, job_id, "running")
+    while [event["event"] for event in second.events(job_id, 0, 1000)].count("running") < 2:
+        time.sleep(0.01)
+    slow_steps.set()
+    status = wait_until(second, job_id, "finished")
+    assert wait_until(first, job_id, "finished")["result"] == status["result"]
+    assert status["result"]["token"] >= 2
+    claims = {path.name for path in (tmp_path / "out" / "claims").glob("*.json")}
+    assert len(claims) >= 2
+
+
+def test_queue__priority_then_fairness_then_age(open_jobs, document, slow_steps):
+    jobs = open_jobs()
+    began = []
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        for name, owner, priority in [
+            ("a1", "ann", 0),
+            ("a2", "ann", 0),
+            ("a3", "ann", 0),
+            ("b1", "bob", 0),
+            ("c1", "cyd", 5),
+        ]:
+            jobs.submit(document(output=name, name=name, priority=priority), {}, owner)
+    slow_steps.set()
+    with dask.config.set({"largek.service.concurrent-jobs": 1}):
+        for status in jobs.all():
+            wait_until(jobs, status["id"], "finished")
+    for status in jobs.all():
+        running = next(
+            event["time"]
+            for event in jobs.events(status["id"], 0, 1000)
+            if event["event"] == "running"
+        )
+        began.append((running, status["name"]))
+    order = [name for _, name in sorted(began)]
+    assert order == ["c1", "a1", "b1", "a2", "a3"]
+
+
+def test_queue__no_more_at_once_than_allowed(open_jobs, document, slow_steps):
+    with dask.config.set({"largek.service.concurrent-jobs": 2}):
+        jobs = open_jobs()
+        ids = [jobs.submit(document(output=str(i)), {}, "me") for i in range(5)]
+        while sum(status.get("step", 0) >= 2 for status in jobs.all()) < 2:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        states = [status["state"] for status in jobs.all()]
+        assert states.count("running") == 2
+        assert states.count("queued") == 3
+        slow_steps.set()
+        for job_id in ids:
+            wait_until(jobs, job_id, "finished")
+
+
+@pytest.mark.parametrize("wrong", ["../x", "a/b", "", "LK", "x" * 65, "a\nb", "nobody"])
+def test_ids__lead_nowhere(open_jobs, wrong):
+    jobs = open_jobs()
+    with pytest.raises(JobNotFoundError):
+        jobs.status(wrong)
+    with pytest.raises(JobNotFoundError):
+        jobs.delete(wrong)
+
+
+def test_records__a_damaged_one_does_not_hide_the_others(open_jobs, document, tmp_path, caplog):
+    first = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        kept = first.submit(document("a"), {}, "me")
+        torn = first.submit(document("b"), {}, "me")
+    first.close(10.0)
+    folder = tmp_path / "store" / "jobs"
+    path = folder / f"{torn}.json"
+    path.write_text(path.read_text()[:-20])
+    (folder / "lk-other.json").write_text((folder / f"{kept}.json").read_text())
+    later = open_jobs()
+    assert [status["id"] for status in later.all()] == [kept]
+    assert torn in caplog.text
+    assert "lk-other" in caplog.text
+    wait_until(later, kept, "finished")
+
+
+def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_path):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(name="quiet"), {}, "a\nb")
+    wait_until(jobs, job_id, "finished")
+    lines = Path(tmp_path / "out" / "events.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["event"] for line in lines]
+    assert kinds.count("step") == jobs.status(job_id)["result"]["n_iter"]
+    assert kinds[0] == "running"
