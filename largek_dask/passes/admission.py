@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import pickle
 import time
 from collections.abc import Callable, Iterable
@@ -92,6 +93,8 @@ class Workers:
         """Questions to workers that are not admitted."""
         self._heard: dict[str, tuple[float, float]] = {}
         """Last heartbeat of each worker by the scheduler's clock, and when it was new here."""
+        self._deserted = -math.inf
+        """When there was nobody last who takes tasks (``time.monotonic``)."""
         self._absent: dict[str, _Absence] = {}
         self._told: tuple[bool, frozenset[tuple[str, str]]] = (True, frozenset())
 
@@ -143,7 +146,11 @@ class Workers:
         """Whether not to wait for a worker any longer, asked for something at ``since``.
 
         It is silent, or has been paused all the time that one would wait for a silent one.
+        Or it is gone, and nobody has taken over: Dask hands its tasks to others, but those that
+        meet nobody wait for their own worker for ever after, whoever comes (2026.8).
         """
+        if address not in self._heard:
+            return self._deserted > since or time.monotonic() - since > _patience()
         why = self._absent.get(address)
         if why is None:
             return False
@@ -160,6 +167,8 @@ class Workers:
             else (info.last_seen, now)
             for address, info in found.items()
         }
+        if not any(info.status == "running" for info in found.values()):
+            self._deserted = now
         self._admitted &= set(found)
         self._asks = {
             address: ask

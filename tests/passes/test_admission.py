@@ -187,6 +187,34 @@ def test_a_silent_worker_is_lost_at_once_and_comes_back(network, workers, said):
     asyncio.run(scenario())
 
 
+def test_tasks_of_a_worker_that_is_gone_are_given_up_if_nobody_took_them_over(network, workers):
+    async def scenario():
+        network.answers = {A: YES, B: YES}
+        network.has(A)
+        network.has(B)
+        await workers.ready()
+        since = network.now
+        del network.found[A]
+        await workers.ready()
+        assert not workers.is_lost(A, since), "Dask gives its tasks to the other one"
+        del network.found[B]
+
+        def come_back():
+            if network.now > since + 5:
+                network.has(B)
+
+        network.before_look = come_back
+        await workers.ready()
+        assert workers.is_lost(A, since), "there was nobody to give them to"
+        assert not workers.is_lost(A, network.now), "what is asked now is asked of somebody"
+        asked = network.now
+        network.now += 61
+        await workers.ready()
+        assert workers.is_lost(A, asked), "nor can they wait for ever"
+
+    asyncio.run(scenario())
+
+
 def test_a_worker_that_cannot_be_asked_does_not_hold_up_the_others(network, workers, said):
     async def scenario():
         network.answers = {A: YES, B: [OSError("gone"), YES]}
