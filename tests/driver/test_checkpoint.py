@@ -17,7 +17,7 @@ from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder, canonical_json
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning
 from largek_dask.kernels.statistics import RowScan, Statistics
-from tests.driver.faulty import FaultyFileSystem
+from tests.faults.stores import Dies, FaultyFileSystem, Plan
 from tests.driver.test_run import assert_same, every_step, go
 from tests.driver.toy import ToyPasses, ToyState, toy_rows
 
@@ -189,17 +189,18 @@ def test_a_writer_killed_at_any_change_loses_no_published_checkpoint(
 ) -> None:
     rules = StopRules(max_iter=3, tol=0)
     whole = go(rules)
+    machine.follow(counting := Dies())
     go(rules, checkpoints=every_step(Folder("faulty://count"), keep=2))
-    n_changes = machine.changes
+    n_changes = counting.changes
     assert n_changes > 20
     best = 0
     for dies_at in range(n_changes):
         machine.clear()
-        machine.reset(dies_at)
+        machine.follow(Dies(dies_at))
         folder = Folder("faulty://job")
         with pytest.raises((OutputError, OSError), match="the machine is off"):
             go(rules, checkpoints=every_step(folder, keep=2))
-        machine.reset()
+        machine.follow(Plan())
         # Warnings are errors here: nothing torn is ever taken for a checkpoint.
         latest = every_step(folder, keep=2).latest()
         published = -1 if latest is None else latest.n_iter

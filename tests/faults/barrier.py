@@ -1,4 +1,4 @@
-"""Faults on purpose: a barrier inside a chunk function, behind which a test may kill a worker."""
+"""A barrier inside a chunk function, behind which a test may kill a worker."""
 
 from __future__ import annotations
 

@@ -1,0 +1,194 @@
+"""The faults that are done to running processes.
+
+A fault says at which moment it strikes. Then a process is held up there, ``inject`` does its worst,
+the process goes on if it still lives, the job has to come to its end, and ``heal`` cleans up.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, ClassVar
+
+from distributed import Client
+
+from tests.faults.moments import Moment
+from tests.faults.rig import ROOT, Rig
+
+CHUNK = Moment("before", "chunk", "worker", nth=2)
+STEP = Moment("before", "step")
+
+
+class Fault:
+    """Base of all faults."""
+
+    moment: Moment = CHUNK
+    redoes: ClassVar[bool] = True
+    """Whether something has to be computed again."""
+
+    def __init__(self, moment: Moment | None = None) -> None:
+        if moment is not None:
+            self.moment = moment
+
+    def submit(self, rig: Rig, service: Any, options: dict[str, Any]) -> Any:
+        """How the job is submitted."""
+        return service.submit(**options)
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        """Strike, while the process ``pid`` is held up at the moment."""
+        raise NotImplementedError
+
+    def heal(self, rig: Rig) -> None:
+        """Undo what outlasts the job; whoever was killed comes back by itself."""
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+class KillWorker(Fault):
+    """kill -9 of one worker; its nanny brings it back."""
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+
+class KillAllWorkers(Fault):
+    """kill -9 of all workers at once."""
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        for worker in rig.worker_pids():
+            os.kill(worker, signal.SIGKILL)
+
+
+class KillNanny(Fault):
+    """kill -9 of a nanny and its worker, as when a machine is lost; a supervisor has it back."""
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        rig.worker_of(pid).kill()
+
+
+class TermWorker(Fault):
+    """SIGTERM of a worker's nanny, as a container gets it."""
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        rig.worker_of(pid).send(signal.SIGTERM)
+
+
+class StopWorker(Fault):
+    """SIGSTOP of a worker for longer than anybody has patience with it."""
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        self.pid = pid
+        os.kill(pid, signal.SIGSTOP)
+
+    def heal(self, rig: Rig) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+class KillScheduler(Fault):
+    """kill -9 of the scheduler; it is started again on the same port."""
+
+    moment = STEP
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        rig.scheduler.send(signal.SIGKILL)
+
+
+class TermScheduler(Fault):
+    """SIGTERM of the scheduler: its jobs write a checkpoint first."""
+
+    moment = STEP
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        rig.scheduler.send(signal.SIGTERM)
+
+
+class RestartClient(Fault):
+    """``client.restart()``: every worker is replaced, every task forgotten."""
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        def restart() -> None:
+            with Client(rig.address, set_as_default=False) as client:
+                client.restart(timeout="60s")
+
+        self._thread = threading.Thread(target=restart)
+        self._thread.start()
+
+    def heal(self, rig: Rig) -> None:
+        self._thread.join()
+
+
+class NoWorkers(Fault):
+    """All workers go, and come back only after a while."""
+
+    seconds = 8.0
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        for worker in rig.workers:
+            worker.hold()
+        time.sleep(self.seconds)
+        for worker in rig.workers:
+            worker.resume()
+
+
+class OutOfMemory(Fault):
+    """A worker takes more memory than it may, until its nanny kills it."""
+
+    moment = Moment("before", "chunk", "worker", nth=2, action="eat")
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        """The order has done it."""
+
+
+class KillClient(Fault):
+    """kill -9 of whoever has submitted the job."""
+
+    redoes = False
+    moment = STEP
+    PROGRAM = """
+import pickle, sys, largek_dask as lk
+job = lk.connect(sys.argv[1]).submit(**pickle.loads(bytes.fromhex(sys.argv[2])))
+print(job.id, flush=True)
+job.wait()
+"""
+
+    def submit(self, rig: Rig, service: Any, options: dict[str, Any]) -> Any:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", self.PROGRAM, rig.address, pickle.dumps(options).hex()],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        return service.job(self._process.stdout.readline().strip())
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class ChangingWorkers(Fault):
+    """Again and again a worker joins and one is retired while it computes."""
+
+    redoes = False
+    times = 3
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        def change() -> None:
+            with Client(rig.address, set_as_default=False) as client:
+                for _ in range(self.times):
+                    before = set(client.scheduler_info(n_workers=-1)["workers"])
+                    rig.add_worker()
+                    client.wait_for_workers(len(before) + 1, 60)
+                    client.retire_workers([min(before)], close_workers=False)
+
+        self._thread = threading.Thread(target=change)
+        self._thread.start()
+
+    def heal(self, rig: Rig) -> None:
+        self._thread.join()

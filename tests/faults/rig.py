@@ -1,0 +1,262 @@
+"""A scheduler and workers in processes of their own, and a supervisor that brings them back.
+
+That is how the service is meant to be deployed: a worker leaves when its scheduler is gone, so
+something has to start it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import largek_dask as lk
+from tests.faults.moments import FOLDER, Meeting, Moment, prepare
+
+ROOT = Path(__file__).parents[2]
+PYTHON_PAUSE = 0.2
+"""Before a process that has ended is started again."""
+
+QUICK: dict[str, Any] = {
+    "LARGEK__SERVICE__BEAT_SECONDS": 0.3,
+    "LARGEK__SERVICE__PATIENCE_SECONDS": 1.5,
+    "LARGEK__SERVICE__SHUTDOWN_SECONDS": 10,
+    "LARGEK__PASSES__SILENT_SECONDS": 3,
+    "LARGEK__CHECKPOINTS__SECONDS": 0,
+    # Small chunks are not read together: there are to be many.
+    "LARGEK__DATA__READ_CHUNK_BYTES": 1,
+    "DISTRIBUTED__SCHEDULER__WORKER_TTL": "6s",
+    "DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s",
+    "DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn",
+}
+"""Waits are shorter than a deployment's, and chunks smaller."""
+
+
+class Supervised:
+    """A command that is started again whenever it ends."""
+
+    def __init__(self, command: Sequence[str], env: dict[str, str], log: Path) -> None:
+        self._command, self._env, self._log = list(command), env, log
+        self._lock = threading.Lock()
+        self._wanted = True
+        self.starts = 0
+        self._process = self._start()
+        self._thread = threading.Thread(target=self._watch, name=f"supervisor-{log.stem}")
+        self._thread.start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self.starts += 1
+        with open(self._log, "ab") as log:
+            return subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self._env,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+
+    def _watch(self) -> None:
+        while self._wanted:
+            process = self._process
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PYTHON_PAUSE)
+                # Whatever it has left behind goes with it, as in a container.
+                _kill_group(process.pid)
+                time.sleep(PYTHON_PAUSE)
+                with self._lock:
+                    if self._wanted and self._process is process:
+                        self._process = self._start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        return self._process.pid
+
+    def send(self, number: int) -> None:
+        """Send a signal to it alone, not to its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """kill -9 of it and its children."""
+        _kill_group(self.pid)
+
+    def hold(self) -> None:
+        """End it with its children, and do not start it again until :meth:`resume`."""
+        with self._lock:
+            _kill_group(self.pid)
+            self._process = _Nothing(self._process)  # type: ignore[assignment]
+
+    def resume(self) -> None:
+        """Start it after :meth:`hold`."""
+        with self._lock:
+            self._process = self._start()
+
+    def close(self) -> None:
+        """End it for good."""
+        self._wanted = False
+        with self._lock:
+            self.send(signal.SIGTERM)
+        self._thread.join()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        _kill_group(self.pid)
+
+
+class _Nothing:
+    """Stands for a process that is not to be started."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        self.pid = process.pid
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+        raise subprocess.TimeoutExpired("nothing", seconds)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port that nobody listens to at the moment."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Rig:
+    """A cluster whose every process may be killed.
+
+    Parameters
+    ----------
+    folder : Path
+        For everything.
+    n_workers : int
+    memory_limit : str
+        Of a worker.
+    settings
+        Added to ``QUICK``: names of Dask's settings as in its environment.
+    """
+
+    def __init__(
+        self, folder: Path, n_workers: int = 2, memory_limit: str = "2GB", **settings: Any
+    ) -> None:
+        self.folder = folder
+        prepare(folder)
+        port = free_port()
+        self.address = f"tcp://127.0.0.1:{port}"
+        self._memory_limit = memory_limit
+        self._env = {
+            **os.environ,
+            FOLDER: str(folder),
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            **{f"DASK_{name}": str(value) for name, value in (QUICK | settings).items()},
+        }
+        self.scheduler = Supervised(
+            [
+                *_dask("scheduler"), "--host", "127.0.0.1", "--port", str(port),
+                "--dashboard-address", ":0", "--preload", "tests.faults.moments",
+                "--preload", "largek_dask.service.preload", "--largek-store",
+                str(folder / "store"),
+            ],
+            self._env,
+            folder / "scheduler.log",
+        )  # fmt: skip
+        self.workers: list[Supervised] = []
+        for _ in range(n_workers):
+            self.add_worker()
+
+    def add_worker(self) -> Supervised:
+        """One more worker."""
+        scratch = self.folder / "scratch"
+        command = [
+            *_dask("worker"), self.address, "--nanny", "--nthreads", "1", "--host", "127.0.0.1",
+            "--no-dashboard", "--memory-limit", self._memory_limit, "--local-directory",
+            str(scratch), "--preload", "tests.faults.moments", "--death-timeout", "20",
+        ]  # fmt: skip
+        log = self.folder / f"worker{len(self.workers)}.log"
+        worker = Supervised(command, self._env, log)
+        self.workers.append(worker)
+        return worker
+
+    def worker_pids(self) -> list[int]:
+        """The processes that compute, without their nannies."""
+        found = []
+        for worker in self.workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                children = psutil.Process(worker.pid).children(recursive=True)
+                found += [p.pid for p in children if "spawn_main" in " ".join(p.cmdline())]
+        return found
+
+    def worker_of(self, pid: int) -> Supervised:
+        """Whose child a process is."""
+        parents = [process.pid for process in psutil.Process(pid).parents()]
+        return next(worker for worker in self.workers if worker.pid in parents)
+
+    @contextlib.contextmanager
+    def connected(self, n_workers: int | None = None) -> Iterator[lk.Service]:
+        """A client, once the scheduler answers and all workers are there."""
+        until = time.monotonic() + 60
+        while True:
+            try:
+                service = lk.connect(self.address, timeout="5s")
+                break
+            except Exception:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+        try:
+            service.client.wait_for_workers(
+                len(self.workers) if n_workers is None else n_workers, 60
+            )
+            yield service
+        finally:
+            service.close()
+
+    def meet(self, moment: Moment) -> Meeting:
+        """Hold up whoever comes to this moment."""
+        return Meeting(self.folder, moment)
+
+    def logs(self) -> str:
+        """The last lines of every process, for a test that failed."""
+        texts = []
+        for path in sorted(self.folder.glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-40:]
+            texts.append(f"--- {path.name}\n" + "\n".join(lines))
+        return "\n".join(texts)
+
+    def close(self) -> None:
+        """End every process."""
+        for worker in self.workers:
+            worker.send(signal.SIGCONT)
+        closing = [threading.Thread(target=p.close) for p in (*self.workers, self.scheduler)]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _dask(command: str) -> list[str]:
+    return [sys.executable, "-m", "dask", command]

@@ -1,0 +1,107 @@
+"""One fault done to one job, and what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import largek_dask as lk
+from tests.faults.cases import Case
+from tests.faults.catalogue import Fault
+from tests.faults.moments import Moment
+from tests.faults.rig import Rig
+
+MOST_SECONDS = 90.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a struck job ended."""
+
+    state: str
+    same: bool
+    """The model's digest, as told and as read from its folder, is that of a clean run."""
+    redone: int
+    """Chunks handed out again, row states rebuilt, tasks lost, and runs taken up again."""
+    recovery: float
+    """Seconds from the strike to the next step, or to the end where no step followed."""
+    seconds: float
+    """From submit to end."""
+
+    def check(self, fault: Fault) -> None:
+        """Assert that nothing has been lost, and that something was at stake."""
+        assert self.state == "finished"
+        assert self.same
+        if fault.redoes:
+            assert self.redone > 0, "the fault has hit nothing"
+
+
+def strike(rig: Rig, service: lk.Service, case: Case, fault: Fault, output: Path) -> Outcome:
+    """Submit a job, strike it at the fault's moment, and wait for its end."""
+    options = {**case.options(), "output": str(output)}
+    began = time.monotonic()
+    moment = fault.moment
+    first = Moment("before", "step", nth=moment.from_step) if moment.from_step else moment
+    meeting = rig.meet(first)
+    job = fault.submit(rig, service, options)
+    try:
+        if moment.from_step:
+            meeting.wait()
+            # Whoever waits there is let go when the order has been given.
+            gate, meeting = meeting, rig.meet(moment)
+            gate.release()
+        pid = meeting.wait()
+        struck = time.time()
+        fault.inject(rig, pid)
+        meeting.release()
+        state = job.wait(MOST_SECONDS)
+    finally:
+        meeting.release()
+        fault.heal(rig)
+    seconds = time.monotonic() - began
+    result = job.status()["result"]
+    events = events_of(output)
+    model = lk.load_model(str(output / "model.zarr")) if state == "finished" else None
+    return Outcome(
+        state=state,
+        same=model is not None and model.digest() == result["digest"] == case.digest,
+        redone=redone(events),
+        recovery=_recovery(events, struck),
+        seconds=seconds,
+    )
+
+
+def events_of(output: Path) -> list[dict[str, Any]]:
+    """A job's events; the line that a kill has torn is left out."""
+    events = []
+    for line in (output / "events.jsonl").read_text().splitlines():
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue
+    return events
+
+
+def redone(events: list[dict[str, Any]]) -> int:
+    """What had to be done more than once, as the events tell."""
+    kinds = Counter(event["event"] for event in events)
+    steps = [event for event in events if event["event"] == "step"]
+    again = sum(event["retries"] + event["rebuilt"] for event in steps)
+    warned = sum(event.get("topic") == "retry" for event in events)
+    return int(again) + warned + kinds["running"] - 1
+
+
+def _recovery(events: list[dict[str, Any]], struck: float) -> float:
+    """Seconds until the next step after a strike."""
+    later = [
+        at - struck
+        for event in events
+        if event["event"] in ("step", "finished")
+        and (at := datetime.fromisoformat(event["time"]).timestamp()) > struck
+    ]
+    return min(later, default=0.0)
