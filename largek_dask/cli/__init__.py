@@ -1,4 +1,4 @@
-"""The command line: ``largek demo | doctor | ingest | fit | predict | score | plot``.
+"""The command line: ``largek demo | doctor | ingest | fit | submit | …``.
 
 Command modules import nothing heavy at their top level, so that ``largek --help`` answers at
 once; each command imports what it needs when it runs.
@@ -13,6 +13,12 @@ from largek_dask.cli.demo import demo as demo_command
 from largek_dask.cli.doctor import doctor as doctor_command
 from largek_dask.cli.fit import fit as fit_command
 from largek_dask.cli.ingest import ingest as ingest_command
+from largek_dask.cli.jobs import cancel as cancel_command
+from largek_dask.cli.jobs import jobs as jobs_command
+from largek_dask.cli.jobs import logs as logs_command
+from largek_dask.cli.jobs import result as result_command
+from largek_dask.cli.jobs import submit as submit_command
+from largek_dask.cli.jobs import watch as watch_command
 from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
@@ -42,5 +48,11 @@ for command in (
     predict_command,
     score_command,
     plot_command,
+    submit_command,
+    jobs_command,
+    watch_command,
+    cancel_command,
+    logs_command,
+    result_command,
 ):
     main.add_command(command)

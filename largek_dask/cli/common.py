@@ -24,6 +24,7 @@ __all__ = [
     "connected",
     "emit",
     "option_scheduler",
+    "option_service",
     "option_storage",
     "output",
     "parse_settings",
@@ -61,15 +62,27 @@ class Group(click.Group):
 
 
 class Command(click.Command):
-    """A command with ``--json``, ``--debug`` and an example in its help."""
+    """A command with ``--json``, ``--debug`` and an example in its help.
 
-    def __init__(self, *args: Any, example: str, **kwargs: Any) -> None:
+    Parameters
+    ----------
+    example : str
+        As it is typed.
+    json_help : str
+        What ``--json`` prints.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        example: str,
+        json_help: str = "Print one JSON object and nothing else.",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.example = example
         self.params += [
-            click.Option(
-                ["--json", "as_json"], is_flag=True, help="Print one JSON object and nothing else."
-            ),
+            click.Option(["--json", "as_json"], is_flag=True, help=json_help),
             click.Option(
                 ["--debug"],
                 is_flag=True,
@@ -121,16 +134,17 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def key_values(pairs: Mapping[str, str], title: str | None = None) -> Any:
-    """A two-column rich table."""
+def key_values(pairs: Mapping[str, Any], title: str | None = None) -> Any:
+    """A two-column rich table; a string is shown as it is, an object of rich as rich does."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, box=SIMPLE_HEAD, show_header=False, title_justify="left")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs.items():
-        table.add_row(name, value)
+        table.add_row(name, Text(value) if isinstance(value, str) else value)
     return table
 
 
@@ -162,6 +176,18 @@ def option_scheduler(command: Callable[..., Any]) -> Callable[..., Any]:
         "--scheduler",
         metavar="ADDR",
         help="Address of a Dask scheduler (tcp://host:8786); without it, threads of this process.",
+    )(command)
+
+
+def option_service(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--scheduler ADDR`` of a command that is about jobs; Dask's own variable may say it."""
+    return click.option(
+        "--scheduler",
+        metavar="ADDR",
+        required=True,
+        envvar="DASK_SCHEDULER_ADDRESS",
+        show_envvar=True,
+        help="Address of the scheduler that has the jobs (tcp://host:8786).",
     )(command)
 
 

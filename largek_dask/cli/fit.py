@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +17,7 @@ from largek_dask.cli.common import (
     output,
     parse_settings,
 )
+from largek_dask.cli.options import choose_algorithm, fit_options, option_clusters
 from largek_dask.driver.words import human_bytes, human_seconds
 
 if TYPE_CHECKING:
@@ -33,40 +33,9 @@ __all__ = ["fit"]
     example="largek fit features.zarr -k 1000 --out run --max-time 30m",
 )
 @click.argument("data")
-@click.option("-k", "--n-clusters", type=click.IntRange(min=1), required=True, metavar="K")
+@option_clusters(required=True)
 @click.option("--out", metavar="DIR", help="Folder of the job: model, labels, checkpoints, events.")
-@click.option("--algorithm", default="auto", show_default=True, metavar="NAME")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A parameter of the algorithm, e.g. batch_rows=10000; may be repeated.",
-)
-@click.option("--init", default="auto", show_default=True, help="How the first centres are chosen.")
-@click.option("--n-init", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--max-iter", type=click.IntRange(min=1), default=300, show_default=True)
-@click.option(
-    "--tol",
-    type=click.FloatRange(min=0),
-    default=1e-4,
-    show_default=True,
-    help="0: until no label changes.",
-)
-@click.option("--max-time", metavar="TIME", help="Such as 90s, 30m or 6h.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--normalize", type=click.Choice(["l2"]), help="Give every row unit length.")
-@click.option("--sample-weight", metavar="URL", help="Weights of the rows, one number each.")
-@click.option(
-    "--on-bad-rows",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="What to do with rows that hold NaN or infinity.",
-)
-@click.option(
-    "--labels/--no-labels", default=True, show_default=True, help="Write labels.zarr as well."
-)
+@fit_options
 @click.option("--threads", type=click.IntRange(min=1), help="Computing threads.  [all cores]")
 @click.option("--force", is_flag=True, help="Begin anew: remove the job that DIR holds.")
 @click.option("--plan", is_flag=True, help="Only say what it would take; computes nothing.")
@@ -160,33 +129,6 @@ def kept_for_rows(history: Sequence[StepRecord]) -> int:
     """Most bytes that a step kept for its rows: labels, and bounds where there were any."""
     kept = (record["rows"] * (record["extra"].get("row_state_bytes") or 0) for record in history)
     return int(max(kept, default=0))
-
-
-def choose_algorithm(name: str, settings: dict[str, Any]) -> Any:
-    """The algorithm of that name with these settings.
-
-    Raises
-    ------
-    click.BadParameter
-        Unknown algorithm, or a setting that it does not have.
-    """
-    from largek_dask.algorithms.names import ALGORITHMS
-
-    if name not in ALGORITHMS:
-        raise click.BadParameter(
-            f"{name!r} is not known; choose one of {', '.join(ALGORITHMS)}",
-            param_hint="--algorithm",
-        )
-    kind = ALGORITHMS[name]
-    known = [field.name for field in fields(kind) if field.name != "problem"]
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise click.BadParameter(
-            f"{kind.__name__} has no parameter {unknown[0]!r}; "
-            f"it has {', '.join(known) if known else 'none'}",
-            param_hint="--set",
-        )
-    return kind(**settings)
 
 
 def check_folder(folder: Folder, force: bool) -> None:

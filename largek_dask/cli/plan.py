@@ -76,15 +76,20 @@ class Plan:
 
     def table(self) -> Any:
         """For people: a rich table."""
-        verdict = "fits" if self.memory <= self.memory_available else "[bold red]does not fit[/]"
+        from rich.text import Text
+
+        fits = self.memory <= self.memory_available
+        verdict = Text("fits") if fits else Text("does not fit", "bold red")
         loop = self.passes_most - self.passes_before
         return key_values(
             {
                 "data": f"{self.n_rows:,} × {self.n_features:,} {self.dtype} in "
                 f"{self.n_chunks:,} chunks, computed in {self.compute_dtype}",
                 "where": f"{self.n_processes} process(es), {self.n_threads} thread(s) in all",
-                "memory": f"{human_bytes(self.memory)} a process of "
-                f"{human_bytes(self.memory_available)}: {verdict}",
+                "memory": Text(
+                    f"{human_bytes(self.memory)} a process of "
+                    f"{human_bytes(self.memory_available)}: "
+                ).append_text(verdict),
                 "  model and sums": human_bytes(self.memory_model),
                 "  reading": human_bytes(self.memory_reading),
                 "  kept per row": human_bytes(self.memory_row_state),

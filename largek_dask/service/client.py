@@ -21,6 +21,7 @@ from largek_dask.errors import (
     VersionMismatchWarning,
     warn,
 )
+from largek_dask.service.cards import card_of_jobs
 from largek_dask.service.job import Job
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
@@ -310,6 +311,10 @@ class Service:
         job = Job(self, checked_id(job_id))
         job.status()
         return job
+
+    def _repr_html_(self) -> str:
+        address = self.client.scheduler.address
+        return card_of_jobs(self.ask("jobs"), f"largek at {address}, jobs in {self.store}")
 
     def __repr__(self) -> str:
         return f"<Service of {self.client.scheduler.address}, jobs in {self.store}>"

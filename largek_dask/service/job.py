@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import queue
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TextIO
+
+from distributed.utils import silence_logging_cmgr
 
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.errors import CancelledJobError
 from largek_dask.model import Model
+from largek_dask.service.cards import Card, card, in_notebook, notebook
+from largek_dask.service.lines import line_of
+from largek_dask.service.showing import Seen
 from largek_dask.service.store import ENDS
+from largek_dask.service.terminal import terminal
 from largek_dask.service.wire import error_of, model_of
 
 if TYPE_CHECKING:
@@ -21,6 +30,8 @@ __all__ = ["Job"]
 
 POLL_SECONDS = 2.0
 """Events that are pushed may be lost with a connection: so often it is asked for them."""
+STATUS_SECONDS = 1.0
+"""Least time between two looks at the status of a job that is being watched."""
 LAST = ("finished", "failed", "cancelled", "deleted")
 """Events after which nothing follows."""
 
@@ -78,7 +89,11 @@ class Job:
             ``largek_dask.driver.events``, and queued, running, interrupted, cancelling,
             finished, failed, cancelled.
         """
-        epoch, n, seen = None, 0, ""
+        return (event for event in self._news(follow) if event is not None)
+
+    def _news(self, follow: bool) -> Iterator[dict[str, Any] | None]:
+        """All events, and None each time that there was none for a while."""
+        epoch, n, once = None, 0, _Once()
         with self._service.following(self.id) as news:
             while True:
                 found = self._service.ask_again("events", id=self.id, n=n)
@@ -86,14 +101,14 @@ class Job:
                     # Another scheduler numbers them anew; what was seen before is passed over.
                     if epoch is not None and n > 0:
                         epoch, n = found["epoch"], 0
+                        once.begins_again = True
                         continue
                     epoch = found["epoch"]
                 last = None
                 for event in found["events"]:
                     n, last = event["n"] + 1, event["event"]
-                    if event.get("time", "~") > seen:
+                    if once.is_new(event):
                         yield event
-                        seen = event.get("time", seen)
                 if found["events"]:
                     if last in LAST and self._is_over(n):
                         return
@@ -102,6 +117,51 @@ class Job:
                     return
                 with contextlib.suppress(queue.Empty):
                     news.get(timeout=POLL_SECONDS)
+                    continue
+                yield None
+
+    def watch(self, stream: TextIO | None = None) -> str:
+        """Show the job until it has ended: what it has told so far, then what comes.
+
+        In a notebook a card that is updated, in a terminal a live view, lines of text elsewhere.
+        Ctrl-C ends the watching; the job goes on.
+
+        Parameters
+        ----------
+        stream : text stream, optional
+            Where to show it; standard output by default, or the notebook.
+
+        Returns
+        -------
+        str
+            How it ended: "finished", "failed" or "cancelled".
+
+        Raises
+        ------
+        OSError
+            The scheduler cannot be reached for a long time; the job goes on when it is back.
+        """
+        seen, asked_at = Seen(self.status()), time.monotonic()
+        shown = notebook(seen) if stream is None and in_notebook() else terminal(seen, stream)
+        try:
+            # A scheduler that is away shows in the view; Dask's own log would tear it apart.
+            with silence_logging_cmgr(logging.CRITICAL), shown as show:
+                for event in self._news(follow=True):
+                    if event is not None:
+                        seen.hear(event)
+                    if event is None or time.monotonic() - asked_at >= STATUS_SECONDS:
+                        seen.know(self.status())
+                        asked_at = time.monotonic()
+                    show(event)
+                seen.know(self.status())
+        except KeyboardInterrupt as error:
+            error.add_note(f"Job {self.id} goes on; its cancel() ends it.")
+            raise
+        return seen.state
+
+    def logs(self) -> list[str]:
+        """The events so far as lines of text: when (UTC), what kind, what it says."""
+        return [line_of(event) for event in self.events(follow=False)]
 
     def _is_over(self, n: int) -> bool:
         """Whether no event follows number ``n - 1``."""
@@ -175,3 +235,65 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<Job {self.id}>"
+
+    # --- in notebooks -----------------------------------------------------------------------------
+
+    def _repr_html_(self) -> str:
+        return card(next(self._looks()))
+
+    def _ipython_display_(self) -> None:
+        """A card that is updated in the background until the job has ended."""
+        if not in_notebook():
+            # IPython goes on to the other representations.
+            raise NotImplementedError
+        looks = self._looks()
+        seen = next(looks)
+        shown = Card(card(seen))
+        if seen.state not in ENDS:
+            name = f"largek-card-{self.id}"
+            Thread(target=self._update, args=(shown, looks, seen), name=name, daemon=True).start()
+
+    def _update(self, shown: Card, looks: Iterator[Seen], seen: Seen) -> None:
+        try:
+            while seen.state not in ENDS:
+                time.sleep(STATUS_SECONDS)
+                shown.show(card(next(looks)))
+        except Exception as error:
+            # Whatever it is, nobody else is there to be told; to look again is to connect again.
+            note = f"not updated any more ({type(error).__name__}): show the job again"
+            shown.show(card(seen, note))
+
+    def _looks(self) -> Iterator[Seen]:
+        """What is known at each moment it is asked; no scheduler that is away is waited for."""
+        seen, n = Seen({"id": self.id}), 0
+        while True:
+            while found := self._service.ask("events", id=self.id, n=n)["events"]:
+                for event in found:
+                    seen.hear(event)
+                n = found[-1]["n"] + 1
+            seen.know(self._service.ask("status", id=self.id))
+            yield seen
+
+
+class _Once:
+    """Lets each event pass once, though another scheduler tells the earlier ones again."""
+
+    def __init__(self) -> None:
+        self.begins_again = False
+        """Whether events may come that have come before."""
+        self._told: set[int] = set()
+        self._latest = ""
+
+    def is_new(self, event: Mapping[str, Any]) -> bool:
+        """Whether it has not been told before; then it has been now."""
+        told = json.dumps({**event, "n": 0}, sort_keys=True)
+        when = str(event.get("time") or "")
+        if self.begins_again:
+            if hash(told) in self._told:
+                return False
+            # Of quick steps not all are told at first; later a file tells them all.
+            if event["event"] == "step" and when <= self._latest:
+                return False
+        self._told.add(hash(told))
+        self._latest = max(self._latest, when)
+        return True

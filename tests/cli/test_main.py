@@ -22,6 +22,7 @@ from largek_dask.errors import DataError
 
 HEAVY = ("numpy", "numba", "distributed", "zarr", "sklearn", "bokeh", "rich", "matplotlib")
 COMMANDS = ["demo", "doctor", "ingest", "fit", "predict", "score", "plot"]
+COMMANDS += ["submit", "jobs", "watch", "cancel", "logs", "result"]
 
 
 def heavy_modules_after(code):

@@ -1,0 +1,373 @@
+"""``largek submit | jobs | watch | cancel | logs | result``: jobs that live on a scheduler."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from largek_dask.cli.common import (
+    CANCELLED,
+    Command,
+    emit,
+    key_values,
+    option_service,
+    option_storage,
+    parse_settings,
+)
+from largek_dask.cli.options import choose_algorithm, fit_options, option_clusters
+
+if TYPE_CHECKING:
+    from largek_dask.service.client import Service
+    from largek_dask.service.job import Job
+
+__all__ = ["cancel", "jobs", "logs", "result", "submit", "watch"]
+
+SHOWN_COLUMNS = ("job", "name", "state", "k", "step", "cost", "left", "output")
+"""Of all columns those that a terminal has room for; --json tells everything."""
+ASIDE = ("data", "resume", "wait", "scheduler", "storage_options", "as_json")
+"""Parameters of `submit` that are no option of a job."""
+
+
+@click.command(
+    cls=Command,
+    short_help="Give a job to a cluster's scheduler.",
+    example="largek submit s3://bucket/x.zarr -k 1000 --out s3://bucket/run1 "
+    "--scheduler tcp://host:8786",
+)
+@click.argument("data", required=False)
+@option_clusters(required=False)
+@click.option(
+    "--out", metavar="URL", help="A new folder of the job, as scheduler and workers see it."
+)
+@fit_options
+@click.option("--name", help="Shown beside the id.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Higher begins sooner.")
+@click.option(
+    "--resume",
+    metavar="ID",
+    help="Go on with a job that has ended, by other --max-iter, --tol or --max-time if given; or "
+    "with one that waits for its storage options since the scheduler was started again.",
+)
+@click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
+@option_service
+@option_storage
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    /,
+    data: str | None,
+    resume: str | None,
+    wait: bool,
+    scheduler: str,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Submit a job: cluster DATA (a Zarr or npy URL) into K clusters on a Dask cluster.
+
+    It goes on when this computer is switched off, when workers die, and when the scheduler is
+    started again. Values of --storage-option stay in memory; of 'key={"env": "NAME"}' only the
+    name is kept, and the value is looked up in the scheduler's environment.
+    """
+    if resume is None:
+        order = _new_job(data, storage_options, options)
+    else:
+        order = _changes(ctx, data)
+    with _service(scheduler) as service:
+        if resume is None:
+            job = service.submit(**order)
+        else:
+            job = _resumed(service, resume, order, storage_options)
+        if not wait:
+            told = job.status()
+            emit(told, as_json, lambda: key_values(_submitted(told), title="largek submit"))
+            return
+        _watch(ctx, job, scheduler, show=not as_json)
+        _tell_end(ctx, job.status(), as_json)
+
+
+@contextmanager
+def _service(scheduler: str) -> Iterator[Service]:
+    """The service at this address. What Dask logs of it is left out: errors say what matters."""
+    from distributed.utils import silence_logging_cmgr
+
+    from largek_dask.service.client import connect
+
+    with silence_logging_cmgr(logging.CRITICAL), connect(scheduler) as service:
+        yield service
+
+
+def _new_job(
+    data: str | None, storage_options: dict[str, Any] | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of ``Service.submit`` for a new job."""
+    order = dict(options)
+    order["output"] = order.pop("out")
+    for value, name in ((data, "DATA"), (order["n_clusters"], "-k K"), (order["output"], "--out")):
+        if value is None:
+            raise click.UsageError(f"give {name}, or --resume ID to go on with a job")
+    chosen = choose_algorithm(order["algorithm"], parse_settings(order.pop("settings")))
+    if order["algorithm"] != "auto":
+        order["algorithm"] = chosen
+    return {"data": data, "storage_options": storage_options, **order}
+
+
+def _changes(ctx: click.Context, data: str | None) -> dict[str, Any]:
+    """What was given with ``--resume``."""
+    from largek_dask.service.jobs import CHANGEABLE
+
+    given = {
+        name: value
+        for name, value in ctx.params.items()
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in ASIDE
+    }
+    wrong = sorted(set(given) - set(CHANGEABLE))
+    if wrong or data is not None:
+        what = "DATA" if data is not None else f"--{wrong[0].replace('_', '-')}"
+        raise click.UsageError(
+            f"{what} belongs to a new job; with --resume only "
+            f"{', '.join('--' + name.replace('_', '-') for name in CHANGEABLE)} can be given"
+        )
+    return given
+
+
+def _resumed(
+    service: Service, job_id: str, changes: dict[str, Any], options: dict[str, Any] | None
+) -> Job:
+    """The job, gone on with, or with the values that it waited for."""
+    from largek_dask.errors import ParameterError
+
+    job = service.job(job_id)
+    if not (needs := job.status()["needs"]):
+        return service.submit(resume=job, storage_options=options, **changes)
+    if changes:
+        raise ParameterError(
+            f"job {job_id} has not ended yet, it waits for {', '.join(needs)}: give these by "
+            "--storage-option, and nothing else"
+        )
+    if needs := job.supply(options or {}):
+        raise ParameterError(f"job {job_id} still waits for --storage-option {', '.join(needs)}")
+    return job
+
+
+def _submitted(status: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "job": status["id"],
+        "state": status["state"],
+        "output": status["output"],
+        "next": f"largek watch {status['id']}",
+    }
+
+
+@click.command(
+    cls=Command,
+    short_help="List the jobs of a scheduler.",
+    example="largek jobs --scheduler tcp://host:8786",
+)
+@option_service
+def jobs(scheduler: str, as_json: bool) -> None:
+    """List the jobs of a scheduler, the oldest first."""
+    with _service(scheduler) as service:
+        statuses = service.statuses()
+        store = service.store
+    emit({"store": store, "jobs": statuses}, as_json, lambda: _table(statuses, store))
+
+
+def _table(statuses: list[dict[str, Any]], store: str) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from largek_dask.service.showing import COLORS, JOB_COLUMNS, job_row
+
+    if not statuses:
+        return Text(f"no jobs in {store}")
+    table = Table(box=SIMPLE_HEAD, header_style="cyan", pad_edge=False)
+    for column in SHOWN_COLUMNS:
+        table.add_column(column, no_wrap=column not in ("name", "output"), overflow="fold")
+    for status in statuses:
+        row = dict(zip(JOB_COLUMNS, job_row(status), strict=True))
+        row_style = {"state": COLORS.get(row["state"], "")}
+        table.add_row(*(Text(row[name], row_style.get(name, "")) for name in SHOWN_COLUMNS))
+    return table
+
+
+@click.command(
+    cls=Command,
+    short_help="Show a job until it has ended.",
+    example="largek watch lk-3f9c0d21ab --scheduler tcp://host:8786",
+    json_help="Print one JSON object a line: the events of the job.",
+)
+@click.argument("job_id", metavar="ID")
+@option_service
+@click.pass_context
+def watch(ctx: click.Context, job_id: str, scheduler: str, as_json: bool) -> None:
+    """Show a job: what it has told so far, then what comes, until it has ended.
+
+    Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
+    cancelled.
+    """
+    with _service(scheduler) as service:
+        job = service.job(job_id)
+        _watch(ctx, job, scheduler, show=not as_json, as_events=as_json)
+        _exit_like(ctx, job.status())
+
+
+def _watch(
+    ctx: click.Context, job: Job, scheduler: str, *, show: bool, as_events: bool = False
+) -> None:
+    """Until the job has ended. Ctrl-C leaves it running and says so."""
+    try:
+        if show:
+            job.watch()
+        elif as_events:
+            for event in job.events():
+                click.echo(json.dumps(event, allow_nan=False))
+        else:
+            job.wait()
+    except KeyboardInterrupt:
+        click.echo(
+            f"Job {job.id} goes on. To see it again: largek watch {job.id} --scheduler {scheduler}",
+            err=True,
+        )
+        ctx.exit(CANCELLED)
+
+
+def _exit_like(ctx: click.Context, status: Mapping[str, Any]) -> None:
+    """End this command as the job has ended."""
+    from largek_dask.service.wire import error_of
+
+    ended = status["result"]
+    if status["state"] == "failed":
+        raise error_of(ended["error"], ended["message"], ended["traceback"])
+    if status["state"] == "cancelled":
+        click.echo("Cancelled.", err=True)
+        ctx.exit(CANCELLED)
+
+
+@click.command(
+    cls=Command,
+    short_help="End a job; its best model so far stays.",
+    example="largek cancel lk-3f9c0d21ab --scheduler tcp://host:8786",
+)
+@click.argument("job_id", metavar="ID")
+@option_service
+def cancel(job_id: str, scheduler: str, as_json: bool) -> None:
+    """Ask a job to end; its best model so far stays. It may be gone on with by submit --resume."""
+    from largek_dask.service.store import ENDS
+
+    with _service(scheduler) as service:
+        job = service.job(job_id)
+        before = job.state
+        job.cancel()
+        now = job.state
+    told = {"id": job_id, "before": before, "state": now}
+    if before in ENDS:
+        said = f"had {before} already" if before == "finished" else f"was {before} already"
+    else:
+        said = "is cancelled" if now == "cancelled" else f"was {before}; it is asked to end"
+    emit(told, as_json, lambda: f"Job {job_id} {said}.")
+
+
+@click.command(
+    cls=Command,
+    short_help="Print what a job has told so far.",
+    example="largek logs lk-3f9c0d21ab --scheduler tcp://host:8786",
+    json_help="Print one JSON object a line: the events of the job.",
+)
+@click.argument("job_id", metavar="ID")
+@option_service
+def logs(job_id: str, scheduler: str, as_json: bool) -> None:
+    """Print the events of a job so far, one a line: when (UTC), what kind, what it says."""
+    with _service(scheduler) as service:
+        job = service.job(job_id)
+        if as_json:
+            for event in job.events(follow=False):
+                click.echo(json.dumps(event, allow_nan=False))
+        else:
+            for line in job.logs():
+                click.echo(line)
+
+
+@click.command(
+    cls=Command,
+    short_help="Wait for a job and get its model.",
+    example="largek result lk-3f9c0d21ab --out model.zarr --scheduler tcp://host:8786",
+)
+@click.argument("job_id", metavar="ID")
+@click.option("--out", metavar="MODEL.zarr", help="Also save the model there.")
+@click.option("--timeout", metavar="TIME", help="Wait at most so long, such as 90s.")
+@click.option(
+    "--so-far",
+    is_flag=True,
+    help="The best model that there is now, of a job that runs or was cancelled.",
+)
+@option_service
+@option_storage
+@click.pass_context
+def result(
+    ctx: click.Context,
+    job_id: str,
+    out: str | None,
+    timeout: str | None,
+    so_far: bool,
+    scheduler: str,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+) -> None:
+    """Wait until a job has ended and say how; --out saves its model here."""
+    with _service(scheduler) as service:
+        job, model = service.job(job_id), None
+        if so_far:
+            model = job.model()
+            told = {
+                "id": job_id,
+                "state": job.state,
+                "n_clusters": model.n_clusters,
+                "n_iter": model.provenance.get("n_iter"),
+                "digest": model.digest(),
+            }
+        else:
+            job.wait(timeout)
+            told = job.status()
+            if out is not None and told["state"] == "finished":
+                model = job.model()
+        if out is not None and model is not None:
+            model.save(out, storage_options=storage_options)
+            told["saved"] = out
+    if so_far:
+        emit(told, as_json, lambda: key_values({k: str(v) for k, v in told.items()}))
+    else:
+        _tell_end(ctx, told, as_json)
+
+
+def _tell_end(ctx: click.Context, status: Mapping[str, Any], as_json: bool) -> None:
+    """Say how a job has ended, and end this command alike."""
+    if as_json or status["state"] == "finished":
+        emit(status, as_json, lambda: key_values(_summary(status), title="largek result"))
+    _exit_like(ctx, status)
+
+
+def _summary(status: Mapping[str, Any]) -> dict[str, str]:
+    from largek_dask.driver.words import human_seconds
+    from largek_dask.service.fitting import LABELS, MODEL
+    from largek_dask.service.showing import figure, precise
+
+    ended, out = status["result"], str(status["output"]).rstrip("/")
+    return {
+        "job": status["id"],
+        "clusters": f"{status['n_clusters']:,} after {ended['n_iter']:,} steps "
+        f"({ended['stop_reason']})",
+        "inertia": figure(ended["inertia"], precise),
+        "time": figure(ended["seconds"], human_seconds),
+        "model": f"{out}/{MODEL}",
+        "labels": f"{out}/{LABELS}" if ended["labels"] else "not written",
+        "digest": str(ended["digest"]),
+        **({"saved": status["saved"]} if "saved" in status else {}),
+    }

@@ -1,0 +1,137 @@
+"""A job as lines of text: its log, and what is shown of it where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from largek_dask.driver.events import Event
+from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
+from largek_dask.service.showing import (
+    NONE,
+    Seen,
+    facts,
+    figure,
+    is_number,
+    precise,
+    shape_of,
+    whole,
+)
+
+__all__ = ["Lines", "line_of"]
+
+STEP_SECONDS = 10.0
+"""Least time between two lines of steps where there is no terminal."""
+AGAIN = ("retries", "rebuilt", "evictions")
+
+
+def line_of(event: Event) -> str:
+    """An event as one line: when (UTC), its kind, what it says."""
+    when = str(event.get("time") or "")[:23].replace("T", " ")
+    kind = str(event.get("event"))
+    told = _TOLD[kind](event) if kind in _TOLD else _others(event)
+    return printable(f"{when:<23}  {kind:<11} {told}").rstrip()
+
+
+def _others(event: Event) -> str:
+    known = ("event", "time", "n", "job")
+    return ", ".join(f"{name}={value}" for name, value in event.items() if name not in known)
+
+
+def _step_line(event: Event) -> str:
+    told: dict[str, Callable[[float], str]] = {
+        "step": whole,
+        "cost": lambda v: f"cost {precise(v)}",
+        "n_changed": lambda v: f"{whole(v)} rows changed",
+        "rows_per_second": lambda v: f"{human_count(v)} rows/s",
+        "eta_s": lambda v: f"at most {human_seconds(v)} left",
+        "retries": lambda v: f"{whole(v)} chunks handed out again",
+        "rebuilt": lambda v: f"{whole(v)} rebuilt",
+        "evictions": lambda v: f"{whole(v)} evictions",
+    }
+    # Of a step without retries it is not said that there were none.
+    return ", ".join(
+        words(event[name])
+        for name, words in told.items()
+        if is_number(event.get(name)) and (event[name] or name not in AGAIN)
+    )
+
+
+def _workers_line(event: Event) -> str:
+    workers = event.get("workers")
+    if not isinstance(workers, Mapping):
+        return NONE
+    return "; ".join(
+        f"{name}: {figure(about.get('rows'))} rows, "
+        f"{figure(about.get('state_bytes'), human_bytes)} of row state"
+        for name, about in workers.items()
+        if isinstance(about, Mapping)
+    )
+
+
+def _end_line(event: Event) -> str:
+    if event.get("error"):
+        return f"{event['error']}: {event.get('message')}"
+    return (
+        f"{event.get('stop_reason')} after {figure(event.get('n_iter'), whole)} steps, "
+        f"inertia {figure(event.get('inertia'), precise)}, digest {event.get('digest')}"
+    )
+
+
+_TOLD: dict[str, Callable[[Event], str]] = {
+    "queued": lambda e: f"run {figure(e.get('run'))}, submitted by {e.get('owner')}",
+    "running": lambda e: f"run {figure(e.get('run'))}, by {e.get('owner')}",
+    "started": lambda e: (
+        f"{shape_of(e)}, goes on after step {figure(e['n_iter'], whole)}"
+        if e.get("n_iter")
+        else shape_of(e)
+    ),
+    "step": _step_line,
+    "workers": _workers_line,
+    "checkpoint": lambda e: (
+        f"after step {figure(e.get('n_iter'), whole)}, written in "
+        f"{figure(e.get('seconds'), human_seconds)} to {e.get('url')}"
+    ),
+    "warning": lambda e: f"{e.get('message')} ({e.get('topic')})",
+    "stopped": lambda e: (
+        f"{e.get('reason')} after {figure(e.get('n_iter'), whole)} steps, "
+        f"{figure(e.get('elapsed'), human_seconds)}"
+    ),
+    "labels": lambda e: f"{figure(e.get('rows'), whole)} of {figure(e.get('n_rows'), whole)}",
+    "interrupted": lambda e: f"{e.get('reason')}: it goes on later from its checkpoint",
+    "cancelling": lambda _: "asked to end",
+    "finished": _end_line,
+    "failed": _end_line,
+    "cancelled": _end_line,
+}
+
+
+class Lines:
+    """Shows a job where there is no terminal: the lines of its events, and few of its steps."""
+
+    def __init__(self, seen: Seen, stream: TextIO, clock: Callable[[], float]) -> None:
+        self._seen, self._stream, self._clock = seen, stream, clock
+        self._stepped_at = -STEP_SECONDS
+        self._step: Event | None = None
+        self._waits = ""
+
+    def __call__(self, event: Event | None) -> None:
+        """Show one event, if it is time to."""
+        kind = None if event is None else event.get("event")
+        if kind == "step":
+            self._step = event
+            if self._clock() - self._stepped_at < STEP_SECONDS:
+                return
+        if self._step is not None and event is not None and kind != "workers":
+            self._write(line_of(self._step))
+            self._step, self._stepped_at = None, self._clock()
+        if event is not None and kind not in ("step", "workers"):
+            self._write(line_of(event))
+        waits = "; ".join(text for name, text in facts(self._seen) if name == "waits")
+        if waits != self._waits and waits:
+            self._write(f"{self._seen.state}: {waits}")
+        self._waits = waits
+
+    def _write(self, line: str) -> None:
+        self._stream.write(f"{line}\n")
+        self._stream.flush()

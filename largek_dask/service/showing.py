@@ -1,0 +1,287 @@
+"""What somebody who watches a job knows of it, in words: gathered from its status and events.
+
+Nothing here asks anybody: all is made of what ``Job.status`` and ``Job.events`` have told. Events
+may come from a file that anybody could have written to: a field that is missing or of another type
+is shown as a dash. Texts that are returned can neither forge a line nor steer a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeGuard
+
+from largek_dask.driver.events import Event
+from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
+from largek_dask.service.store import ENDS
+
+__all__ = [
+    "COLORS",
+    "JOB_COLUMNS",
+    "WORKER_COLUMNS",
+    "Seen",
+    "Show",
+    "facts",
+    "figure",
+    "is_number",
+    "job_row",
+    "left_of",
+    "precise",
+    "shape_of",
+    "sparkline",
+    "whole",
+    "worker_rows",
+]
+
+Show = Callable[[Event | None], None]
+"""Called with every event, and with None where only the status is new."""
+
+NONE = "–"
+BLOCKS = "▁▂▃▄▅▆▇█"
+WARNINGS = 3
+OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "elapsed", "eta_s",
+             "state_bytes", "cache_bytes")  # fmt: skip
+COLORS = {
+    "queued": "yellow",
+    "waiting-for-credentials": "magenta",
+    "running": "blue",
+    "finished": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+}
+JOB_COLUMNS = ("job", "name", "state", "k", "algorithm", "step", "cost", "rows/s", "left",
+               "submitted", "output")  # fmt: skip
+WORKER_COLUMNS = ("worker", "rows/s", "rows", "compute", "read", "wait", "row state", "chunks")
+
+
+class Seen:
+    """What somebody who watches a job knows of it.
+
+    Parameters
+    ----------
+    status : mapping
+        Of :meth:`Job.status`.
+
+    Attributes
+    ----------
+    status : mapping
+        The latest, and of the last step what an event told since.
+    warnings : tuple of str
+        The last few.
+    speeds : dict
+        Rows a second of each worker, between its last two reports.
+    shape : str
+        Of the rows, in words.
+    labelled : float or None
+        Share of the rows whose labels are written; None before that begins.
+    """
+
+    def __init__(self, status: Mapping[str, Any]) -> None:
+        self.status = dict(status)
+        self.warnings: tuple[str, ...] = ()
+        self.speeds: dict[str, float] = {}
+        self.shape = ""
+        self.labelled: float | None = None
+        self._costs: dict[tuple[Any, Any], float] = {}
+        """By start and step: a run that goes on from a checkpoint repeats steps."""
+        self._counted: Mapping[str, Any] = {}
+        self._counted_at = 0.0
+
+    @property
+    def costs(self) -> list[float]:
+        """The cost after each step that was told."""
+        return list(self._costs.values())
+
+    @property
+    def state(self) -> str:
+        """See :meth:`Job.status`."""
+        return str(self.status.get("state"))
+
+    def know(self, status: Mapping[str, Any]) -> None:
+        """Take in a newer status; one of a scheduler that has just come back knows no step."""
+        kept = {name: self.status[name] for name in OF_A_STEP if name in self.status}
+        self.status = {**kept, **status}
+
+    def hear(self, event: Event) -> None:
+        """Take in an event."""
+        kind = event.get("event")
+        if kind == "step":
+            self.status.update({name: event[name] for name in OF_A_STEP if name in event})
+            if is_number(cost := event.get("cost")):
+                self._costs[str(event.get("start")), str(event.get("step"))] = cost
+        elif kind == "workers" and isinstance(workers := event.get("workers"), Mapping):
+            self._count(workers, _seconds_of(event))
+        elif kind == "started":
+            self._counted, self._counted_at, self.labelled = {}, _seconds_of(event), None
+            self.shape = shape_of(event)
+        elif kind == "warning":
+            self.warnings = (*self.warnings, printable(event.get("message")))[-WARNINGS:]
+        elif kind == "labels":
+            rows, of = event.get("rows"), event.get("n_rows")
+            if is_number(rows) and is_number(of) and of > 0:
+                self.labelled = rows / of
+
+    def _count(self, workers: Mapping[str, Any], now: float) -> None:
+        """Speeds since the report before this one."""
+        seconds = now - self._counted_at
+        rows = {name: about.get("rows") for name, about in workers.items()
+                if isinstance(about, Mapping)}  # fmt: skip
+        if self._counted_at and seconds > 0:
+            self.speeds = {
+                name: max(0.0, n - self._counted.get(name, 0)) / seconds
+                for name, n in rows.items()
+                if is_number(n)
+            }
+        self._counted = {name: n for name, n in rows.items() if is_number(n)}
+        self._counted_at = now
+
+    def share_done(self) -> float | None:
+        """How far it is, by the time that it took and the estimate of what is left."""
+        if self.state == "finished":
+            return 1.0
+        elapsed, left = self.status.get("elapsed"), self.status.get("eta_s")
+        if not is_number(elapsed) or not is_number(left) or elapsed + left <= 0:
+            return None
+        return float(min(1.0, max(0.0, elapsed / (elapsed + left))))
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of an event or status is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def figure(value: Any, words: Callable[[float], str] = human_count) -> str:
+    """A figure in words; a dash if it is none."""
+    return words(value) if is_number(value) else NONE
+
+
+def whole(value: float) -> str:
+    """``1234567`` as ``1,234,567``."""
+    return f"{value:,.0f}"
+
+
+def precise(value: float) -> str:
+    """A cost, to eight figures."""
+    return f"{value:.8g}"
+
+
+def _seconds_of(event: Event) -> float:
+    """When an event was, in seconds since 1970; 0 if it does not say so."""
+    try:
+        return datetime.fromisoformat(str(event.get("time"))).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def shape_of(event: Event) -> str:
+    """The rows, from the event "started"."""
+    rows, features = event.get("n_rows"), event.get("n_features")
+    chunks = figure(event.get("n_chunks"), whole)
+    return f"{figure(rows, whole)} × {figure(features, whole)} in {chunks} chunks"
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """Values as blocks, the last of each bin.
+
+    Examples
+    --------
+    >>> sparkline([9.0, 4.0, 2.0, 1.0, 1.0], 5)
+    '█▄▂▁▁'
+    """
+    if not values:
+        return ""
+    n = min(width, len(values))
+    shown = [values[(i + 1) * len(values) // n - 1] for i in range(n)]
+    low, high = min(shown), max(shown)
+    top = len(BLOCKS) - 1
+    return "".join(BLOCKS[round((v - low) / (high - low or 1.0) * top)] for v in shown)
+
+
+def facts(seen: Seen) -> list[tuple[str, str]]:
+    """What is known of a job, as names and texts that are safe to print."""
+    s = seen.status
+    found = [
+        ("data", f"{s.get('data')}{f' ({seen.shape})' if seen.shape else ''}"),
+        ("model", f"{figure(s.get('n_clusters'), whole)} clusters by {s.get('algorithm')}"),
+        ("output", s.get("output")),
+    ]
+    if s.get("needs"):
+        found.append(("waits", f"for the storage options {', '.join(map(str, s['needs']))}"))
+    if s.get("note"):
+        found.append(("waits", s["note"]))
+    if "step" in s:
+        most = figure(s.get("max_iter"), whole)
+        changed = figure(s.get("n_changed"), whole)
+        found += [
+            ("step", f"{figure(s['step'], whole)} of at most {most}"),
+            ("cost", f"{figure(s.get('cost'), precise)}, {changed} rows changed cluster"),
+            ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
+             f"{figure(s.get('rows'))} rows seen, "
+             f"{figure(s.get('bytes'), human_bytes)} read or moved"),
+            ("held", f"{figure(s.get('state_bytes'), human_bytes)} of row state, "
+             f"{figure(s.get('cache_bytes'), human_bytes)} of chunks"),
+            ("again", f"{figure(s.get('retries'))} chunks handed out again, "
+             f"{figure(s.get('rebuilt'))} rebuilt, {figure(s.get('evictions'))} evictions"),
+        ]  # fmt: skip
+    result = s.get("result") or {}
+    if result.get("error"):
+        found.append(("error", f"{result['error']}: {result.get('message')}"))
+    elif result.get("digest"):
+        found += [
+            ("ended", f"{result.get('stop_reason')} after {figure(result.get('n_iter'), whole)} "
+             f"steps, {figure(result.get('seconds'), human_seconds)}"),
+            ("inertia", figure(result.get("inertia"), precise)),
+            ("digest", result["digest"]),
+        ]  # fmt: skip
+    return [(name, printable(text)) for name, text in found]
+
+
+def left_of(seen: Seen) -> str:
+    """How far the job is, in words; empty where nothing can be said."""
+    if seen.state in ENDS:
+        return ""
+    if seen.labelled is not None:
+        return f"{seen.labelled:.0%} of the labels written"
+    share = seen.share_done()
+    if share is None:
+        return ""
+    return f"{share:.0%}, at most {figure(seen.status.get('eta_s'), human_seconds)} left"
+
+
+def worker_rows(seen: Seen) -> list[tuple[str, ...]]:
+    """A row of :data:`WORKER_COLUMNS` for each worker."""
+    workers = seen.status.get("workers") or {}
+    return [
+        (
+            printable(name),
+            figure(seen.speeds.get(name)),
+            figure(about.get("rows")),
+            *(figure(about.get(kind), human_seconds) for kind in ("compute", "read", "wait")),
+            *(figure(about.get(kind), human_bytes) for kind in ("state_bytes", "cache_bytes")),
+        )
+        for name, about in workers.items()
+    ]
+
+
+def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row of :data:`JOB_COLUMNS`."""
+    running = status.get("state") == "running"
+    result = status.get("result") or {}
+    cost = result.get("inertia")
+    row = (
+        status.get("id"),
+        status.get("name") or "",
+        status.get("state"),
+        figure(status.get("n_clusters"), whole),
+        status.get("algorithm"),
+        figure(result.get("n_iter", status.get("step")), whole),
+        figure(status.get("cost") if cost is None else cost, lambda v: f"{v:.6g}"),
+        figure(status.get("rows_per_second") if running else None),
+        figure(status.get("eta_s") if running else None, human_seconds),
+        str(status.get("created"))[:16].replace("T", " "),
+        status.get("output"),
+    )
+    return tuple(printable(item) for item in row)

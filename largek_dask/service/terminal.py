@@ -1,0 +1,111 @@
+"""A job in a terminal: a live view, made with rich."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from largek_dask.driver.events import Event
+from largek_dask.driver.words import printable
+from largek_dask.service.lines import Lines
+from largek_dask.service.showing import (
+    COLORS,
+    WORKER_COLUMNS,
+    Seen,
+    Show,
+    facts,
+    left_of,
+    sparkline,
+    worker_rows,
+)
+from largek_dask.service.store import ENDS
+
+__all__ = ["terminal", "view"]
+
+SILENT_SECONDS = 6.0
+"""A scheduler that has not answered for so long is said to be away."""
+
+
+def view(seen: Seen, silent: float = 0.0) -> Any:
+    """A job as a rich panel.
+
+    Parameters
+    ----------
+    seen : Seen
+    silent : float
+        Seconds since the scheduler's last answer.
+    """
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    color = COLORS.get(seen.state, "default")
+    # Texts, not strings: in a string rich would read an output called "[red]" as an order.
+    about = Table.grid(padding=(0, 2))
+    about.add_column(style="cyan", no_wrap=True)
+    about.add_column(overflow="fold")
+    for name, text in facts(seen):
+        about.add_row(name, Text(text, style="bold red" if name == "error" else ""))
+        if name == "cost":
+            about.add_row("", Text(sparkline(seen.costs, 48), style=color))
+    share = seen.share_done()
+    if share is not None and seen.state not in ENDS:
+        done = Table.grid(padding=(0, 2))
+        done.add_row(ProgressBar(total=1.0, completed=share, width=32), left_of(seen))
+        about.add_row("done", done)
+    parts: list[Any] = [about]
+    if rows := worker_rows(seen):
+        workers = Table(box=None, padding=(0, 2, 0, 0), header_style="cyan")
+        for i, name in enumerate(WORKER_COLUMNS):
+            workers.add_column(name, justify="right" if i else "left", no_wrap=True)
+        for row in rows:
+            workers.add_row(*(Text(item) for item in row))
+        parts += [Text(), workers]
+    if seen.warnings:
+        parts += [Text(), *(Text(f"warning: {text}", style="yellow") for text in seen.warnings)]
+    if silent > SILENT_SECONDS:
+        away = f"the scheduler has not answered for {silent:.0f} s; waiting for it"
+        parts += [Text(), Text(away, style="bold yellow")]
+    name = f" · {seen.status['name']}" if seen.status.get("name") else ""
+    title = Text(f" {printable(seen.status.get('id'))}{printable(name)} · ")
+    title.append(f"{seen.state} ", style=f"bold {color}")
+    return Panel(Group(*parts), title=title, title_align="left", border_style=color)
+
+
+@contextmanager
+def terminal(seen: Seen, stream: TextIO | None = None) -> Iterator[Show]:
+    """Show a job on a stream: a live view where it is a terminal, lines elsewhere.
+
+    Parameters
+    ----------
+    seen : Seen
+        Looked at whenever something is shown.
+    stream : text stream, optional
+        Standard output by default.
+    """
+    from rich.console import Console
+
+    stream = sys.stdout if stream is None else stream
+    console = Console(file=stream)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield Lines(seen, stream, time.monotonic)
+        return
+    from rich.live import Live
+
+    heard_at = time.monotonic()
+
+    def show(event: Event | None) -> None:
+        nonlocal heard_at
+        heard_at = time.monotonic()
+
+    with Live(
+        get_renderable=lambda: view(seen, time.monotonic() - heard_at),
+        console=console,
+        vertical_overflow="crop",
+    ):
+        yield show
