@@ -37,9 +37,11 @@ def content_of(rows: Rows) -> dict[str, Any]:
         start = int(rows.chunk_table[i])
         x = rows.read(i)[begin - start : end - start]
         for digest, array in zip(digests, _arrays_of(x), strict=True):
-            digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+            # No bytes object is made: that would hold Python's lock while it is filled.
+            plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            digest.update(plain.reshape(-1).view(np.uint8).data)
         if weight_digest is not None and rows.weight is not None:
-            weight_digest.update(rows.weight.read(begin, end).astype("<f8").tobytes())
+            weight_digest.update(rows.weight.read(begin, end).astype("<f8").data)
     digest = digests[0]
     if rows.is_sparse:
         digest = hashlib.sha256(b"".join(part.digest() for part in digests))

@@ -1,0 +1,260 @@
+"""A client, a scheduler with the plugin, and workers: all in this process."""
+
+import asyncio
+import threading
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import largek_dask as lk
+from largek_dask.errors import (
+    BadRowsError,
+    CancelledJobError,
+    ClusterError,
+    DataError,
+    JobNotFoundError,
+    ParameterError,
+    VersionMismatchWarning,
+)
+from largek_dask.service import client as module
+from largek_dask.service.job import Job
+from largek_dask.service.plugin import JobsPlugin
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    store = str(tmp_path_factory.mktemp("store"))
+    with (
+        dask.config.set({"largek.store": store, "largek.service.patience-seconds": 1.0}),
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=":0",
+            scheduler_kwargs={"preload": "largek_dask.service.preload"},
+        ) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture
+def service(cluster):
+    with lk.connect(cluster.scheduler_address) as service:
+        yield service
+
+
+@pytest.fixture
+def submit(service, rows_url, tmp_path):
+    """``submit(output="a", **changes)``: a small job."""
+
+    def make(output="out", **changes):
+        options = {"data": rows_url, "n_clusters": 7, "algorithm": lk.Lloyd(), **changes}
+        return service.submit(output=str(tmp_path / output), **options)
+
+    return make
+
+
+@pytest.fixture
+def endless(monkeypatch):
+    """Fits of this process do not converge; they go on until they are cancelled."""
+    step = lk.Lloyd.step
+    stepped = threading.Event()
+
+    def never_ending(self, passes, rng, state):
+        import dataclasses
+
+        state, info = step(self, passes, rng, state)
+        if state.step >= 3:
+            stepped.set()
+        return state, dataclasses.replace(info, converged=False, n_changed=1, shift=1.0)
+
+    monkeypatch.setattr(lk.Lloyd, "step", never_ending)
+    return stepped
+
+
+def local_digest(rows_url, **options):
+    km = lk.KMeans(7, algorithm=lk.Lloyd(), random_state=0, **options)
+    return km.fit(lk.open_rows(rows_url)).model_.digest()
+
+
+def test_submit__gives_the_model_of_an_estimator(submit, rows_url, tmp_path):
+    job = submit(name="mine")
+    model = job.result("60s")
+    assert model.digest() == local_digest(rows_url)
+    assert lk.load_model(str(tmp_path / "out" / "model.zarr")).digest() == model.digest()
+    assert model.provenance["parameters"]["seed"] == 0
+    assert len(model.history) == model.provenance["n_iter"]
+    status = job.status()
+    assert (status["state"], status["name"]) == ("finished", "mine")
+    assert status["needs"] == []
+    assert job.done()
+
+
+def test_events__followed_by_two_and_read_by_a_late_one(submit, service, cluster):
+    job = submit()
+    heard = [[], []]
+
+    def follow(where):
+        heard[where].extend(job.events())
+
+    threads = [threading.Thread(target=follow, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+        assert not thread.is_alive()
+    with lk.connect(cluster.scheduler_address) as late:
+        told = list(late.job(job.id).events())
+    assert told == heard[0] == heard[1]
+    assert [event["n"] for event in told] == list(range(len(told)))
+    assert [event["event"] for event in told][:2] == ["queued", "running"]
+    assert told[-1]["event"] == "finished"
+    assert list(job.events(follow=False)) == told
+    assert service._followers == {}
+
+
+def test_jobs__all_of_them_by_id(submit, service):
+    first, second = submit("a", name="first"), submit("b", name="second")
+    for job in (first, second):
+        job.wait("60s")
+    ids = [job.id for job in service.jobs()]
+    assert ids.index(first.id) < ids.index(second.id)
+    assert service.job(first.id).status()["name"] == "first"
+    names = [status["name"] for status in service.statuses()]
+    assert names[-2:] == ["first", "second"]
+    first.delete()
+    assert first.id not in [job.id for job in service.jobs()]
+    for wrong in ("lk-none", "../../etc/passwd"):
+        with pytest.raises(JobNotFoundError):
+            service.job(wrong)
+
+
+def test_cancel__result_says_so_and_the_model_stays(submit, endless):
+    job = submit(tol=0.0, max_iter=10_000_000)
+    assert endless.wait(60.0)
+    with pytest.raises(TimeoutError, match="goes on"):
+        job.result(timeout=0.05)
+    while len(job.model().history) < 2:
+        pass
+    job.cancel()
+    assert job.wait("60s") == "cancelled"
+    with pytest.raises(CancelledJobError, match=job.id):
+        job.result()
+    assert job.model().arrays.centers.shape == (7, 4)
+
+
+def test_resume__of_a_finished_job(submit, service, rows_url):
+    job = submit(max_iter=2, tol=0.0)
+    job.result("60s")
+    again = service.submit(resume=job, max_iter=400)
+    assert again.id == job.id
+    assert again.result("60s").digest() == local_digest(rows_url, tol=0.0, max_iter=400)
+    with pytest.raises(ParameterError, match="n_clusters"):
+        service.submit(resume=job.id, n_clusters=3)
+
+
+def test_failure__is_the_original_error(submit, tmp_path):
+    x = np.zeros((100, 4), np.float32)
+    x[70, 1] = np.nan
+    lk.ingest(x, str(tmp_path / "bad.zarr"), chunk_rows=50, progress=False)
+    job = submit(data=str(tmp_path / "bad.zarr"), n_clusters=1)
+    with pytest.raises(BadRowsError, match="row 70") as failed:
+        job.result("60s")
+    (note,) = failed.value.__notes__
+    assert "Traceback" in note
+    assert "bad.zarr" in str(failed.value)
+
+
+def test_failure__of_code_on_a_worker_names_the_chunk(submit, monkeypatch):
+    from largek_dask.algorithms import lloyd
+
+    def broken(chunk, *_):
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(lloyd, "assign_chunk", broken)
+    job = submit()
+    with pytest.raises(ZeroDivisionError) as failed:
+        job.result("60s")
+    assert "happened in chunk 0 (" in failed.value.__notes__[0]
+    assert "broken" in failed.value.__notes__[0]
+
+
+def test_submit__errors_come_at_once(submit, service, rows_url, tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        submit(data=str(tmp_path / "none.zarr"))
+    with pytest.raises(ParameterError, match="n_samples=3000"):
+        submit(n_clusters=3_001)
+    with pytest.raises(ParameterError, match="relative"):
+        service.submit("x.zarr", n_clusters=2, output=str(tmp_path / "o"))
+    with pytest.raises(ParameterError, match="output"):
+        service.submit(rows_url, n_clusters=2)
+    with pytest.raises(ParameterError, match="init"):
+        submit(init=np.zeros((7, 4)))
+    with pytest.raises(ParameterError, match="max_time"):
+        submit(max_time="tomorrow")
+    with pytest.raises(ParameterError, match="effort"):
+        submit(effort="best")
+    assert not (tmp_path / "out").exists()
+
+
+def test_submit__numpy_numbers_are_numbers(submit, rows_url):
+    job = submit(n_clusters=np.int64(7), tol=np.float32(0.5), max_time="1h")
+    assert job.result("60s").n_clusters == 7
+
+
+def test_connect__nothing_answers():
+    with pytest.raises(ClusterError, match="no Dask scheduler answers"):
+        lk.connect("tcp://127.0.0.1:9", timeout=0.2)
+
+
+def test_connect__a_running_cluster_is_given_the_service(tmp_path, rows_url):
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        with pytest.raises(ClusterError, match="no largek service"):
+            lk.connect(client)
+        service = lk.connect(client, store=str(tmp_path / "store"))
+        job = service.submit(rows_url, n_clusters=3, output=str(tmp_path / "out"))
+        model = job.result("60s")
+        # once more changes nothing: the jobs are still there
+        client.register_plugin(JobsPlugin(str(tmp_path / "elsewhere")))
+        assert lk.connect(client).job(job.id).model().digest() == model.digest()
+        service.close()
+        assert client.status == "running"
+
+
+def test_connect__other_versions_are_mentioned(cluster, monkeypatch):
+    monkeypatch.setattr(module, "__version__", "0.0.1")
+    with pytest.warns(VersionMismatchWarning, match="0.0.1"):
+        lk.connect(cluster.scheduler_address).close()
+
+
+def test_connect__an_asynchronous_client_is_refused(cluster):
+    async def attempt():
+        async with Client(cluster.scheduler_address, asynchronous=True) as client:
+            with pytest.raises(ParameterError, match="asynchronous"):
+                lk.connect(client)
+
+    asyncio.run(attempt())
+
+
+def test_plugin__unknown_questions_and_damaged_ones(service):
+    with pytest.raises(ParameterError, match="does not know 'dance'"):
+        service.ask("dance")
+    with pytest.raises(KeyError):
+        service.ask("status")
+    for wrong in (5, None, ["a"], {"id": "b"}):
+        with pytest.raises(JobNotFoundError):
+            service.ask("status", id=wrong)
+
+
+def test_job__shows_itself(submit):
+    job = submit()
+    job.wait("60s")
+    assert isinstance(job, Job)
+    assert job.id in repr(job)
