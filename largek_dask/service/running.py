@@ -288,7 +288,7 @@ class Runner(threading.Thread):
         except Exception as error:
             self._publish(folder, self._failure(error, lease.token))
             return
-        self._sinks.append(lambda event: log(self._redact(event)))
+        self._sinks.append(self._writer(log))
         try:
             self._emit("running", token=lease.token, owner=self._owner)
             result = self._ended(folder, lease, options)
@@ -298,7 +298,28 @@ class Runner(threading.Thread):
                 self._publish(folder, result)
         finally:
             self._sinks.pop()
-            log.close()
+            try:
+                log.close()
+            except (LargekError, OSError) as error:
+                logger.warning("Not all events of %s are in its folder: %s", folder.url, error)
+
+    def _writer(self, log: JsonLines) -> Callable[[Event], None]:
+        """Writes events; a job is worth more than its log, so that a failure ends nothing."""
+        failed = False
+
+        def write(event: Event) -> None:
+            nonlocal failed
+            try:
+                log(self._redact(event))
+            except LostJobError:
+                raise
+            except Exception as error:
+                if not failed:
+                    failed = True
+                    self._feed({"event": "warning", "topic": "log", "message": str(error)})
+                    logger.warning("Events cannot be written to %s: %s", log, error)
+
+        return write
 
     def _ended(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
         """How the run ended; None where it has not, and somebody is to go on with it."""
