@@ -35,6 +35,8 @@ OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
 """Where making a folder would at best do nothing, and at worst make a misspelt bucket."""
 ARRAY_CHUNK = 64 << 20
 """Bytes of one stored piece of an array."""
+PROBE = ".writable-"
+"""Begin of the name of a file that is written to see whether it can be."""
 
 
 class DamagedError(LargekError):
@@ -125,12 +127,16 @@ class Folder:
         return posixpath.join(self.root, name) if name else self.root
 
     def names(self) -> list[str]:
-        """What lies directly in this folder; nothing if it does not exist."""
+        """What lies directly in this folder; nothing if it does not exist.
+
+        What a kill inside :meth:`check_writable` has left is nothing.
+        """
         try:
             found = patiently(self._listed)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+        names = (posixpath.basename(str(path).rstrip("/")) for path in found)
+        return sorted(name for name in names if not name.startswith(PROBE))
 
     def _listed(self) -> list[Any]:
         self.fs.invalidate_cache()
@@ -254,7 +260,7 @@ class Folder:
         OutputError
             A small file cannot be written and removed.
         """
-        name = f".writable-{uuid.uuid4().hex}"
+        name = f"{PROBE}{uuid.uuid4().hex}"
         self.publish(name, b"")
         self.remove(name)
 

@@ -86,5 +86,8 @@ def fit_into(
         if labels and result.stop_reason != "cancelled":
             model.predict(rows, out=out, client=client, n_threads=n_threads)
     if changed or (before is not None and before.provenance.get("n_iter") != result.n_iter):
+        if before is None:
+            # Half of one may be there, which nobody but an earlier run of this job has written.
+            folder.remove(MODEL)
         model.save(folder.sub(MODEL), overwrite=True)
     return model, result
