@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import textwrap
 import threading
 import time
 import traceback
@@ -391,7 +392,9 @@ class Runner(threading.Thread):
     def _failure(self, error: Exception, token: int) -> Result:
         text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
         record = self._job.record
-        logger.warning("Job %s failed:\n%s", record.id, self._redact(text))
+        # Indented, so that no line of somebody's text passes for a line of the log.
+        shown = textwrap.indent(self._redact(text), "    ", lambda line: True)
+        logger.warning("Job %s failed:\n%s", record.id, shown)
         return Result(
             job=record.id,
             run=record.run,

@@ -1,0 +1,104 @@
+"""A cluster that speaks TLS only, of real processes with certificates made here."""
+
+import datetime
+import ipaddress
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from distributed import Client
+from distributed.security import Security
+
+import largek_dask as lk
+from largek_dask.errors import ClusterError
+
+
+def certificates(folder):
+    """A certificate authority, and one certificate signed by it: paths of ca, cert, key."""
+    now = datetime.datetime.now(datetime.UTC)
+    keys, made = {}, {}
+    for name in ("ca", "node"):
+        keys[name] = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")])
+        addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(keys[name].public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=name == "ca", path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+        )
+        made[name] = builder.sign(keys["ca"], hashes.SHA256())
+    paths = {name: str(folder / f"{name}.pem") for name in ("ca", "cert", "key")}
+    pem = serialization.Encoding.PEM
+    contents = {
+        "ca": made["ca"].public_bytes(pem),
+        "cert": made["node"].public_bytes(pem),
+        "key": keys["node"].private_bytes(
+            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    }
+    for name, path in paths.items():
+        with open(path, "wb") as file:
+            file.write(contents[name])
+    return paths
+
+
+@pytest.fixture
+def start(tmp_path):
+    """``start("scheduler", ...)``: a process of Dask's command line; stopped at the end."""
+    with ExitStack() as stack:
+
+        def begin(*arguments):
+            log = stack.enter_context(open(tmp_path / f"{arguments[0]}.log", "ab"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", *arguments, "--dashboard-address", ":0"],
+                stdout=log, stderr=log, env={**os.environ, "DASK_LARGEK__STORE": ""},
+            )  # fmt: skip
+            stack.callback(process.wait, 30)
+            stack.callback(process.terminate)
+            return process
+
+        yield begin
+
+
+def test_tls__a_job_from_beginning_to_end(start, tmp_path, rows_url):
+    pem = certificates(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tls://127.0.0.1:{free.getsockname()[1]}"
+    flags = ["--tls-ca-file", pem["ca"], "--tls-cert", pem["cert"], "--tls-key", pem["key"]]
+    start(
+        "scheduler", "--host", address, "--protocol", "tls", *flags,
+        "--preload", "largek_dask.service.preload", "--largek-store", str(tmp_path / "store"),
+    )  # fmt: skip
+    start("worker", address, "--nthreads", "1", "--no-nanny", *flags)
+    mine = Security(
+        tls_ca_file=pem["ca"],
+        tls_client_cert=pem["cert"],
+        tls_client_key=pem["key"],
+        require_encryption=True,
+    )
+    with Client(address, security=mine, set_as_default=False, timeout=60) as client:
+        client.wait_for_workers(1, timeout=60)
+        service = lk.connect(client)
+        job = service.submit(
+            rows_url, n_clusters=7, algorithm=lk.Lloyd(), output=str(tmp_path / "out")
+        )
+        model = job.result("120s")
+    km = lk.KMeans(7, algorithm=lk.Lloyd(), random_state=0).fit(lk.open_rows(rows_url))
+    assert model.digest() == km.model_.digest()
+    with pytest.raises(ClusterError, match="no Dask scheduler answers"):
+        lk.connect(address.replace("tls", "tcp"), timeout="2s")
