@@ -111,6 +111,8 @@ def _pairs(seen: Seen) -> str:
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     def cell(column: str, text: str, tag: str) -> str:
         style = CELL.format("left" if column in LEFT_ALIGNED else "right")
+        if tag == "th":
+            style += ";white-space:nowrap"
         shown = _badge(text) if column == "state" and tag == "td" else _text(text)
         return f'<{tag} style="{style}">{shown}</{tag}>'
 

@@ -95,7 +95,7 @@ class Seen:
     @property
     def state(self) -> str:
         """See :meth:`Job.status`."""
-        return str(self.status.get("state"))
+        return printable(self.status.get("state"))
 
     def know(self, status: Mapping[str, Any]) -> None:
         """Take in a newer status; one of a scheduler that has just come back knows no step."""

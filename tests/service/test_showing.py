@@ -1,0 +1,635 @@
+"""What a job looks like: lines, the view of a terminal, cards; and what a watcher hears."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import queue
+import sys
+import types
+from contextlib import contextmanager
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from largek_dask.service import job as job_module
+from largek_dask.service.cards import card, card_of_jobs, in_notebook
+from largek_dask.service.client import Service
+from largek_dask.service.job import Job
+from largek_dask.service.lines import Lines, line_of
+from largek_dask.service.showing import (
+    JOB_COLUMNS,
+    WORKER_COLUMNS,
+    Seen,
+    facts,
+    job_row,
+    left_of,
+    sparkline,
+    worker_rows,
+)
+from largek_dask.service.terminal import terminal, view
+
+NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"
+WORKER = {"rows": 7_680_000, "compute": 5.3, "read": 0.02, "wait": 0.03,
+          "state_bytes": 1 << 20, "cache_bytes": 3 << 20}  # fmt: skip
+QUEUED = {
+    "id": "lk-1",
+    "name": "first",
+    "state": "queued",
+    "note": "",
+    "needs": [],
+    "owner": "me",
+    "created": "2026-11-21T22:57:01+00:00",
+    "data": "/data/x.zarr",
+    "output": "/data/out",
+    "algorithm": "lloyd",
+    "n_clusters": 3000,
+    "max_iter": 150,
+    "workers": {},
+    "rows": 0,
+    "n_events": 0,
+}
+RUNNING = QUEUED | {
+    "state": "running",
+    "step": 54,
+    "cost": 3593126.8636,
+    "n_changed": 2775,
+    "rows_per_second": 2.1e6,
+    "elapsed": 12.0,
+    "eta_s": 4.0,
+    "state_bytes": 2 << 20,
+    "cache_bytes": 15 << 20,
+    "rows": 21_600_000,
+    "bytes": 34 << 20,
+    "retries": 7,
+    "rebuilt": 2,
+    "evictions": 1,
+    "workers": {"tcp://a:1": WORKER, "tcp://b:2": WORKER},
+}
+RESULT = {"n_iter": 60, "stop_reason": "tol", "inertia": 3592964.5, "seconds": 75.0,
+          "digest": "ab" * 32, "labels": True, "error": None, "message": None,
+          "traceback": None}  # fmt: skip
+FINISHED = RUNNING | {"state": "finished", "result": RESULT}
+FAILED = QUEUED | {
+    "state": "failed",
+    "result": {"n_iter": 0, "error": "DataError", "message": "chunk 3 is bad", "digest": None},
+}
+
+
+def step(n, cost=None, second=0, **more):
+    return {"event": "step", "time": f"2026-11-21T22:57:{second:02d}.000+00:00", "step": n,
+            "cost": cost, **more}  # fmt: skip
+
+
+def texts(pairs):
+    return dict(pairs)
+
+
+# --- what is known ------------------------------------------------------------------------------
+
+
+def test_facts_of_every_state():
+    told = texts(facts(Seen(RUNNING)))
+    assert told["data"] == "/data/x.zarr"
+    assert told["model"] == "3,000 clusters by lloyd"
+    assert told["step"] == "54 of at most 150"
+    assert told["cost"] == "3593126.9, 2,775 rows changed cluster"
+    assert told["speed"] == "2.1M rows/s; 21.6M rows seen, 34.0 MiB read or moved"
+    assert told["held"] == "2.0 MiB of row state, 15.0 MiB of chunks"
+    assert told["again"] == "7 chunks handed out again, 2 rebuilt, 1 evictions"
+    assert set(texts(facts(Seen(QUEUED)))) == {"data", "model", "output"}
+    told = texts(facts(Seen(FINISHED)))
+    assert told["ended"] == "tol after 60 steps, 1 min 15 s"
+    assert (told["inertia"], told["digest"]) == ("3592964.5", "ab" * 32)
+    assert texts(facts(Seen(FAILED)))["error"] == "DataError: chunk 3 is bad"
+    waits = QUEUED | {"state": "waiting-for-credentials", "needs": ["key", "secret"]}
+    assert texts(facts(Seen(waits)))["waits"] == "for the storage options key, secret"
+    assert texts(facts(Seen(QUEUED | {"note": "not yet"})))["waits"] == "not yet"
+
+
+def test_share_done_and_what_is_left():
+    seen = Seen(RUNNING)
+    assert seen.share_done() == 0.75
+    assert left_of(seen) == "75%, at most 4 s left"
+    seen.hear({"event": "labels", "rows": 30, "n_rows": 120})
+    assert left_of(seen) == "25% of the labels written"
+    assert left_of(Seen(FINISHED)) == ""
+    assert Seen(FINISHED).share_done() == 1.0
+    for status in (QUEUED, RUNNING | {"eta_s": None}, RUNNING | {"elapsed": 0, "eta_s": 0}):
+        assert Seen(status).share_done() is None
+        assert left_of(Seen(status)) == ""
+
+
+def test_events_are_newer_than_the_status_and_repeated_steps_count_once():
+    seen = Seen(QUEUED)
+    for n, cost in ((1, 9.0), (2, 5.0), (3, None), (4, 4.0)):
+        seen.hear(step(n, cost, rows_per_second=1e3, elapsed=1.0, eta_s=3.0))
+    assert seen.costs == [9.0, 5.0, 4.0]
+    assert seen.status["step"] == 4
+    assert seen.share_done() == 0.25
+    seen.hear(step(2, 5.0))
+    assert seen.costs == [9.0, 5.0, 4.0]
+    # Of several starts each has its own steps.
+    seen.hear(step(2, 6.0, start=1))
+    assert seen.costs == [9.0, 5.0, 4.0, 6.0]
+
+
+def test_a_scheduler_that_is_back_knows_no_step_yet():
+    seen = Seen(RUNNING)
+    seen.know(QUEUED)
+    assert (seen.state, seen.status["step"], seen.status["rows"]) == ("queued", 54, 0)
+    seen.know(FINISHED)
+    seen.know(RUNNING)
+    assert "result" not in seen.status
+
+
+def test_speed_of_workers_is_that_between_two_reports():
+    def report(second, **rows):
+        return {"event": "workers", "time": f"2026-11-21T22:57:{second:02d}+00:00",
+                "workers": {name: {"rows": n} for name, n in rows.items()}}  # fmt: skip
+
+    seen = Seen(RUNNING)
+    seen.hear(report(0, a=100))
+    assert seen.speeds == {}  # since when is not known
+    seen.hear({"event": "started", "time": "2026-11-21T22:57:05+00:00", "n_rows": 10,
+               "n_features": 2, "n_chunks": 1, "n_iter": 0})  # fmt: skip
+    assert seen.shape == "10 × 2 in 1 chunks"
+    seen.hear(report(10, a=1000, b=50))
+    assert seen.speeds == {"a": 200.0, "b": 10.0}
+    seen.hear(report(15, a=1000, b=1050))
+    assert seen.speeds == {"a": 0.0, "b": 200.0}
+    seen.know(RUNNING | {"workers": {"b": WORKER}})
+    [row] = worker_rows(seen)
+    assert dict(zip(WORKER_COLUMNS, row, strict=True)) == {
+        "worker": "b", "rows/s": "200", "rows": "7.68M", "compute": "5.3 s", "read": "0.02 s",
+        "wait": "0.03 s", "row state": "1.0 MiB", "chunks": "3.0 MiB",
+    }  # fmt: skip
+
+
+def test_the_last_warnings_are_kept():
+    seen = Seen(RUNNING)
+    for n in range(5):
+        seen.hear({"event": "warning", "message": f"{n}\n"})
+    assert seen.warnings == ("2 ", "3 ", "4 ")
+
+
+def test_sparkline():
+    assert sparkline([], 8) == ""
+    assert sparkline([3.0], 8) == "▁"
+    assert sparkline([2.0, 2.0], 8) == "▁▁"
+    assert sparkline([7.0, 6, 5, 4, 3, 2, 1, 0], 8) == "█▇▆▅▄▃▂▁"
+    assert sparkline([float(v) for v in range(100, 0, -1)], 4) == "█▆▃▁"
+
+
+def test_job_rows():
+    row = dict(zip(JOB_COLUMNS, job_row(RUNNING), strict=True))
+    assert row == {
+        "job": "lk-1", "name": "first", "state": "running", "k": "3,000", "algorithm": "lloyd",
+        "step": "54", "cost": "3.59313e+06", "rows/s": "2.1M", "left": "4 s",
+        "submitted": "2026-11-21 22:57", "output": "/data/out",
+    }  # fmt: skip
+    row = dict(zip(JOB_COLUMNS, job_row(FINISHED | {"name": None}), strict=True))
+    assert (row["name"], row["step"], row["rows/s"], row["left"]) == ("", "60", "–", "–")
+    assert row["cost"] == "3.59296e+06"
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"event": "queued", "run": 2, "owner": "me"}, "queued      run 2, submitted by me"),
+        ({"event": "running", "run": 1, "owner": "host"}, "running     run 1, by host"),
+        (
+            {"event": "started", "n_rows": 4000, "n_features": 8, "n_chunks": 2, "n_iter": 0},
+            "started     4,000 × 8 in 2 chunks",
+        ),
+        (
+            {"event": "started", "n_rows": 4, "n_features": 8, "n_chunks": 2, "n_iter": 7},
+            "started     4 × 8 in 2 chunks, goes on after step 7",
+        ),
+        (
+            step(9, 12.5, n_changed=1234, rows_per_second=2.5e6, eta_s=75.0, retries=0),
+            "step        9, cost 12.5, 1,234 rows changed, 2.5M rows/s, at most 1 min 15 s left",
+        ),
+        (
+            step(9, retries=3, rebuilt=2, evictions=1),
+            "step        9, 3 chunks handed out again, 2 rebuilt, 1 evictions",
+        ),
+        (
+            {"event": "workers", "workers": {"a": {"rows": 1500, "state_bytes": 1024}}},
+            "workers     a: 1.5k rows, 1.0 KiB of row state",
+        ),
+        (
+            {"event": "checkpoint", "n_iter": 8, "seconds": 0.5, "url": "/out/checkpoints"},
+            "checkpoint  after step 8, written in 0.5 s to /out/checkpoints",
+        ),
+        (
+            {"event": "warning", "message": "lost one", "topic": "RecoveryWarning"},
+            "warning     lost one (RecoveryWarning)",
+        ),
+        (
+            {"event": "stopped", "reason": "tol", "n_iter": 8, "elapsed": 3.0},
+            "stopped     tol after 8 steps, 3 s",
+        ),
+        ({"event": "labels", "rows": 1000, "n_rows": 2000}, "labels      1,000 of 2,000"),
+        (
+            {"event": "interrupted", "reason": "shutdown"},
+            "interrupted shutdown: it goes on later from its checkpoint",
+        ),
+        ({"event": "cancelling"}, "cancelling  asked to end"),
+        (
+            {"event": "finished", **RESULT},
+            f"finished    tol after 60 steps, inertia 3592964.5, digest {'ab' * 32}",
+        ),
+        (
+            {"event": "failed", "error": "DataError", "message": "bad\nchunk"},
+            "failed      DataError: bad chunk",
+        ),
+        ({"event": "new kind", "job": "lk-1", "n": 3, "a": 1}, "new kind    a=1"),
+    ],
+)
+def test_line_of_every_kind(event, line):
+    when = "2026-11-21T22:57:01.786+00:00"
+    assert line_of({**event, "time": when}) == f"2026-11-21 22:57:01.786  {line}"
+    assert line_of({**event, "time": None}) == f"{'':25}{line}"
+
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.floats(allow_nan=False), st.text(),
+    st.dictionaries(st.text(), st.integers(), max_size=2), st.just(NASTY),
+)  # fmt: skip
+KINDS = ("queued", "running", "started", "step", "workers", "checkpoint", "warning", "stopped",
+         "labels", "interrupted", "cancelling", "finished", "failed", "other")  # fmt: skip
+FIELDS = ("time", "step", "cost", "rows", "n_rows", "n_features", "n_iter", "message", "workers",
+          "retries", "eta_s", "error", "seconds", "start", "elapsed", "run")  # fmt: skip
+
+
+@given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), ANYTHING))
+def test_no_event_breaks_or_forges_anything(kind, fields):
+    """Events come from a file too, which anybody may have written to."""
+    event = {**fields, "event": kind}
+    assert line_of(event).isprintable()
+    seen = Seen(RUNNING)
+    seen.hear(event)
+    seen.hear({**event, "event": "workers"})
+    for rows in (facts(seen), worker_rows(seen)):
+        assert all(text.isprintable() for row in rows for text in row)
+    assert "<script" not in card(seen)
+    render(view(seen))
+
+
+def lines(status, clock=lambda: 0.0):
+    out = io.StringIO()
+    seen = Seen(status)
+    return seen, out, Lines(seen, out, clock)
+
+
+def test_lines_show_few_steps_and_everything_else():
+    now = itertools.count(0, 4)  # seconds, at each step
+    clock = {"now": 0.0}
+    _, out, show = lines(RUNNING, lambda: clock["now"])
+    show({"event": "queued", "run": 1, "owner": "me"})
+    for n in range(1, 7):
+        clock["now"] = next(now)
+        show(step(n, float(n)))
+        show({"event": "workers", "workers": {}})
+        show(None)
+    show({"event": "stopped", "reason": "tol", "n_iter": 6, "elapsed": 3.0})
+    kinds = [line.split()[0] if line[0] == " " else line.split()[2:4] for line in
+             out.getvalue().splitlines()]  # fmt: skip
+    assert kinds == ["queued", ["step", "1,"], ["step", "4,"], ["step", "6,"], "stopped"]
+
+
+def test_lines_say_why_a_job_waits():
+    seen, out, show = lines(QUEUED)
+    show(None)
+    assert out.getvalue() == ""
+    seen.know(QUEUED | {"state": "waiting-for-credentials", "needs": ["key"]})
+    show(None)
+    show(None)
+    seen.know(RUNNING)
+    show(None)
+    assert out.getvalue() == "waiting-for-credentials: for the storage options key\n"
+
+
+# --- terminals ----------------------------------------------------------------------------------
+
+
+def render(renderable, width=110):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=width, color_system=None)
+    console.print(renderable)
+    return out.getvalue()
+
+
+def test_view_shows_everything():
+    seen = Seen(RUNNING)
+    for n in range(1, 9):
+        seen.hear(step(n, 9.0 - n))
+    seen.know(RUNNING)
+    seen.hear({"event": "warning", "message": "take care"})
+    shown = render(view(seen))
+    for text in ("lk-1 · first · running", "54 of at most 150", "█▇▆▅▄▃▂▁", "2.1M rows/s",
+                 "75%, at most 4 s left", "7 chunks handed out again", "tcp://a:1", "tcp://b:2",
+                 "1.0 MiB", "warning: take care"):  # fmt: skip
+        assert text in shown
+    assert "has not answered" not in shown
+    assert "has not answered for 9 s; waiting for it" in render(view(seen, 9.0))
+
+
+def test_view_of_the_end():
+    shown = render(view(Seen(FINISHED)))
+    assert "finished" in shown
+    assert "ab" * 32 in shown
+    assert "left" not in shown
+    assert "DataError: chunk 3 is bad" in render(view(Seen(FAILED)))
+
+
+@pytest.mark.parametrize("field", ["name", "output", "note", "id", "state"])
+def test_view_takes_no_orders_from_texts(field):
+    shown = render(view(Seen(RUNNING | {field: NASTY})), width=200)
+    assert "[red]x[/] <script>" in shown
+    assert "\x1b" not in shown
+    assert all(line[0] in "╭│╰" for line in shown.splitlines())
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def shown_on(stream):
+    seen = Seen(RUNNING)
+    with terminal(seen, stream) as show:
+        show({"event": "queued", "run": 1, "owner": "me"})
+        seen.know(FINISHED)
+    return stream.getvalue()
+
+
+def test_a_terminal_gets_a_live_view(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = shown_on(Terminal())
+    assert "\x1b[" in shown
+    assert "╭─" in shown
+    assert "ab" * 32 in shown, "the last view is that of the end"
+    assert "queued" not in shown
+
+
+def test_anything_else_gets_lines(monkeypatch):
+    expected = f"{'':25}queued      run 1, submitted by me\n"
+    assert shown_on(io.StringIO()) == expected
+    monkeypatch.setenv("TERM", "dumb")
+    assert shown_on(Terminal()) == expected
+
+
+# --- cards --------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Elements, attributes and text of a page; every element has to be closed."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.open = set(), [], "", []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += attrs
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data + " "
+
+
+TAGS = {"div", "b", "span", "table", "thead", "tbody", "tr", "td", "th", "svg", "polyline"}
+
+
+def test_card_shows_everything_and_loads_nothing():
+    seen = Seen(RUNNING)
+    for n in range(1, 500):
+        seen.hear(step(n, 1000.0 / n))
+    seen.know(RUNNING)
+    seen.hear({"event": "warning", "message": "take care"})
+    page = Page(card(seen, "not updated any more"))
+    for text in ("Job lk-1", "running", "54 of at most 150", "75%, at most 4 s left", "tcp://a:1",
+                 "take care", "not updated any more"):  # fmt: skip
+        assert text in page.text
+    assert page.tags == TAGS
+    names = {name for name, _ in page.attributes}
+    assert names == {"style", "width", "height", "role", "aria-label", "fill", "stroke",
+                     "stroke-width", "points"}  # fmt: skip
+    assert not any("url" in (value or "") for _, value in page.attributes)
+    points = dict(page.attributes)["points"].split()
+    assert len(points) == 200
+    assert points[0] == "2.0,2.0"
+    assert points[-1] == "318.0,46.0"
+
+
+@pytest.mark.parametrize("status", [QUEUED, RUNNING, FINISHED, FAILED])
+def test_cards_escape_every_text(status):
+    def spoiled(value):
+        if isinstance(value, str):
+            return value + NASTY
+        if isinstance(value, dict):
+            return {spoiled(key) if "://" in key else key: spoiled(v) for key, v in value.items()}
+        return value
+
+    seen = Seen(spoiled(status))
+    seen.hear({"event": "warning", "message": NASTY})
+    for html in (card(seen, NASTY), card_of_jobs([spoiled(status)], NASTY)):
+        page = Page(html)
+        assert page.tags <= TAGS
+        assert "<script>alert('1')</script>" in page.text
+        assert not any("script" in (value or "") for _, value in page.attributes)
+
+
+def test_card_of_no_jobs():
+    assert "no jobs yet" in Page(card_of_jobs([], "largek")).text
+
+
+# --- what a watcher hears -----------------------------------------------------------------------
+
+
+class FakeService:
+    """A scheduler of one job: every question for events takes the next answer."""
+
+    def __init__(self, *answers, statuses=(FINISHED,)):
+        self._answers, self._statuses = list(answers), list(statuses)
+        self.asked = []
+
+    @contextmanager
+    def following(self, job_id):
+        yield queue.SimpleQueue()
+
+    def ask_again(self, operation, **arguments):
+        self.asked.append((operation, arguments))
+        if operation == "status":
+            return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
+        epoch, events = self._answers.pop(0) if self._answers else ("a", [])
+        if isinstance(epoch, BaseException):
+            raise epoch
+        return {"epoch": epoch, "events": events}
+
+    ask = ask_again
+
+
+def numbered(*events, first=0):
+    return [{**event, "n": first + i} for i, event in enumerate(events)]
+
+
+def test_events_of_the_same_moment_are_all_heard():
+    events = numbered(step(1), {**step(1), "event": "workers"}, {**step(1), "event": "finished"})
+    job = Job(FakeService(("a", events)), "lk-1")
+    assert [event["event"] for event in job.events()] == ["step", "workers", "finished"]
+
+
+def test_a_new_scheduler_tells_everything_again_but_it_is_heard_once():
+    queued = {"event": "queued", "run": 1}
+    before = numbered(queued, step(1, second=1), step(9, second=3))
+    # The file has a quick step that was not told, and lacks what has no time.
+    after = numbered(
+        step(1, second=1), step(5, second=2), step(9, second=3),
+        {**step(9, second=3), "event": "checkpoint"}, {**step(1, second=2), "event": "finished"},
+    )  # fmt: skip
+    service = FakeService(("a", before), ("b", []), ("b", after))
+    heard = list(Job(service, "lk-1").events())
+    assert [(e["event"], e.get("step")) for e in heard] == [
+        ("queued", None), ("step", 1), ("step", 9), ("checkpoint", 9), ("finished", 1),
+    ]  # fmt: skip
+    asked = [arguments["n"] for operation, arguments in service.asked if operation == "events"]
+    assert asked[:3] == [0, 3, 0]
+
+
+def test_logs_are_lines_of_the_events_so_far():
+    job = Job(FakeService(("a", numbered(step(1, 2.0), step(2)))), "lk-1")
+    assert job.logs() == [line_of(step(1, 2.0)), line_of(step(2))]
+
+
+def test_watch_shows_history_then_the_end():
+    out = io.StringIO()
+    ended = numbered(step(2, 4.0), step(2, 4.0) | {"event": "stopped"}, first=1)
+    ended += numbered({**step(2), "event": "finished", **RESULT}, first=3)
+    service = FakeService(("a", numbered(step(1, 5.0))), ("a", ended), statuses=[RUNNING, FINISHED])
+    assert Job(service, "lk-1").watch(out) == "finished"
+    kinds = [line.split("  ")[1].split()[0] for line in out.getvalue().splitlines()]
+    assert kinds == ["step", "step", "stopped", "finished"]
+
+
+def test_watch_that_is_interrupted_says_that_the_job_goes_on():
+    service = FakeService((KeyboardInterrupt(), None), statuses=[RUNNING])
+    with pytest.raises(KeyboardInterrupt) as caught:
+        Job(service, "lk-1").watch(io.StringIO())
+    assert caught.value.__notes__ == ["Job lk-1 goes on; its cancel() ends it."]
+    assert ("cancel", {"id": "lk-1"}) not in service.asked
+
+
+# --- notebooks ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """What a notebook's page shows, by display id: a stand-in for IPython."""
+    shown: dict[str, list[str]] = {}
+
+    class Handle:
+        def __init__(self, display_id):
+            self.display_id = display_id
+
+        def update(self, html):
+            shown[self.display_id].append(html)
+
+    def display(html, display_id):
+        shown[display_id] = [html]
+        return Handle(display_id)
+
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
+    ipython.display = types.ModuleType("IPython.display")
+    ipython.display.HTML, ipython.display.display = str, display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    return shown
+
+
+def test_only_the_kernel_of_a_notebook_is_one(page):
+    assert in_notebook()
+    sys.modules["IPython"].get_ipython = lambda: types.SimpleNamespace()
+    assert not in_notebook()
+    sys.modules["IPython"].get_ipython = lambda: None
+    assert not in_notebook()
+    del sys.modules["IPython"]
+    assert not in_notebook()
+
+
+def test_watch_in_a_notebook_updates_a_card(page):
+    ended = numbered(step(1, 4.0), {"event": "finished", **RESULT})
+    assert Job(FakeService(("a", ended), statuses=[RUNNING, FINISHED]), "lk-1").watch() == (
+        "finished"
+    )
+    [[first, *_, last]] = page.values()
+    assert "running" in first
+    assert "finished" in last
+    assert "ab" * 32 in last
+
+
+def wait_for_thread(job_id):
+    import threading
+
+    for thread in threading.enumerate():
+        if thread.name == f"largek-card-{job_id}":
+            thread.join(10)
+
+
+def test_a_job_that_is_shown_updates_itself(page, monkeypatch):
+    monkeypatch.setattr(job_module, "STATUS_SECONDS", 0.0)
+    service = FakeService(statuses=[RUNNING, RUNNING | {"step": 55}, FINISHED])
+    Job(service, "lk-1")._ipython_display_()
+    wait_for_thread("lk-1")
+    [[first, second, third]] = page.values()
+    assert "54 of at most" in first
+    assert "55 of at most" in second
+    assert "finished" in third
+
+
+def test_a_card_says_that_it_is_not_updated_any_more(page, monkeypatch):
+    monkeypatch.setattr(job_module, "STATUS_SECONDS", 0.0)
+    service = FakeService(("a", []), (OSError("away"), None), statuses=[RUNNING])
+    Job(service, "lk-1")._ipython_display_()
+    wait_for_thread("lk-1")
+    [[_, last]] = page.values()
+    assert "not updated any more (OSError): show the job again" in last
+
+
+def test_outside_of_notebooks_a_job_is_a_text_and_a_static_card():
+    job = Job(FakeService(statuses=[RUNNING]), "lk-1")
+    with pytest.raises(NotImplementedError):
+        job._ipython_display_()
+    assert repr(job) == "<Job lk-1>"
+    assert "54 of at most 150" in Page(job._repr_html_()).text
+
+
+def test_the_card_of_a_service():
+    service = object.__new__(Service)
+    service.client = types.SimpleNamespace(scheduler=types.SimpleNamespace(address="tcp://s:1"))
+    service.store = "/jobs<b>"
+    service.ask = lambda operation: json.loads(json.dumps([RUNNING, FAILED]))
+    text = Page(service._repr_html_()).text
+    for shown in ("largek at tcp://s:1, jobs in /jobs<b>", "running", "failed", "2.1M"):
+        assert shown in text
