@@ -153,6 +153,8 @@ class Passes(Protocol):
     """Chunks hold sparse rows; the origin of all computing is then 0."""
     n_threads: int | None
     """Threads that compute at the same time; None where that may change (a cluster)."""
+    driver_threads: int
+    """Threads that an algorithm may use in the driver's process, outside of passes."""
     state_limit: int | None
     """Bytes of row state that may be kept by all processes together; None: not known."""
     n_chunks: int

@@ -13,11 +13,14 @@ cluster.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.gathered import chosen_rows
+from largek_dask.algorithms.threads import on_threads
 from largek_dask.kernels.distances import (
     PackedCenters,
     nearest,
@@ -40,6 +43,8 @@ SPLIT_STEPS = 4
 """Lloyd steps with two centres."""
 MOVED_SHARE = 10
 """At most one centre in this many moves at a time."""
+LEAST_PIECE = 2_048
+"""Rows that one thread finds the centres of, at least."""
 LOCKED = 4
 """Nearest centres of a removed one that stay: they take over its rows."""
 SAFETY = 1.0
@@ -64,13 +69,15 @@ def split_clusters(
     centers: NDArray[Any],
     clusters: NDArray[np.int64],
     grid: FixedPoint,
+    order: NDArray[np.int64] | None = None,
+    n_threads: int = 1,
 ) -> Splits:
     """Split clusters in two on a sample of rows.
 
     Parameters
     ----------
     x : (n, d) compute dtype
-        Sample; of a cluster the first rows are taken.
+        Sample; of a cluster the first rows by ``order`` are taken.
     weight : (n,) float64
         Positive.
     centers : (k, d) compute dtype
@@ -78,21 +85,68 @@ def split_clusters(
         Which to split, ascending.
     grid : FixedPoint
         Of the rows that the sample is from.
+    order : (n,) int64, optional
+        What the rows are ordered by, each number once; by default as they lie.
+    n_threads : int
+        Threads that may compute; no result depends on it.
     """
-    labels = nearest(x, pack_centers(centers, grid.shift))
+    labels = _labels(x, pack_centers(centers, grid.shift), n_threads)
     segment = np.full(len(centers), -1)
     segment[clusters] = np.arange(len(clusters))
     rows = np.flatnonzero(segment[labels] >= 0)
+    if order is not None:
+        rows = rows[np.argsort(order[rows], kind="stable")]
     rows = rows[np.argsort(segment[labels[rows]], kind="stable")]
     rank = _rank_in(segment[labels[rows]], len(clusters))
-    rows = rows[rank < SPLIT_ROWS]
-    of, rank = segment[labels[rows]].astype(np.int32), rank[rank < SPLIT_ROWS]
-    x, weight = x[rows], weight[rows]
-    edges = np.searchsorted(of, np.arange(len(clusters) + 1))
+    rows, rank = rows[rank < SPLIT_ROWS], rank[rank < SPLIT_ROWS]
+    edges = np.searchsorted(segment[labels[rows]], np.arange(len(clusters) + 1))
+    # Clusters are split apart from each other, so any of them may be together.
+    inner = np.searchsorted(edges, np.arange(1, n_threads) * len(rows) // n_threads)
+    cuts = np.unique([0, *np.minimum(inner, len(clusters)), len(clusters)]).tolist()
+
+    def split(cut: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        these = slice(*cut)
+        at = slice(edges[these.start], edges[these.stop])
+        own = edges[these.start : these.stop + 1] - at.start
+        return _split(
+            chosen_rows(x, rows[at]),
+            weight[rows[at]],
+            rank[at],
+            own,
+            centers[clusters[these]],
+            grid,
+        )
+
+    parts = on_threads(n_threads, split, list(pairwise(cuts)))
+    gains, pairs = zip(*parts, strict=True)
+    return Splits(clusters, np.concatenate(gains), np.concatenate(pairs))
+
+
+def _labels(x: Table, packed: PackedCenters, n_threads: int) -> NDArray[np.int32]:
+    """(n,) nearest centres, of as many pieces at a time as there are threads."""
+    step = max(LEAST_PIECE, -(-len(x) // n_threads))
+    begins = range(0, max(1, len(x)), step)
+    return np.concatenate(on_threads(n_threads, lambda i: nearest(x[i : i + step], packed), begins))
+
+
+def _split(
+    x: Table,
+    weight: NDArray[np.float64],
+    rank: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    centers: NDArray[Any],
+    grid: FixedPoint,
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Gains (m,) and new pairs of centres (m, 2, d) of these clusters.
+
+    Rows ``edges[i] : edges[i + 1]`` are those of cluster i; ``rank`` counts them.
+    """
+    m = len(centers)
+    of = np.repeat(np.arange(m, dtype=np.int32), np.diff(edges))
     # Every second row fits the split, the others judge it.
     fits = rank % 2 == 0
     fitting = np.where(fits, of, -1).astype(np.int32)
-    whole = _means(x, fitting, weight, centers[clusters], grid)
+    whole = _means(x, fitting, weight, centers, grid)
     two = np.stack([_farthest(x, whole, of, fits, edges, grid), whole], axis=1)
     two[:, 1] = _farthest(x, two[:, 0], of, fits, edges, grid)
     flat = two.reshape(-1, two.shape[-1])
@@ -105,12 +159,12 @@ def split_clusters(
     after = squared_distances(x, packed, chosen)
     before = squared_distances(x, pack_centers(whole, grid.shift), of)
     judging = np.where(fits, -1, of)
-    gains, mass = ExactSums(len(clusters)), ExactSums(len(clusters))
+    gains, mass = ExactSums(m), ExactSums(m)
     gains.add(before - after, weight, judging)
     mass.add(np.ones(len(x)), weight, judging)
     enough = np.diff(edges) >= LEAST_SPLIT_ROWS
-    share = np.divide(gains.values, mass.values, out=np.full(len(clusters), -np.inf), where=enough)
-    return Splits(clusters, share, flat.reshape(two.shape))
+    share = np.divide(gains.values, mass.values, out=np.full(m, -np.inf), where=enough)
+    return share, flat.reshape(two.shape)
 
 
 def _rank_in(segments: NDArray[np.int64], n: int) -> NDArray[np.int64]:

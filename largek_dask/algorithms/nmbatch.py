@@ -49,7 +49,7 @@ from largek_dask.algorithms.bounded import (
 )
 from largek_dask.algorithms.hierarchical import centers_of_sample
 from largek_dask.algorithms.moves import MOVED_SHARE, choose_moves, split_clusters
-from largek_dask.algorithms.nested import Batch, gather, open_batch
+from largek_dask.algorithms.nested import Batch, gather, open_batch, sample_points
 from largek_dask.algorithms.relocation import relocate_empty
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.algorithms.votes import (
@@ -384,12 +384,13 @@ class NMBatch:
         """Centres after the moves that pay, and how many there were."""
         k, counts = len(centers), total.sums.counts
         sample = self._sample_rows(passes, state.rows)
-        x, weight = gather(passes, rng, sample).points(sample, SPLIT_SAMPLE * k)
+        x, weight, rows = sample_points(passes, rng, sample, SPLIT_SAMPLE * k)
         x = x.astype(centers.dtype, copy=False)
         # Where most is to be gained; an empty cluster has nothing to split.
         wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
         wanted = np.sort(wanted[counts[wanted] > 0])
-        splits = split_clusters(x, weight, centers, wanted, passes.statistics.grid)
+        grid, n_threads = passes.statistics.grid, passes.driver_threads
+        splits = split_clusters(x, weight, centers, wanted, grid, rows, n_threads)
         losses = np.where(counts > 0, total.loss.values, np.inf)
         gains = splits.gains * counts[wanted]
         return choose_moves(centers, losses, gains, splits, state.shift)

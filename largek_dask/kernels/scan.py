@@ -29,6 +29,9 @@ _ZERO = np.float32(0)
 _SPAN = 38
 """Bits of each of the two parts in which float32 values are added."""
 
+_FLOOR = 1 << 12
+"""Above any exponent: nothing has been added yet."""
+
 _LIMB = 27
 """The lowest limb (see ``kernels.exact``) that a float32, as a float64, touches."""
 _LIMBS = 12
@@ -92,11 +95,15 @@ def scan_singles(x: Any, limbs: Any, low: Any, high: Any) -> Any:
     and add without rounding in float64; so do the rests, if all are multiples of 2^(e - 76). The
     last bit of a float32 is at least 2^-24 times its leading one, so this fails only where some
     value is 2^51 times smaller than another: such a block is added one value at a time.
+
+    Most blocks need no parts: r values below 2^e that are multiples of 2^l add without rounding
+    while r is at most 2^(53 - (e - l)).
     """
     n, width = x.shape
     step = min(BLOCK_ROWS, max(4, BLOCK_VALUES // width))
-    first, rest = np.zeros(width), np.zeros(width)
+    first, rest, plain = np.zeros(width), np.zeros(width), np.zeros(width)
     largest, was, added = _ZERO, np.int64(0), 0
+    floor, held = np.int64(_FLOOR), 0  # of what is in `plain`
     for begin in range(0, n, step):
         block = x[begin : begin + step]
         least = _extent_of_singles(block, block.view(np.int32), low, high)
@@ -111,6 +118,16 @@ def scan_singles(x: Any, limbs: Any, low: Any, high: Any) -> Any:
             if not _book(block.reshape(-1), limbs):
                 return False
             continue
+        if _fits(exponent - last, len(block)):
+            if not _fits(exponent - min(floor, last), held + len(block)):
+                if not _book(plain, limbs):
+                    return False
+                plain[:] = 0.0
+                floor, held = np.int64(_FLOOR), 0
+            floor = min(floor, last)
+            held += len(block)
+            _sum_plain(block, plain)
+            continue
         added += len(block)
         if added > BLOCK_ROWS or exponent != was:
             if not (_book(first, limbs) and _book(rest, limbs)):
@@ -121,7 +138,13 @@ def scan_singles(x: Any, limbs: Any, low: Any, high: Any) -> Any:
         # 1.5 * 2^52 units: what is added to it is rounded to whole units
         magic = np.int64((exponent - _SPAN + 52 + 1023) << 52).view(np.float64) * 1.5
         _sum_singles(block, magic, first, rest)
-    return _book(first, limbs) and _book(rest, limbs)
+    return _book(first, limbs) and _book(rest, limbs) and _book(plain, limbs)
+
+
+@njit
+def _fits(span: Any, n: Any) -> Any:
+    """Whether ``n`` multiples of a unit, below 2^span units, add without rounding in float64."""
+    return span <= 53 and n <= (np.int64(1) << (53 - span))
 
 
 @njit
@@ -172,6 +195,21 @@ def _sum_singles(x: Any, magic: Any, first: Any, rest: Any) -> None:
             p = (a + magic) - magic
             first[f] += p
             rest[f] += a - p
+
+
+@njit
+def _sum_plain(x: Any, sums: Any) -> None:
+    """Add every value to its column's sum; the caller knows that nothing is rounded."""
+    n, width = x.shape
+    whole = n // 4 * 4
+    for i in range(0, whole, 4):
+        for f in range(width):
+            a, b = np.float64(x[i, f]), np.float64(x[i + 1, f])
+            c, d = np.float64(x[i + 2, f]), np.float64(x[i + 3, f])
+            sums[f] += (a + b) + (c + d)
+    for i in range(whole, n):
+        for f in range(width):
+            sums[f] += np.float64(x[i, f])
 
 
 @njit

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,8 @@ class Part:
     rows: NDArray[np.int64] | None = None
     """(n,) positions inside the chunk, ascending; None: one after the other from
     ``span.begin``."""
+    room: NDArray[Any] | None = None
+    """Memory that begins with ``x``, and has place for what comes behind it."""
 
     @property
     def nbytes(self) -> int:

@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack
 from uuid import uuid4
@@ -26,6 +26,7 @@ from largek_dask.errors import ClusterError, ParameterError
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.engine import PassSpec, total_of
+from largek_dask.passes.local import available_cpus
 from largek_dask.passes.network import Network
 from largek_dask.passes.placement import place, ranges, shares
 from largek_dask.passes.spill import remove_spilled, spill, spill_folder
@@ -51,8 +52,9 @@ FAN_IN = 8
 """Totals that one task adds up when they are reduced in a tree."""
 WATCH_SECONDS = 1.0
 """How often to look at the workers while their answers are waited for."""
-EMBED_BYTES = 16 << 10
-"""Up to this size a task carries its pass's payload itself: one round trip less."""
+EMBED_BYTES = 4 << 20
+"""While copies for all workers take no more, tasks carry their pass's payload themselves: that is
+one round trip less, but all of it goes through the scheduler."""
 BACKOFF_SECONDS = 0.1
 """Pause before chunks are handed out again; doubles with every failure of the same chunk."""
 
@@ -145,10 +147,13 @@ class ClusterPasses(BasePasses):
         self._placed_on: dict[str, int] = {}
         """Workers that the owners were chosen among."""
         self._number = 0
+        self._spent: list[Future] = []
+        """Tasks whose answers are here. They are let go only when others have been handed out:
+        Dask sends a client's messages 10 ms apart, and the next tasks would wait for that."""
         self._finalizer = weakref.finalize(self, _close, self._network, folder)
         try:
             self._network.run(self._workers.begin(), self._raise_if_stopped)
-            self.state_limit = self._workers.state_limit
+            self._note_workers()
         except BaseException:
             self.close()
             raise
@@ -167,7 +172,7 @@ class ClusterPasses(BasePasses):
         payload = Payload(self.job, self._number, spec, finish)
         current = _Pass(payload, replay, report, set(chunks), size=nbytes((spec, finish)))
         totals, finished = self._network.run(self._pass(current), self._raise_if_stopped)
-        self.state_limit = self._workers.state_limit
+        self._note_workers()
         if finished:
             return totals
         began = time.perf_counter()
@@ -175,6 +180,11 @@ class ClusterPasses(BasePasses):
         result = total if finish is None else finish(total)
         report.reduce += time.perf_counter() - began
         return result
+
+    def _note_workers(self) -> None:
+        """Take over what the workers seen last have together."""
+        self.state_limit = self._workers.state_limit
+        self.driver_threads = max(1, min(available_cpus(), self._workers.n_threads))
 
     async def _pass(self, current: _Pass) -> tuple[Any, bool]:
         """Totals of all workers, or the finished result and True."""
@@ -245,9 +255,10 @@ class ClusterPasses(BasePasses):
         """Follow the workers while they compute: tasks of a worker that is lost wait for ever."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            await self._workers.ready()
+            workers = await self._workers.ready()
             for target, task, since in list(current.at.values()):
-                if self._workers.is_lost(target, since):
+                lost = self._workers.is_lost(target, since)
+                if lost or (target not in workers and await self._network.has_no_worker(task)):
                     await task.cancel()
 
     async def _attended(self, work: Awaitable[T], workers: Iterable[str]) -> T:
@@ -264,9 +275,9 @@ class ClusterPasses(BasePasses):
         finally:
             task.cancel()
 
-    async def _broadcast(self, current: _Pass, workers: Iterable[str]) -> None:
+    async def _broadcast(self, current: _Pass, workers: Collection[str]) -> None:
         """Send the payload to workers; a small one travels with every task instead."""
-        if current.size <= EMBED_BYTES:
+        if current.size * len(workers) <= EMBED_BYTES:
             current.broadcast = current.payload
         else:
             current.broadcast = await self._send(current.payload, workers)
@@ -316,6 +327,7 @@ class ClusterPasses(BasePasses):
             arguments = [share, current.broadcast] + ([] if replay is None else [replay])
             try:
                 future = self._network.submit(work, *arguments, worker=target)
+                self._spent.clear()
                 current.at[share.id] = (target, future, time.monotonic())
                 outcome: Outcome = await _result(future)
                 if outcome.worker != target:
@@ -333,7 +345,9 @@ class ClusterPasses(BasePasses):
                 current.at.pop(share.id, None)
             if outcome.finished:
                 break
+        self._spent.append(future)
         current.report.add(outcome.report)
+        self.by_worker.setdefault(target, PassReport()).add(outcome.report)
         current.report.bytes_moved += outcome.size
         current.outcomes.append((outcome, chunks))
         current.missing -= set(chunks)
@@ -395,6 +409,7 @@ class ClusterPasses(BasePasses):
 
     def close(self) -> None:
         """Let the workers forget the job."""
+        self._spent.clear()
         self._finalizer()
 
 

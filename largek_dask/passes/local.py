@@ -69,6 +69,7 @@ class LocalPasses(BasePasses):
         self.n_threads = available_cpus() if n_threads is None else int(n_threads)
         if self.n_threads < 1:
             raise ParameterError(f"n_threads={n_threads} has to be at least 1.")
+        self.driver_threads = self.n_threads
         self.state_limit = budget = state_budget(memory_limit, process_memory())
         cache = int(config.get("passes.cache-bytes"))
         self._engine = Engine(rows, self.n_threads, lambda: budget, lambda: cache)

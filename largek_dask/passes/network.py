@@ -177,3 +177,11 @@ class Network:
                 pure=False,
                 key=f"largek_{self.job}-{uuid4().hex}",
             )
+
+    async def has_no_worker(self, task: Future) -> bool:
+        """Whether the scheduler lets a task lie: the worker that it was for is gone.
+
+        Dask gives such a task to any other worker there is, but to none that comes later.
+        """
+        states = await self.client.scheduler.get_task_status(keys=[task.key])
+        return bool(states[task.key] == "no-worker")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import RowSlice
+from largek_dask.algorithms.memory import empty_rows
 from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
@@ -30,7 +31,7 @@ from largek_dask.passes.telemetry import PassReport
 
 __all__ = ["ChunkReader"]
 
-SETTLED_AT_ONCE = 8_192
+SETTLED_AT_ONCE = 2_048
 """Places of a chunk's seeded order that are drawn the first time, at least."""
 SETTLED_AHEAD = 8
 """Times as many places are drawn as a share needs."""
@@ -134,8 +135,12 @@ class ChunkReader:
         order, settled, known = self._order(index, span)
         positions = _ascending(order[span.begin : span.end], span.of)
         places = positions if part.rows is None else np.searchsorted(part.rows, positions)
-        weight, x = None if part.weight is None else part.weight[places], part.x[places]
-        x = x if isinstance(x, SparseBlock) else readonly(x)
+        weight = None if part.weight is None else part.weight[places]
+        if isinstance(part.x, SparseBlock):
+            x = part.x[places]
+        else:
+            # several times faster than an index (measured)
+            x = readonly(part.x.take(places, axis=0))
         taken = Part(span, x, weight, readonly(positions))
         # Out of a larger share: that one will be needed again.
         cached = again and part.rows is None and self._cache.put(index, taken)
@@ -241,9 +246,21 @@ def _name(span: Span) -> str:
 
 
 def _joined(kept: Part, more: Part) -> Part:
-    """Rows that lie behind each other, in one piece."""
-    x = stack_rows([kept.x, more.x])
-    weight = None
+    """Rows that lie behind each other, in one piece.
+
+    The first time there is made room for the whole chunk: what is kept is copied once, however
+    often the share grows.
+    """
+    weight, room = None, kept.room
     if kept.weight is not None and more.weight is not None:
         weight = np.concatenate([kept.weight, more.weight])
-    return Part(Span(kept.span.begin, more.span.end, more.span.of), x, weight)
+    span = Span(kept.span.begin, more.span.end, more.span.of)
+    if isinstance(kept.x, SparseBlock) or isinstance(more.x, SparseBlock):
+        return Part(span, stack_rows([kept.x, more.x]), weight)
+    n, end = len(kept.x), span.end - span.begin
+    if room is None:
+        room = empty_rows(span.of - span.begin, kept.x.shape[1], kept.x.dtype)
+        room[:n] = kept.x
+    # Nobody looks behind the rows that are kept: these stay as they are.
+    room[n:end] = more.x
+    return Part(span, readonly(room[:end]), weight, room=room)

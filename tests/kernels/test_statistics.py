@@ -222,7 +222,7 @@ def test_float32_of_all_magnitudes(tiny, growth, full, monkeypatch):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("row", [0, 40, 89])
-@pytest.mark.parametrize("others", [0.0, 1.0, 1e-40])
+@pytest.mark.parametrize("others", [0.0, 1.0, 1e-2, 1e-4, 1e-8, 1e-40])
 def test_a_float32_row_that_is_not_finite_leaves_no_trace(value, row, others, monkeypatch):
     monkeypatch.setattr(scans, "BLOCK_VALUES", 200)
     x = np.random.default_rng(3).standard_normal((90, 23)).astype(np.float32)

@@ -193,8 +193,10 @@ def large_chunk(chunk, total, values):
     total[1] += len(chunk.x)
 
 
-def test_large_broadcast(rows, cluster2):
-    """Scattered, not embedded in the tasks."""
+@pytest.mark.parametrize("embed_bytes", [0, 1 << 30])
+def test_large_broadcast(embed_bytes, rows, cluster2, monkeypatch):
+    """Scattered, or embedded in the tasks."""
+    monkeypatch.setattr(cluster_module, "EMBED_BYTES", embed_bytes)
     values = np.ones(50_000, np.int64)
     with ClusterPasses(rows, cluster2) as passes:
         for _ in range(2):
@@ -409,8 +411,13 @@ def test_killed_worker(retain, tree_bytes, x, rows, fresh_cluster, tmp_path):
         assert answers == path_answers(x, 4)
 
 
-def test_only_worker_killed(rows, fresh_cluster, tmp_path):
-    """With it goes the broadcast, which has to be sent again to its successor."""
+@pytest.mark.parametrize("embed_bytes", [0, 1 << 30])
+def test_only_worker_killed(embed_bytes, rows, fresh_cluster, tmp_path, monkeypatch):
+    """With it goes the broadcast, which has to be sent again to its successor.
+
+    A task that carries it lies at the scheduler, which gives it to nobody that comes later.
+    """
+    monkeypatch.setattr(cluster_module, "EMBED_BYTES", embed_bytes)
     values = np.ones(50_000, np.int64)
     client = fresh_cluster(1)
     killer = Killer(tmp_path)
@@ -585,6 +592,7 @@ def test_a_silent_worker_loses_its_share(rows, fresh_cluster, tmp_path, monkeypa
 def test_a_broadcast_to_a_silent_worker_is_given_up(rows, worker_clients, monkeypatch):
     """What a large payload waits for may never come."""
     values = np.ones(50_000, np.int64)
+    monkeypatch.setattr(cluster_module, "EMBED_BYTES", 0)
     monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 0.0)
     real, lost = Network.broadcast, []
 
