@@ -1,0 +1,258 @@
+"""``largek submit | jobs | watch | cancel | logs | result`` against a cluster with the service."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import replace
+
+import dask
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import largek_dask as lk
+from largek_dask.cli import main
+from largek_dask.service.lines import Lines
+from tests.conftest import make_client
+
+ENDLESS = ("--algorithm", "minibatch", "--set", "batch_rows=64", "--tol", 0, "--max-iter", 10**6)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """The service of a cluster of one worker, in this process."""
+    quick = {"largek.service.beat-seconds": 0.05, "largek.service.patience-seconds": 1.0}
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(quick))
+        client = make_client(stack, 1, processes=False, protocol="tcp://")
+        yield lk.connect(client, store=str(tmp_path_factory.mktemp("store")))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    x = np.random.default_rng(0).standard_normal((600, 4)).astype(np.float32)
+    url = str(tmp_path_factory.mktemp("data") / "x.zarr")
+    lk.ingest(x, url, chunk_rows=200, progress=False)
+    return url
+
+
+@pytest.fixture
+def run(service, monkeypatch):
+    """``run("jobs", code=0)``: a command against that scheduler."""
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", service.client.scheduler.address)
+
+    def run(*arguments, code=0):
+        done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+        assert done.exit_code == code, done.output
+        assert "Traceback" not in done.stderr or "--debug" in arguments
+        return done
+
+    return run
+
+
+@pytest.fixture
+def submit(run, data, tmp_path):
+    """``submit(*options)``: the id of a new job."""
+
+    def submit(*options, k=5):
+        base = ("submit", data, "-k", k, "--out", tmp_path / "run", "--json")
+        return json.loads(run(*base, *options).stdout)["id"]
+
+    return submit
+
+
+def states(run):
+    return {job["id"]: job["state"] for job in json.loads(run("jobs", "--json").stdout)["jobs"]}
+
+
+def job_on_the_scheduler(service, job_id):
+    return service.client.cluster.scheduler.plugins["largek-jobs"]._jobs._jobs[job_id]
+
+
+# --- from the first to the last command ---------------------------------------------------------
+
+
+def test_a_job_from_submit_to_its_model(run, submit, data, tmp_path):
+    job_id = submit("--seed", 3, "--tol", 0, "--name", "[red]x", "--algorithm", "lloyd")
+    watched = run("watch", job_id).stdout.splitlines()
+    kinds = [line[25:].split()[0] for line in watched]
+    assert kinds[:2] == ["queued", "running"]
+    assert kinds[-1] == "finished"
+    assert "step" in kinds
+
+    out = tmp_path / "model.zarr"
+    told = "".join(run("result", job_id, "--out", out).stdout.split())  # lines are folded
+    km = lk.KMeans(5, algorithm="lloyd", random_state=3, tol=0).fit(data)
+    assert lk.load_model(str(out)).digest() == km.model_.digest()
+    for text in (job_id, km.model_.digest(), "(converged)", str(out), "run/labels.zarr"):
+        assert text in told
+    assert states(run)[job_id] == "finished"
+    assert "[red]x" in run("jobs").stdout
+    logged = run("logs", job_id).stdout.splitlines()
+    assert set(watched) <= set(logged)
+    # Once more: it is there already.
+    assert "model.zarr" in run("result", job_id, "--out", out, code=1).stderr
+
+
+def test_submit_says_what_to_do_next(run, data, tmp_path):
+    told = run("submit", data, "-k", 3, "--out", tmp_path / "run").stdout
+    assert "largek watch lk-" in told
+    assert str(tmp_path / "run") in told
+
+
+def test_submit_and_wait(run, data, tmp_path):
+    done = run("submit", data, "-k", 3, "--out", tmp_path / "a", "--no-labels", "--wait")
+    assert "finished" in done.stdout
+    assert "not written" in done.stdout
+    assert "digest" in done.stdout
+    done = run("submit", data, "-k", 3, "--out", tmp_path / "b", "--wait", "--json")
+    told = json.loads(done.stdout)
+    assert (told["state"], told["result"]["labels"]) == ("finished", True)
+    assert lk.load_model(str(tmp_path / "b" / "model.zarr")).digest() == told["result"]["digest"]
+
+
+def test_options_reach_the_job(service, submit):
+    weights = ("--normalize", "l2", "--on-bad-rows", "skip", "--init", "k-means++", "--n-init", 2)
+    limits = ("--max-iter", 7, "--max-time", "1m", "--priority", 3, "--set", "b0=100")
+    job_id = submit("--algorithm", "nmbatch", *weights, *limits, "--storage-option", "auto_mkdir=1")
+    spec = job_on_the_scheduler(service, job_id).record.spec
+    assert spec.algorithm.model_dump() == {"name": "nmbatch", "parameters": {"b0": 100}}
+    assert (spec.normalize, spec.on_bad_rows, spec.init) == ("l2", "skip", "k-means++")
+    assert (spec.n_init, spec.max_iter, spec.max_time, spec.priority) == (2, 7, 60.0, 3)
+    assert spec.in_memory == ("auto_mkdir",)
+
+
+def test_events_as_json_are_one_a_line(run, submit):
+    job_id = submit("--max-iter", 3)
+    watched = [json.loads(line) for line in run("watch", job_id, "--json").stdout.splitlines()]
+    assert [event["n"] for event in watched] == list(range(len(watched)))
+    assert watched[0]["event"] == "queued"
+    assert watched[-1]["event"] == "finished"
+    logged = [json.loads(line) for line in run("logs", job_id, "--json").stdout.splitlines()]
+    assert logged == watched
+
+
+# --- other ends ---------------------------------------------------------------------------------
+
+
+def test_a_job_that_fails(run, submit, tmp_path):
+    x = np.zeros((50, 2), np.float32)
+    x[17, 1] = np.nan
+    lk.ingest(x, str(tmp_path / "bad.zarr"), progress=False)
+    base = ("submit", tmp_path / "bad.zarr", "-k", 2, "--out", tmp_path / "run")
+    done = run(*base, "--wait", code=1)
+    assert "failed" in done.stdout
+    assert "row 17" in done.stderr.splitlines()[-1]
+    [job_id] = [name for name, state in states(run).items() if state == "failed"]
+    for command in ("watch", "result"):
+        assert "row 17" in run(command, job_id, code=1).stderr
+    assert json.loads(run("result", job_id, "--json", code=1).stdout)["state"] == "failed"
+    told = run("result", job_id, "--debug", code=1).stderr
+    assert "On the scheduler and its workers:" in told
+    assert "BadRowsError" in run("logs", job_id).stdout
+
+
+def test_a_job_that_is_cancelled_and_gone_on_with(service, run, submit, tmp_path):
+    job_id = submit(*ENDLESS)
+    assert any(event["event"] == "step" for event in service.job(job_id).events())
+    assert "goes on" in run("result", job_id, "--timeout", "0.1s", code=1).stderr
+    told = json.loads(run("cancel", job_id, "--json").stdout)
+    assert (told["id"], told["before"]) == (job_id, "running")
+    assert run("watch", job_id, code=3).stderr.endswith("Cancelled.\n")
+    assert run("result", job_id, code=3).stdout == ""
+    assert json.loads(run("result", job_id, "--json", code=3).stdout)["state"] == "cancelled"
+    assert "was cancelled already" in run("cancel", job_id).stdout
+    assert "cancelling  asked to end" in run("logs", job_id).stdout
+
+    out = tmp_path / "so_far.zarr"
+    told = json.loads(run("result", job_id, "--so-far", "--out", out, "--json").stdout)
+    assert (told["state"], told["saved"]) == ("cancelled", str(out))
+    assert lk.load_model(str(out)).digest() == told["digest"]
+    assert told["digest"] in "".join(run("result", job_id, "--so-far").stdout.split())
+
+    steps = told["n_iter"]
+    base = ("submit", "--resume", job_id, "--max-iter", steps + 2)
+    told = json.loads(run(*base, "--wait", "--json").stdout)
+    assert (told["id"], told["state"], told["run"]) == (job_id, "finished", 2)
+    assert told["result"]["n_iter"] == steps + 2
+
+
+def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):
+    job_id = submit(*ENDLESS)
+
+    def interrupted(self, event):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "__call__", interrupted)
+        done = run("watch", job_id, code=3)
+    assert done.stderr.startswith(f"Job {job_id} goes on. To see it again: largek watch {job_id}")
+    assert "Cancelled" not in done.stderr
+    assert states(run)[job_id] == "running"
+    assert "asked to end" in run("cancel", job_id).stdout
+    run("watch", job_id, code=3)
+
+
+def test_a_job_that_waits_for_its_storage_options(service, run, submit):
+    """As after a restart of the scheduler: what was in memory only is gone."""
+    job_id = submit("--max-iter", 2, "--storage-option", "auto_mkdir=true")
+    run("result", job_id)
+    job = job_on_the_scheduler(service, job_id)
+    job.secrets.clear()
+    job.record = replace(job.record, result=None)
+    assert states(run)[job_id] == "waiting-for-credentials"
+    resume = ("submit", "--resume", job_id)
+    assert "still waits for --storage-option auto_mkdir" in run(*resume, code=1).stderr
+    option = ("--storage-option", "auto_mkdir=true")
+    assert "has not ended yet" in run(*resume, *option, "--max-iter", 9, code=1).stderr
+    run(*resume, *option, "--wait")
+    assert states(run)[job_id] == "finished"
+
+
+# --- wrong usage --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["submit"], 2, "give DATA, or --resume ID"),
+        (["submit", "x"], 2, "give -k K, or --resume ID"),
+        (["submit", "x", "-k", 3], 2, "give --out, or --resume ID"),
+        (["submit", "x", "--resume", "lk-1"], 2, "DATA belongs to a new job"),
+        (["submit", "--resume", "lk-1", "--seed", 0], 2, "--seed belongs to a new job"),
+        (["submit", "--resume", "lk-1", "--algorithm", "lloyd"], 2, "--algorithm belongs"),
+        (["submit", "x", "-k", 3, "--out", "y", "--algorithm", "magic"], 2, "choose one of auto"),
+        (["submit", "x.zarr", "-k", 3, "--out", "/y"], 1, "data: Value error, is a relative path"),
+        (["submit", "/no.zarr", "-k", 3, "--out", "/y"], 1, "/no.zarr"),
+        (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),
+        (["watch"], 2, "Missing argument 'ID'"),
+        (["watch", "lk-1"], 1, "there is no job lk-1"),
+        (["cancel", "../x"], 1, "'../x' is no id of a job"),
+        (["logs", "lk-1"], 1, "there is no job lk-1"),
+        (["result", "lk-1"], 1, "there is no job lk-1"),
+        (["jobs", "--scheduler", "nonsense://x"], 1, "no Dask scheduler answers at"),
+    ],
+)
+def test_wrong_usage(run, arguments, code, message):
+    done = run(*arguments, code=code)
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def test_jobs_need_a_scheduler():
+    done = CliRunner(env={"DASK_SCHEDULER_ADDRESS": None}).invoke(main, ["jobs"])
+    assert done.exit_code == 2
+    assert "Missing option '--scheduler' (env var: 'DASK_SCHEDULER_ADDRESS')" in done.stderr
+
+
+def test_no_jobs_yet(tmp_path, monkeypatch):
+    with ExitStack() as stack:
+        client = make_client(stack, 0, processes=False, protocol="tcp://")
+        address = client.scheduler.address
+        done = CliRunner().invoke(main, ["jobs", "--scheduler", address])
+        assert done.exit_code == 1
+        assert "has no largek service" in done.stderr
+        lk.connect(client, store=str(tmp_path / "[store]"))
+        done = CliRunner().invoke(main, ["jobs", "--scheduler", address])
+        assert done.stdout.replace("\n", "") == f"no jobs in {tmp_path}/[store]"
