@@ -1,0 +1,252 @@
+"""What the service costs, what it costs others, and what dying workers cost it.
+
+    python -m benchmarks.service [--scale 0.1] [--write]
+
+A scheduler and workers of one thread each in processes of their own, as `dask scheduler` and
+`dask worker` start them; set B (1,000,000 × 18) in a Zarr store; Lloyd's algorithm without bounds,
+so that all passes are alike. The job and the same fit through `client=` (with the same checkpoints
+and labels) run in turns, medians; wall seconds. Another client asks the scheduler for its cores,
+and gives trivial tasks to the busy workers, all the time while the jobs run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import largek_dask as lk
+from benchmarks.common import ROOT, cpu_description, peer_environments, save
+from benchmarks.lloyd import prepare
+from benchmarks.tables import write_table
+
+TARGETS = {
+    "overhead": ("a job against the same fit through `client=`", "%", "<=", 3.0),
+    "first_pass": ("submit to the first pass", "s", "<=", 1.0),
+    "p99": ("another client's calls of the scheduler meanwhile, p99", "ms", "<=", 25.0),
+    "slowest": ("its trivial tasks on the busy workers, the slowest", "s", "<=", 2.5),
+    "killed": ("a job with kill -9 of a worker every 10 passes, against none", "x", "<=", 2.0),
+}
+K, PASSES = 1000, 40
+KILLED_K, KILLED_PASSES, EVERY = 2000, 100, 10
+ROUNDS = 3
+
+
+@contextmanager
+def cluster(folder: Path, n_workers: int) -> Iterator[str]:
+    """The address of a scheduler with the service, and workers under nannies."""
+    from distributed import Client
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    commands = [
+        ["scheduler", "--host", address, "--preload", "largek_dask.service.preload",
+         "--largek-store", str(folder / "store")],
+        ["worker", address, "--nworkers", str(n_workers), "--nthreads", "1"],
+    ]  # fmt: skip
+    with ExitStack() as stack:
+        for command in commands:
+            log = stack.enter_context(open(folder / f"{command[0]}.log", "ab"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", *command, "--dashboard-address", ":0"],
+                stdout=log, stderr=log, env=peer_environments("largek_dask")[""],
+            )  # fmt: skip
+            stack.callback(process.wait, 30)
+            stack.callback(process.terminate)
+        with Client(address, timeout=60, set_as_default=False) as client:
+            client.wait_for_workers(n_workers, timeout=60)
+        yield address
+
+
+def add_one(x: int) -> int:
+    """A trivial task."""
+    return x + 1
+
+
+class Stranger(threading.Thread):
+    """Another client of the same cluster; how long it waits for anything."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(daemon=True)
+        self.address, self.over = address, threading.Event()
+        self.calls: list[float] = []
+        self.tasks: list[float] = []
+
+    def run(self) -> None:
+        """Ask, and give tasks, until it is over."""
+        from distributed import Client
+
+        with Client(self.address, set_as_default=False) as client:
+            while not self.over.wait(0.02):
+                began = time.perf_counter()
+                client.sync(client.scheduler.ncores)
+                self.calls.append(time.perf_counter() - began)
+                if len(self.calls) % 10 == 0:
+                    began = time.perf_counter()
+                    client.submit(add_one, 1, pure=False).result()
+                    self.tasks.append(time.perf_counter() - began)
+
+
+def through_client(address: str, store: str, folder: Path, k: int, passes: int) -> float:
+    """Wall seconds of the fit without the service."""
+    from distributed import Client
+
+    from largek_dask.driver.stopping import StopRules
+    from largek_dask.driver.storage import Folder
+    from largek_dask.service.fitting import fit_into
+
+    with Client(address, set_as_default=False) as client:
+        began = time.perf_counter()
+        fit_into(
+            Folder(str(folder)),
+            lk.open_rows(store),
+            labels=True,
+            client=client,
+            algorithm=lk.Lloyd(bounds=None),
+            n_clusters=k,
+            seed=0,
+            init="random",
+            stop=StopRules(passes, 0.0),
+        )
+        return time.perf_counter() - began
+
+
+def as_job(
+    address: str,
+    store: str,
+    folder: Path,
+    k: int,
+    passes: int,
+    seen: Callable[[dict[str, Any]], object] = lambda event: None,
+) -> tuple[float, float]:
+    """Wall seconds from submit to the end, and to the first pass."""
+    with lk.connect(address) as service:
+        began = time.perf_counter()
+        job = service.submit(
+            store,
+            algorithm=lk.Lloyd(bounds=None),
+            n_clusters=k,
+            output=str(folder),
+            init="random",
+            max_iter=passes,
+            tol=0.0,
+        )
+        first = None
+        for event in job.events():
+            if event["event"] == "started":
+                first = time.perf_counter() - began
+            seen(event)
+        job.result()
+        assert first is not None
+        return time.perf_counter() - began, first
+
+
+class Killer:
+    """Kills a random worker's process every so many steps."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.at, self.kills = address, EVERY, 0
+        self.random = random.Random(0)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Follow the job."""
+        from distributed import Client
+
+        if event["event"] != "step" or event["step"] < self.at:
+            return
+        self.at += EVERY
+        with Client(self.address, set_as_default=False) as client:
+            pids = client.run(os.getpid)
+        os.kill(self.random.choice(sorted(pids.values())), signal.SIGKILL)
+        self.kills += 1
+
+
+def measure(folder: Path, scale: float) -> dict[str, float]:
+    """All figures."""
+    store = str(folder / "B.zarr")
+    lk.ingest(np.load(prepare("B", folder), mmap_mode="r"), store, progress=False)
+    passes, many = max(3, round(PASSES * scale)), max(2 * EVERY, round(KILLED_PASSES * scale))
+    figures: dict[str, float] = {}
+    with cluster(folder, 2) as address:
+        through_client(address, store, folder / "warm", K, 2)
+        stranger = Stranger(address)
+        plain, jobs, firsts = [], [], []
+        for turn in range(ROUNDS):
+            plain.append(through_client(address, store, folder / f"fit{turn}", K, passes))
+            whole, first = as_job(address, store, folder / f"job{turn}", K, passes)
+            jobs.append(whole)
+            firsts.append(first)
+            print(f"fit {plain[-1]:.2f} s, job {whole:.2f} s, first pass {first:.2f} s", flush=True)
+        stranger.start()
+        as_job(address, store, folder / "watched", K, passes)
+        stranger.over.set()
+        stranger.join()
+    figures["overhead"] = 100 * (float(np.median(jobs)) / float(np.median(plain)) - 1)
+    figures["first_pass"] = float(np.median(firsts))
+    figures["p99"] = 1e3 * float(np.percentile(stranger.calls, 99))
+    figures["slowest"] = max(stranger.tasks)
+    figures["fit_seconds"] = float(np.median(plain))
+    with cluster(folder, 3) as address:
+        as_job(address, store, folder / "warm3", KILLED_K, 2)
+        clean, _ = as_job(address, store, folder / "clean", KILLED_K, many)
+        killer = Killer(address)
+        dirty, _ = as_job(address, store, folder / "dirty", KILLED_K, many, killer)
+        print(f"clean {clean:.1f} s, {killer.kills} kills {dirty:.1f} s", flush=True)
+    digests = {
+        lk.load_model(str(folder / name / "model.zarr")).digest() for name in ("clean", "dirty")
+    }
+    assert len(digests) == 1, "workers that died have changed the result"
+    return figures | {
+        "killed": dirty / clean, "kills": killer.kills,
+        "clean_seconds": clean, "passes": many,
+    }  # fmt: skip
+
+
+def table(result: dict[str, Any]) -> str:
+    """The markdown table of a result."""
+    found = result["figures"]
+    lines = ["| what | measured | aim |", "|---|---|---|"]
+    for name, (what, unit, sign, aim) in TARGETS.items():
+        lines.append(f"| {what} | {found[name]:.3g} {unit} | {sign} {aim:g} {unit} |")
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Set B, k = {K:,} on two workers (fit: {found['fit_seconds']:.1f} s), k = "
+            f"{KILLED_K:,} on three for the kills ({found['kills']:.0f} in {found['passes']:.0f} "
+            f"passes; {found['clean_seconds']:.0f} s without any), one thread each. "
+            f"{result['cpu']}. Made by `python -m benchmarks.service --write`.",
+        ]
+    )
+
+
+def main() -> None:
+    """Measure, save, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of passes")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = {"cpu": cpu_description(), "figures": measure(Path(folder), args.scale)}
+    print(table(result))
+    if args.write:
+        save("service", result)
+        write_table(ROOT / "largek_dask" / "DESIGN.md", "service", table(result))
+
+
+if __name__ == "__main__":
+    main()
