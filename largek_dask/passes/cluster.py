@@ -345,7 +345,8 @@ class ClusterPasses(BasePasses):
                 current.at.pop(share.id, None)
             if outcome.finished:
                 break
-        self._spent.append(future)
+        if not outcome.parked:
+            self._spent.append(future)
         current.report.add(outcome.report)
         self.by_worker.setdefault(target, PassReport()).add(outcome.report)
         current.report.bytes_moved += outcome.size
