@@ -9,8 +9,10 @@ import os
 import pkgutil
 import re
 import shutil
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -53,20 +55,70 @@ def test_examples_in_docstrings(name):
     assert failed == 0
 
 
+def run_python(code: str, folder: Path) -> None:
+    """Run a block of the page in a process of its own."""
+    script = folder / "block.py"
+    script.write_text(code.replace("/data/", f"{folder}/"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def run_shell(code: str, folder: Path) -> None:
+    """Run a block of the page where `largek` and `dask` are installed."""
+    scripts = Path(sys.executable).parent
+    assert shutil.which("largek", path=str(scripts)), "the console script is not installed"
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", code.replace("/data/", f"{folder}/")],
+        cwd=folder,
+        env=os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_python_blocks_run(tmp_path):
     """In the order of the page, each in a process of its own, in one folder."""
-    assert len(blocks("python")) == 2
-    for code in blocks("python"):
-        script = tmp_path / "block.py"
-        script.write_text(code.replace("/data/", f"{tmp_path}/"))
-        done = subprocess.run(
-            [sys.executable, "-W", "error", str(script)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
+    codes = [code for code in blocks("python") if "lk.connect" not in code]
+    assert len(codes) == 2
+    for code in codes:
+        run_python(code, tmp_path)
     assert (tmp_path / "labels.zarr").exists()
+
+
+def test_cluster_section(tmp_path):
+    """Scheduler and workers as they are typed, a job submitted, come back to, and from a shell."""
+    lk = largek_dask
+    x = np.random.default_rng(0).normal(size=(5000, 4)).astype(np.float32)
+    lk.ingest(x, str(tmp_path / "rows.zarr"), progress=False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    [commands] = [code for code in blocks("bash") if "dask scheduler" in code]
+    codes = [code for code in blocks("python") if "lk.connect" in code]
+    [shell] = [code for code in blocks("bash") if "largek submit" in code]
+    with ExitStack() as stack:
+        for command in commands.splitlines():
+            words = command.replace("/data/", f"{tmp_path}/").replace("8786", port).split()
+            if words[1] == "scheduler":
+                words += ["--port", port, "--dashboard-address", ":0"]
+            log = stack.enter_context((tmp_path / "dask.log").open("a"))
+            process = subprocess.Popen(
+                [str(Path(sys.executable).parent / words[0]), *words[1:]],
+                stdout=log,
+                stderr=log,
+            )
+            stack.callback(process.wait, 60)
+            stack.callback(process.terminate)
+        assert len(codes) == 2
+        for code in codes:
+            run_python(code.replace("8786", port), tmp_path)
+        run_shell(shell.replace("8786", port), tmp_path)
+    models = {lk.load_model(str(tmp_path / f"run{i}" / "model.zarr")).n_clusters for i in (1, 2)}
+    assert models == {50, 60}
+    assert lk.load_model(str(tmp_path / "model.zarr")).n_clusters == 60
 
 
 def test_shell_block_runs(tmp_path):
@@ -78,16 +130,7 @@ def test_shell_block_runs(tmp_path):
         header="a,b,c,d",
         comments="",
     )
-    folder = Path(sys.executable).parent
-    assert shutil.which("largek", path=str(folder)), "the console script is not installed"
-    done = subprocess.run(
-        ["bash", "-e", "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_shell(code, tmp_path)
 
 
 def test_the_two_commands_are_those_of_ci():

@@ -71,9 +71,9 @@ def submit(
 ) -> None:
     """Submit a job: cluster DATA (a Zarr or npy URL) into K clusters on a Dask cluster.
 
-    It goes on when this computer is switched off, when workers die, and when the scheduler is
-    started again. Values of --storage-option stay in memory; of 'key={"env": "NAME"}' only the
-    name is kept, and the value is looked up in the scheduler's environment.
+    Prints its id. It goes on when this computer is switched off, when workers die, and when the
+    scheduler is started again. Values of --storage-option stay in memory; of 'key={"env": "NAME"}'
+    only the name is kept, and the value is looked up in the scheduler's environment.
     """
     if resume is None:
         order = _new_job(data, storage_options, options)
@@ -85,8 +85,9 @@ def submit(
         else:
             job = _resumed(service, resume, order, storage_options)
         if not wait:
-            told = job.status()
-            emit(told, as_json, lambda: key_values(_submitted(told), title="largek submit"))
+            # The id alone, so that a shell can keep it: id=$(largek submit ...).
+            click.echo(json.dumps(job.status(), allow_nan=False) if as_json else job.id)
+            click.echo(f"Submitted. To see it: {_watching(job, scheduler)}", err=True)
             return
         _watch(ctx, job, scheduler, show=not as_json)
         _tell_end(ctx, job.status(), as_json)
@@ -156,13 +157,9 @@ def _resumed(
     return job
 
 
-def _submitted(status: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "job": status["id"],
-        "state": status["state"],
-        "output": status["output"],
-        "next": f"largek watch {status['id']}",
-    }
+def _watching(job: Job, scheduler: str) -> str:
+    """The command that shows a job."""
+    return f"largek watch {job.id} --scheduler {scheduler}"
 
 
 @click.command(
@@ -232,10 +229,7 @@ def _watch(
         else:
             job.wait()
     except KeyboardInterrupt:
-        click.echo(
-            f"Job {job.id} goes on. To see it again: largek watch {job.id} --scheduler {scheduler}",
-            err=True,
-        )
+        click.echo(f"Job {job.id} goes on. To see it again: {_watching(job, scheduler)}", err=True)
         ctx.exit(CANCELLED)
 
 

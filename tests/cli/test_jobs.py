@@ -95,10 +95,11 @@ def test_a_job_from_submit_to_its_model(run, submit, data, tmp_path):
     assert "model.zarr" in run("result", job_id, "--out", out, code=1).stderr
 
 
-def test_submit_says_what_to_do_next(run, data, tmp_path):
-    told = run("submit", data, "-k", 3, "--out", tmp_path / "run").stdout
-    assert "largek watch lk-" in told
-    assert str(tmp_path / "run") in told
+def test_submit_prints_the_id_and_says_what_to_do_next(service, run, data, tmp_path):
+    done = run("submit", data, "-k", 3, "--out", tmp_path / "run")
+    job_id = done.stdout.removesuffix("\n")
+    assert service.job(job_id).status()["output"] == str(tmp_path / "run")
+    assert done.stderr.startswith(f"Submitted. To see it: largek watch {job_id} --scheduler tcp")
 
 
 def test_submit_and_wait(run, data, tmp_path):
