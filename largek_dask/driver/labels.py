@@ -174,26 +174,38 @@ class LabelStore:
         """
         record = self._unfinished()
         self._centers = centers
-        if record is not None and record["done"] > 0 and record["centers"] == centers:
+        goes_on = record is not None and record["done"] > 0 and record["centers"] == centers
+        if record is not None and goes_on and self._is_readable():
             sums = {name: sums_from_json(packed) for name, packed in record["sums"].items()}
             return record["done"], sums
         # The record comes first: an array without one would be taken for somebody else's.
         self.record(0, {})
-        self._parent.remove(self._name)
         try:
-            zarr.create_array(
-                self._parent.store(self._name),
-                shape=(self.n_rows,),
-                dtype="<i4",
-                chunks=(max(1, self._piece),),
-                compressors=None,
-                fill_value=-2,
-                attributes={ATTRIBUTE: {"format": FORMAT, "kind": "labels", "complete": False}},
-                config={"write_empty_chunks": True},
-            )
+            patiently(self._make)
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url} cannot be written: {error}") from error
         return 0, {}
+
+    def _is_readable(self) -> bool:
+        """Whether the array is one: on a store that tears files a kill may have left half of it."""
+        try:
+            patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
+        except (OSError, KeyError, ValueError, TypeError):
+            return False
+        return True
+
+    def _make(self) -> None:
+        self._parent.remove(self._name)
+        zarr.create_array(
+            self._parent.store(self._name),
+            shape=(self.n_rows,),
+            dtype="<i4",
+            chunks=(max(1, self._piece),),
+            compressors=None,
+            fill_value=-2,
+            attributes={ATTRIBUTE: {"format": FORMAT, "kind": "labels", "complete": False}},
+            config={"write_empty_chunks": True},
+        )
 
     def write(self, start: int, labels: NDArray[np.int32]) -> None:
         """Write labels from here."""

@@ -291,37 +291,46 @@ class Folder:
         """
         self._may_write()
         try:
-            return patiently(lambda: self._write_arrays(name, arrays, attributes or {}))
+            group = patiently(lambda: self._new_group(name, attributes or {}))
+            # One array at a time: a store that fails now and then never takes all in one go.
+            return {
+                key: patiently(partial(self._write_array, group, key, array, set()))
+                for key, array in arrays.items()
+            }
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
 
-    def _write_arrays(
-        self, name: str, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
-    ) -> dict[str, dict[str, Any]]:
-        self._removed(name)
+    def _new_group(self, name: str, attributes: Mapping[str, Any]) -> zarr.Group:
+        with contextlib.suppress(FileNotFoundError):
+            self._removed(name)
         if self.is_local:
             self.fs.makedirs(self.path(name), exist_ok=True)
-        group = zarr.create_group(self.store(name), zarr_format=3, attributes=dict(attributes))
-        records = {}
-        for key, array in arrays.items():
-            row_bytes = max(1, array.nbytes // max(1, len(array)))
-            rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
-            stored = group.create_array(
-                key,
-                shape=array.shape,
-                dtype=array.dtype.newbyteorder("<"),
-                chunks=(rows, *(max(1, n) for n in array.shape[1:])),
-                compressors=None,
-                filters=None,
-                config={"write_empty_chunks": True},
-            )
-            stored[...] = array
-            records[key] = {
-                "dtype": array.dtype.newbyteorder("<").str,
-                "shape": list(array.shape),
-                "sha256": sha256_of(array),
-            }
-        return records
+        return zarr.create_group(self.store(name), zarr_format=3, attributes=dict(attributes))
+
+    @staticmethod
+    def _write_array(
+        group: zarr.Group, key: str, array: NDArray[Any], begun: set[str]
+    ) -> dict[str, Any]:
+        row_bytes = max(1, array.nbytes // max(1, len(array)))
+        rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
+        again = key in begun
+        begun.add(key)
+        stored = group.create_array(
+            key,
+            shape=array.shape,
+            dtype=array.dtype.newbyteorder("<"),
+            chunks=(rows, *(max(1, n) for n in array.shape[1:])),
+            compressors=None,
+            filters=None,
+            config={"write_empty_chunks": True},
+            overwrite=again,
+        )
+        stored[...] = array
+        return {
+            "dtype": array.dtype.newbyteorder("<").str,
+            "shape": list(array.shape),
+            "sha256": sha256_of(array),
+        }
 
     def read_arrays(
         self, name: str, records: Mapping[str, Mapping[str, Any]]

@@ -1,4 +1,4 @@
-"""A file system in memory that does what a plan says: dies, fails now and then, is slow, or full."""
+"""A file system in memory that dies, fails now and then, is slow or full, as a plan says."""
 
 from __future__ import annotations
 
@@ -23,23 +23,16 @@ class Plan:
 
 
 class Dies(Plan):
-    """The machine is off from the change number ``at`` on, or from :meth:`die` on.
+    """The machine is off from the change number ``at`` on, or from :meth:`die` on."""
 
-    Parameters
-    ----------
-    at : int
-        How many changes come through before.
-    torn : bool
-        Half of the one that does not come through is written nevertheless.
-    """
-
-    def __init__(self, at: int | None = None, torn: bool = False) -> None:
-        self._at, self._torn = at, torn
+    def __init__(self, at: int | None = None) -> None:
+        self._at = at
         self._lock = threading.Lock()
         self.changes = 0
         self.dead = threading.Event()
 
     def die(self) -> None:
+        """Now."""
         self.dead.set()
 
     def read(self, path: str) -> None:
@@ -47,16 +40,40 @@ class Dies(Plan):
             raise OSError("the machine is off")
 
     def change(self, path: str, data: bytes | None) -> bytes | None:
-        self.read(path)
         with self._lock:
-            last = self._at is not None and self.changes >= self._at
-            if not last:
-                self.changes += 1
-                return data
-            self.die()
-        if self._torn and data:
-            raise _HalfWritten(data[: len(data) // 2])
-        raise OSError("the machine is off")
+            if self._at is not None and self.changes >= self._at:
+                self.die()
+            self.read(path)
+            self.changes += 1
+        return data
+
+
+class Remembers(Plan):
+    """Keeps what was in the store before every change: all that a crash could leave."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.states: list[tuple[dict[str, Any], list[str]]] = []
+        self.writes: list[tuple[str, bytes] | None] = []
+        """What was about to be written then; None: something was about to be removed."""
+
+    def change(self, path: str, data: bytes | None) -> bytes | None:
+        with self._lock:
+            store, folders = FaultyFileSystem.store, FaultyFileSystem.pseudo_dirs
+            self.states.append((dict(store), list(folders)))
+            self.writes.append(None if data is None else (path, data))
+        return data
+
+    def restore(self, number: int, *, torn: bool) -> None:
+        """The store as a crash at a change leaves it; torn: with half of what was written then."""
+        FaultyFileSystem.clear()
+        store, folders = self.states[number]
+        FaultyFileSystem.store.update(store)
+        FaultyFileSystem.pseudo_dirs[:] = folders
+        write = self.writes[number]
+        if torn and write is not None:
+            path, data = write
+            FaultyFileSystem().pipe_file(path, data[: len(data) // 2])
 
 
 class FailsEvery(Plan):
@@ -103,14 +120,6 @@ class Full(Plan):
         return data
 
 
-class _HalfWritten(Exception):
-    """The machine goes off in the middle of a write."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__("torn")
-        self.data = data
-
-
 class FaultyFileSystem(MemoryFileSystem):
     """``faulty://``: like ``memory://``, according to ``plan``."""
 
@@ -136,24 +145,22 @@ class FaultyFileSystem(MemoryFileSystem):
         cls.plan = Plan()
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
-        try:
-            value = self.plan.change(path, bytes(value)) or b""
-        except _HalfWritten as torn:
-            super().pipe_file(path, torn.data, mode=mode, **kwargs)
-            raise OSError("the machine is off") from torn
+        value = self.plan.change(path, bytes(value)) or b""
         super().pipe_file(path, value, mode=mode, **kwargs)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: Any = None) -> None:
         self.plan.change(str(path), None)
-        super().rm(path, recursive=recursive, maxdepth=maxdepth)
+        # One operation, however many looks it takes here.
+        MemoryFileSystem.rm(_Plain(), path, recursive=recursive, maxdepth=maxdepth)
 
     def cat_file(self, path: str, *args: Any, **kwargs: Any) -> bytes:
         self.plan.read(path)
         return super().cat_file(path, *args, **kwargs)
 
-    def _open(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        self.plan.read(path)
-        return super()._open(path, *args, **kwargs)
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        if mode == "rb":
+            self.plan.read(path)
+        return super()._open(path, mode, **kwargs)
 
     def ls(self, path: str, *args: Any, **kwargs: Any) -> Any:
         self.plan.read(path)
@@ -162,6 +169,15 @@ class FaultyFileSystem(MemoryFileSystem):
     def exists(self, path: str, **kwargs: Any) -> bool:
         self.plan.read(path)
         return super().exists(path, **kwargs)
+
+
+class _Plain(MemoryFileSystem):
+    """The same files without a plan."""
+
+    cachable = False
+    store = FaultyFileSystem.store
+    pseudo_dirs = FaultyFileSystem.pseudo_dirs
+    _strip_protocol = FaultyFileSystem._strip_protocol
 
 
 fsspec.register_implementation("faulty", FaultyFileSystem, clobber=True)

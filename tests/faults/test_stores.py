@@ -1,0 +1,316 @@
+"""Stores that die, fail, lie and fill up under a job, and jobs that are fought for.
+
+Everything runs in this process. What a job makes has to be the same in all cases.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import warnings
+
+import dask
+import pytest
+
+from largek_dask import points
+from largek_dask.driver.storage import Folder
+from largek_dask.model import load_model
+from tests.faults.inprocess import (
+    ALGORITHMS,
+    MAX_ITER,
+    OUTPUT,
+    Made,
+    clean,
+    crashed,
+    ended,
+    make_small,
+    quick,
+    remembered,
+    resumed,
+    scheduler,
+)
+from tests.faults.stores import Dies, FailsEvery, FaultyFileSystem, Full, Plan, Slow
+
+# When one of zarr's writes fails, it leaves those beside it unawaited.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+LOCAL_POINTS = [point for point in points.POINTS if point not in ("scatter", "submit", "reduce")]
+"""Points that a job without a cluster comes to."""
+
+
+@pytest.fixture(scope="module")
+def jobs_of(tmp_path_factory):
+    return make_small(tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(scope="module")
+def made_of(jobs_of):
+    with quick():
+        return {name: clean(small) for name, small in jobs_of.items()}
+
+
+@pytest.fixture(autouse=True)
+def quickly():
+    with quick():
+        yield
+
+
+def submit(jobs, small, **changes):
+    return jobs.submit(small.document(**changes), {}, "somebody")
+
+
+def kinds_of(jobs, job_id):
+    return [event["event"] for event in jobs.events(job_id, 0, 10_000)]
+
+
+# --- crashes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "every"), [("lloyd", 1), ("nmbatch", 3), ("nmbatch-sparse", 4)])
+def test_a_crash_before_every_change_of_the_store(jobs_of, made_of, name, every):
+    history = remembered(jobs_of[name])
+    assert len(history.states) > 60
+    for number in range(0, len(history.states), every):
+        history.restore(number, torn=False)
+        assert resumed(jobs_of[name]) == made_of[name], f"before change {number}"
+
+
+def test_a_crash_inside_writes(jobs_of, made_of):
+    history = remembered(jobs_of["lloyd"])
+    n_named = 0
+    for number in range(1, len(history.states), 3):
+        write = history.writes[number]
+        history.restore(number, torn=True)
+        if write is not None and write[0].endswith(("out/job.json", "progress.json")):
+            # No store that this is meant for tears a small file. If one does, it is named.
+            with pytest.raises(AssertionError, match=r"json cannot be read"):
+                resumed(jobs_of["lloyd"])
+            n_named += 1
+        else:
+            assert resumed(jobs_of["lloyd"]) == made_of["lloyd"], f"inside {write}"
+    assert n_named <= 3
+
+
+@pytest.mark.parametrize("point", LOCAL_POINTS)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_every_moment(jobs_of, made_of, when, point):
+    name = list(ALGORITHMS)[(len(point) + len(when)) % len(ALGORITHMS)]
+    plan = Dies()
+
+    def watch(*moment):
+        if moment == (when, point):
+            plan.die()
+
+    points.watch(watch)
+    crashed(jobs_of[name], plan)
+    points.watch(None)
+    assert resumed(jobs_of[name]) == made_of[name]
+
+
+# --- stores out of order --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_nth_operation_fails(jobs_of, made_of, name):
+    FaultyFileSystem.follow(plan := FailsEvery(25))
+    with scheduler() as jobs:
+        status = ended(jobs, submit(jobs, jobs_of[name]))
+    assert plan.count > 200
+    FaultyFileSystem.follow(Plan())
+    assert Made.by(status) == made_of[name]
+
+
+def test_a_slow_store(jobs_of, made_of):
+    FaultyFileSystem.follow(Slow(0.002))
+    with scheduler() as jobs:
+        made = Made.by(ended(jobs, submit(jobs, jobs_of["nmbatch"])))
+    assert made == made_of["nmbatch"]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "part", ["checkpoints/000002", "labels.zarr", "model.zarr", "events.jsonl"]
+)
+def test_a_full_disk(jobs_of, made_of, name, part):
+    FaultyFileSystem.follow(plan := Full(part))
+    with scheduler() as jobs:
+        job_id = submit(jobs, jobs_of[name])
+        status = ended(jobs, job_id)
+        assert plan.hit
+        assert status["state"] == "failed"
+        assert "No space left on device" in status["result"]["message"]
+        if part in ("labels.zarr", "model.zarr"):
+            checkpoints = Folder(OUTPUT).sub("checkpoints").names()
+            assert f"{MAX_ITER:06d}.json" in checkpoints, "what was written before stays"
+        FaultyFileSystem.follow(Plan())
+        jobs.resume(job_id, {}, {})
+        assert Made.by(ended(jobs, job_id)) == made_of[name]
+
+
+# --- checkpoints that are not what was written ----------------------------------------------------
+
+
+def flipped(data):
+    return data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
+
+
+@pytest.mark.parametrize("damage", [flipped, lambda data: data[: len(data) // 2], None])
+@pytest.mark.parametrize("file", ["000002.json", "000002.zarr/"])
+def test_a_damaged_checkpoint(jobs_of, made_of, damage, file):
+    plan = Dies()
+    steps = itertools.count()
+
+    def watch(when, point):
+        if (when, point) == ("after", "step") and next(steps) == 2:
+            plan.die()
+
+    points.watch(watch)
+    crashed(jobs_of["lloyd"], plan)
+    points.watch(None)
+    files = FaultyFileSystem()
+    inside = f"/data/out/checkpoints/{file}"
+    path = (
+        max(path for path in files.store if path.startswith(inside) and path.endswith("0"))
+        if inside.endswith("/")
+        else inside
+    )
+    data = files.cat_file(path)
+    files.rm(path)
+    if damage is not None:
+        files.pipe_file(path, damage(data))
+    with scheduler("second") as jobs:
+        job_id = jobs.all()[0]["id"]
+        assert Made.by(ended(jobs, job_id)) == made_of["lloyd"]
+        events = jobs.events(job_id, 0, 1000)
+        started = [event for event in events if event["event"] == "started"]
+        assert started[-1]["n_iter"] == 1, "the one before it was taken"
+        told = [event for event in events if event.get("topic") == "RecoveryWarning"]
+        # Without its record a checkpoint never was.
+        assert bool(told) == (damage is not None or file != "000002.json")
+        assert all("000002" in event["message"] for event in told)
+
+
+# --- who has the job ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_two_schedulers_on_one_store(jobs_of, made_of, name):
+    FaultyFileSystem.follow(Slow(0.0005))
+    with scheduler("a") as one:
+        job_id = submit(one, jobs_of[name])
+        with scheduler("b") as two:
+            made = [Made.by(ended(jobs, job_id)) for jobs in (one, two)]
+            assert made == [made_of[name]] * 2
+            results = {jobs.status(job_id)["result"]["token"] for jobs in (one, two)}
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_scheduler_that_slept_has_lost_its_job(jobs_of, made_of, name):
+    sleeper, over = [], threading.Event()
+
+    def watch(when, point):
+        thread = threading.current_thread()
+        if (when, point) == ("before", ("renewal", "step", "")[min(2, len(sleeper))]):
+            sleeper.append(thread)
+        # The first one's two threads stand still; those of the second are other ones.
+        if thread in sleeper and not over.wait(20):
+            raise AssertionError("nobody has taken the job over")
+
+    points.watch(watch)
+    FaultyFileSystem.follow(Slow(0.005))
+    with scheduler("a") as one:
+        job_id = submit(one, jobs_of[name])
+        while len(sleeper) < 2:
+            time.sleep(0.01)
+        with scheduler("b") as two:
+            assert Made.by(ended(two, job_id)) == made_of[name]
+            files = {path: file.getvalue() for path, file in FaultyFileSystem.store.items()}
+            over.set()
+            # It wakes up, writes nothing, and finds how its job has ended.
+            status = ended(one, job_id)
+            assert status["result"]["token"] == two.status(job_id)["result"]["token"] == 2
+    kept = {p: f.getvalue() for p, f in FaultyFileSystem.store.items() if "records" not in p}
+    before = {p: data for p, data in files.items() if "records" not in p}
+    assert {p: d for p, d in kept.items() if not p.endswith(".beat")} == {
+        p: d for p, d in before.items() if not p.endswith(".beat")
+    }
+
+
+# --- clocks, cancels, many jobs -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+def test_the_wall_clock_jumps(jobs_of, made_of, monkeypatch, jump):
+    wall, jumped = time.time, []
+
+    def watch(when, point):
+        if (when, point) == ("after", "step"):
+            jumped.append(point)
+
+    points.watch(watch)
+    monkeypatch.setattr(time, "time", lambda: wall() + jump * len(jumped))
+    with scheduler() as jobs:
+        job_id = submit(jobs, jobs_of["nmbatch"], max_time=600.0)
+        assert Made.by(ended(jobs, job_id)) == made_of["nmbatch"]
+    assert jumped
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_cancel_at_every_event(jobs_of, made_of, name):
+    for number in range(1_000):
+        FaultyFileSystem.clear()
+        told, at_it = itertools.count(), threading.Event()
+
+        def tell(event, number=number, told=told, at_it=at_it):
+            if next(told) == number:
+                at_it.set()
+
+        with scheduler(tell=tell) as jobs:
+            job_id = submit(jobs, jobs_of[name])
+            while not at_it.wait(0.001):
+                if jobs.status(job_id)["state"] == "finished":
+                    break
+            jobs.cancel(job_id)
+            status = ended(jobs, job_id)
+            if status["state"] == "cancelled":
+                with warnings.catch_warnings():
+                    jobs.resume(job_id, {}, {})
+                    status = ended(jobs, job_id)
+            assert Made.by(status) == made_of[name], f"at event {number}"
+        if not at_it.is_set():
+            break
+    assert number > 5
+
+
+def test_many_jobs_at_once_and_a_crash_among_them(jobs_of, made_of):
+    plan = Dies()
+    finished, most = [], []
+    n_jobs = 16
+
+    def tell(event):
+        if event["event"] == "finished":
+            finished.append(event)
+
+    with dask.config.set({"largek.service.concurrent-jobs": 4}):
+        FaultyFileSystem.follow(plan)
+        with scheduler(
+            "a", tell=lambda e: finished.append(e) if e["event"] == "finished" else None
+        ) as one:
+            names = dict(zip(range(n_jobs), itertools.cycle(ALGORITHMS)))
+            ids = {
+                submit(one, jobs_of[name], output=f"faulty://data/{i}"): (i, name)
+                for i, name in names.items()
+            }
+            while len(finished) < n_jobs // 3:
+                most.append(sum(status["state"] == "running" for status in one.all()))
+                time.sleep(0.005)
+            plan.die()
+        FaultyFileSystem.follow(Plan())
+        assert 1 < max(most) <= 4
+        with scheduler("b") as two:
+            for job_id, (i, name) in ids.items():
+                status = ended(two, job_id, 60)
+                assert status["state"] == "finished", status
+                assert load_model(f"faulty://data/{i}/model.zarr").digest() == made_of[name].digest
