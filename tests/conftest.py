@@ -15,6 +15,9 @@ import pytest
 from distributed import Client, LocalCluster
 from hypothesis import settings
 
+# Its defaults have to be there before any is set for a while: leaving takes all of them away.
+import largek_dask.config  # noqa: F401
+
 # Before any test module is imported: a first example may have to compile a kernel.
 settings.register_profile("no clock", deadline=None)
 settings.load_profile("no clock")

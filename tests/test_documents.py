@@ -35,6 +35,7 @@ TABLES = {
     "kernels": (DESIGN, "kernels", "table"),
     "balance": (DESIGN, "balance", "table"),
     "sparse": (DESIGN, "sparse", "table"),
+    "service": (DESIGN, "service", "table"),
 }
 """Name of the markers: the page, the benchmark, and its function that makes the table."""
 
