@@ -278,9 +278,16 @@ class Model:
             "history": list(self.history),
             "provenance": dict(self.provenance),
         }
+
         # Last, in one write: before it there is a group that is no model.
-        group = zarr.open_group(folder.store(name), mode="r+")
-        patiently(lambda: group.update_attributes({ATTRIBUTE: description}))
+        def describe() -> None:
+            group = zarr.open_group(folder.store(name), mode="r+")
+            group.update_attributes({ATTRIBUTE: description})
+
+        try:
+            patiently(describe)
+        except OSError as error:
+            raise OutputError(f"{place.url} cannot be written: {error}") from error
 
     # --- showing it -------------------------------------------------------------------------------
 

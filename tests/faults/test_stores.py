@@ -78,18 +78,16 @@ def test_a_crash_before_every_change_of_the_store(jobs_of, made_of, name, every)
 
 def test_a_crash_inside_writes(jobs_of, made_of):
     history = remembered(jobs_of["lloyd"])
-    n_named = 0
-    for number in range(1, len(history.states), 3):
-        write = history.writes[number]
+    # Single small files appear whole or not at all, on every store that this is meant for.
+    numbers = [
+        number
+        for number, write in enumerate(history.writes)
+        if write is not None and (".zarr/" in write[0] or "/checkpoints/" in write[0])
+    ]
+    assert len(numbers) > 40
+    for number in numbers[::3]:
         history.restore(number, torn=True)
-        if write is not None and write[0].endswith(("out/job.json", "progress.json")):
-            # No store that this is meant for tears a small file. If one does, it is named.
-            with pytest.raises(AssertionError, match=r"json cannot be read"):
-                resumed(jobs_of["lloyd"])
-            n_named += 1
-        else:
-            assert resumed(jobs_of["lloyd"]) == made_of["lloyd"], f"inside {write}"
-    assert n_named <= 3
+        assert resumed(jobs_of["lloyd"]) == made_of["lloyd"], f"inside {history.writes[number]}"
 
 
 @pytest.mark.parametrize("point", LOCAL_POINTS)
