@@ -30,6 +30,7 @@ from largek_dask.passes.local import available_cpus
 from largek_dask.passes.network import Network
 from largek_dask.passes.placement import place, ranges, shares
 from largek_dask.passes.spill import remove_spilled, spill, spill_folder
+from largek_dask.passes.stragglers import Pace, Stragglers
 from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.passes.worker import (
     LostTotalError,
@@ -43,6 +44,7 @@ from largek_dask.passes.worker import (
     finish_total,
     work,
 )
+from largek_dask.points import at
 
 __all__ = ["ClusterPasses"]
 
@@ -147,6 +149,7 @@ class ClusterPasses(BasePasses):
         self._placed_on: dict[str, int] = {}
         """Workers that the owners were chosen among."""
         self._number = 0
+        self._stragglers = Stragglers()
         self._spent: list[Future] = []
         """Tasks whose answers are here. They are let go only when others have been handed out:
         Dask sends a client's messages 10 ms apart, and the next tasks would wait for that."""
@@ -176,8 +179,9 @@ class ClusterPasses(BasePasses):
         if finished:
             return totals
         began = time.perf_counter()
-        total = total_of(spec, totals)
-        result = total if finish is None else finish(total)
+        with at("reduce"):
+            total = total_of(spec, totals)
+            result = total if finish is None else finish(total)
         report.reduce += time.perf_counter() - began
         return result
 
@@ -202,7 +206,7 @@ class ClusterPasses(BasePasses):
 
     async def _hand_out(self, current: _Pass) -> None:
         """Give all missing chunks to workers; those whose workers fail stay missing."""
-        workers = await self._workers.ready()
+        workers = self._stragglers.left_out(await self._workers.ready())
         if current.broadcast is None:
             try:
                 await self._broadcast(current, workers)
@@ -217,13 +221,15 @@ class ClusterPasses(BasePasses):
             asyncio.create_task(self._share(current, address, chunks, park_bytes)): chunks
             for address, chunks in handed.items()
         }
-        watch = asyncio.create_task(self._watch(current))
+        pace = Pace(len(tasks))
+        watch = asyncio.create_task(self._watch(current, pace))
         try:
             waiting = {watch, *tasks}
             while waiting != {watch}:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
+                    pace.done()
             answers = [(part, task.result()) for task, part in tasks.items()]
         finally:
             for task in (watch, *tasks):
@@ -251,13 +257,17 @@ class ClusterPasses(BasePasses):
         chunks = current.suspects[-1:] or current.missing
         return shares({chunk: self._owner[chunk] for chunk in chunks})
 
-    async def _watch(self, current: _Pass) -> None:
+    async def _watch(self, current: _Pass, pace: Pace) -> None:
         """Follow the workers while they compute: tasks of a worker that is lost wait for ever."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             workers = await self._workers.ready()
+            why = pace.is_over()
             for target, task, since in list(current.at.values()):
-                lost = self._workers.is_lost(target, since)
+                if why is not None:
+                    self._stragglers.add(target)
+                    self._say("slow", f"{target} {why}: its chunks go to others")
+                lost = why is not None or self._workers.is_lost(target, since)
                 if lost or (target not in workers and await self._network.has_no_worker(task)):
                     await task.cancel()
 
@@ -296,7 +306,9 @@ class ClusterPasses(BasePasses):
         current.report.retries += len(chunks)
         named = self.rows.name_chunk(chunks[0])
         if error.killed:
-            if len(chunks) == 1:
+            # Once may have been bad luck: workers that are all lost together die one after the
+            # other for Dask, each with the share that the one before it had.
+            if len(chunks) == 1 and current.failures[chunks[0]] > 1:
                 raise ClusterError(
                     f"{named} killed every worker that it was given to: {error} Does it need "
                     "more memory than a worker has? Smaller chunks or larger workers help."
@@ -384,7 +396,8 @@ class ClusterPasses(BasePasses):
                 for i in range(0, len(layer), FAN_IN)
             ]
         finished = self._network.submit(finish_total, current.broadcast, *layer)
-        result = await self._attended(_result(finished), workers)
+        with at("reduce"):
+            result = await self._attended(_result(finished), workers)
         current.report.reduce += time.perf_counter() - began
         return result
 
