@@ -502,19 +502,21 @@ def test_events_of_the_same_moment_are_all_heard():
 
 def test_a_new_scheduler_tells_everything_again_but_it_is_heard_once():
     queued = {"event": "queued", "run": 1}
-    before = numbered(queued, step(1, second=1), step(9, second=3))
+    saved = {**step(1, second=1), "event": "checkpoint"}
+    before = numbered(queued, step(1, second=1), saved, step(9, second=3))
     # The file has a quick step that was not told, and lacks what has no time.
     after = numbered(
-        step(1, second=1), step(5, second=2), step(9, second=3),
+        step(1, second=1), saved, step(5, second=2), step(9, second=3),
         {**step(9, second=3), "event": "checkpoint"}, {**step(1, second=2), "event": "finished"},
     )  # fmt: skip
     service = FakeService(("a", before), ("b", []), ("b", after))
     heard = list(Job(service, "lk-1").events())
     assert [(e["event"], e.get("step")) for e in heard] == [
-        ("queued", None), ("step", 1), ("step", 9), ("checkpoint", 9), ("finished", 1),
+        ("queued", None), ("step", 1), ("checkpoint", 1), ("step", 9), ("checkpoint", 9),
+        ("finished", 1),
     ]  # fmt: skip
     asked = [arguments["n"] for operation, arguments in service.asked if operation == "events"]
-    assert asked[:3] == [0, 3, 0]
+    assert asked[:3] == [0, 4, 0]
 
 
 def test_logs_are_lines_of_the_events_so_far():
