@@ -38,6 +38,8 @@ DEFAULTS: dict[str, Any] = {
         "tree-bytes": 64 << 20,
         # a worker that gives no sign for so many seconds is not waited for any longer
         "silent-seconds": 60.0,
+        # a worker is a straggler after so many seconds, if others needed less than a quarter of it
+        "straggler-seconds": 10.0,
         # how often one chunk may fail with its worker before the job fails with its name
         "chunk-retries": 4,
         # where rows that live in one process are written for a cluster; None: the temporary

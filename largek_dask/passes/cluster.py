@@ -73,8 +73,10 @@ class _Pass:
     failures: Counter[int] = field(default_factory=Counter)
     suspects: list[int] = field(default_factory=list)
     """Chunks of shares that killed every worker: handed out one by one."""
-    at: dict[str, tuple[str, Future, float]] = field(default_factory=dict)
-    """Worker, task and begin of every slice that is being waited for, by share."""
+    at: dict[str, tuple[str, Future, float, list[int]]] = field(default_factory=dict)
+    """Worker, task, begin and chunks of every slice that is being waited for, by share."""
+    rescued: set[int] = field(default_factory=set)
+    """Chunks that were taken from a straggler: whoever has them now is left to it."""
     broadcast: Future | Payload | None = None
     """The payload on the workers, or itself where it is small."""
     size: int = 0
@@ -263,11 +265,13 @@ class ClusterPasses(BasePasses):
             await asyncio.sleep(WATCH_SECONDS)
             workers = await self._workers.ready()
             why = pace.is_over()
-            for target, task, since in list(current.at.values()):
-                if why is not None:
+            for target, task, since, chunks in list(current.at.values()):
+                lost = self._workers.is_lost(target, since)
+                if why is not None and current.rescued.isdisjoint(chunks):
                     self._stragglers.add(target)
+                    current.rescued.update(chunks)
                     self._say("slow", f"{target} {why}: its chunks go to others")
-                lost = why is not None or self._workers.is_lost(target, since)
+                    lost = True
                 if lost or (target not in workers and await self._network.has_no_worker(task)):
                     await task.cancel()
 
@@ -340,7 +344,7 @@ class ClusterPasses(BasePasses):
             try:
                 future = self._network.submit(work, *arguments, worker=target)
                 self._spent.clear()
-                current.at[share.id] = (target, future, time.monotonic())
+                current.at[share.id] = (target, future, time.monotonic(), chunks)
                 outcome: Outcome = await _result(future)
                 if outcome.worker != target:
                     # Dask moved it: the worker died, or another one was idle for long.
