@@ -87,9 +87,13 @@ def submit(
         if not wait:
             # The id alone, so that a shell can keep it: id=$(largek submit ...).
             click.echo(json.dumps(job.status(), allow_nan=False) if as_json else job.id)
-            click.echo(f"Submitted. To see it: {_watching(job, scheduler)}", err=True)
+            click.echo(f"Submitted. To see it: {_watching(job.id, scheduler)}", err=True)
             return
-        _watch(ctx, job, scheduler, show=not as_json)
+        with _job_that_goes_on(ctx, job.id, scheduler):
+            if as_json:
+                job.wait()
+            else:
+                job.watch()
         _tell_end(ctx, job.status(), as_json)
 
 
@@ -157,9 +161,9 @@ def _resumed(
     return job
 
 
-def _watching(job: Job, scheduler: str) -> str:
+def _watching(job_id: str, scheduler: str) -> str:
     """The command that shows a job."""
-    return f"largek watch {job.id} --scheduler {scheduler}"
+    return f"largek watch {job_id} --scheduler {scheduler}"
 
 
 @click.command(
@@ -187,7 +191,10 @@ def _table(statuses: list[dict[str, Any]], store: str) -> Any:
         return Text(f"no jobs in {store}")
     table = Table(box=SIMPLE_HEAD, header_style="cyan", pad_edge=False)
     for column in SHOWN_COLUMNS:
-        table.add_column(column, no_wrap=column not in ("name", "output"), overflow="fold")
+        if column == "output":
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, no_wrap=True, max_width=24)
     for status in statuses:
         row = dict(zip(JOB_COLUMNS, job_row(status), strict=True))
         row_style = {"state": COLORS.get(row["state"], "")}
@@ -210,26 +217,24 @@ def watch(ctx: click.Context, job_id: str, scheduler: str, as_json: bool) -> Non
     Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
     cancelled.
     """
-    with _service(scheduler) as service:
+    with _job_that_goes_on(ctx, job_id, scheduler), _service(scheduler) as service:
         job = service.job(job_id)
-        _watch(ctx, job, scheduler, show=not as_json, as_events=as_json)
-        _exit_like(ctx, job.status())
-
-
-def _watch(
-    ctx: click.Context, job: Job, scheduler: str, *, show: bool, as_events: bool = False
-) -> None:
-    """Until the job has ended. Ctrl-C leaves it running and says so."""
-    try:
-        if show:
-            job.watch()
-        elif as_events:
+        if as_json:
             for event in job.events():
                 click.echo(json.dumps(event, allow_nan=False))
         else:
-            job.wait()
+            job.watch()
+        _exit_like(ctx, job.status())
+
+
+@contextmanager
+def _job_that_goes_on(ctx: click.Context, job_id: str, scheduler: str) -> Iterator[None]:
+    """Ctrl-C ends the watching and not the job, and says so."""
+    try:
+        yield
     except KeyboardInterrupt:
-        click.echo(f"Job {job.id} goes on. To see it again: {_watching(job, scheduler)}", err=True)
+        seen_by = _watching(job_id, scheduler)
+        click.echo(f"Job {job_id} goes on. To see it again: {seen_by}", err=True)
         ctx.exit(CANCELLED)
 
 
@@ -328,7 +333,8 @@ def result(
                 "digest": model.digest(),
             }
         else:
-            job.wait(timeout)
+            with _job_that_goes_on(ctx, job_id, scheduler):
+                job.wait(timeout)
             told = job.status()
             if out is not None and told["state"] == "finished":
                 model = job.model()

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
+from largek_dask.service.job import Job
 from largek_dask.service.lines import Lines
 from tests.conftest import make_client
 
@@ -187,9 +188,11 @@ def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Lines, "__call__", interrupted)
-        done = run("watch", job_id, code=3)
-    assert done.stderr.startswith(f"Job {job_id} goes on. To see it again: largek watch {job_id}")
-    assert "Cancelled" not in done.stderr
+        patch.setattr(Job, "wait", interrupted)
+        for command in ("watch", "result"):
+            told = run(command, job_id, code=3).stderr
+            assert told.startswith(f"Job {job_id} goes on. To see it again: largek watch {job_id}")
+            assert "Cancelled" not in told
     assert states(run)[job_id] == "running"
     assert "asked to end" in run("cancel", job_id).stdout
     run("watch", job_id, code=3)
