@@ -6,6 +6,7 @@ the process goes on if it still lives, the job has to come to its end, and ``hea
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -15,6 +16,7 @@ import threading
 import time
 from typing import Any, ClassVar
 
+import psutil
 from distributed import Client
 
 from tests.faults.moments import Moment
@@ -47,7 +49,7 @@ class Fault:
         """Undo what outlasts the job; whoever was killed comes back by itself."""
 
     def __str__(self) -> str:
-        return type(self).__name__
+        return f"{type(self).__name__} {self.moment}"
 
 
 class KillWorker(Fault):
@@ -87,7 +89,9 @@ class StopWorker(Fault):
         os.kill(pid, signal.SIGSTOP)
 
     def heal(self, rig: Rig) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        # The scheduler may have had enough of it, and its nanny another one.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
 
 
 class KillScheduler(Fault):
@@ -142,7 +146,8 @@ class OutOfMemory(Fault):
     moment = Moment("before", "chunk", "worker", nth=2, action="eat")
 
     def inject(self, rig: Rig, pid: int) -> None:
-        """The order has done it."""
+        # The order does it: the process takes more and more.
+        psutil.Process(pid).wait(60)
 
 
 class KillClient(Fault):
@@ -192,3 +197,19 @@ class ChangingWorkers(Fault):
 
     def heal(self, rig: Rig) -> None:
         self._thread.join()
+
+
+FAULTS: tuple[type[Fault], ...] = (
+    KillWorker,
+    KillAllWorkers,
+    KillNanny,
+    TermWorker,
+    StopWorker,
+    KillScheduler,
+    TermScheduler,
+    KillClient,
+    RestartClient,
+    NoWorkers,
+    OutOfMemory,
+    ChangingWorkers,
+)

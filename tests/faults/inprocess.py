@@ -69,6 +69,11 @@ def make_small(folder: Any) -> dict[str, Small]:
     sparse = scipy.sparse.random(400, 30, 0.2, format="csr", dtype=np.float32, random_state=5)
     for name, rows in (("dense", x), ("sparse", sparse)):
         lk.ingest(rows, str(folder / f"{name}.zarr"), chunk_rows=100, progress=False)
+    return smalls(folder)
+
+
+def smalls(folder: Any) -> dict[str, Small]:
+    """The jobs over data that have been written."""
     kinds = {name: "sparse" if "sparse" in name else "dense" for name in ALGORITHMS}
     return {name: Small(name, str(folder / f"{kind}.zarr")) for name, kind in kinds.items()}
 

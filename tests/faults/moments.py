@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from largek_dask import points
+from tests.faults.deadly import DeadlyFileSystem
 
 FOLDER = "LARGEK_FAULTS"
 """Variable of the environment that names the folder."""
@@ -141,3 +142,5 @@ def dask_setup(server: Any) -> None:
     """Called by Dask in every process that it starts."""
     role = "scheduler" if type(server).__name__ == "Scheduler" else "worker"
     points.watch(Watcher(Path(os.environ[FOLDER]), role))
+    if role == "worker":
+        DeadlyFileSystem.arm()

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 import largek_dask as lk
+from tests.faults.deadly import DEADLY
 from tests.faults.moments import FOLDER, Meeting, Moment, prepare
 
 ROOT = Path(__file__).parents[2]
@@ -149,12 +150,19 @@ class Rig:
     n_workers : int
     memory_limit : str
         Of a worker.
+    deadly : str
+        See ``deadly.py``.
     settings
         Added to ``QUICK``: names of Dask's settings as in its environment.
     """
 
     def __init__(
-        self, folder: Path, n_workers: int = 2, memory_limit: str = "2GB", **settings: Any
+        self,
+        folder: Path,
+        n_workers: int = 2,
+        memory_limit: str = "1GB",
+        deadly: str = "",
+        **settings: Any,
     ) -> None:
         self.folder = folder
         prepare(folder)
@@ -164,6 +172,7 @@ class Rig:
         self._env = {
             **os.environ,
             FOLDER: str(folder),
+            **({DEADLY: deadly} if deadly else {}),
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
             **{f"DASK_{name}": str(value) for name, value in (QUICK | settings).items()},

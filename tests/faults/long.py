@@ -1,0 +1,128 @@
+"""Scenarios that take minutes, each on a cluster of its own: many jobs, leaks, deadly chunks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from distributed import Client
+
+from largek_dask.errors import ClusterError
+from tests.faults.cases import Case
+from tests.faults.rig import Rig
+
+Scenario = Callable[[Path, dict[str, Case]], str]
+
+
+def many_jobs(folder: Path, cases: dict[str, Case]) -> str:
+    """50 jobs, 4 at a time, while a worker is killed every few seconds."""
+    over = threading.Event()
+    killed = 0
+
+    def kill(rig: Rig) -> None:
+        nonlocal killed
+        rng = random.Random(0)
+        while not over.wait(8.0):
+            if pids := rig.worker_pids():
+                os.kill(rng.choice(pids), signal.SIGKILL)
+                killed += 1
+
+    with Rig(folder) as rig, rig.connected() as service:
+        killer = threading.Thread(target=kill, args=(rig,))
+        killer.start()
+        try:
+            began = time.monotonic()
+            chosen = [list(cases.values())[i % len(cases)] for i in range(50)]
+            jobs = [
+                (case, service.submit(**case.options(), output=str(folder / f"out{i}")))
+                for i, case in enumerate(chosen)
+            ]
+            most = 0
+            for case, job in jobs:
+                while not job.done():
+                    states = [status["state"] for status in service.statuses()]
+                    most = max(most, states.count("running"))
+                    time.sleep(1.0)
+                result = job.status()["result"]
+                assert result["state"] == "finished", result
+                assert result["digest"] == case.digest
+            seconds = time.monotonic() - began
+        finally:
+            over.set()
+            killer.join()
+    assert most == 4
+    return f"50 jobs in {seconds:.0f} s, {killed} workers killed"
+
+
+def leaks(folder: Path, cases: dict[str, Case]) -> str:
+    """20 jobs on one cluster leave no tasks, threads, files or memory behind."""
+
+    def figures(rig: Rig, client: Client) -> dict[str, float]:
+        def tasks(dask_scheduler: Any = None) -> int:
+            return sum(str(key).startswith("largek") for key in dask_scheduler.tasks)
+
+        client.run(gc.collect)
+        client.run_on_scheduler(gc.collect)
+        time.sleep(2.0)
+        found: dict[str, float] = {"tasks": client.run_on_scheduler(tasks)}
+        scheduler = psutil.Process(rig.scheduler.pid)
+        workers = [psutil.Process(pid) for pid in rig.worker_pids()]
+        for name, processes in (("scheduler", [scheduler]), ("workers", workers)):
+            found[f"{name} memory"] = sum(p.memory_info().rss for p in processes)
+            found[f"{name} threads"] = sum(p.num_threads() for p in processes)
+            found[f"{name} files"] = sum(p.num_fds() for p in processes)
+        return found
+
+    with Rig(folder) as rig, rig.connected() as service:
+        chosen = list(cases.values())
+
+        def run(numbers: range) -> None:
+            for i in numbers:
+                case = chosen[i % len(chosen)]
+                job = service.submit(**case.options(), output=str(folder / f"out{i}"))
+                assert job.wait(90) == "finished"
+
+        # The first ones fill caches and compile.
+        run(range(5))
+        before = figures(rig, service.client)
+        run(range(5, 25))
+        after = figures(rig, service.client)
+    assert before["tasks"] == after["tasks"] == 0
+    for name in before:
+        limit = 1.05 if name.endswith("memory") else 1.0
+        slack = 2 if name.endswith(("threads", "files")) else 0
+        assert after[name] <= limit * before[name] + slack, (name, before, after)
+    return f"before {before}, after {after}"
+
+
+def deadly_chunk(folder: Path, cases: dict[str, Case]) -> str:
+    """A chunk that kills whoever reads it fails its job by name; another job goes on."""
+    case = cases["lloyd"]
+    data = Path(case.data)
+    with Rig(folder, deadly=str(data / "c" / "7")) as rig, rig.connected() as service:
+        began = time.monotonic()
+        bad = service.submit(
+            **{**case.options(), "data": f"deadly://{data}"}, output=str(folder / "bad")
+        )
+        good = service.submit(**case.options(), output=str(folder / "good"))
+        try:
+            bad.result(180)
+        except ClusterError as error:
+            said = str(error)
+        seconds = time.monotonic() - began
+        assert "chunk 7 " in said
+        assert "killed every worker" in said
+        assert good.wait(180) == "finished"
+        assert good.status()["result"]["digest"] == case.digest
+    return f"failed after {seconds:.0f} s: {said[:100]}"
+
+
+LONG: tuple[Scenario, ...] = (many_jobs, leaks, deadly_chunk)

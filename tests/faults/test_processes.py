@@ -1,0 +1,68 @@
+"""Real schedulers and workers, each struck once by each fault: the model is that of a clean run.
+
+``python -m tests.faults`` does all faults to all algorithms, at all moments.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from largek_dask import points
+from tests.faults.cases import make_cases
+from tests.faults.catalogue import FAULTS, KillScheduler, KillWorker
+from tests.faults.moments import Moment, visited
+from tests.faults.rig import Rig
+from tests.faults.strikes import strike
+
+ALL = ("KillWorker", "KillNanny")
+"""Done to every algorithm here; of the others the algorithms take turns."""
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return make_cases(tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory):
+    with Rig(tmp_path_factory.mktemp("rig")) as rig:
+        yield rig
+
+
+def chosen():
+    """Every fault with its algorithms."""
+    names = ["lloyd", "nmbatch", "nmbatch-sparse"]
+    for number, fault in enumerate(FAULTS):
+        few = names if fault.__name__ in ALL else [names[number % 3]]
+        yield from (pytest.param(fault, name, id=f"{fault.__name__}-{name}") for name in few)
+
+
+@pytest.mark.parametrize(("fault_class", "name"), list(chosen()))
+def test_a_struck_job_gives_the_model_of_a_clean_one(rig, cases, tmp_path, fault_class, name):
+    fault = fault_class()
+    try:
+        with rig.connected() as service:
+            strike(rig, service, cases[name], fault, tmp_path / "out").check(fault)
+    except BaseException:
+        print(rig.logs())
+        raise
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        KillWorker(Moment("after", "labels", "worker", from_step=0)),
+        KillScheduler(Moment("before", "publish", from_step=0)),
+    ],
+    ids=str,
+)
+def test_a_job_that_is_struck_at_its_end(rig, cases, tmp_path, fault):
+    with rig.connected() as service:
+        strike(rig, service, cases["nmbatch"], fault, tmp_path / "out").check(fault)
+
+
+def test_every_point_is_there(rig, cases, tmp_path):
+    fault = KillWorker()
+    with rig.connected() as service:
+        strike(rig, service, cases["lloyd"], fault, tmp_path / "out").check(fault)
+    assert visited(rig.folder) >= {(when, p) for when in ("before", "after") for p in points.POINTS}
