@@ -79,6 +79,13 @@ class Feed:
                 if event["event"] == "step" and not later:
                     self._progress = {name: event.get(name) for name in (*SHOWN, *HELD)}
 
+    def unload(self) -> None:
+        """Let the events of a job that has ended go: its file has them."""
+        with self._lock:
+            self._events.clear()
+            self._next = 0
+            self.is_loaded = False
+
     def _count(self, event: Event) -> None:
         self._progress = {name: plain(event[name]) for name in (*SHOWN, *HELD)}
         for name in SUMMED:

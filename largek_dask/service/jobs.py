@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.5
 CHANGEABLE = ("max_iter", "tol", "max_time", "priority")
 """What may be different when a job that has ended is gone on with: nothing that changes bits."""
+FEEDS = 50
+"""Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
 END_SECONDS = 30.0
 """How long a job that has said its last word may take to put its things away."""
 START_SECONDS = 60.0
@@ -156,6 +158,9 @@ class Jobs:
         with self._changed:
             self._runners.discard(runner)
             self._changed.notify_all()
+            ended = [job for job in self._jobs.values() if job.state in ENDS and job.feed.is_loaded]
+            for job in ended[:-FEEDS]:
+                job.feed.unload()
 
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop; a later scheduler goes on with it.

@@ -380,3 +380,20 @@ def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_pat
     kinds = [json.loads(line)["event"] for line in lines]
     assert kinds.count("step") == jobs.status(job_id)["result"]["n_iter"]
     assert kinds[0] == "running"
+
+
+def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, document, monkeypatch):
+    monkeypatch.setattr(module, "FEEDS", 1)
+    jobs = open_jobs()
+    ids = [jobs.submit(document(str(i), max_iter=3), {}, "me") for i in range(3)]
+    for job_id in ids:
+        wait_until(jobs, job_id, "finished")
+    while any(thread.name.startswith("largek-lk") for thread in threading.enumerate()):
+        time.sleep(0.01)
+    held = [len(jobs._jobs[job_id].feed._events) for job_id in ids]
+    assert held[0] == held[1] == 0
+    assert held[2] > 0
+    kinds = [event["event"] for event in jobs.events(ids[0], 0, 1000)]
+    assert kinds[0] == "running"
+    assert kinds[-1] == "finished"
+    assert jobs.status(ids[0])["n_events"] == len(kinds)
