@@ -55,8 +55,7 @@ FAN_IN = 8
 WATCH_SECONDS = 1.0
 """How often to look at the workers while their answers are waited for."""
 EMBED_BYTES = 4 << 20
-"""While copies for all workers take no more, tasks carry their pass's payload themselves: that is
-one round trip less, but all of it goes through the scheduler."""
+"""While copies for all workers take no more, tasks carry them: one round trip less."""
 BACKOFF_SECONDS = 0.1
 """Pause before chunks are handed out again; doubles with every failure of the same chunk."""
 
@@ -153,8 +152,7 @@ class ClusterPasses(BasePasses):
         self._number = 0
         self._stragglers = Stragglers()
         self._spent: list[Future] = []
-        """Tasks whose answers are here. They are let go only when others have been handed out:
-        Dask sends a client's messages 10 ms apart, and the next tasks would wait for that."""
+        """Done; let go after the next tasks: Dask sends a client's messages 10 ms apart."""
         self._finalizer = weakref.finalize(self, _close, self._network, folder)
         try:
             self._network.run(self._workers.begin(), self._raise_if_stopped)
@@ -291,10 +289,9 @@ class ClusterPasses(BasePasses):
 
     async def _broadcast(self, current: _Pass, workers: Collection[str]) -> None:
         """Send the payload to workers; a small one travels with every task instead."""
-        if current.size * len(workers) <= EMBED_BYTES:
-            current.broadcast = current.payload
-        else:
-            current.broadcast = await self._send(current.payload, workers)
+        small = current.size * len(workers) <= EMBED_BYTES
+        payload = current.payload
+        current.broadcast = payload if small else await self._send(payload, workers)
 
     async def _send(self, value: Any, workers: Iterable[str]) -> Future:
         """Copies of a value on workers; ``_Lost`` if one of them left meanwhile."""
