@@ -6,6 +6,8 @@ import gc
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,9 +17,11 @@ from typing import Any
 import psutil
 from distributed import Client
 
-from largek_dask.errors import ClusterError
+from largek_dask.errors import LargekError
 from tests.faults.cases import Case
-from tests.faults.rig import Rig
+from tests.faults.catalogue import STEP, Fault
+from tests.faults.rig import ROOT, Rig
+from tests.faults.strikes import strike
 
 Scenario = Callable[[Path, dict[str, Case]], str]
 
@@ -115,14 +119,67 @@ def deadly_chunk(folder: Path, cases: dict[str, Case]) -> str:
         good = service.submit(**case.options(), output=str(folder / "good"))
         try:
             bad.result(180)
-        except ClusterError as error:
+        except LargekError as error:
             said = str(error)
         seconds = time.monotonic() - began
-        assert "chunk 7 " in said
-        assert "killed every worker" in said
+        assert "chunk 7 " in said, said
+        assert "killed every worker" in said, said
         assert good.wait(180) == "finished"
         assert good.status()["result"]["digest"] == case.digest
     return f"failed after {seconds:.0f} s: {said[:100]}"
 
 
-LONG: tuple[Scenario, ...] = (many_jobs, leaks, deadly_chunk)
+class Partition(Fault):
+    """The network between the scheduler and one of its workers is cut."""
+
+    moment = STEP
+    namespace = f"largek{os.getpid() % 10_000}"
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        _ip(f"link set {self.namespace} down")
+
+    def heal(self, rig: Rig) -> None:
+        _ip(f"link set {self.namespace} up")
+
+
+def _ip(command: str) -> None:
+    subprocess.run(["ip", *command.split()], check=True, capture_output=True)
+
+
+def partition(folder: Path, cases: dict[str, Case]) -> str:
+    """A worker in a network of its own is cut off, and comes back."""
+    name, net = Partition.namespace, "10.213.77"
+    try:
+        _ip(f"netns add {name}")
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"not possible here: {error}"
+    try:
+        _ip(f"link add {name} type veth peer name inside netns {name}")
+        _ip(f"addr add {net}.1/24 dev {name}")
+        _ip(f"link set {name} up")
+        for command in (f"addr add {net}.2/24 dev inside", "link set inside up", "link set lo up"):
+            _ip(f"-n {name} {command}")
+        told = []
+        with Rig(folder, n_workers=1, host=f"{net}.1") as rig:
+            rig.add_worker(f"{net}.2", ["ip", "netns", "exec", name])
+            for case in cases.values():
+                with rig.connected() as service:
+                    fault = Partition()
+                    outcome = strike(rig, service, case, fault, folder / case.name)
+                    outcome.check(fault)
+                    told.append(f"{outcome.recovery:.1f} s")
+        return f"recovered in {', '.join(told)}"
+    finally:
+        _ip(f"netns del {name}")
+
+
+def local_disk(folder: Path, cases: dict[str, Case]) -> str:
+    """The process dies at every fifth change of a local disk, and another one goes on."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "tests.faults.local_disk", str(folder), "5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.replace("\n", "; ")
+
+
+LONG: tuple[Scenario, ...] = (deadly_chunk, partition, leaks, many_jobs, local_disk)

@@ -114,6 +114,8 @@ class Supervised:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         _kill_group(self.pid)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
 
 
 class _Nothing:
@@ -152,6 +154,8 @@ class Rig:
         Of a worker.
     deadly : str
         See ``deadly.py``.
+    host : str
+        Address of the scheduler and of the first workers.
     settings
         Added to ``QUICK``: names of Dask's settings as in its environment.
     """
@@ -162,12 +166,14 @@ class Rig:
         n_workers: int = 2,
         memory_limit: str = "1GB",
         deadly: str = "",
+        host: str = "127.0.0.1",
         **settings: Any,
     ) -> None:
         self.folder = folder
         prepare(folder)
         port = free_port()
-        self.address = f"tcp://127.0.0.1:{port}"
+        self._host = host
+        self.address = f"tcp://{host}:{port}"
         self._memory_limit = memory_limit
         self._env = {
             **os.environ,
@@ -179,7 +185,7 @@ class Rig:
         }
         self.scheduler = Supervised(
             [
-                *_dask("scheduler"), "--host", "127.0.0.1", "--port", str(port),
+                *_dask("scheduler"), "--host", host, "--port", str(port),
                 "--dashboard-address", ":0", "--preload", "tests.faults.moments",
                 "--preload", "largek_dask.service.preload", "--largek-store",
                 str(folder / "store"),
@@ -191,11 +197,12 @@ class Rig:
         for _ in range(n_workers):
             self.add_worker()
 
-    def add_worker(self) -> Supervised:
-        """One more worker."""
+    def add_worker(self, host: str | None = None, within: Sequence[str] = ()) -> Supervised:
+        """One more worker, at another address and started by another command if these are given."""
         scratch = self.folder / "scratch"
         command = [
-            *_dask("worker"), self.address, "--nanny", "--nthreads", "1", "--host", "127.0.0.1",
+            *within, *_dask("worker"), self.address, "--nanny", "--nthreads", "1",
+            "--host", host or self._host,
             "--no-dashboard", "--memory-limit", self._memory_limit, "--local-directory",
             str(scratch), "--preload", "tests.faults.moments", "--death-timeout", "20",
         ]  # fmt: skip
