@@ -3,13 +3,11 @@
     python -m benchmarks.workers [--scale 0.2] [--write]
 
 Wall seconds, on a Zarr store, workers of one thread each in processes of their own; small batches
-are gathered in the driver's process, which takes as many threads as the workers have. Stores have
-as few chunks as the default gives them, but chunks of about equal size: of 200,000 rows in chunks
-of 65,536 the last is so short that one of two workers would have two thirds of all rows. The number
-of workers changes no bit, so both are at the same energies after the same steps: what is compared
-is seconds to the first step whose energy over all rows, computed outside the clock, is within 1 %
-of the last one, and to the last step. Every process runs twice, the first time to load code, which
-is not counted. Processes in turns, medians.
+are gathered in the driver's process, which takes as many threads as the workers have. The number of
+workers changes no bit, so both are at the same energies after the same steps: what is compared is
+seconds to the first step whose energy over all rows, computed outside the clock, is within 1 % of
+the last one, and to the last step. Every process runs twice, the first time to load code, which is
+not counted. Processes in turns, medians.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ import largek_dask as lk
 from benchmarks.common import ROOT, cpu_description, peer_environments, save
 from benchmarks.lloyd import prepare, starting_centers
 from benchmarks.tables import write_table
-from largek_dask import config
-from largek_dask.data.ingest import INNER_ROWS
 
 CASES = {"A-1000": 16, "B-1000": 24}
 """Steps of nmbatch that each case takes."""
@@ -79,18 +75,11 @@ def clocks(store: str, path: str, k: int, steps: int, workers: int) -> dict[str,
     return result
 
 
-def even_chunk_rows(n: int) -> int:
-    """Rows of a chunk so that no more chunks than by default are of about equal size."""
-    n_chunks = -(-n // int(config.get("data.ingest-chunk-rows")))
-    return -(-n // (n_chunks * INNER_ROWS)) * INNER_ROWS
-
-
 def compare(case: str, folder: Path, scale: float, rounds: int) -> dict[str, Any]:
     """Medians over rounds for every number of workers."""
     name, clusters = case.rsplit("-", 1)
     path, store, k = prepare(name, folder), folder / f"{name}.zarr", int(clusters)
-    x = np.load(path)
-    lk.ingest(x, str(store), shuffle=True, chunk_rows=even_chunk_rows(len(x)), progress=False)
+    lk.ingest(np.load(path), str(store), shuffle=True, progress=False)
     steps = max(4, round(scale * CASES[case]))
     found: dict[str, list[dict[str, Any]]] = {str(n): [] for n in WORKERS}
     for _ in range(rounds):

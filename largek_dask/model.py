@@ -260,13 +260,7 @@ class Model:
                 f"{place.url} exists already; nothing was changed. Choose another name"
                 + ("." if overwrite else ", or overwrite=True to replace a model.")
             )
-        named = {
-            "centers": self.arrays.centers,
-            "counts": self.arrays.counts,
-            "shift": self.arrays.shift,
-            **{f"extra.{key}": array for key, array in self.arrays.extra.items()},
-        }
-        records = folder.write_arrays(name, named)
+        records = folder.write_arrays(name, self.arrays.named())
         description = {
             "format": FORMAT,
             "kind": "model",
@@ -406,12 +400,7 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
             _check_record(record)
         found = folder.read_arrays(name, records)
         model = Model(
-            arrays=ModelArrays(
-                centers=found.pop("centers"),
-                counts=found.pop("counts"),
-                shift=found.pop("shift"),
-                extra={key.removeprefix("extra."): array for key, array in found.items()},
-            ),
+            arrays=ModelArrays.of_named(found),
             normalize=notes["normalize"],
             on_bad_rows=notes["on_bad_rows"],
             history=tuple(notes["history"]),

@@ -243,6 +243,18 @@ class ModelArrays:
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further arrays of a kind of model (variances, priors)."""
 
+    def named(self) -> dict[str, NDArray[Any]]:
+        """All arrays as they are stored and sent; those of ``extra`` as ``extra.NAME``."""
+        extra = {f"extra.{name}": array for name, array in self.extra.items()}
+        return {"centers": self.centers, "counts": self.counts, "shift": self.shift, **extra}
+
+    @classmethod
+    def of_named(cls, arrays: Mapping[str, NDArray[Any]]) -> ModelArrays:
+        """What :meth:`named` was asked of; KeyError if an array is missing."""
+        given = dict(arrays)
+        own = {name: given.pop(name) for name in ("centers", "counts", "shift")}
+        return cls(**own, extra={name.removeprefix("extra."): given[name] for name in given})
+
 
 @dataclass(frozen=True, slots=True)
 class KMeansProblem:

@@ -213,6 +213,10 @@ def _choose_chunk_rows(
     if wanted is None:
         fitting = max(1, MAX_CHUNK_BYTES // row_bytes)
         wanted = min(int(config.get("data.ingest-chunk-rows")), fitting)
+        if n_rows:
+            # About equal ones: of two workers one should not have two of three chunks.
+            even = -(-n_rows // -(-n_rows // wanted))
+            wanted = min(wanted, -(-even // INNER_ROWS) * INNER_ROWS)
     if n_rows is not None:
         wanted = min(wanted, max(1, n_rows))
     if inner_rows is not None and wanted > inner_rows:

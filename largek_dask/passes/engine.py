@@ -343,6 +343,7 @@ class Engine:
                     with at("chunk"):
                         self._count(ticket, slot, block, report)
                 except BaseException as failure:
+                    failure.add_note(f"It happened in {self.rows.name_chunk(block.index)}.")
                     ticket.errors.append((block.index, failure))
                     ticket.source.stop()
                     break

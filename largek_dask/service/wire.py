@@ -24,12 +24,6 @@ __all__ = ["error_of", "message_of_error", "message_of_model", "model_of"]
 
 def message_of_model(model: Model) -> dict[str, Any]:
     """A model as a message; arrays are sent as they are, in frames of their own."""
-    arrays = {
-        "centers": model.arrays.centers,
-        "counts": model.arrays.counts,
-        "shift": model.arrays.shift,
-        **{f"extra.{name}": array for name, array in model.arrays.extra.items()},
-    }
     notes = {
         "normalize": model.normalize,
         "on_bad_rows": model.on_bad_rows,
@@ -37,21 +31,18 @@ def message_of_model(model: Model) -> dict[str, Any]:
         "provenance": plain(model.provenance),
     }
     return {
-        "arrays": {name: to_serialize(np.asarray(array)) for name, array in arrays.items()},
+        "arrays": {
+            name: to_serialize(np.asarray(array)) for name, array in model.arrays.named().items()
+        },
         "notes": json.dumps(notes, allow_nan=False),
     }
 
 
 def model_of(message: Mapping[str, Any]) -> Model:
     """The model of a message."""
-    arrays, notes = dict(message["arrays"]), json.loads(message["notes"])
+    notes = json.loads(message["notes"])
     return Model(
-        arrays=ModelArrays(
-            centers=arrays.pop("centers"),
-            counts=arrays.pop("counts"),
-            shift=arrays.pop("shift"),
-            extra={name.removeprefix("extra."): array for name, array in arrays.items()},
-        ),
+        arrays=ModelArrays.of_named(message["arrays"]),
         normalize=notes["normalize"],
         on_bad_rows=notes["on_bad_rows"],
         history=tuple(notes["history"]),
