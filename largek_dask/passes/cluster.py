@@ -306,21 +306,19 @@ class ClusterPasses(BasePasses):
         current.failures.update(chunks)
         current.report.retries += len(chunks)
         named = self.rows.name_chunk(chunks[0])
-        if error.killed:
-            # Once may have been bad luck: workers that are all lost together die one after the
-            # other for Dask, each with the share that the one before it had.
-            if len(chunks) == 1 and current.failures[chunks[0]] > 1:
-                raise ClusterError(
-                    f"{named} killed every worker that it was given to: {error} Does it need "
-                    "more memory than a worker has? Smaller chunks or larger workers help."
-                )
-            current.suspects.extend(chunks)
-        limit = int(config.get("passes.chunk-retries"))
-        if max(current.failures[chunk] for chunk in chunks) > limit:
+        most = max(current.failures[chunk] for chunk in chunks)
+        is_over = most > int(config.get("passes.chunk-retries"))
+        # Once may have been bad luck: workers that are all lost together die one after the other
+        # for Dask, each with the share that the one before it had.
+        if len(chunks) == 1 and (is_over or (error.killed and most > 1)):
             raise ClusterError(
-                f"{named}, one of {len(chunks)} handed out together, failed {limit + 1} times "
-                f"with its worker, last: {error}"
+                f"{named} killed every worker that it was given to: {error} Does it need more "
+                "memory than a worker has? Smaller chunks or larger workers help."
+                if error.killed
+                else f"{named} failed {most} times with its worker, last: {error}"
             )
+        if error.killed or is_over:
+            current.suspects.extend(chunks)
         self._say("retry", f"{len(chunks)} chunks are handed out again: {error}")
 
     async def _share(
