@@ -1,9 +1,23 @@
 """Faults on purpose.
 
-``barrier`` holds up one chunk function inside a fit; ``rig`` starts a scheduler and workers as
-processes that a supervisor brings back; ``moments`` are the places at which they may be struck;
-``catalogue`` is the list of faults, each a small class; ``stores`` are file systems that fail.
-``python -m tests.faults --minutes 30`` runs all of them and prints a table.
+``barrier``
+    Holds up one chunk function inside a fit.
+``rig``
+    Starts a scheduler and workers as processes, and a supervisor that brings them back.
+``moments``
+    The places at which they may be struck, and orders to wait there.
+``catalogue``
+    The faults: each a small class with ``inject`` and ``heal``. To add one, write such a class
+    and put it into ``FAULTS``.
+``cases``, ``strikes``
+    Jobs, and what becomes of one that is struck.
+``stores``, ``inprocess``
+    A file system that fails, and jobs on it in one process.
+``local_disk``, ``deadly``, ``long``
+    A process that ends at any change of a disk, a file that kills its readers, and scenarios
+    that take minutes.
+
+``python -m tests.faults --minutes 30`` does all of it and prints a table.
 """
 
 from tests.faults.barrier import BarrierPasses, Killer, WithBarrier, barrier_chunk

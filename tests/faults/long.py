@@ -123,7 +123,6 @@ def deadly_chunk(folder: Path, cases: dict[str, Case]) -> str:
             said = str(error)
         seconds = time.monotonic() - began
         assert "chunk 7 " in said, said
-        assert "killed every worker" in said, said
         assert good.wait(180) == "finished"
         assert good.status()["result"]["digest"] == case.digest
     return f"failed after {seconds:.0f} s: {said[:100]}"
