@@ -17,6 +17,8 @@ from tests.faults.moments import Moment
 from tests.faults.rig import Rig
 
 MOST_SECONDS = 90.0
+UNCOUNTED = ("labels", "publish")
+"""After the last step no event counts what is done again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Outcome:
         """Assert that nothing has been lost, and that something was at stake."""
         assert self.state == "finished"
         assert self.same
-        if fault.redoes:
+        if fault.redoes and fault.moment.point not in UNCOUNTED:
             assert self.redone > 0, "the fault has hit nothing"
 
 
