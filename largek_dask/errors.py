@@ -118,7 +118,9 @@ class NoModelError(LargekError, RuntimeError):
     ``reason`` is "max_time" or "cancelled".
     """
 
-    def __init__(self, message: str, reason: Literal["max_time", "cancelled"]) -> None:
+    def __init__(
+        self, message: str, reason: Literal["max_time", "cancelled"] = "cancelled"
+    ) -> None:
         super().__init__(message)
         self.reason = reason
 

@@ -94,20 +94,21 @@ class Service:
         """Given: the client is this object's own."""
         self._followers: dict[str, list[queue.SimpleQueue[dict[str, Any]]]] = {}
         self._lock = threading.Lock()
+        self._closed = False
         self._greet(store)
 
     def _greet(self, store: str | None) -> None:
+        if store is not None:
+            # Where there is a service already, Dask keeps that one.
+            self.client.register_plugin(JobsPlugin(store))
         try:
             hello = self.ask("hello")
         except _NoServiceError:
-            if store is None:
-                raise ClusterError(
-                    f"the scheduler at {self.client.scheduler.address} has no largek service: "
-                    "start it with `dask scheduler --preload largek_dask.service.preload`, or "
-                    "give connect() a store, the URL of a folder where jobs are to be kept."
-                ) from None
-            self.client.register_plugin(JobsPlugin(store))
-            hello = self.ask("hello")
+            raise ClusterError(
+                f"the scheduler at {self.client.scheduler.address} has no largek service: "
+                "start it with `dask scheduler --preload largek_dask.service.preload`, or "
+                "give connect() a store, the URL of a folder where jobs are to be kept."
+            ) from None
         self.store: str = hello["store"]
         if hello["version"] != __version__:
             warn(
@@ -125,6 +126,7 @@ class Service:
 
     def close(self) -> None:
         """Disconnect; jobs go on."""
+        self._closed = True
         if self._address is not None:
             self.client.close()
 
@@ -154,6 +156,8 @@ class Service:
         """Ask what may be asked twice; a scheduler that restarts is waited for."""
         until = time.monotonic() + AWAY_SECONDS
         while True:
+            if self._closed:
+                raise ClusterError("this service has been closed; connect() again.")
             try:
                 if self._address is not None and self.client.status != "running":
                     self._reconnect(self._address)
@@ -209,7 +213,7 @@ class Service:
         self,
         data: str | None = None,
         *,
-        algorithm: Any = "auto",
+        algorithm: Any = None,
         n_clusters: int | None = None,
         output: str | None = None,
         seed: int | None = None,
@@ -230,14 +234,14 @@ class Service:
         data : str
             URL of the rows, as scheduler and workers see it.
         algorithm : str or algorithm object
-            ``"auto"``, ``"nmbatch"``, ``NMBatch(rho=100)``, ...
+            ``"auto"`` (the default), ``"nmbatch"``, ``NMBatch(rho=100)``, ...
         n_clusters : int
         output : str
             URL of a new folder: model, labels, checkpoints, events.
         seed : int
             0 by default.
         max_time : float or str, optional
-            Seconds, or such as "90s", "30m", "6h".
+            Seconds, or such as "90s", "30m", "6h"; of running, waiting for workers included.
         labels : bool
             Whether to write every row's label; by default they are.
         storage_options : mapping, optional
@@ -278,13 +282,15 @@ class Service:
         }
         changes = {key: _plain(value) for key, value in given.items() if value is not None}
         if resume is not None:
+            if algorithm is not None:
+                raise ParameterError("a job goes on with its own algorithm: submit a new one.")
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
             self.ask("resume", id=job_id, changes=changes, secrets=secrets)
             return Job(self, job_id)
         spec = JobSpec.parse(
             {
                 **changes,
-                "algorithm": AlgorithmSpec.of(algorithm).model_dump(mode="json"),
+                "algorithm": AlgorithmSpec.of(algorithm or "auto").model_dump(mode="json"),
                 "storage_options": public,
             }
         )

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from largek_dask.driver.events import Event, plain
@@ -58,7 +59,8 @@ class Feed:
                 self._step_at = now
             elif kind == "workers":
                 self._workers = plain(event["workers"])
-            numbered = {**plain(event), "n": self._next, "job": self._job}
+            stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
+            numbered = {"time": stamp, **plain(event), "n": self._next, "job": self._job}
             self._next += 1
             self._events.append(numbered)
             # Inside the lock, so that nobody is told of a later one first.
@@ -76,7 +78,7 @@ class Feed:
             for event in [*events, *later]:
                 self._events.append({**plain(event), "n": self._next, "job": self._job})
                 self._next += 1
-                if event["event"] == "step" and not later:
+                if event.get("event") == "step" and not later:
                     self._progress = {name: event.get(name) for name in (*SHOWN, *HELD)}
 
     def unload(self) -> None:

@@ -14,13 +14,16 @@ from largek_dask.errors import (
     CancelledJobError,
     ClusterError,
     DataError,
+    FailedJobError,
     JobNotFoundError,
+    NoModelError,
     ParameterError,
     VersionMismatchWarning,
 )
 from largek_dask.service import client as module
 from largek_dask.service.job import Job
 from largek_dask.service.plugin import JobsPlugin
+from largek_dask.service.wire import error_of, message_of_error
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +156,9 @@ def test_resume__of_a_finished_job(submit, service, rows_url):
     assert again.result("60s").digest() == local_digest(rows_url, tol=0.0, max_iter=400)
     with pytest.raises(ParameterError, match="n_clusters"):
         service.submit(resume=job.id, n_clusters=3)
+    with pytest.raises(ParameterError, match="own algorithm"):
+        service.submit(resume=job.id, algorithm="nmbatch")
+    assert all(event["time"] for event in job.events())
 
 
 def test_failure__is_the_original_error(submit, tmp_path):
@@ -232,6 +238,25 @@ def test_connect__other_versions_are_mentioned(cluster, monkeypatch):
     monkeypatch.setattr(module, "__version__", "0.0.1")
     with pytest.warns(VersionMismatchWarning, match="0.0.1"):
         lk.connect(cluster.scheduler_address).close()
+
+
+def test_close__is_the_end_of_asking(cluster):
+    service = lk.connect(cluster.scheduler_address)
+    service.close()
+    with pytest.raises(ClusterError, match="has been closed"):
+        service.jobs()
+
+
+def test_errors__travel_by_name_and_text():
+    for error in (NoModelError("none", "max_time"), BadRowsError("row 5"), KeyError("x")):
+        told = message_of_error(error)
+        found = error_of(told["error"], told["message"], "line 7")
+        assert type(found) is type(error)
+        assert str(error) in str(found)
+        assert "line 7" in found.__notes__[0]
+    for name in ("Exit", "eval", "SystemExit", "DeprecationWarning", "UnicodeDecodeError", "warn"):
+        assert type(error_of(name, "text")) is FailedJobError
+        assert str(error_of(name, "text")) == f"{name}: text"
 
 
 def test_connect__an_asynchronous_client_is_refused(cluster):

@@ -102,9 +102,7 @@ def test_secrets__are_written_nowhere(vault, open_jobs, vault_job, written, capl
     jobs.delete(job_id)
 
 
-def test_secrets__not_in_what_a_talkative_driver_says(
-    vault, open_jobs, vault_job, written, caplog
-):
+def test_secrets__not_in_what_a_talkative_driver_says(vault, open_jobs, vault_job, written, caplog):
     caplog.set_level(logging.DEBUG)
     told = []
     jobs = open_jobs(tell=told.append)
