@@ -98,7 +98,8 @@ class Jobs:
             try:
                 self._load()
             except Exception as error:
-                logger.warning("The jobs in %s cannot be read: %s", self._records.url, error)
+                kind = type(error).__name__
+                logger.warning("The jobs in %s cannot be read: %s", self._records.url, kind)
                 time.sleep(TICK_SECONDS)
         while True:
             with self._changed:

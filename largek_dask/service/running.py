@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 Why = Literal["cancel", "shutdown", "lost"]
 LONGEST_TRACEBACK = 1 << 16
+MOST_UNREACHABLE = 20
+"""Attempts, a beat apart, to reach a job's output before the job fails."""
 
 
 class Job:
@@ -67,6 +69,8 @@ class Job:
         """Why it waits."""
         self.not_before = 0.0
         """Not to be tried again before this time (``time.monotonic``)."""
+        self.unreachable = 0
+        """Attempts in a row in which its output could not be reached."""
         self.snapshot: Snapshot | None = None
         """The last step, while it runs."""
         self.contender: Contender | None = None
@@ -174,8 +178,10 @@ class Keeper(threading.Thread):
                 return
             except Exception as error:
                 # The store does not answer: before each write it is looked whether the job has
-                # been lost meanwhile, so that going on does no harm.
-                logger.warning("The lease of %s was not renewed: %s", self._lease.folder.url, error)
+                # been lost meanwhile, so that going on does no harm. (What a driver says may hold
+                # secrets: its words stay here.)
+                kind = type(error).__name__
+                logger.warning("The lease of %s was not renewed: %s", self._lease.folder.url, kind)
 
     def stop(self) -> None:
         """End, and let anybody claim the job."""
@@ -227,8 +233,13 @@ class Runner(threading.Thread):
             self._redact = redactor(options)
             self._attempt(output_folder(job.record.spec, options), options)
         except Exception as error:
-            # Without a claim nothing can be published where the output would be.
-            self._keep(self._failure(error, 0))
+            job.unreachable += 1
+            if isinstance(error, OSError) and job.unreachable < MOST_UNREACHABLE:
+                # A network, a file server: what it holds is worth waiting for.
+                self._wait(self._redact(f"its output cannot be reached: {error}"))
+            else:
+                # Without a claim nothing can be published where the output would be.
+                self._keep(self._failure(error, 0))
         finally:
             job.snapshot = None
             job.running = False
@@ -266,7 +277,7 @@ class Runner(threading.Thread):
         if lease is None:
             self._wait("another scheduler has it, or had it a moment ago")
             return
-        job.contender = None
+        job.contender, job.unreachable = None, 0
         keeper = Keeper(lease, lambda: job.ask_to_stop("lost"))
         keeper.start()
         try:
@@ -426,6 +437,7 @@ class Runner(threading.Thread):
             job.change(self._records.update, result=result)
         except Exception as error:
             # A scheduler that comes back finds the result where the output is.
-            logger.warning("The record of %s cannot be written: %s", job.record.id, error)
+            kind = type(error).__name__
+            logger.warning("The record of %s cannot be written: %s", job.record.id, kind)
         shown = result.model_dump(mode="json", exclude={"format", "job", "run", "traceback"})
         self._emit(shown.pop("state"), **shown)

@@ -397,3 +397,30 @@ def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, documen
     assert kinds[0] == "running"
     assert kinds[-1] == "finished"
     assert jobs.status(ids[0])["n_events"] == len(kinds)
+
+
+def test_output__out_of_reach_for_a_while_is_waited_for(open_jobs, document, tmp_path, rows_url):
+    jobs = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = jobs.submit(document(), {}, "me")
+    (tmp_path / "out").mkdir(exist_ok=True)
+    (tmp_path / "out").rename(tmp_path / "away")
+    (tmp_path / "out").write_text("no folder can be here")
+    while "cannot be reached" not in jobs.status(job_id)["note"]:
+        time.sleep(0.01)
+    assert jobs.status(job_id)["state"] in ("queued", "running")
+    (tmp_path / "out").unlink()
+    wait_until(jobs, job_id, "finished")
+    assert jobs.model(job_id).digest() == expected(rows_url)
+
+
+def test_output__out_of_reach_for_good_fails(open_jobs, document, tmp_path, monkeypatch):
+    monkeypatch.setattr("largek_dask.service.running.MOST_UNREACHABLE", 3)
+    jobs = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = jobs.submit(document(), {}, "me")
+    (tmp_path / "out").rmdir()
+    (tmp_path / "out").write_text("no folder can be here")
+    status = wait_until(jobs, job_id, *ENDED)
+    assert status["state"] == "failed"
+    assert "out" in status["result"]["message"]
