@@ -17,9 +17,9 @@ from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder, canonical_json
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning
 from largek_dask.kernels.statistics import RowScan, Statistics
-from tests.faults.stores import Dies, FaultyFileSystem, Plan
 from tests.driver.test_run import assert_same, every_step, go
 from tests.driver.toy import ToyPasses, ToyState, toy_rows
+from tests.faults.stores import Dies, FaultyFileSystem, Plan
 
 
 def state_of(step: int) -> ToyState:
