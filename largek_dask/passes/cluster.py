@@ -54,8 +54,10 @@ FAN_IN = 8
 """Totals that one task adds up when they are reduced in a tree."""
 WATCH_SECONDS = 1.0
 """How often to look at the workers while their answers are waited for."""
-EMBED_BYTES = 4 << 20
-"""While copies for all workers take no more, tasks carry them: one round trip less."""
+EMBED_BYTES = 64 << 10
+"""While copies for all workers take no more, tasks carry their pass's payload themselves: that is
+one round trip less. Of each connection Dask keeps the last 1,000 messages of less than 1 MB, so
+larger ones would fill the scheduler's memory."""
 BACKOFF_SECONDS = 0.1
 """Pause before chunks are handed out again; doubles with every failure of the same chunk."""
 
