@@ -7,7 +7,7 @@ import contextlib
 import math
 import pickle
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import uuid4
@@ -101,18 +101,24 @@ class Workers:
     async def begin(self) -> None:
         """Prepare all workers, present and future."""
         await self._network.register(WorkPlugin(), _patience())
-        await self.ready()
+        await self.ready(wait_for=None)
 
     async def look(self) -> None:
         """As :meth:`begin`, but without waiting for workers where there are none."""
         await self._network.register(WorkPlugin(), _patience())
         if await self._network.workers():
-            await self.ready()
+            await self.ready(wait_for=None)
 
-    async def ready(self) -> dict[str, int]:
+    async def ready(self, wait_for: Collection[str] | None = ()) -> dict[str, int]:
         """Threads by address of the workers that may compute; waits while there are none.
 
-        Workers that are paused or silent are left out, and named.
+        Workers that are paused or silent are left out, and named. Those that have just come answer
+        when they have loaded their code: the others do not wait for that, but for a moment.
+
+        Parameters
+        ----------
+        wait_for : collection of str or None
+            Workers whose answers are waited for nevertheless; None: all.
 
         Raises
         ------
@@ -123,12 +129,21 @@ class Workers:
         """
         while True:
             present = self._look(await self._network.workers())
-            if asked := self._asked_of(present):
+            asked = self._asked_of(present)
+            awaited = [ask for ask in asked if wait_for is None or ask.address in wait_for]
+            if not any(address in self._admitted for address in present):
+                awaited = asked
+            if awaited:
                 # Whoever does not answer is waited for until it counts as silent.
-                if (await asyncio.wait([ask.answer for ask in asked], timeout=WAIT_SECONDS))[1]:
-                    self._mention(asked)
-                else:
-                    self._take_answers(asked)
+                waiting = [ask.answer for ask in awaited]
+                if (await asyncio.wait(waiting, timeout=WAIT_SECONDS))[1]:
+                    self._mention(awaited)
+                    continue
+            elif new := [ask for ask in asked if time.monotonic() - ask.since < WAIT_SECONDS]:
+                # One that has its code already is there in a moment.
+                await asyncio.wait([ask.answer for ask in new], timeout=WAIT_SECONDS)
+            if answered := [ask for ask in asked if ask.answer.done()]:
+                self._take_answers(answered)
                 continue
             ready = {a: n for a, n in present.items() if a in self._admitted}
             self._tell(len(ready))

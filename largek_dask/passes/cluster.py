@@ -349,7 +349,7 @@ class ClusterPasses(BasePasses):
                     target = outcome.worker
                 if outcome.unknown:
                     self._workers.forget(target)
-                    await self._workers.ready()
+                    await self._workers.ready(wait_for=[target])
                 elif outcome.needs_replay:
                     replay = await self._send(Sealed(current.replay), [target])
             except _Lost as lost:

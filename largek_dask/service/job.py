@@ -115,10 +115,23 @@ class Job:
                     continue
                 if not follow or self._is_over(n):
                     return
-                with contextlib.suppress(queue.Empty):
-                    news.get(timeout=POLL_SECONDS)
+                try:
+                    event = news.get(timeout=POLL_SECONDS)
+                except queue.Empty:
+                    yield None
                     continue
-                yield None
+                # What is pushed in its order need not be asked for.
+                while event["n"] <= n:
+                    if event["n"] == n:
+                        n += 1
+                        if once.is_new(event):
+                            yield event
+                        if event["event"] in LAST:
+                            break
+                    try:
+                        event = news.get(timeout=POLL_SECONDS)
+                    except queue.Empty:
+                        break
 
     def watch(self, stream: TextIO | None = None) -> str:
         """Show the job until it has ended: what it has told so far, then what comes.

@@ -223,7 +223,28 @@ def test_a_worker_that_cannot_be_asked_does_not_hold_up_the_others(network, work
         assert await workers.ready() == {A: 1}
         assert said == [("workers", f"1 workers go on without: {B} did not answer: gone")]
         network.now += 10
+        assert await workers.ready() == {A: 1}, "asked again, and not waited for"
+        await asyncio.sleep(0)
         assert await workers.ready() == {A: 1, B: 1}
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_has_just_come_does_not_hold_up_the_others(network, workers):
+    async def scenario():
+        network.answers = {A: YES, B: YES}
+        network.has(A)
+        assert await workers.ready() == {A: 1}
+        network.has(B)
+        assert await workers.ready() == {A: 1}
+        await asyncio.sleep(0)
+        assert await workers.ready() == {A: 1, B: 1}
+        workers.forget(B)
+        assert await workers.ready() == {A: 1}
+        workers.forget(B)
+        assert await workers.ready(wait_for=[B]) == {A: 1, B: 1}
+        workers.forget(A)
+        assert await workers.ready(wait_for=None) == {A: 1, B: 1}
 
     asyncio.run(scenario())
 
