@@ -140,8 +140,8 @@ def test_the_two_commands_are_those_of_ci():
     ci = (ROOT / ".ci" / "run").read_text()
     assert "-e '.[dev]'" in README
     assert "-e '.[dev]'" in ci
-    assert ".venv/bin/python -m pytest\n" in README
-    assert 'bin/python" -m pytest\n' in ci
+    assert ".venv/bin/python -m pytest -n logical --dist loadfile\n" in README
+    assert 'bin/python" -m pytest -n logical --dist loadfile\n' in ci
 
 
 @pytest.mark.parametrize("name", TABLES)

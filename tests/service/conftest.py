@@ -1,5 +1,7 @@
 """Jobs in one process: no cluster, quick beats."""
 
+import logging
+
 import dask
 import numpy as np
 import pytest
@@ -18,6 +20,21 @@ def rows_url(tmp_path_factory):
     url = str(tmp_path_factory.mktemp("rows") / "x.zarr")
     lk.ingest(x, url, chunk_rows=500, progress=False)
     return url
+
+
+@pytest.fixture
+def logged():
+    """What this package logs, line by line. (Dask silences the handlers that caplog relies on.)"""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("largek_dask")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield lines
+    logger.removeHandler(handler)
+    logger.setLevel(before)
 
 
 @pytest.fixture

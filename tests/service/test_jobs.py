@@ -355,7 +355,7 @@ def test_ids__lead_nowhere(open_jobs, wrong):
         jobs.delete(wrong)
 
 
-def test_records__a_damaged_one_does_not_hide_the_others(open_jobs, document, tmp_path, caplog):
+def test_records__a_damaged_one_does_not_hide_the_others(open_jobs, document, tmp_path, logged):
     first = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         kept = first.submit(document("a"), {}, "me")
@@ -367,8 +367,8 @@ def test_records__a_damaged_one_does_not_hide_the_others(open_jobs, document, tm
     (folder / "lk-other.json").write_text((folder / f"{kept}.json").read_text())
     later = open_jobs()
     assert [status["id"] for status in later.all()] == [kept]
-    assert torn in caplog.text
-    assert "lk-other" in caplog.text
+    assert any(torn in line for line in logged)
+    assert any("lk-other" in line for line in logged)
     wait_until(later, kept, "finished")
 
 
@@ -403,9 +403,8 @@ def test_output__out_of_reach_for_a_while_is_waited_for(open_jobs, document, tmp
     jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
-    (tmp_path / "out").mkdir(exist_ok=True)
-    (tmp_path / "out").rename(tmp_path / "away")
-    (tmp_path / "out").write_text("no folder can be here")
+        (tmp_path / "out").rmdir()
+        (tmp_path / "out").write_text("no folder can be here")
     while "cannot be reached" not in jobs.status(job_id)["note"]:
         time.sleep(0.01)
     assert jobs.status(job_id)["state"] in ("queued", "running")
@@ -419,8 +418,8 @@ def test_output__out_of_reach_for_good_fails(open_jobs, document, tmp_path, monk
     jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
-    (tmp_path / "out").rmdir()
-    (tmp_path / "out").write_text("no folder can be here")
+        (tmp_path / "out").rmdir()
+        (tmp_path / "out").write_text("no folder can be here")
     status = wait_until(jobs, job_id, *ENDED)
     assert status["state"] == "failed"
     assert "out" in status["result"]["message"]
