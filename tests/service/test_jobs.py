@@ -337,7 +337,8 @@ def test_queue__no_more_at_once_than_allowed(open_jobs, document, slow_steps):
         ids = [jobs.submit(document(output=str(i)), {}, "me") for i in range(5)]
         while sum(status.get("step", 0) >= 2 for status in jobs.all()) < 2:
             time.sleep(0.01)
-        time.sleep(0.1)
+        with jobs._changed:
+            assert jobs._next() == []
         states = [status["state"] for status in jobs.all()]
         assert states.count("running") == 2
         assert states.count("queued") == 3
