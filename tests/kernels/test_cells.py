@@ -1,0 +1,86 @@
+"""k-means inside cells against its definition."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.cells import cell_means
+from largek_dask.kernels.truncated import order_by_label
+from tests import oracles_truncated as oracles
+
+COMPILED = not numba.config.DISABLE_JIT
+
+
+def cells_of(n, n_cells, rng):
+    """Rows in cells, sizes and picks: everything `cell_means` is given besides the rows."""
+    of = rng.integers(-1, n_cells, n).astype(np.int32)
+    order, starts = order_by_label(of, n_cells)
+    counts = np.diff(starts)
+    sizes = np.array([rng.integers(0, min(c, 9) + 1) for c in counts], np.int64)
+    picks = [starts[c] + rng.choice(counts[c], s, replace=False) for c, s in enumerate(sizes) if s]
+    return order, starts, sizes, np.concatenate([*picks, []]).astype(np.int64)
+
+
+@settings(max_examples=60 if COMPILED else 20)
+@given(
+    st.sampled_from([1, 2, 30, 200]),
+    st.sampled_from([1, 2, 8, 9, 19]),
+    st.integers(1, 5),
+    st.sampled_from(["f4", "f8", "u1"]),
+    st.integers(1, 4),
+    st.booleans(),
+    st.integers(0, 10**6),
+    st.sampled_from([0.0, 1.0, 10.0]),
+)
+def test_cell_means__are_lloyd_steps_in_cells(n, d, n_cells, dtype, steps, weighted, seed, spread):
+    rng = np.random.default_rng(seed)
+    x = np.abs(np.round(rng.normal(size=(n, d)) * spread * 8)).astype(dtype)
+    order, starts, sizes, picks = cells_of(n, n_cells, rng)
+    if len(picks) == 0:
+        return
+    weight = rng.integers(0, 3, n).astype(float) if weighted else np.ones(n)
+    # one step at a time, so that a tie that rounding breaks is not carried on
+    shift = np.zeros(d)
+    got, labels = cell_means(x, order, starts, sizes, picks, shift, 1, weight if weighted else None)
+    cells = [order[a:b] for a, b in pairwise(starts)]
+    want, want_labels = oracles.cell_means(x, cells, sizes, order[picks], 1, weight)
+    np.testing.assert_array_equal(labels, want_labels)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    assert got.dtype == (np.float64 if dtype == "f8" else np.float32)
+    more = cell_means(x, order, starts, sizes, picks, shift, steps)
+    assert np.isfinite(more[0]).all()
+
+
+def test_cell_means__finds_separate_blobs():
+    rng = np.random.default_rng(3)
+    truth = rng.integers(0, 6, 600)
+    x = (rng.normal(size=(6, 12)) * 20)[truth].astype("f4")
+    order, starts = order_by_label((truth % 2).astype(np.int32), 2)
+    firsts = [np.flatnonzero(truth[order] == t)[0] for t in (0, 2, 4, 1, 3, 5)]
+    sizes, picks = np.array([3, 3]), np.array(firsts)
+    centers, labels = cell_means(x, order, starts, sizes, picks, x.mean(axis=0), 3)
+    np.testing.assert_allclose(centers[labels], x, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "picks", "steps", "message"),
+    [
+        ([1], [0], 1, "number for every cell"),
+        ([1, 1], [0], 1, "number for every cell"),
+        ([9, 0], [0] * 9, 1, "fewer rows"),
+        ([1, 1], [0, 1], 1, "its own cell"),
+        ([1, 1], [0, 2], 0, "n_steps"),
+    ],
+)
+def test_cell_means__wrong_inputs_are_named(sizes, picks, steps, message):
+    x = np.zeros((4, 2), np.float32)
+    order, starts = order_by_label(np.array([0, 0, 1, 1], np.int32), 2)
+    with pytest.raises(ParameterError, match=message):
+        cell_means(x, order, starts, np.array(sizes), np.array(picks), np.zeros(2), steps)
