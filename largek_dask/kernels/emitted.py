@@ -24,7 +24,7 @@ from llvmlite import ir
 from numba import types
 
 from largek_dask.kernels.emitter import I64, Emitter, bits_of, typed_intrinsic
-from largek_dask.kernels.tile import BEST, BLOCK, DIRECT_FEATURES, SCORES, TWO, Micro
+from largek_dask.kernels.tile import BEST, BLOCK, DIRECT_FEATURES, PAIR, SCORES, TWO, Micro
 
 __all__ = ["scan"]
 
@@ -308,10 +308,11 @@ def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[l
     """Where one vector's winners stand: (pointer, type) of value and label, and second ones."""
     for v in range(micro.vectors):
         places = []
-        for rank in range(2 if micro.mode == TWO else 1):
+        for rank in range(2 if micro.mode in (TWO, PAIR) else 1):
             lane = (rank * micro.vectors + v) * micro.lanes
             places.append((emit.at(values, lane), emit.vector))
-            places.append((emit.at(labels, lane), emit.labels))
+            if rank == 0 or micro.mode == TWO:
+                places.append((emit.at(labels, lane), emit.labels))
         yield places
 
 
@@ -357,7 +358,7 @@ def _emit_winners(
         wins = lower(bits[0], old)
         best = builder.bitcast(builder.select(wins, bits[0], old), emit.vector)
         label = builder.select(wins, own(0), label)
-    for m, score in enumerate(scores if micro.mode in (BEST, TWO) else ()):
+    for m, score in enumerate(scores if micro.mode in (BEST, TWO, PAIR) else ()):
         wins = smaller(score, best)
         if micro.mode == TWO:
             second, runner = runner_up
@@ -369,6 +370,9 @@ def _emit_winners(
                 builder.select(follows, loser, second),
                 builder.select(follows, loser_label, runner),
             ]
+        if micro.mode == PAIR:
+            loser, second = builder.select(wins, best, score), runner_up[0]
+            runner_up = [builder.select(smaller(loser, second), loser, second)]
         best = builder.select(wins, score, best)
         label = builder.select(wins, own(m), label)
     return [best, label, *runner_up]

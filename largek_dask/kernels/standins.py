@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import readonly
-from largek_dask.kernels.tile import BLOCK, SCORES, TWO, Micro
+from largek_dask.kernels.tile import BLOCK, PAIR, SCORES, TWO, Micro
 
 __all__ = [
     "LANES",
@@ -76,6 +76,9 @@ def scan(
             follows = score < second
             second[follows] = loser[follows]
             runner[follows] = loser_label[follows]
+        if micro.mode == PAIR:
+            loser = np.where(wins, best, score)
+            second[loser < second] = loser[loser < second]
         best[wins] = score[wins]
         label[wins] = j - number % micro.centres if micro.mode == BLOCK else j
 

@@ -18,6 +18,7 @@ __all__ = [
     "BEST",
     "BLOCK",
     "DIRECT_FEATURES",
+    "PAIR",
     "SCORES",
     "TILES",
     "TWO",
@@ -34,6 +35,7 @@ BEST = 0  # keep each row's smallest score and its centre
 TWO = 1  # keep the two smallest and their centres
 SCORES = 2  # store them
 BLOCK = 3  # keep the smallest score and the tile it was in (direct form)
+PAIR = 4  # keep the two smallest, and the centre of the smallest
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Micro:
     lanes: int
     """Rows in a vector."""
     mode: int = BEST
-    """`BEST`, `TWO`, `SCORES` or `BLOCK`."""
+    """`BEST`, `TWO`, `SCORES`, `BLOCK` or `PAIR`."""
     direct: bool = False
     """Sum (x - c)² instead of the product x·c."""
     carry: bool = False

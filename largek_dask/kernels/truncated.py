@@ -18,8 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.distances import PackedCenters, nearest_two, nearest_two_in_lists
+from largek_dask.kernels import gathered, panels
+from largek_dask.kernels.distances import PackedCenters, nearest_two
 from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.rows import NATIVE
+from largek_dask.kernels.tile import select_tile
 
 __all__ = [
     "Lists",
@@ -35,7 +38,7 @@ Array = NDArray[Any]
 Labels = NDArray[np.int32]
 Places = NDArray[np.int64]
 
-_BLOCK_ROWS = 1 << 14
+_CONVERTED_VALUES = 1 << 16
 _NO_WEIGHT = readonly(np.empty(0))
 
 
@@ -54,6 +57,10 @@ class Lists:
         g, m = table.shape
         flat = np.sort(table, axis=1).reshape(-1).astype(np.int32, copy=False)
         return cls(readonly(np.arange(g + 1, dtype=np.int64) * m), readonly(flat))
+
+    def of_group(self, j: int) -> Labels:
+        """The list of group j."""
+        return self.centers[self.offsets[j] : self.offsets[j + 1]]
 
     @property
     def n_groups(self) -> int:
@@ -150,28 +157,53 @@ def search_lists(
         Distances computed: rows times the length of their list.
     """
     stop = len(starts) - 1 if end is None else end
+    if not (x.dtype in NATIVE and x.flags.c_contiguous):
+        return _search_converted(
+            x, order, starts, lists, packed, (labels, upper, lower), range(begin, stop), skip, keep
+        )
+    largest = int(np.diff(starts[begin : stop + 1]).max(initial=0))
+    if largest == 0:
+        return 0, 0
+    tile = select_tile().for_form(packed.direct)
+    chosen = np.empty(largest + 2 * gathered.widest(tile, packed.dtype), np.int32)
+    blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
+    longest = int(lists.lengths.max(initial=1))
+    space = panels.workspace(tile, packed.dtype, True, packed.n_features, blocks, (longest, 0))
+    form = packed.dense
+    run = gathered.search_gathered(tile, packed.dtype, x.dtype, packed.direct)
+    counts: tuple[int, int] = run(
+        readonly(x), readonly(order), readonly(starts), readonly(lists.offsets),
+        readonly(lists.centers), form.offsets, form.factors, form.starts, begin, stop, skip, keep,
+        space, chosen, labels, upper, lower,
+    )  # fmt: skip
+    return counts
+
+
+def _search_converted(
+    x: Array,
+    order: Labels,
+    starts: Places,
+    lists: Lists,
+    packed: PackedCenters,
+    state: tuple[Labels, Array, Array],
+    groups: range,
+    skip: bool,
+    keep: bool,
+) -> tuple[int, int]:
+    """:func:`search_lists` for rows that the kernel does not take: a block of groups at a time."""
+    step = max(1, _CONVERTED_VALUES // packed.n_features)
     n_moved = n_evaluated = 0
-    lengths = lists.lengths
-    for j in range(begin, stop):
-        length = int(lengths[j])
-        if length == 0:
-            continue
-        rows = order[starts[j] : starts[j + 1]]
-        if skip:
-            rows = rows[~(upper[rows] < lower[rows])]
-        listed = lists.centers[lists.offsets[j] : lists.offsets[j + 1]]
-        whole = np.array([0, length])
-        for first in range(0, len(rows), _BLOCK_ROWS):
-            block = rows[first : first + _BLOCK_ROWS]
-            found, best, _, second = nearest_two_in_lists(
-                x[block], packed, np.array([0, len(block)]), whole, listed
-            )
-            moved = labels[block] != found
-            labels[block] = found
-            upper[block] = np.sqrt(best)
-            lower[block] = np.sqrt(second) if keep else np.where(moved, 0, np.sqrt(second))
-            n_moved += int(np.count_nonzero(moved))
-            n_evaluated += len(block) * length
+    for j in groups:
+        own = Lists(lists.offsets[j : j + 2] - lists.offsets[j], lists.of_group(j))
+        for begin in range(starts[j], starts[j + 1], step):
+            rows = order[begin : min(begin + step, starts[j + 1])]
+            block = np.ascontiguousarray(x[rows], packed.dtype)
+            parts = tuple(part[rows] for part in state)
+            everyone = np.arange(len(rows), dtype=np.int32), np.array([0, len(rows)])
+            counts = search_lists(block, *everyone, own, packed, *parts, skip=skip, keep=keep)
+            n_moved, n_evaluated = n_moved + counts[0], n_evaluated + counts[1]
+            for part, values in zip(state, parts, strict=True):
+                part[rows] = values
     return n_moved, n_evaluated
 
 

@@ -1,0 +1,278 @@
+"""Drivers of the micro-kernels for rows from anywhere: gathered, group by group, against lists.
+
+A group's listed centres are copied side by side once; its rows are collected by number, packed a
+panel at a time while the rows of the next panel are on their way from memory, and the last, short
+panel of a group is as narrow as its rows allow.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from largek_dask.kernels.jit import njit
+from largek_dask.kernels.panels import (
+    PAD,
+    Dtype,
+    Kernel,
+    inner,
+    real_arrays,
+    workspace_type,
+)
+from largek_dask.kernels.tile import PAIR, Micro, Tile
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.gather_standins import fetch, gather
+    from largek_dask.kernels.standins import frozen, scan
+else:
+    from largek_dask.kernels.emitted import scan
+    from largek_dask.kernels.emitted_gather import fetch, gather
+    from largek_dask.kernels.emitted_rows import frozen
+
+__all__ = ["pack_gathered", "search_gathered", "widest"]
+
+LINE = 64
+"""Bytes of a cache line; another size costs speed only."""
+
+
+def widest(tile: Tile, dtype: Dtype) -> int:
+    """Rows of the widest panel."""
+    return tile.vectors * tile.lanes_of(dtype.itemsize)
+
+
+@cache
+def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
+    """Given rows to a transposed panel of `width` lanes, less the shift; their squared lengths.
+
+    Returns
+    -------
+    callable
+        ``pack(rows, places, at, d, shift, panel, panel_at, norms)``; `places` has row numbers for
+        all lanes. Of rows shorter than a block (`_SIDE` numbers) it reads on into the next row
+        and writes beyond the panel. `norms` are not written in the direct form.
+    """
+    side = 32 // dtype.itemsize
+    lengths = 0 if direct else 1
+
+    @inner
+    def pack(
+        rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, panel_at: Any, norms: Any
+    ) -> None:
+        for q in range(width):
+            norms[q] = 0
+        for f in range(0, d - side + 1, side):
+            for r in range(0, width, side):
+                gather(
+                    lengths, rows, places, at + r, d, shift, f, 0, panel,
+                    panel_at + f * width + r, width, norms, r,
+                )  # fmt: skip
+        if d % side != 0:
+            # the last block overlaps the one before it and writes the same numbers again
+            f = max(d - side, 0)
+            for r in range(0, width, side):
+                gather(
+                    lengths, rows, places, at + r, d, shift, f, side - d % side, panel,
+                    panel_at + f * width + r, width, norms, r,
+                )  # fmt: skip
+
+    return pack
+
+
+@cache
+def _meet(tile: Tile, dtype: Dtype, vectors: int, direct: bool) -> Kernel:
+    """One panel of `vectors` vectors of rows against a block of centres: distances of two."""
+    lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
+    width = vectors * lanes
+    # a narrow panel needs more centres at a time, or every multiply-add waits for the one before
+    centres = PAD if vectors == 1 else tile.centres
+    spec = Micro(centres, vectors, lanes, PAIR, direct).code
+    pack = pack_gathered(dtype, width, direct)
+
+    @inner
+    def meet(
+        rows: Any, places: Any, at: Any, d: Any, shift: Any, block: Any, starts: Any, length: Any,
+        panel: Any, norms: Any, values: Any, labels: Any, sums: Any,
+    ) -> None:  # fmt: skip
+        pack(rows, places, at, d, shift, panel, 0, norms)
+        for q in range(width):
+            values[q] = np.inf
+            values[width + q] = np.inf
+            labels[q] = 0
+        scan(
+            spec, panel, 0, block, d, 0, d, starts, 0, (length + centres - 1) // centres,
+            values, labels, 0, sums, 0, rows, -1,
+        )  # fmt: skip
+        for q in range(width):
+            if direct:
+                values[q] = np.sqrt(max(values[q], real(0)))
+                values[width + q] = np.sqrt(max(values[width + q], real(0)))
+            else:
+                values[q] = np.sqrt(max(values[q] + norms[q], real(0)))
+                values[width + q] = np.sqrt(max(values[width + q] + norms[q], real(0)))
+
+    return meet
+
+
+@cache
+def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Kernel:
+    """The nearest of its group's listed centres for every row, and the distances to two.
+
+    Parameters
+    ----------
+    tile, dtype : Tile, dtype
+    stored : dtype
+        Of the rows, one of `rows.NATIVE`.
+    direct : bool
+        Sum (x - c)² itself; at most `DIRECT_FEATURES` features.
+
+    Returns
+    -------
+    callable
+        ``run(x, order, starts, offsets, listed, shift, centers, openings, begin, end, skip, keep,
+        space, chosen, labels, upper, lower)``, as :func:`~.truncated.search_lists`; `chosen` has
+        room for the largest group and a panel more.
+    """
+    lanes = tile.lanes_of(dtype.itemsize)
+    side, line = 32 // dtype.itemsize, LINE // stored.itemsize
+    narrow = _meet(tile, dtype, 1, direct)
+    middle = _meet(tile, dtype, 2, direct)
+    wide = _meet(tile, dtype, tile.vectors, direct)
+    width = tile.vectors * lanes
+    real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
+
+    @inner
+    def call(x: Any, i: Any, d: Any) -> None:
+        """Row i is wanted soon."""
+        for f in range(0, d, line):
+            fetch(x, i * d + f)
+        fetch(x, i * d + d - 1)
+
+    @inner
+    def collect(
+        order: Any, first: Any, last: Any, skip: Any, upper: Any, lower: Any, chosen: Any
+    ) -> Any:
+        """Numbers of the rows that are looked at; how many."""
+        count = 0
+        for p in range(first, last):
+            i = order[p]
+            chosen[count] = i
+            count += 0 if skip and upper[i] < lower[i] else 1
+        return count
+
+    @inner
+    def copy(rows: Any, chosen: Any, at: Any, d: Any, spare: Any) -> None:
+        for q in range(width):
+            i = np.int64(chosen[at + q]) * d
+            for f in range(d):
+                spare[q * d + f] = rows[i + f]
+
+    if stored == dtype:
+
+        @inner
+        def source(rows: Any, chosen: Any, at: Any, d: Any, spare: Any, own: Any) -> Any:
+            """Where a panel's rows stand: the numbers, which of them begin rows."""
+            if d < side:
+                last = 0
+                for q in range(width):
+                    last = max(last, chosen[at + q])
+                if last * d + side > rows.size:  # a block would end beyond the last row
+                    copy(rows, chosen, at, d, spare)
+                    return frozen(spare), own, 0
+            return rows, chosen, at
+
+    else:
+
+        @inner
+        def source(rows: Any, chosen: Any, at: Any, d: Any, spare: Any, own: Any) -> Any:
+            """The rows converted."""
+            copy(rows, chosen, at, d, spare)
+            return frozen(spare), own, 0
+
+    @njit(
+        (
+            *real_arrays(stored, 2),
+            types.Array(types.int32, 1, "C", readonly=True),
+            types.Array(types.int64, 1, "C", readonly=True),
+            types.Array(types.int64, 1, "C", readonly=True),
+            types.Array(types.int32, 1, "C", readonly=True),
+            *real_arrays(dtype, 1, 2, 1),
+            types.int64,
+            types.int64,
+            types.boolean,
+            types.boolean,
+            workspace_type(dtype),
+            signed,
+            signed,
+            real,
+            real,
+        )
+    )
+    def run(
+        x: Any, order: Any, starts: Any, offsets: Any, listed: Any, shift: Any, centers: Any,
+        openings: Any, begin: Any, end: Any, skip: Any, keep: Any, space: Any, chosen: Any,
+        labels: Any, upper: Any, lower: Any,
+    ) -> Any:  # fmt: skip
+        n, d = x.shape
+        rows = x.reshape(n * d)
+        panel, spare, norms, values, winners, sums, copies, copied_openings, _ = space
+        block, block_openings = frozen(copies), frozen(copied_openings)
+        own = np.arange(width).astype(np.int32)
+        n_moved, n_evaluated = 0, 0
+        for j in range(begin, end):
+            first, length = offsets[j], offsets[j + 1] - offsets[j]
+            if length == 0:
+                continue
+            count = collect(order, starts[j], starts[j + 1], skip, upper, lower, chosen)
+            if count == 0:
+                continue
+            for q in range(count, count + width):
+                chosen[q] = chosen[count - 1]  # they stand in for rows that a panel lacks
+            for m in range(length):
+                c = listed[first + m]
+                copied_openings[m] = openings[c]
+                for f in range(d):
+                    copies[m * d + f] = centers[c, f]
+            for m in range(length, (length + PAD - 1) // PAD * PAD):
+                copied_openings[m] = np.inf
+                for f in range(d):
+                    copies[m * d + f] = 0
+            n_evaluated += count * length
+            for at in range(0, count, width):
+                m = min(width, count - at)
+                for q in range(at + width, min(at + 2 * width, count)):
+                    call(rows, np.int64(chosen[q]), d)
+                numbers, places, place = source(rows, chosen, at, d, spare, own)
+                if m > 2 * lanes:
+                    size = width
+                    wide(
+                        numbers, places, place, d, shift, block, block_openings, length, panel,
+                        norms, values, winners, sums,
+                    )  # fmt: skip
+                elif m > lanes:
+                    size = 2 * lanes
+                    middle(
+                        numbers, places, place, d, shift, block, block_openings, length, panel,
+                        norms, values, winners, sums,
+                    )  # fmt: skip
+                else:
+                    size = lanes
+                    narrow(
+                        numbers, places, place, d, shift, block, block_openings, length, panel,
+                        norms, values, winners, sums,
+                    )  # fmt: skip
+                for q in range(m):
+                    i = chosen[at + q]
+                    c = listed[first + winners[q]]
+                    upper[i], lower[i] = values[q], values[size + q]
+                    if c != labels[i]:
+                        n_moved += 1
+                        labels[i] = c
+                        if not keep:
+                            lower[i] = 0
+        return n_moved, n_evaluated
+
+    return run
