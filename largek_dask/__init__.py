@@ -15,6 +15,7 @@ _PUBLIC = {
     "MiniBatch": "largek_dask.algorithms.minibatch",
     "Model": "largek_dask.model",
     "NMBatch": "largek_dask.algorithms.nmbatch",
+    "Truncated": "largek_dask.algorithms.truncated",
     "connect": "largek_dask.service.client",
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
@@ -27,6 +28,7 @@ __all__ = [
     "MiniBatch",
     "Model",
     "NMBatch",
+    "Truncated",
     "__version__",
     "connect",
     "ingest",
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.lloyd import Lloyd
     from largek_dask.algorithms.minibatch import MiniBatch
     from largek_dask.algorithms.nmbatch import NMBatch
+    from largek_dask.algorithms.truncated import Truncated
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows
     from largek_dask.estimators.kmeans import KMeans

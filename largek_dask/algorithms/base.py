@@ -211,6 +211,13 @@ class Passes(Protocol):
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """The rows with these global indices, in this order: (len(rows), d), compute dtype."""
 
+    def whole(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
+        """All rows (n, d) and weights (n,), where they lie in one piece in this process.
+
+        None where they do not, or where chunks show them otherwise (normalised, bad rows
+        replaced). Rows that weigh 0 may hold anything.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class Info:

@@ -7,6 +7,7 @@ from typing import Any
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.truncated import Truncated
 
 __all__ = ["ALGORITHMS"]
 
@@ -15,5 +16,6 @@ ALGORITHMS: dict[str, type[Any]] = {
     "lloyd": Lloyd,
     "minibatch": MiniBatch,
     "nmbatch": NMBatch,
+    "truncated": Truncated,
 }
 """Algorithms by the name a user gives."""

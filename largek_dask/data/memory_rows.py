@@ -103,6 +103,18 @@ class ArrayRows(SlicedRows):
             )
         super().__init__(np.asarray(array), weight=weight)
 
+    def in_memory(self) -> NDArray[Any] | None:
+        """The array, if it is as ``read`` gives its rows and not mapped from a file."""
+        x: NDArray[Any] = self._source
+        base: Any = x
+        while isinstance(base, np.ndarray):
+            if isinstance(base, np.memmap):
+                return None
+            base = base.base
+        if x.dtype != self.dtype or not x.flags.c_contiguous:
+            return None
+        return readonly(x)
+
 
 class SparseRows(Rows):
     """Rows of a scipy sparse matrix.

@@ -152,6 +152,10 @@ class Rows(ABC):
         start, stop = self.chunk_rows(i)
         return self._checked(i, self._load(i, start, stop), stop - start)
 
+    def in_memory(self) -> NDArray[Any] | None:
+        """All rows as one C-contiguous, read-only array that this process holds; None if none."""
+        return None
+
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
         """What has to be read for the rows ``begin`` to ``end`` of chunk ``i``.
 

@@ -304,6 +304,13 @@ class BasePasses(ABC):
         )
         return taken.in_order()[inverse]
 
+    def whole(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
+        """All rows and weights where they lie in one piece in this process, as chunks show them.
+
+        None elsewhere.
+        """
+        return None
+
     # --- log, end ---------------------------------------------------------------------------------
 
     def log(self, callback: LogCallback) -> None:

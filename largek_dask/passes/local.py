@@ -8,6 +8,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
+import numpy as np
+from numpy.typing import NDArray
+
 from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.errors import ParameterError
@@ -70,6 +73,7 @@ class LocalPasses(BasePasses):
         if self.n_threads < 1:
             raise ParameterError(f"n_threads={n_threads} has to be at least 1.")
         self.driver_threads = self.n_threads
+        self._whole: tuple[NDArray[Any], NDArray[np.float64] | None] | None = None
         self.state_limit = budget = state_budget(memory_limit, process_memory())
         cache = int(config.get("passes.cache-bytes"))
         self._engine = Engine(rows, self.n_threads, lambda: budget, lambda: cache)
@@ -95,6 +99,22 @@ class LocalPasses(BasePasses):
         result = total if finish is None else finish(total)
         report.reduce += time.perf_counter() - began
         return result
+
+    def whole(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
+        """All rows and weights where they lie in one piece in this process, as chunks show them.
+
+        None for rows that are read from somewhere, normalised, or bad.
+        """
+        if self._whole is None:
+            x = self.rows.in_memory()
+            if x is None or self.normalize is not None or self.statistics.n_bad:
+                return None
+            weight = None
+            if self.rows.weight is not None:
+                parts = [self.rows.read_weight(i) for i in range(self.n_chunks)]
+                weight = np.concatenate([part for part in parts if part is not None])
+            self._whole = x, weight
+        return self._whole
 
     def close(self) -> None:
         """End the threads and drop row state and cached chunks."""

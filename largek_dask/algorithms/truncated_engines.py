@@ -1,0 +1,240 @@
+"""Where the passes of the truncated search run: on rows in one piece, or on whoever owns them.
+
+Both carry out the same orders with the same functions and give the same bits. What a pass leaves
+on rows is a cache: after a loss, or a resume, the orders since the last anchor are carried out
+again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
+from largek_dask.algorithms.truncated_rows import (
+    Order,
+    PassTotal,
+    RowArrays,
+    advance,
+    count_rows,
+    truncated_chunk,
+)
+
+__all__ = ["Sample", "run_everywhere", "run_on_sample", "take_sample"]
+
+WHOLE = "truncated rows"
+"""Where the state of all rows lies among what passes keep, if they lie in one piece."""
+SAMPLE = "truncated sample"
+"""Where the sample lies, with its rows' state."""
+STATE = "truncated"
+"""Name of the row state."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Rows in one piece, and what the passes so far have left of them."""
+
+    x: Any
+    weight: NDArray[np.float64] | None
+    n_threads: int
+    generation: int = -1
+    """Of the last pass; -1: nothing is known."""
+    rows: RowArrays | None = None
+    total: PassTotal | None = None
+
+    def run(
+        self, generation: int, replay: tuple[Order, ...], order: Order, step: int, new: Any
+    ) -> PassTotal:
+        """One pass; ``new`` makes an empty total."""
+        rows, total = self.rows, self.total
+        if not replay or rows is None or self.generation != generation - 1:
+            rows = RowArrays.new(len(self.x), order.packed.dtype)
+            for earlier in replay:
+                advance(self.x, self.weight, rows, earlier, self.n_threads)
+            total = None
+        # Forgotten until it is done: what a pass that was cut has touched is never used again.
+        self.rows, self.total = None, None
+        old = rows.labels.copy() if replay else None
+        counted = total is not None and old is not None
+        if total is None or not counted:
+            total = new()
+        total.begin(step)
+        evaluated, losses = advance(self.x, self.weight, rows, order, self.n_threads)
+        total.n_evaluated += evaluated
+        if losses is not None:
+            total.add_losses(losses)
+        count_rows(self.x, self.weight, old, rows.labels, total, counted)
+        self.rows, self.total, self.generation = rows, total, generation
+        return total
+
+
+@dataclass(slots=True)
+class Sample:
+    """Rows of a seeded sample, in its own order."""
+
+    rows: NDArray[np.int64]
+    """(m,) global indices; all of positive weight."""
+    held: Held
+    key: tuple[Any, ...] = ()
+
+
+def run_everywhere(
+    passes: Passes,
+    generation: int,
+    replay: tuple[Order, ...],
+    order: Order,
+    step: int,
+    wanted: NDArray[np.int64] | None,
+) -> tuple[PassTotal, NDArray[np.int32] | None]:
+    """One pass over all rows.
+
+    Parameters
+    ----------
+    passes : Passes
+    generation : int
+        Counter of passes over all rows, of which this is the next.
+    replay : tuple of Order
+        Orders since the last anchor, which is the first of them; none: this is an anchor.
+    order : Order
+    step : int
+    wanted : (m,) int64 or None
+        Ascending global indices of rows whose labels are asked for.
+
+    Returns
+    -------
+    total : PassTotal
+        Not to be changed.
+    labels : (m,) int32 or None
+    """
+    k, d = order.centers.shape
+    new = partial(PassTotal, k, d, passes.statistics.grid)
+    whole = passes.whole()
+    if whole is not None:
+        held = passes.scratch.get(WHOLE)
+        if held is None or held.x is not whole[0]:
+            held = passes.scratch[WHOLE] = Held(*whole, passes.driver_threads)
+        total = held.run(generation, replay, order, step, new)
+        return total, None if wanted is None else held.rows.labels[wanted]
+    total = passes.reduce(
+        truncated_chunk,
+        order,
+        step,
+        wanted,
+        start=new,
+        combine=PassTotal.combine,
+        state=RowState(
+            STATE, generation, tuple((earlier, -1, None) for earlier in replay), retain=True
+        ),
+    )
+    if wanted is None:
+        return total, None
+    return total, np.concatenate([total.picked[index] for index in sorted(total.picked)])
+
+
+def run_on_sample(
+    sample: Sample,
+    generation: int,
+    replay: tuple[Order, ...],
+    order: Order,
+    step: int,
+    passes: Passes,
+) -> PassTotal:
+    """One pass over the sample, in this process."""
+    k, d = order.centers.shape
+    new = partial(PassTotal, k, d, passes.statistics.grid)
+    return sample.held.run(generation, replay, order, step, new)
+
+
+class PickedRows:
+    """Rows picked out of chunks, with their weights."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: dict[int, tuple[NDArray[Any], NDArray[np.float64]]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel when this total is sent."""
+        return sum(x.nbytes + weight.nbytes for x, weight in self.parts.values())
+
+    @staticmethod
+    def combine(a: PickedRows, b: PickedRows) -> PickedRows:
+        """Add ``b`` into ``a``."""
+        a.parts.update(b.parts)
+        return a
+
+
+def pick_chunk(
+    chunk: Chunk, total: PickedRows, wanted: NDArray[np.int64], dtype: np.dtype[Any]
+) -> None:
+    """Pick this chunk's rows out of the ascending global indices ``wanted``."""
+    begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
+    rows = wanted[begin:end] - chunk.start
+    weight = np.ones(len(rows)) if chunk.weight is None else chunk.weight[rows]
+    total.parts[chunk.index] = chunk.x[rows].astype(dtype), weight
+
+
+def take_sample(passes: Passes, rng: Rng, n: int, purpose: str, ascending: bool) -> Sample:
+    """About ``n`` rows drawn without replacement, those that weigh nothing left out.
+
+    The rows drawn depend on the seed and the number of rows alone, not on chunks. Drawn once, the
+    sample stays among what the passes keep.
+    """
+    key = (rng, n, ascending)
+    known: Sample | None = passes.scratch.get(f"{SAMPLE}: {purpose}")
+    if known is not None and known.key == key:
+        return known
+    everything = passes.n_rows
+    if passes.statistics.n_rows < everything:
+        # As many more as there are rows that do not count.
+        n = min(everything, -(-n * everything // max(1, passes.statistics.n_rows)))
+    if n >= everything and ascending:
+        rows = np.arange(everything)
+    else:
+        generator = rng.generator(0, purpose)
+        rows = generator.choice(everything, min(n, everything), replace=False)
+        if ascending:
+            rows.sort()
+    x, weight = _pick(passes, rows)
+    if weight is not None and not weight.all():
+        there = weight > 0
+        rows, x, weight = rows[there], x[there], weight[there]
+    if weight is not None and (weight == 1).all():
+        weight = None
+    sample = Sample(rows, Held(x, weight, passes.driver_threads), key)
+    passes.scratch[f"{SAMPLE}: {purpose}"] = sample
+    return sample
+
+
+def _pick(
+    passes: Passes, rows: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
+    """Rows by global index, each once, and their weights (None: all 1)."""
+    dtype = passes.statistics.dtype
+    whole = passes.whole()
+    if whole is not None:
+        x, weight = whole
+        if len(rows) == len(x) and rows[0] == 0 and (np.diff(rows) == 1).all():
+            return x, weight
+        return x.take(rows, axis=0).astype(dtype, copy=False), None if weight is None else weight[
+            rows
+        ]
+    wanted = np.sort(rows)
+    touched = np.unique(np.searchsorted(passes.chunk_table, wanted, side="right") - 1)
+    picked: PickedRows = passes.reduce(
+        pick_chunk,
+        wanted,
+        dtype,
+        start=PickedRows,
+        combine=PickedRows.combine,
+        chunks=touched.tolist(),
+    )
+    parts = [picked.parts[index] for index in sorted(picked.parts)]
+    x, weight = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    places = np.searchsorted(wanted, rows)
+    return x[places], weight[places]

@@ -1,0 +1,371 @@
+"""What a pass of the truncated search does to rows, wherever they are.
+
+An :class:`Order` says all that a pass needs to know beside the rows and what is kept of them. The
+same functions carry it out on chunks, on whoever owns them, and on rows that lie in one piece in
+the driver's process: what becomes of a row depends on the row, its state and the orders since the
+last anchor, never on where it lies. Sums are exact, so nothing else depends on it either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk
+from largek_dask.algorithms.threads import on_threads
+from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
+from largek_dask.kernels.squares import Squares
+from largek_dask.kernels.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.truncated import (
+    Lists,
+    decay,
+    order_by_label,
+    removal_losses,
+    search_all,
+    search_lists,
+)
+
+__all__ = ["Order", "PassTotal", "RowArrays", "advance", "count_rows", "truncated_chunk"]
+
+PARTS_A_THREAD = 4
+BLOCK_ROWS = 4_096
+"""Rows that a thread takes at a time where all centres are looked through."""
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Order:
+    """One pass: what the rows meet, and what is done to their state before.
+
+    Pickles without what is packed, and is packed again where it arrives.
+    """
+
+    kind: Literal["cells", "lists", "all", "rest"]
+    """"cells": every row meets the centres of its nearest coarse cell, whatever it was before.
+    "all": every row meets all centres. Both are anchors: what they leave depends on nothing kept.
+    "lists": rows meet the list of their cluster. "rest": rows that are not settled meet all."""
+    centers: Array
+    """(k, d) centres that rows are assigned to."""
+    shift: Array
+    """(d,) origin about which the kernels compute."""
+    offsets: NDArray[np.int64] | None = None
+    """Of the lists, one a cluster or one a cell."""
+    listed: Labels | None = None
+    """Centres of the lists, ascending in each."""
+    coarse: Array | None = None
+    """(cells, d) coarse centres."""
+    drift: NDArray[np.float64] | None = None
+    """(k,) how far each centre has gone since the pass before."""
+    reach: NDArray[np.float64] | None = None
+    """(k,) the farthest that a centre of the list has gone; infinity: the list is another one."""
+    skip: bool = True
+    """Pass over settled rows."""
+    save: bool = False
+    """Keep the labels from before this pass, to be able to go back to them."""
+    restore: bool = False
+    """Go back to the labels that were kept; all rows are looked at, so that distances are new."""
+    max_loss: float = 0.0
+    """Find what removing each cluster would cost; no row's part is taken for more than that."""
+    loss_steps: float = 0.0
+    """How many steps a loss of 1 is (``kernels.truncated.loss_scale``)."""
+
+    @property
+    def is_anchor(self) -> bool:
+        """Whether the state after it depends on the rows and this order alone."""
+        return self.kind in ("cells", "all")
+
+    @cached_property
+    def packed(self) -> PackedCenters:
+        """The centres as kernels want them."""
+        return pack_centers(self.centers, self.shift)
+
+    @cached_property
+    def packed_coarse(self) -> PackedCenters:
+        """The coarse centres as kernels want them."""
+        assert self.coarse is not None
+        return pack_centers(self.coarse, self.shift)
+
+    @cached_property
+    def lists(self) -> Lists:
+        """The lists as kernels want them."""
+        assert self.offsets is not None
+        assert self.listed is not None
+        return Lists(self.offsets, self.listed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("packed", "packed_coarse", "lists")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes in a checkpoint."""
+        arrays = (self.centers, self.offsets, self.listed, self.coarse, self.drift, self.reach)
+        return sum(array.nbytes for array in arrays if array is not None)
+
+
+@dataclass(slots=True)
+class RowArrays:
+    """What is kept of rows."""
+
+    labels: Labels
+    """(n,) cluster; -1: the row is absent (weight 0)."""
+    upper: Array
+    """(n,) distance to the own centre, or more."""
+    lower: Array
+    """(n,) distance to the best other centre that the row has met, or less."""
+    saved: Labels | None = None
+    """(n,) labels to go back to."""
+
+    @classmethod
+    def new(cls, n: int, dtype: np.dtype[Any]) -> RowArrays:
+        """Of rows without a cluster."""
+        return cls(np.full(n, -1, np.int32), np.zeros(n, dtype), np.zeros(n, dtype))
+
+    def named(self) -> dict[str, NDArray[Any]]:
+        """As row state."""
+        arrays = {"labels": self.labels, "upper": self.upper, "lower": self.lower}
+        return arrays if self.saved is None else {**arrays, "saved": self.saved}
+
+
+class PassTotal:
+    """Sufficient statistics of the rows as they are labelled, and what one pass found.
+
+    ``sums`` and ``squares`` may be retained between passes; the rest belongs to one step, see
+    :class:`~largek_dask.algorithms.lloyd.AssignTotal`.
+    """
+
+    __slots__ = ("losses", "n_changed", "n_evaluated", "picked", "squares", "step", "sums")
+
+    def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
+        self.sums = ClusterSums(k, d, grid)
+        self.squares = Squares(1)
+        self.step = -1
+        self.n_changed = self.n_evaluated = 0
+        self.losses: NDArray[np.int64] | None = None
+        """(k,) what removing each cluster would cost, in steps of the loss scale."""
+        self.picked: dict[int, Labels] = {}
+        """Labels of the rows that were asked for, by chunk."""
+
+    def begin(self, step: int) -> None:
+        """Forget what belongs to an earlier step."""
+        if step != self.step:
+            self.step, self.n_changed, self.n_evaluated = step, 0, 0
+            self.losses, self.picked = None, {}
+
+    def add_losses(self, losses: NDArray[np.int64]) -> None:
+        """Add to the losses."""
+        self.losses = losses.copy() if self.losses is None else self.losses + losses
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel when this total is sent."""
+        picked = sum(labels.nbytes for labels in self.picked.values())
+        losses = 0 if self.losses is None else self.losses.nbytes
+        return self.sums.nbytes + self.squares.nbytes + picked + losses
+
+    @staticmethod
+    def combine(a: PassTotal, b: PassTotal) -> PassTotal:
+        """Add ``b`` into ``a``."""
+        a.sums.merge(b.sums)
+        a.squares.merge(b.squares)
+        if b.step > a.step:
+            a.begin(b.step)
+        if b.step == a.step:
+            a.n_changed += b.n_changed
+            a.n_evaluated += b.n_evaluated
+            a.picked.update(b.picked)
+            if b.losses is not None:
+                a.add_losses(b.losses)
+        return a
+
+
+def advance(
+    x: Array, weight: NDArray[np.float64] | None, rows: RowArrays, order: Order, n_threads: int = 1
+) -> tuple[int, NDArray[np.int64] | None]:
+    """Carry an order out on the state of rows, in place.
+
+    Parameters
+    ----------
+    x : (n, d)
+        Rows of any real type.
+    weight : (n,) float64 or None
+        Rows that weigh 0 are absent.
+    rows : RowArrays
+        Written to. Before an anchor its values do not matter.
+    order : Order
+    n_threads : int
+        No result depends on it.
+
+    Returns
+    -------
+    n_evaluated : int
+        Distances computed, those to coarse centres included.
+    losses : (k,) int64 or None
+        What removing each cluster would cost, if the order asks for it.
+    """
+    if order.kind == "cells":
+        evaluated = _meet_cells(x, rows, order, n_threads)
+    elif order.kind == "all":
+        evaluated = _meet_all(x, rows, order, n_threads)
+    else:
+        _take_up(rows, order)
+    before = rows.labels.copy() if order.kind == "lists" and order.max_loss > 0 else None
+    if order.kind == "lists":
+        evaluated = _search(x, rows.labels, rows, order, n_threads)
+    elif order.kind == "rest":
+        evaluated = _meet_rest(x, rows, order, n_threads)
+    if weight is not None:
+        rows.labels[weight == 0] = -1
+    losses = None
+    if order.max_loss > 0:
+        losses = np.zeros(len(order.centers), np.int64)
+        removal_losses(
+            rows.labels, rows.upper, rows.lower, weight, order.max_loss, order.loss_steps, losses
+        )
+    if before is not None:
+        # Kept until here: the best other centre is one of another cluster's list.
+        rows.lower[rows.labels != before] = 0
+    return evaluated, losses
+
+
+def _meet_cells(x: Array, rows: RowArrays, order: Order, n_threads: int) -> int:
+    n, coarse = len(x), order.packed_coarse
+    cells = np.empty(n, np.int32)
+
+    def choose(span: tuple[int, int]) -> None:
+        nearest(x[slice(*span)], coarse, cells[slice(*span)])
+
+    on_threads(n_threads, choose, _spans(n, n_threads))
+    rows.saved = None
+    rows.labels[:] = -1
+    evaluated = _search(x, cells, rows, order, n_threads)
+    # What was met is the list of the cell, not that of the cluster.
+    rows.lower[:] = 0
+    return evaluated + n * coarse.n_clusters
+
+
+def _meet_all(x: Array, rows: RowArrays, order: Order, n_threads: int) -> int:
+    rows.saved = None
+
+    def look(span: tuple[int, int]) -> int:
+        return search_all(x, order.packed, rows.labels, rows.upper, rows.lower, *span)[1]
+
+    return sum(on_threads(n_threads, look, _spans(len(x), n_threads)))
+
+
+def _take_up(rows: RowArrays, order: Order) -> None:
+    """What is kept of the rows, as of the centres that there are now."""
+    if order.restore:
+        assert rows.saved is not None
+        rows.labels[:] = rows.saved
+    else:
+        assert order.drift is not None
+        assert order.reach is not None
+        decay(rows.labels, rows.upper, rows.lower, order.drift, order.reach)
+    if order.save:
+        rows.saved = rows.labels.copy()
+
+
+def _meet_rest(x: Array, rows: RowArrays, order: Order, n_threads: int) -> int:
+    """All centres, for the rows that are not settled within their lists."""
+    # NaN counts as not settled
+    left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))
+
+    def look(span: tuple[int, int]) -> None:
+        these = left[slice(*span)]
+        labels, first, _, second = nearest_two(x[these], order.packed)
+        rows.labels[these] = labels
+        rows.upper[these], rows.lower[these] = np.sqrt(first), np.sqrt(second)
+
+    spans = [
+        (begin, min(begin + BLOCK_ROWS, len(left))) for begin in range(0, len(left), BLOCK_ROWS)
+    ]
+    on_threads(n_threads, look, spans)
+    return len(left) * order.packed.n_clusters
+
+
+def _search(x: Array, groups: Labels, rows: RowArrays, order: Order, n_threads: int) -> int:
+    """Rows meet the list of their group, of a cluster or a cell."""
+    lists = order.lists
+    places, starts = order_by_label(groups, lists.n_groups)
+    keep = order.max_loss > 0
+
+    def look(span: tuple[int, int]) -> int:
+        return search_lists(
+            x, places, starts, lists, order.packed, rows.labels, rows.upper, rows.lower,
+            begin=span[0], end=span[1], skip=order.skip and order.kind == "lists", keep=keep,
+        )[1]  # fmt: skip
+
+    if n_threads <= 1:
+        return look((0, lists.n_groups))
+    # Shares of about equal work, cut between groups.
+    work = np.cumsum(np.diff(starts) * lists.lengths)
+    parts = n_threads * PARTS_A_THREAD
+    inner = np.searchsorted(work, np.arange(1, parts) * (work[-1] / parts))
+    cuts = np.unique([0, *inner, lists.n_groups]).tolist()
+    return sum(on_threads(n_threads, look, list(pairwise(cuts))))
+
+
+def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
+    """(begin, end) of shares of n rows."""
+    step = n if n_threads <= 1 else max(BLOCK_ROWS, -(-n // (n_threads * PARTS_A_THREAD)))
+    return [(begin, min(begin + step, n)) for begin in range(0, n, max(step, 1))]
+
+
+def count_rows(
+    x: Array,
+    weight: NDArray[np.float64] | None,
+    old: Labels | None,
+    labels: Labels,
+    total: PassTotal,
+    counted: bool,
+) -> None:
+    """Bring a total up to date with rows' new labels.
+
+    Parameters
+    ----------
+    x, weight
+        Rows and their weights.
+    old : (n,) int32 or None
+        Their labels before.
+    labels : (n,) int32
+    total : PassTotal
+    counted : bool
+        The total holds the rows with their labels before.
+    """
+    if counted and old is not None:
+        total.sums.move(x, old, labels, weight)
+    else:
+        total.sums.add(x, labels, weight)
+        total.squares.add_squares(x, total.sums.grid.shift, weight)
+    total.n_changed += int(np.count_nonzero(labels >= 0 if old is None else labels != old))
+
+
+def truncated_chunk(
+    chunk: Chunk, total: PassTotal, order: Order, step: int, wanted: NDArray[np.int64] | None
+) -> None:
+    """One pass over a chunk; ``wanted`` are global rows, ascending, whose labels are asked for."""
+    if chunk.state is None:
+        old, rows = None, RowArrays.new(len(chunk.x), order.packed.dtype)
+    else:
+        old = chunk.state["labels"]
+        rows = RowArrays(*(chunk.state[name].copy() for name in ("labels", "upper", "lower")))
+        saved = chunk.state.get("saved")
+        rows.saved = None if saved is None else saved.copy()
+    total.begin(step)
+    evaluated, losses = advance(chunk.x, chunk.weight, rows, order)
+    total.n_evaluated += evaluated
+    if losses is not None:
+        total.add_losses(losses)
+    count_rows(chunk.x, chunk.weight, old, rows.labels, total, chunk.counted)
+    if wanted is not None:
+        begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
+        total.picked[chunk.index] = rows.labels[wanted[begin:end] - chunk.start]
+    chunk.keep(**rows.named())

@@ -1,0 +1,122 @@
+"""The two-level start: coarse centres of a sample, then the centres of every coarse cell.
+
+About sqrt(k) coarse centres are found on a part of the sample. Every coarse cell gets a share of
+the k centres in proportion to its rows, found among these rows alone: that takes about 2 sqrt(k)
+distances a row and step where Lloyd's steps on k centres take k.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.threads import on_threads
+from largek_dask.algorithms.truncated_rows import Order
+from largek_dask.kernels.cells import cell_means
+from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.truncated import order_by_label
+
+__all__ = ["cells_order", "coarse_centers", "two_level_start"]
+
+COARSE_ROWS = 100
+"""Rows of the sample a coarse centre."""
+STEPS = 5
+"""Lloyd steps on each level."""
+
+
+def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]:
+    """(about sqrt(k), d) coarse centres of rows (n, d), n >= 1, that lie in random order."""
+    n_coarse = max(1, min(isqrt(k), len(x)))
+    n = min(len(x), COARSE_ROWS * n_coarse)
+    picks = np.arange(n_coarse)
+    places = np.arange(n, dtype=np.int32)
+    return cell_means(
+        x[:n], places, np.array([0, n]), np.array([n_coarse]), picks, shift, STEPS
+    )[0]
+
+
+def two_level_start(
+    x: NDArray[Any], k: int, shift: NDArray[Any], n_threads: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Starting centres of a sample.
+
+    Parameters
+    ----------
+    x : (n, d) compute dtype
+        Rows in random order, at least one.
+    k : int
+        May exceed n: then rows are repeated.
+    shift : (d,)
+        About the mean of the data.
+    n_threads : int
+        No result depends on it.
+
+    Returns
+    -------
+    centers : (k, d)
+    coarse : (about sqrt(k), d)
+    """
+    coarse = coarse_centers(x, k, shift)
+    if len(x) <= k:
+        return np.resize(x, (k, x.shape[1])), coarse
+    packed = pack_centers(coarse, shift)
+    cells = np.empty(len(x), np.int32)
+    step = -(-len(x) // n_threads)
+
+    def label(begin: int) -> None:
+        nearest(x[begin : begin + step], packed, cells[begin : begin + step])
+
+    on_threads(n_threads, label, range(0, len(x), step))
+    order, starts = order_by_label(cells, len(coarse))
+    sizes = shares(np.diff(starts), k)
+
+    def find(cut: tuple[int, int]) -> NDArray[Any]:
+        begin, end = cut
+        own = order[starts[begin] : starts[end]]
+        edges, those = starts[begin : end + 1] - starts[begin], sizes[begin:end]
+        # Rows lie in random order: the first ones of a cell are random ones.
+        first = np.repeat(edges[:-1], those)
+        rank = np.arange(those.sum()) - np.repeat(np.cumsum(those) - those, those)
+        return cell_means(x, own, edges, those, first + rank, shift, STEPS)[0]
+
+    inner = np.searchsorted(starts, np.arange(1, 4 * n_threads) * len(x) // (4 * n_threads))
+    if n_threads <= 1:
+        inner = inner[:0]
+    cuts = np.unique([0, *inner, len(coarse)]).tolist()
+    return np.concatenate(on_threads(n_threads, find, list(pairwise(cuts)))), coarse
+
+
+def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    """(m,) integers that add up to k, in proportion to counts by largest remainders.
+
+    No more than the count; at least 1 where there is any, as far as k allows. k is at most the sum
+    of the counts.
+    """
+    total = int(counts.sum())
+    wanted = counts * (k / total)
+    sizes = np.minimum(np.maximum(np.floor(wanted), counts > 0), counts).astype(np.int64)
+    for sign, left in ((1, k - int(sizes.sum())), (-1, int(sizes.sum()) - k)):
+        while left > 0:
+            open_to = sizes < counts if sign > 0 else sizes > (1 if sizes.max() > 1 else 0)
+            rank = np.argsort(np.where(open_to, sign * (sizes - wanted), np.inf), kind="stable")
+            chosen = rank[: min(left, int(np.count_nonzero(open_to)))]
+            sizes[chosen] += sign
+            left -= len(chosen)
+    return sizes
+
+
+def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]) -> Order:
+    """A pass in which rows meet the centres that belong to their nearest coarse centre."""
+    cells = nearest(centers, pack_centers(coarse, shift))
+    listed, starts = order_by_label(cells, len(coarse))
+    empty = np.flatnonzero(np.diff(starts) == 0)
+    if len(empty):
+        # Cells without a centre of their own: the nearest one there is.
+        lent = nearest(coarse[empty], pack_centers(centers, shift))
+        listed = np.insert(listed, starts[empty], lent)
+        starts = np.concatenate([[0], np.cumsum(np.maximum(np.diff(starts), 1))])
+    return Order("cells", centers, shift, starts, listed, coarse)
