@@ -103,7 +103,7 @@ def fetch(typingctx: Any, rows: Any, at: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emit = Emitter(context, builder, sig, args, bits_of(rows), 4)
-        emit.prefetch(emit.at(emit.data(0), args[1]))
+        emit.prefetch(emit.at(emit.data(0), args[1]), soon=3)
         return context.get_dummy_value()
 
     return sig, codegen

@@ -58,13 +58,15 @@ class Emitter:
         store = self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()))
         store.align = 4
 
-    def prefetch(self, pointer: Any) -> None:
-        """Ask for the cache line at `pointer`, which need not be anybody's memory."""
+    def prefetch(self, pointer: Any, soon: int = 2) -> None:
+        """Ask for the cache line at `pointer`, which need not be anybody's memory.
+
+        By default it comes to the second-level cache, with ``soon=3`` to the first.
+        """
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
         fetch = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0i8")
-        # to read; soon, but not at once: the second-level cache; data
-        hints = [ir.Constant(I32, hint) for hint in (0, 2, 1)]
+        hints = [ir.Constant(I32, hint) for hint in (0, soon, 1)]  # to read; how soon; data
         self.builder.call(fetch, [self.builder.bitcast(pointer, byte), *hints])
 
     def spread(self, scalar: Any) -> Any:

@@ -83,28 +83,88 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
 
 
 @cache
-def _meet(tile: Tile, dtype: Dtype, vectors: int, direct: bool) -> Kernel:
+def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
+    """A panel of given rows, as they are stored."""
+    side = 32 // dtype.itemsize
+    pack = pack_gathered(dtype, width, direct)
+
+    @inner
+    def scatter(rows: Any, places: Any, at: Any, d: Any, panel: Any) -> None:
+        """Number by number, where there is nothing to take off."""
+        for q in range(width):
+            i = np.int64(places[at + q]) * d
+            for f in range(d):
+                panel[f * width + q] = rows[i + f]
+
+    if direct and stored != dtype:
+
+        @inner
+        def load(
+            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
+            spare: Any, own: Any,
+        ) -> None:  # fmt: skip
+            scatter(rows, places, at, d, panel)
+
+    elif direct:
+
+        @inner
+        def load(
+            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
+            spare: Any, own: Any,
+        ) -> None:  # fmt: skip
+            if d < side:  # a block would read beyond the last row
+                scatter(rows, places, at, d, panel)
+            else:
+                pack(rows, places, at, d, shift, panel, 0, norms)
+
+    elif stored != dtype:
+
+        @inner
+        def load(
+            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
+            spare: Any, own: Any,
+        ) -> None:  # fmt: skip
+            for q in range(width):
+                i = np.int64(places[at + q]) * d
+                for f in range(d):
+                    spare[q * d + f] = rows[i + f]
+            pack(spare, own, 0, d, shift, panel, 0, norms)
+
+    else:
+
+        @inner
+        def load(
+            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
+            spare: Any, own: Any,
+        ) -> None:  # fmt: skip
+            pack(rows, places, at, d, shift, panel, 0, norms)
+
+    return load
+
+
+@cache
+def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -> Kernel:
     """One panel of `vectors` vectors of rows against a block of centres: distances of two."""
     lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
     width = vectors * lanes
     # a narrow panel needs more centres at a time, or every multiply-add waits for the one before
     centres = PAD if vectors == 1 else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
-    pack = pack_gathered(dtype, width, direct)
+    load = _load(dtype, stored, width, direct)
 
     @inner
     def meet(
         rows: Any, places: Any, at: Any, d: Any, shift: Any, block: Any, starts: Any, length: Any,
-        panel: Any, norms: Any, values: Any, labels: Any, sums: Any,
+        own: Any, panel: Any, spare: Any, norms: Any, values: Any, labels: Any, sums: Any,
     ) -> None:  # fmt: skip
-        pack(rows, places, at, d, shift, panel, 0, norms)
+        load(rows, places, at, d, shift, panel, norms, spare, own)
         for q in range(width):
             values[q] = np.inf
             values[width + q] = np.inf
             labels[q] = 0
         scan(
             spec, panel, 0, block, d, 0, d, starts, 0, (length + centres - 1) // centres,
-            values, labels, 0, sums, 0, rows, -1,
+            values, labels, 0, sums, 0, sums, -1,
         )  # fmt: skip
         for q in range(width):
             if direct:
@@ -137,10 +197,10 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
         room for the largest group and a panel more.
     """
     lanes = tile.lanes_of(dtype.itemsize)
-    side, line = 32 // dtype.itemsize, LINE // stored.itemsize
-    narrow = _meet(tile, dtype, 1, direct)
-    middle = _meet(tile, dtype, 2, direct)
-    wide = _meet(tile, dtype, tile.vectors, direct)
+    line = LINE // stored.itemsize
+    narrow = _meet(tile, dtype, stored, 1, direct)
+    middle = _meet(tile, dtype, stored, 2, direct)
+    wide = _meet(tile, dtype, stored, tile.vectors, direct)
     width = tile.vectors * lanes
     real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
 
@@ -162,35 +222,6 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
             chosen[count] = i
             count += 0 if skip and upper[i] < lower[i] else 1
         return count
-
-    @inner
-    def copy(rows: Any, chosen: Any, at: Any, d: Any, spare: Any) -> None:
-        for q in range(width):
-            i = np.int64(chosen[at + q]) * d
-            for f in range(d):
-                spare[q * d + f] = rows[i + f]
-
-    if stored == dtype:
-
-        @inner
-        def source(rows: Any, chosen: Any, at: Any, d: Any, spare: Any, own: Any) -> Any:
-            """Where a panel's rows stand: the numbers, which of them begin rows."""
-            if d < side:
-                last = 0
-                for q in range(width):
-                    last = max(last, chosen[at + q])
-                if last * d + side > rows.size:  # a block would end beyond the last row
-                    copy(rows, chosen, at, d, spare)
-                    return frozen(spare), own, 0
-            return rows, chosen, at
-
-    else:
-
-        @inner
-        def source(rows: Any, chosen: Any, at: Any, d: Any, spare: Any, own: Any) -> Any:
-            """The rows converted."""
-            copy(rows, chosen, at, d, spare)
-            return frozen(spare), own, 0
 
     @njit(
         (
@@ -245,24 +276,24 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
                 m = min(width, count - at)
                 for q in range(at + width, min(at + 2 * width, count)):
                     call(rows, np.int64(chosen[q]), d)
-                numbers, places, place = source(rows, chosen, at, d, spare, own)
+                    fetch(labels, np.int64(chosen[q]))
                 if m > 2 * lanes:
                     size = width
                     wide(
-                        numbers, places, place, d, shift, block, block_openings, length, panel,
-                        norms, values, winners, sums,
+                        rows, chosen, at, d, shift, block, block_openings, length, own,
+                        panel, spare, norms, values, winners, sums,
                     )  # fmt: skip
                 elif m > lanes:
                     size = 2 * lanes
                     middle(
-                        numbers, places, place, d, shift, block, block_openings, length, panel,
-                        norms, values, winners, sums,
+                        rows, chosen, at, d, shift, block, block_openings, length, own,
+                        panel, spare, norms, values, winners, sums,
                     )  # fmt: skip
                 else:
                     size = lanes
                     narrow(
-                        numbers, places, place, d, shift, block, block_openings, length, panel,
-                        norms, values, winners, sums,
+                        rows, chosen, at, d, shift, block, block_openings, length, own,
+                        panel, spare, norms, values, winners, sums,
                     )  # fmt: skip
                 for q in range(m):
                     i = chosen[at + q]
