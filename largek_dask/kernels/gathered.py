@@ -19,7 +19,6 @@ from largek_dask.kernels.panels import (
     PAD,
     Dtype,
     Kernel,
-    inner,
     real_arrays,
     workspace_type,
 )
@@ -37,6 +36,14 @@ __all__ = ["pack_gathered", "search_gathered", "widest"]
 
 LINE = 64
 """Bytes of a cache line; another size costs speed only."""
+
+
+def bare(function: Kernel) -> Kernel:
+    """Compile a function that only other kernels call, and that owns no array.
+
+    It does not count references: with a dozen arrays that takes longer than a short panel.
+    """
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
 
 
 def widest(tile: Tile, dtype: Dtype) -> int:
@@ -58,7 +65,7 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
     side = 32 // dtype.itemsize
     lengths = 0 if direct else 1
 
-    @inner
+    @bare
     def pack(
         rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, panel_at: Any, norms: Any
     ) -> None:
@@ -88,7 +95,7 @@ def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
     side = 32 // dtype.itemsize
     pack = pack_gathered(dtype, width, direct)
 
-    @inner
+    @bare
     def scatter(rows: Any, places: Any, at: Any, d: Any, panel: Any) -> None:
         """Number by number, where there is nothing to take off."""
         for q in range(width):
@@ -98,7 +105,7 @@ def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
 
     if direct and stored != dtype:
 
-        @inner
+        @bare
         def load(
             rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
             spare: Any, own: Any,
@@ -107,7 +114,7 @@ def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
 
     elif direct:
 
-        @inner
+        @bare
         def load(
             rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
             spare: Any, own: Any,
@@ -119,7 +126,7 @@ def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
 
     elif stored != dtype:
 
-        @inner
+        @bare
         def load(
             rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
             spare: Any, own: Any,
@@ -128,11 +135,11 @@ def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
                 i = np.int64(places[at + q]) * d
                 for f in range(d):
                     spare[q * d + f] = rows[i + f]
-            pack(spare, own, 0, d, shift, panel, 0, norms)
+            pack(spare, places, own, d, shift, panel, 0, norms)
 
     else:
 
-        @inner
+        @bare
         def load(
             rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
             spare: Any, own: Any,
@@ -152,7 +159,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
     load = _load(dtype, stored, width, direct)
 
-    @inner
+    @bare
     def meet(
         rows: Any, places: Any, at: Any, d: Any, shift: Any, block: Any, starts: Any, length: Any,
         own: Any, panel: Any, spare: Any, norms: Any, values: Any, labels: Any, sums: Any,
@@ -204,14 +211,14 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
     width = tile.vectors * lanes
     real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
 
-    @inner
+    @bare
     def call(x: Any, i: Any, d: Any) -> None:
         """Row i is wanted soon."""
         for f in range(0, d, line):
             fetch(x, i * d + f)
         fetch(x, i * d + d - 1)
 
-    @inner
+    @bare
     def collect(
         order: Any, first: Any, last: Any, skip: Any, upper: Any, lower: Any, chosen: Any
     ) -> Any:
@@ -240,7 +247,8 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
             signed,
             real,
             real,
-        )
+        ),
+        _nrt=False,
     )
     def run(
         x: Any, order: Any, starts: Any, offsets: Any, listed: Any, shift: Any, centers: Any,
@@ -251,7 +259,9 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
         rows = x.reshape(n * d)
         panel, spare, norms, values, winners, sums, copies, copied_openings, _ = space
         block, block_openings = frozen(copies), frozen(copied_openings)
-        own = np.arange(width).astype(np.int32)
+        own = chosen.size - width
+        for q in range(width):
+            chosen[own + q] = q
         n_moved, n_evaluated = 0, 0
         for j in range(begin, end):
             first, length = offsets[j], offsets[j + 1] - offsets[j]
