@@ -17,6 +17,7 @@ from numba import types
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.panels import (
     PAD,
+    Array,
     Dtype,
     Kernel,
     real_arrays,
@@ -32,8 +33,10 @@ else:
     from largek_dask.kernels.emitted_gather import fetch, gather
     from largek_dask.kernels.emitted_rows import frozen
 
-__all__ = ["pack_gathered", "search_gathered", "widest"]
+__all__ = ["pack_gathered", "scratch", "search_gathered"]
 
+COLLECTED = 1 << 10
+"""Rows that are collected before the first of them is looked at, in whole groups."""
 LINE = 64
 """Bytes of a cache line; another size costs speed only."""
 
@@ -46,9 +49,10 @@ def bare(function: Kernel) -> Kernel:
     return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
 
 
-def widest(tile: Tile, dtype: Dtype) -> int:
-    """Rows of the widest panel."""
-    return tile.vectors * tile.lanes_of(dtype.itemsize)
+def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Array, Array]:
+    """Arrays for numbers of rows and counts, for groups of at most `largest` rows."""
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    return np.empty(COLLECTED + largest + 2 * width, np.int32), np.empty(n_groups, np.int64)
 
 
 @cache
@@ -150,29 +154,62 @@ def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
 
 
 @cache
+def _call(stored: Dtype) -> Kernel:
+    """Ask for rows, and their labels, that are wanted soon."""
+    line = LINE // stored.itemsize
+
+    @bare
+    def call(rows: Any, places: Any, begin: Any, end: Any, d: Any) -> None:
+        for q in range(begin, end):
+            i = np.int64(places[q]) * d
+            for f in range(0, d, line):
+                fetch(rows, i + f)
+            fetch(rows, i + d - 1)
+
+    return call
+
+
+@cache
 def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -> Kernel:
-    """One panel of `vectors` vectors of rows against a block of centres: distances of two."""
+    """One panel of `vectors` vectors of rows against a block of centres: distances of two.
+
+    Rows ``places[ahead : ahead + n_ahead]`` are wanted next: they come near on the way, few at a
+    time, since only so many can be waited for at once.
+    """
     lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
     width = vectors * lanes
     # a narrow panel needs more centres at a time, or every multiply-add waits for the one before
     centres = PAD if vectors == 1 else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
-    load = _load(dtype, stored, width, direct)
+    load, call = _load(dtype, stored, width, direct), _call(stored)
 
     @bare
     def meet(
-        rows: Any, places: Any, at: Any, d: Any, shift: Any, block: Any, starts: Any, length: Any,
-        own: Any, panel: Any, spare: Any, norms: Any, values: Any, labels: Any, sums: Any,
+        rows: Any, places: Any, at: Any, ahead: Any, n_ahead: Any, d: Any, shift: Any, block: Any,
+        starts: Any, length: Any, own: Any, panel: Any, spare: Any, norms: Any, values: Any,
+        labels: Any, sums: Any,
     ) -> None:  # fmt: skip
         load(rows, places, at, d, shift, panel, norms, spare, own)
         for q in range(width):
             values[q] = np.inf
             values[width + q] = np.inf
             labels[q] = 0
-        scan(
-            spec, panel, 0, block, d, 0, d, starts, 0, (length + centres - 1) // centres,
-            values, labels, 0, sums, 0, sums, -1,
-        )  # fmt: skip
+        n_tiles = (length + centres - 1) // centres
+        if direct:
+            call(rows, places, ahead, ahead + n_ahead, d)
+            scan(
+                spec, panel, 0, block, d, 0, d, starts, 0, n_tiles,
+                values, labels, 0, sums, 0, sums, -1,
+            )  # fmt: skip
+        else:
+            share = (n_ahead + n_tiles - 1) // n_tiles
+            for t in range(n_tiles):
+                begin = ahead + min(t * share, n_ahead)
+                call(rows, places, begin, min(begin + share, ahead + n_ahead), d)
+                scan(
+                    spec, panel, 0, block, d, 0, d, starts, t * centres, 1,
+                    values, labels, 0, sums, 0, sums, -1,
+                )  # fmt: skip
         for q in range(width):
             if direct:
                 values[q] = np.sqrt(max(values[q], real(0)))
@@ -182,6 +219,45 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -
                 values[width + q] = np.sqrt(max(values[width + q] + norms[q], real(0)))
 
     return meet
+
+
+@bare
+def _collect(
+    order: Any, starts: Any, offsets: Any, begin: Any, end: Any, skip: Any, upper: Any,
+    lower: Any, chosen: Any, counts: Any,
+) -> Any:  # fmt: skip
+    """Numbers of the rows of some groups that are looked at, and how many of each group.
+
+    Returns the first group that is left for later, and how many rows there are.
+    """
+    count, j = 0, begin
+    while j < end and count < COLLECTED:
+        before = count
+        if offsets[j] < offsets[j + 1]:
+            for p in range(starts[j], starts[j + 1]):
+                i = order[p]
+                chosen[count] = i
+                count += 0 if skip and upper[i] < lower[i] else 1
+        counts[j - begin] = count - before
+        j += 1
+    return j, count
+
+
+@bare
+def _side_by_side(
+    listed: Any, first: Any, length: Any, centers: Any, openings: Any, d: Any, copies: Any,
+    copied_openings: Any,
+) -> None:  # fmt: skip
+    """Copy the centres of a list, and what their scores start from."""
+    for m in range(length):
+        c = listed[first + m]
+        copied_openings[m] = openings[c]
+        for f in range(d):
+            copies[m * d + f] = centers[c, f]
+    for m in range(length, (length + PAD - 1) // PAD * PAD):
+        copied_openings[m] = np.inf
+        for f in range(d):
+            copies[m * d + f] = 0
 
 
 @cache
@@ -200,42 +276,23 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
     -------
     callable
         ``run(x, order, starts, offsets, listed, shift, centers, openings, begin, end, skip, keep,
-        space, chosen, labels, upper, lower)``, as :func:`~.truncated.search_lists`; `chosen` has
-        room for the largest group and a panel more.
+        space, chosen, counts, labels, upper, lower)``, as :func:`~.truncated.search_lists`;
+        `chosen` and `counts` are those of :func:`scratch`.
     """
     lanes = tile.lanes_of(dtype.itemsize)
-    line = LINE // stored.itemsize
     narrow = _meet(tile, dtype, stored, 1, direct)
     middle = _meet(tile, dtype, stored, 2, direct)
     wide = _meet(tile, dtype, stored, tile.vectors, direct)
     width = tile.vectors * lanes
     real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
-
-    @bare
-    def call(x: Any, i: Any, d: Any) -> None:
-        """Row i is wanted soon."""
-        for f in range(0, d, line):
-            fetch(x, i * d + f)
-        fetch(x, i * d + d - 1)
-
-    @bare
-    def collect(
-        order: Any, first: Any, last: Any, skip: Any, upper: Any, lower: Any, chosen: Any
-    ) -> Any:
-        """Numbers of the rows that are looked at; how many."""
-        count = 0
-        for p in range(first, last):
-            i = order[p]
-            chosen[count] = i
-            count += 0 if skip and upper[i] < lower[i] else 1
-        return count
+    places = types.Array(types.int64, 1, "C", readonly=True)
 
     @njit(
         (
             *real_arrays(stored, 2),
             types.Array(types.int32, 1, "C", readonly=True),
-            types.Array(types.int64, 1, "C", readonly=True),
-            types.Array(types.int64, 1, "C", readonly=True),
+            places,
+            places,
             types.Array(types.int32, 1, "C", readonly=True),
             *real_arrays(dtype, 1, 2, 1),
             types.int64,
@@ -244,6 +301,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
             types.boolean,
             workspace_type(dtype),
             signed,
+            types.Array(types.int64, 1, "C"),
             signed,
             real,
             real,
@@ -253,7 +311,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
     def run(
         x: Any, order: Any, starts: Any, offsets: Any, listed: Any, shift: Any, centers: Any,
         openings: Any, begin: Any, end: Any, skip: Any, keep: Any, space: Any, chosen: Any,
-        labels: Any, upper: Any, lower: Any,
+        counts: Any, labels: Any, upper: Any, lower: Any,
     ) -> Any:  # fmt: skip
         n, d = x.shape
         rows = x.reshape(n * d)
@@ -262,58 +320,56 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
         own = chosen.size - width
         for q in range(width):
             chosen[own + q] = q
-        n_moved, n_evaluated = 0, 0
-        for j in range(begin, end):
-            first, length = offsets[j], offsets[j + 1] - offsets[j]
-            if length == 0:
-                continue
-            count = collect(order, starts[j], starts[j + 1], skip, upper, lower, chosen)
-            if count == 0:
-                continue
-            for q in range(count, count + width):
-                chosen[q] = chosen[count - 1]  # they stand in for rows that a panel lacks
-            for m in range(length):
-                c = listed[first + m]
-                copied_openings[m] = openings[c]
-                for f in range(d):
-                    copies[m * d + f] = centers[c, f]
-            for m in range(length, (length + PAD - 1) // PAD * PAD):
-                copied_openings[m] = np.inf
-                for f in range(d):
-                    copies[m * d + f] = 0
-            n_evaluated += count * length
-            for at in range(0, count, width):
-                m = min(width, count - at)
-                for q in range(at + width, min(at + 2 * width, count)):
-                    call(rows, np.int64(chosen[q]), d)
-                    fetch(labels, np.int64(chosen[q]))
-                if m > 2 * lanes:
-                    size = width
-                    wide(
-                        rows, chosen, at, d, shift, block, block_openings, length, own,
-                        panel, spare, norms, values, winners, sums,
-                    )  # fmt: skip
-                elif m > lanes:
-                    size = 2 * lanes
-                    middle(
-                        rows, chosen, at, d, shift, block, block_openings, length, own,
-                        panel, spare, norms, values, winners, sums,
-                    )  # fmt: skip
-                else:
-                    size = lanes
-                    narrow(
-                        rows, chosen, at, d, shift, block, block_openings, length, own,
-                        panel, spare, norms, values, winners, sums,
-                    )  # fmt: skip
-                for q in range(m):
-                    i = chosen[at + q]
-                    c = listed[first + winners[q]]
-                    upper[i], lower[i] = values[q], values[size + q]
-                    if c != labels[i]:
-                        n_moved += 1
-                        labels[i] = c
-                        if not keep:
-                            lower[i] = 0
+        n_moved, n_evaluated, group = 0, 0, begin
+        while group < end:
+            following, total = _collect(
+                order, starts, offsets, group, end, skip, upper, lower, chosen, counts
+            )
+            for q in range(total, total + width):
+                chosen[q] = chosen[max(total - 1, 0)]  # stand in for rows that a panel lacks
+            at = 0
+            for j in range(group, following):
+                last = at + counts[j - group]
+                if at == last:
+                    continue
+                first, length = offsets[j], offsets[j + 1] - offsets[j]
+                _side_by_side(listed, first, length, centers, openings, d, copies, copied_openings)
+                n_evaluated += (last - at) * length
+                while at < last:
+                    m = min(width, last - at)
+                    ahead = at + m
+                    n_ahead = min(width, total - ahead)
+                    for q in range(ahead, ahead + n_ahead):
+                        fetch(labels, np.int64(chosen[q]))
+                    if m > 2 * lanes:
+                        size = width
+                        wide(
+                            rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
+                            length, own, panel, spare, norms, values, winners, sums,
+                        )  # fmt: skip
+                    elif m > lanes:
+                        size = 2 * lanes
+                        middle(
+                            rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
+                            length, own, panel, spare, norms, values, winners, sums,
+                        )  # fmt: skip
+                    else:
+                        size = lanes
+                        narrow(
+                            rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
+                            length, own, panel, spare, norms, values, winners, sums,
+                        )  # fmt: skip
+                    for q in range(m):
+                        i = chosen[at + q]
+                        c = listed[first + winners[q]]
+                        upper[i], lower[i] = values[q], values[size + q]
+                        if c != labels[i]:
+                            n_moved += 1
+                            labels[i] = c
+                            if not keep:
+                                lower[i] = 0
+                    at = ahead
+            group = following
         return n_moved, n_evaluated
 
     return run

@@ -165,7 +165,7 @@ def search_lists(
     if largest == 0:
         return 0, 0
     tile = select_tile().for_form(packed.direct)
-    chosen = np.empty(largest + 2 * gathered.widest(tile, packed.dtype), np.int32)
+    scratch = gathered.scratch(tile, packed.dtype, largest, stop - begin)
     blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
     longest = int(lists.lengths.max(initial=1))
     space = panels.workspace(tile, packed.dtype, True, packed.n_features, blocks, (longest, 0))
@@ -174,7 +174,7 @@ def search_lists(
     counts: tuple[int, int] = run(
         readonly(x), readonly(order), readonly(starts), readonly(lists.offsets),
         readonly(lists.centers), form.offsets, form.factors, form.starts, begin, stop, skip, keep,
-        space, chosen, labels, upper, lower,
+        space, *scratch, labels, upper, lower,
     )  # fmt: skip
     return counts
 
