@@ -28,6 +28,7 @@ from benchmarks.common import ROOT, peer_environments
 from benchmarks.lloyd import starting_centers
 
 __all__ = [
+    "AUTO",
     "LLOYD",
     "METHODS",
     "MINIBATCH",
@@ -44,11 +45,13 @@ __all__ = [
     "warm_up",
 ]
 
+AUTO = "auto"
 LLOYD, DENSE = "lloyd, bounds", "lloyd"
 NMBATCH, OWN_START = "nmbatch", "nmbatch, own start"
 PUBLISHED = "nmbatch as published"
 MINIBATCH = "scikit-learn MiniBatchKMeans"
 METHODS: dict[str, Any] = {
+    AUTO: lk.Truncated(),
     LLOYD: lk.Lloyd(),
     DENSE: lk.Lloyd(bounds=None),
     NMBATCH: lk.NMBatch(),
@@ -83,6 +86,8 @@ class Task:
     """Energies at which the first step that reaches them is wanted."""
     excesses: tuple[float, ...] = ()
     """The same, relative to the run's own end."""
+    steps: tuple[int, ...] = ()
+    """Steps that are wanted whatever their energy."""
     energies: bool = True
     """False: the run takes the same steps as another one; only its clock is wanted."""
 
@@ -100,7 +105,7 @@ def steps_of(method: str, x: NDArray[np.float32], centers: NDArray[np.float32], 
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
-    init: Any = "auto" if method == OWN_START else centers
+    init: Any = "auto" if method in (AUTO, OWN_START) else centers
     algorithm = replace(METHODS[method], problem=KMeansProblem(len(centers), init))
     rng = Rng(seed)
     with LocalPasses(open_rows(x), n_threads=1) as passes:
@@ -110,7 +115,7 @@ def steps_of(method: str, x: NDArray[np.float32], centers: NDArray[np.float32], 
             about = {"rows": float(info.rows), "ended": float(info.converged)}
             if "distances" in info.extra:
                 about["share"] = info.extra["distances"] * info.rows / len(x)
-            if info.rows == len(x) and not isinstance(algorithm, lk.MiniBatch):
+            if info.rows == len(x) and method != AUTO and not isinstance(algorithm, lk.MiniBatch):
                 about["cost"] = info.cost / len(x)
             yield algorithm.model(state).centers, about
             if info.converged:
@@ -226,6 +231,7 @@ def run(task: Task, x: NDArray[np.float32]) -> Run:
     kept = {free[i] for i in chosen(len(free), FREE_SNAPSHOTS)}
     paid = [i for i in range(len(met)) if i not in energies.known]
     kept |= {paid[i] for i in chosen(len(paid), SNAPSHOTS)} | {len(met) - 1}
+    kept |= {step - 1 for step in task.steps if step <= len(met)}
     for i in kept:
         energies[i]
     end = energies[len(met) - 1]
