@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
@@ -12,7 +13,7 @@ from largek_dask.algorithms.truncated import Truncated
 __all__ = ["ALGORITHMS"]
 
 ALGORITHMS: dict[str, type[Any]] = {
-    "auto": Lloyd,
+    "auto": Auto,
     "lloyd": Lloyd,
     "minibatch": MiniBatch,
     "nmbatch": NMBatch,

@@ -16,6 +16,7 @@ __all__ = ["check_data"]
 
 SMALL_CHUNK = 1 << 20
 LARGE_CHUNK = 256 << 20
+TYPICAL_CLUSTERS = (10, 1_000)
 REWRITE = "rewrite it once: largek ingest {url} better.zarr (chunks of 65,536 rows, floats raw)"
 
 
@@ -35,6 +36,18 @@ def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[
     yield from _known_statistics(rows)
     yield from _precision(rows)
     yield from _reading_memory(rows)
+    yield from _engines(rows)
+
+
+def _engines(rows: Rows) -> Iterator[Finding]:
+    """What ``algorithm="auto"`` takes."""
+    from largek_dask.algorithms.auto import Auto
+
+    for k in TYPICAL_CLUSTERS:
+        if k <= rows.n_rows:
+            algorithm, _, reason = Auto().choose(rows, k)
+            name = type(algorithm).__name__
+            yield ok("auto", f"{k:,} clusters: {name} ({reason})")
 
 
 def _storage(url: str, rows: Rows) -> Iterator[Finding]:

@@ -12,9 +12,6 @@ from largek_dask.driver.words import human_bytes, human_seconds
 if TYPE_CHECKING:
     from distributed import Client
 
-    from largek_dask.algorithms.lloyd import Lloyd
-    from largek_dask.algorithms.minibatch import MiniBatch
-    from largek_dask.algorithms.nmbatch import NMBatch
     from largek_dask.data.rows import Rows
 
 __all__ = ["Plan", "make_plan"]
@@ -106,7 +103,7 @@ class Plan:
 
 def make_plan(
     rows: Rows,
-    algorithm: Lloyd | MiniBatch | NMBatch,
+    algorithm: Any,
     n_clusters: int,
     init: str,
     n_init: int,
@@ -119,11 +116,15 @@ def make_plan(
     from distributed.system import MEMORY_LIMIT
 
     from largek_dask import config
+    from largek_dask.algorithms.auto import Auto
     from largek_dask.driver.plan import memory_needed
     from largek_dask.kernels.statistics import compute_dtype
     from largek_dask.passes.local import available_cpus, state_budget
 
     n, d = rows.shape
+    if isinstance(algorithm, Auto):
+        algorithm, n_auto, _ = algorithm.choose(rows, n_clusters)
+        n_init = max(n_init, n_auto)
     compute = compute_dtype(rows.dtype)
     if client is None:
         n_processes, n_threads = 1, threads or available_cpus()

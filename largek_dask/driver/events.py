@@ -4,6 +4,7 @@ An event is a flat mapping of JSON values with ``event`` (its kind), ``time`` (U
 kind adds:
 
 ========== =====================================================================================
+chosen     what ``algorithm="auto"`` takes: ``name``, its parameters, ``starts``, ``reason``
 started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on a resume)
 step       the history record (``step cost rows n_changed shift``), ``seconds`` of this step as
            ``{total, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied`` (bytes

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.auto import Auto, Choice
 from largek_dask.algorithms.base import Algorithm, KMeansProblem, ModelArrays
 from largek_dask.data.rows import Rows
 from largek_dask.driver.checkpoint import Job
@@ -78,7 +79,7 @@ def open_passes(
 def fit(
     rows: Rows,
     *,
-    algorithm: Algorithm[Any],
+    algorithm: Algorithm[Any] | Auto,
     n_clusters: int,
     seed: int,
     init: str | NDArray[Any] = "auto",
@@ -103,8 +104,9 @@ def fit(
     Parameters
     ----------
     rows : Rows
-    algorithm : Algorithm
-        An object with its parameters (``Lloyd()``); it is given its problem here.
+    algorithm : Algorithm or Auto
+        An object with its parameters (``Lloyd()``); it is given its problem here. ``Auto`` chooses
+        one by the shape of the rows.
     n_clusters : int
         At most the number of rows.
     seed : int
@@ -112,7 +114,7 @@ def fit(
     init : str or ndarray of shape (n_clusters, d)
         See ``algorithms.seeding``.
     n_init : int
-        Starts, of which the one of least inertia is kept.
+        Starts, of which the one of least inertia is kept; at least so many, with ``Auto``.
     stop : StopRules
         ``max_time`` is that of all starts together; the last pass comes on top.
     empty_clusters : "relocate" or "keep"
@@ -176,6 +178,7 @@ def fit(
         "normalize": normalize,
         "on_bad_rows": on_bad_rows,
     }
+    choice = _choice(algorithm, rows, n_clusters, n_init)
     fingerprint = rows.fingerprint()
     folder = Folder.of(checkpoint, storage_options) if checkpoint is not None else None
     job = None
@@ -210,7 +213,7 @@ def fit(
                 job.begin(statistics)
             starts = Starts(
                 passes=opened,
-                algorithm=_given(algorithm, problem),
+                algorithm=_given(choice.algorithm, problem),
                 problem=problem,
                 seed=seed,
                 stop=stop,
@@ -221,7 +224,10 @@ def fit(
                 labels=bool(labels),
                 out=out,
             )
-            best = starts.best(n_init, clock.seconds())
+            if isinstance(algorithm, Auto):
+                engine = _parameters(choice.algorithm)
+                teller.emit("chosen", **engine, starts=choice.n_init, reason=choice.reason)
+            best = starts.best(choice.n_init, clock.seconds())
     except CancelledFit as cut:
         # Later ones are taken by the loop, which then has a model to return.
         raise no_model(clock, stop) from cut
@@ -231,6 +237,7 @@ def fit(
     arrays = best.run.arrays if best.final is None else best.final.arrays
     provenance = {
         "parameters": identity,
+        "engine": _parameters(choice.algorithm),
         "stop": {"max_iter": stop.max_iter, "tol": stop.tol, "max_time": stop.max_time},
         "data": {key: value for key, value in fingerprint.items() if key != "stamps"},
         "versions": versions(),
@@ -255,6 +262,14 @@ def fit(
         seconds=best.run.seconds,
         provenance=provenance,
     )
+
+
+def _choice(algorithm: Any, rows: Rows, n_clusters: int, n_init: int) -> Choice:
+    """What is run."""
+    if not isinstance(algorithm, Auto):
+        return Choice(algorithm, n_init, "")
+    choice = algorithm.choose(rows, n_clusters)
+    return choice._replace(n_init=max(n_init, choice.n_init))
 
 
 def _given(algorithm: Any, problem: KMeansProblem | None) -> Algorithm[Any]:

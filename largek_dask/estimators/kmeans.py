@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from largek_dask.algorithms.auto import EFFORTS, Auto
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.events import ProgressLine
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["KMeans", "algorithm_of"]
 
 
-def algorithm_of(algorithm: Any) -> Algorithm[Any]:
-    """The algorithm object of a name, or the object itself.
+def algorithm_of(algorithm: Any, effort: str = "balanced") -> Algorithm[Any] | Auto:
+    """The algorithm object of a name, or the object itself; ``effort`` is that of "auto".
 
     Raises
     ------
@@ -42,7 +43,11 @@ def algorithm_of(algorithm: Any) -> Algorithm[Any]:
     """
     if isinstance(algorithm, str):
         check_choice("algorithm", algorithm, tuple(ALGORITHMS))
+        if algorithm == "auto":
+            return Auto(effort)  # type: ignore[arg-type]  # checked there
         return ALGORITHMS[algorithm]()  # type: ignore[no-any-return]
+    if isinstance(algorithm, Auto):
+        return algorithm
     parts = ("init", "step", "model", "problem")
     if isinstance(algorithm, type) or not all(hasattr(algorithm, part) for part in parts):
         told = ", ".join(repr(name) for name in ALGORITHMS)
@@ -62,18 +67,21 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     ----------
     n_clusters : int
         Clusters to form, and centres to find.
-    algorithm : {"auto", "lloyd", "minibatch", "nmbatch"} or object
+    algorithm : {"auto", "truncated", "lloyd", "minibatch", "nmbatch"} or object
         A name, or an object with parameters of its own, such as
-        ``MiniBatch(batch_rows=50_000)``. "auto" is Lloyd's exact algorithm; "nmbatch" is faster
-        where there are hundreds of rows a cluster, and ends alike.
+        ``MiniBatch(batch_rows=50_000)``. "auto" is the fastest way there is to any inertia, and
+        ends lower than the others: truncated search with moves, or what suits sparse rows, few
+        clusters and small tables. "lloyd" is exact k-means.
     init : {"auto", "random", "k-means++", "greedy-k-means++", "k-means||"} or array
         How the first centres are chosen, or the (n_clusters, n_features) centres themselves.
-        "auto" is k-means++ up to 100 clusters and random rows above; NMBatch finds its own
-        on the rows of its first batch.
+        "auto" is k-means++ up to 100 clusters and random rows above; Truncated and NMBatch find
+        their own, on a sample.
     n_init : int
-        Starts with different first centres; the one of lowest ``inertia_`` is kept.
+        Starts with different first centres, at least (``algorithm="auto"`` may take more where
+        they cost little); the one of lowest ``inertia_`` is kept.
     max_iter : int
-        Steps of one start at most: passes for Lloyd, batches for MiniBatch and NMBatch.
+        Steps of one start at most: passes for Lloyd and Truncated, batches for MiniBatch and
+        NMBatch.
     tol : float
         Stop when the squared movement of the centres is at most ``tol`` times the mean
         variance of the features. 0: when no label changes.
@@ -86,7 +94,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     normalize : None or "l2"
         "l2": every row is given unit length; part of the model.
     effort : {"fast", "balanced", "best"}
-        What ``algorithm="auto"`` aims at; there is one way as yet.
+        How long ``algorithm="auto"`` looks for a lower inertia.
     random_state : int, RandomState, Generator or None
         Source of the one seed of the fit.
     client : distributed.Client, optional
@@ -361,7 +369,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         self.model_ = model
         self.cluster_centers_ = model.centers
 
-    def _check_parameters(self) -> Algorithm[Any]:
+    def _check_parameters(self) -> Algorithm[Any] | Auto:
         """Refuse wrong parameters; the algorithm, with its problem set."""
         check_integer("n_clusters", self.n_clusters, 1)
         check_integer("n_init", self.n_init, 1)
@@ -369,7 +377,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         check_choice("empty_clusters", self.empty_clusters, ("relocate", "keep"))
         check_choice("on_bad_rows", self.on_bad_rows, ("raise", "skip"))
         check_choice("normalize", self.normalize, (None, "l2"))
-        check_choice("effort", self.effort, ("fast", "balanced", "best"))
+        check_choice("effort", self.effort, EFFORTS)
         if self.n_threads is not None:
             check_integer("n_threads", self.n_threads, 1)
         if self.client is not None and not hasattr(self.client, "scheduler_info"):
@@ -378,4 +386,4 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
             raise ParameterError(f"checkpoint must be a URL or path, got {self.checkpoint!r}.")
         if not isinstance(self.callbacks, (list, tuple)) or not all(map(callable, self.callbacks)):
             raise ParameterError(f"callbacks must be a list of callables, got {self.callbacks!r}.")
-        return algorithm_of(self.algorithm)
+        return algorithm_of(self.algorithm, self.effort)

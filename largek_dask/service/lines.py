@@ -81,6 +81,7 @@ def _end_line(event: Event) -> str:
 _TOLD: dict[str, Callable[[Event], str]] = {
     "queued": lambda e: f"run {figure(e.get('run'))}, submitted by {e.get('owner')}",
     "running": lambda e: f"run {figure(e.get('run'))}, by {e.get('owner')}",
+    "chosen": lambda e: f"auto takes {e['name']}: {e['reason']}",
     "started": lambda e: (
         f"{shape_of(e)}, goes on after step {figure(e['n_iter'], whole)}"
         if e.get("n_iter")

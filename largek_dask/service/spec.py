@@ -96,7 +96,7 @@ class AlgorithmSpec(BaseModel):
 
     model_config = _STRICT
 
-    name: Literal["auto", "lloyd", "minibatch", "nmbatch"] = "auto"
+    name: Literal["auto", "lloyd", "minibatch", "nmbatch", "truncated"] = "auto"
     parameters: dict[Name, Number] = Field(default_factory=dict, max_length=50)
 
     @model_validator(mode="after")
@@ -124,7 +124,7 @@ class AlgorithmSpec(BaseModel):
         if isinstance(algorithm, str):
             return _checked(cls, {"name": algorithm})
         for name, kind in ALGORITHMS.items():
-            if type(algorithm) is kind and name != "auto":
+            if type(algorithm) is kind:
                 default = kind()
                 values = {
                     f.name: getattr(algorithm, f.name)

@@ -1,0 +1,137 @@
+"""``algorithm="auto"``: which algorithm is taken where, and that it is as good as its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import largek_dask as lk
+from largek_dask.algorithms.auto import (
+    EFFORTS,
+    FEW_CLUSTERS,
+    FEW_ROWS,
+    MANY_ROWS,
+    RESTARTS,
+    SEARCHES,
+    Auto,
+)
+from largek_dask.errors import ParameterError
+
+
+@dataclass
+class Table:
+    """The shape of one."""
+
+    n_rows: int
+    n_features: int = 16
+    is_sparse: bool = False
+
+
+MANY = MANY_ROWS * FEW_CLUSTERS
+MORE = FEW_CLUSTERS + 1
+
+
+@pytest.mark.parametrize(
+    ("table", "k", "kind"),
+    [
+        (Table(FEW_ROWS), FEW_CLUSTERS, lk.Lloyd),
+        (Table(FEW_ROWS), MORE, lk.Lloyd),
+        (Table(FEW_ROWS + 1), MORE, lk.Truncated),
+        (Table(MANY), FEW_CLUSTERS, lk.Lloyd),
+        (Table(MANY + 1), FEW_CLUSTERS, lk.NMBatch),
+        (Table(MANY + 1), MORE, lk.Truncated),
+        (Table(10**8), 100_000, lk.Truncated),
+        (Table(1), 1, lk.Lloyd),
+        (Table(10**8), 1, lk.NMBatch),
+        (Table(1_000, is_sparse=True), 2, lk.NMBatch),
+        (Table(10**7, is_sparse=True), 1_000, lk.NMBatch),
+    ],
+    ids=str,
+)
+def test_rules_at_their_borders(table, k, kind):
+    assert type(Auto().choose(table, k).algorithm) is kind
+
+
+def test_effort_is_more_starts_or_longer_search():
+    few = [Auto(effort).choose(Table(1_000), 8).n_init for effort in EFFORTS]
+    assert few == [RESTARTS[effort] for effort in EFFORTS]
+    many = [Auto(effort).choose(Table(10**6), 1_000) for effort in EFFORTS]
+    assert [choice.n_init for choice in many] == [SEARCHES[effort] for effort in EFFORTS]
+    assert many[0].algorithm != many[1].algorithm
+
+
+@pytest.fixture(scope="module")
+def blobs() -> np.ndarray:
+    r = np.random.default_rng(0)
+    centers = 3 * r.standard_normal((60, 8))
+    rows = centers[r.integers(60, size=8_000)] + r.standard_normal((8_000, 8))
+    return rows.astype(np.float32)
+
+
+def test_a_fit_says_what_it_has_chosen(blobs, tmp_path):
+    events = []
+    result = lk.KMeans(40, random_state=0, checkpoint=tmp_path / "job").fit(blobs)
+    from largek_dask.driver.events import JsonLines
+    from largek_dask.driver.storage import Folder
+
+    events = JsonLines.read(Folder.of(str(tmp_path / "job")))
+    [chosen] = [event for event in events if event["event"] == "chosen"]
+    assert chosen["name"] == "Truncated"
+    assert chosen["reason"]
+    provenance = result.model_.provenance
+    assert provenance["engine"]["name"] == "Truncated"
+    assert provenance["parameters"]["algorithm"] == {"name": "Auto", "effort": "balanced"}
+
+
+def test_the_same_as_what_it_chooses(blobs):
+    auto = lk.KMeans(40, random_state=3).fit(blobs)
+    own = lk.KMeans(40, algorithm=lk.Truncated(), random_state=3).fit(blobs)
+    assert auto.model_.digest() == own.model_.digest()
+    small = lk.KMeans(3, random_state=3).fit(blobs[:500])
+    lloyd = lk.KMeans(3, algorithm="lloyd", n_init=RESTARTS["balanced"], random_state=3)
+    assert small.model_.digest() == lloyd.fit(blobs[:500]).model_.digest()
+
+
+def test_more_starts_than_are_asked_for_but_never_fewer(blobs):
+    ten = lk.KMeans(3, n_init=10, random_state=3).fit(blobs[:500])
+    lloyd = lk.KMeans(3, algorithm="lloyd", n_init=10, random_state=3).fit(blobs[:500])
+    assert ten.model_.digest() == lloyd.model_.digest()
+
+
+def test_lower_than_exact_k_means(blobs):
+    auto = lk.KMeans(60, random_state=0).fit(blobs)
+    lloyd = lk.KMeans(60, algorithm="lloyd", random_state=0).fit(blobs)
+    assert auto.inertia_ < lloyd.inertia_
+
+
+def test_labels_are_of_the_nearest_centres(blobs):
+    km = lk.KMeans(60, random_state=0).fit(blobs)
+    distances = ((blobs[:, None].astype(float) - km.cluster_centers_[None]) ** 2).sum(axis=2)
+    own = distances[np.arange(len(blobs)), km.labels_]
+    np.testing.assert_allclose(own, distances.min(axis=1), rtol=1e-4, atol=1e-4)
+    assert km.inertia_ == pytest.approx(own.sum(), rel=1e-6)
+
+
+def test_sparse_rows():
+    x = scipy.sparse.random(2_000, 100, 0.05, format="csr", dtype=np.float32, random_state=0)
+    km = lk.KMeans(5, random_state=0).fit(x)
+    assert km.model_.provenance["engine"]["name"] == "NMBatch"
+
+
+def test_an_effort_that_there_is_not(blobs):
+    with pytest.raises(ParameterError, match="effort must be one of 'fast'"):
+        Auto("heroic")
+    with pytest.raises(ParameterError, match="effort"):
+        lk.KMeans(3, effort="heroic").fit(blobs)
+
+
+def test_in_a_job_document():
+    from largek_dask.service.spec import AlgorithmSpec
+
+    for algorithm in ("auto", Auto("best"), lk.Truncated(moves=False)):
+        spec = AlgorithmSpec.of(algorithm)
+        again = AlgorithmSpec.model_validate_json(spec.model_dump_json()).make()
+        assert again == (Auto() if algorithm == "auto" else algorithm)
