@@ -21,15 +21,17 @@ __all__ = ["EFFORTS", "Auto", "Choice"]
 Effort = Literal["fast", "balanced", "best"]
 EFFORTS = ("fast", "balanced", "best")
 
-FEW_CLUSTERS = 16
+FEW_CLUSTERS = 8
 """Up to so many clusters every row may as well meet all centres: lists of neighbours spare nothing,
-and what decides on the result is the start."""
-MANY_ROWS = 2_000
-"""Rows a cluster from which on few clusters are found on nested batches first."""
-FEW_ROWS = 5_000
-"""Rows that several starts cost next to nothing on."""
+and what decides on the result is the start (measured: with 16 clusters truncated search ends below
+the best of four exact fits, in less time)."""
+MANY_ROWS = 100_000
+"""Rows from which on few clusters are found on nested batches, which costs a fraction of exact fits
+and ends alike."""
+FEW_ROWS = 1_000
+"""Rows up to which several exact fits cost next to nothing."""
 RESTARTS: dict[str, int] = {"fast": 1, "balanced": 4, "best": 16}
-"""Starts of an exact fit, each from other centres."""
+"""Starts, each from other centres, of which the best is kept."""
 ROUNDS: dict[str, int | Literal["auto"]] = {"fast": 2, "balanced": "auto", "best": "auto"}
 """Rounds of moves."""
 SEARCHES: dict[str, int] = {"fast": 1, "balanced": 1, "best": 3}
@@ -84,14 +86,11 @@ class Auto:
         n = table.n_rows
         if table.is_sparse:
             return Choice(NMBatch(), 1, "sparse rows: nested batches of them")
-        if n_clusters <= FEW_CLUSTERS and n > max(FEW_ROWS, MANY_ROWS * n_clusters):
-            return Choice(NMBatch(), 1, "many rows in few clusters: nested batches of them")
+        starts = RESTARTS[self.effort]
+        if n_clusters <= FEW_CLUSTERS and n > MANY_ROWS:
+            return Choice(NMBatch(), starts, f"few clusters: the best of {starts} on nested batches")
         if n_clusters <= FEW_CLUSTERS or n <= FEW_ROWS:
-            starts = RESTARTS[self.effort]
             return Choice(Lloyd(), starts, f"little to compute: the best of {starts} exact fits")
-        rounds = ROUNDS[self.effort]
-        return Choice(
-            Truncated(rounds=rounds),
-            SEARCHES[self.effort],
-            "each row meets only the centres near its own",
-        )
+        search = Truncated(rounds=ROUNDS[self.effort])
+        reason = "each row meets only the centres near its own"
+        return Choice(search, SEARCHES[self.effort], reason)

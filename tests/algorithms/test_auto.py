@@ -30,7 +30,7 @@ class Table:
     is_sparse: bool = False
 
 
-MANY = MANY_ROWS * FEW_CLUSTERS
+MANY = MANY_ROWS
 MORE = FEW_CLUSTERS + 1
 
 
