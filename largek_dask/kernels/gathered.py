@@ -33,7 +33,7 @@ else:
     from largek_dask.kernels.emitted_gather import fetch, gather
     from largek_dask.kernels.emitted_rows import frozen
 
-__all__ = ["pack_gathered", "scratch", "search_gathered"]
+__all__ = ["bare", "load_rows", "pack_gathered", "scratch", "search_gathered"]
 
 COLLECTED = 1 << 10
 """Rows that are collected before the first of them is looked at, in whole groups."""
@@ -94,7 +94,7 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
 
 
 @cache
-def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
+def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
     """A panel of given rows, as they are stored."""
     side = 32 // dtype.itemsize
     pack = pack_gathered(dtype, width, direct)
@@ -181,7 +181,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -
     # a narrow panel needs more centres at a time, or every multiply-add waits for the one before
     centres = PAD if vectors == 1 else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
-    load, call = _load(dtype, stored, width, direct), _call(stored)
+    load, call = load_rows(dtype, stored, width, direct), _call(stored)
 
     @bare
     def meet(
