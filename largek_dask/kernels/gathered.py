@@ -33,7 +33,7 @@ else:
     from largek_dask.kernels.emitted_gather import fetch, gather
     from largek_dask.kernels.emitted_rows import frozen
 
-__all__ = ["bare", "load_rows", "pack_gathered", "scratch", "search_gathered"]
+__all__ = ["bare", "fetch_rows", "load_rows", "pack_gathered", "scratch", "search_gathered"]
 
 COLLECTED = 1 << 10
 """Rows that are collected before the first of them is looked at, in whole groups."""
@@ -154,8 +154,8 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
 
 
 @cache
-def _call(stored: Dtype) -> Kernel:
-    """Ask for rows, and their labels, that are wanted soon."""
+def fetch_rows(stored: Dtype) -> Kernel:
+    """Ask for rows that are wanted soon."""
     line = LINE // stored.itemsize
 
     @bare
@@ -181,7 +181,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -
     # a narrow panel needs more centres at a time, or every multiply-add waits for the one before
     centres = PAD if vectors == 1 else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
-    load, call = load_rows(dtype, stored, width, direct), _call(stored)
+    load, call = load_rows(dtype, stored, width, direct), fetch_rows(stored)
 
     @bare
     def meet(
