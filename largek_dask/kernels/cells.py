@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -13,9 +12,10 @@ from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels import panels
-from largek_dask.kernels.gathered import bare, fetch_rows
+from largek_dask.kernels.gathered import bare, copy_rows
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import NATIVE, compute_dtype
+from largek_dask.kernels.sharing import share
 from largek_dask.kernels.tile import BEST, DIRECT_FEATURES, Micro, Tile, select_tile
 
 if numba.config.DISABLE_JIT:
@@ -32,7 +32,6 @@ _THINNED = 4
 """Of a cell with many rows a centre, at least every so manieth run is looked at."""
 _ENOUGH = 25
 """Rows a centre that a thinned step should see."""
-_AHEAD = 16
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -120,12 +119,7 @@ def cell_means(
     ends = np.cumsum(np.diff(starts)[cells])
     shares = np.searchsorted(ends, ends[-1:] * np.arange(1, n_threads) / n_threads)
     parts = [part for part in np.split(cells, shares) if len(part)]
-    if len(parts) < 2:
-        for part in parts:
-            work(part)
-    else:
-        with ThreadPoolExecutor(n_threads) as pool:
-            list(pool.map(work, parts))
+    share(work, parts, n_threads)
     return centers, labels
 
 
@@ -151,20 +145,11 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: bool) 
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes
     spec = Micro(centres, tile.vectors, lanes, BEST, direct).code
-    pack, call = panels.pack_rows(dtype, width), fetch_rows(stored)
+    pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
     flat = types.Array(numba.from_dtype(dtype), 1, "C")
     table = types.Array(numba.from_dtype(dtype), 2, "C")
     reals = types.Array(types.float64, 1, "C", readonly=True)
     signed = types.Array(types.int32, 1, "C")
-
-    @bare
-    def come(rows: Any, order: Any, d: Any, shift: Any, block: Any) -> None:
-        """Rows side by side, less the shift."""
-        for p in range(order.size):
-            call(rows, order, min(p + _AHEAD, order.size - 1), min(p + _AHEAD + 1, order.size), d)
-            i = np.int64(order[p]) * d
-            for f in range(d):
-                block[p * d + f] = real(rows[i + f]) - shift[f]
 
     @bare
     def prepare(means: Any, factors: Any, starts: Any) -> None:
@@ -206,7 +191,7 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: bool) 
         n, d = x.shape
         size, count = means.shape[0], order.size
         panel, spare, _, values, winners, carried, factors, starts, _ = space
-        come(x.reshape(n * d), order, d, shift, block)
+        copy(x.reshape(n * d), order, count, d, shift, block)
         rows = frozen(block)
         for q in range(8):
             block[count * d + q] = 0

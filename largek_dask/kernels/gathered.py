@@ -33,10 +33,20 @@ else:
     from largek_dask.kernels.emitted_gather import fetch, gather
     from largek_dask.kernels.emitted_rows import frozen
 
-__all__ = ["bare", "fetch_rows", "load_rows", "pack_gathered", "scratch", "search_gathered"]
+__all__ = [
+    "bare",
+    "copy_rows",
+    "fetch_rows",
+    "load_rows",
+    "pack_gathered",
+    "scratch",
+    "search_gathered",
+]
 
 COLLECTED = 1 << 10
 """Rows that are collected before the first of them is looked at, in whole groups."""
+AHEAD = 16
+"""So many rows before it is copied a row is asked for."""
 LINE = 64
 """Bytes of a cache line; another size costs speed only."""
 
@@ -167,6 +177,22 @@ def fetch_rows(stored: Dtype) -> Kernel:
             fetch(rows, i + d - 1)
 
     return call
+
+
+@cache
+def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
+    """Given rows side by side, less an origin, in the compute dtype."""
+    real, call = dtype.type, fetch_rows(stored)
+
+    @bare
+    def copy(rows: Any, places: Any, count: Any, d: Any, origin: Any, block: Any) -> None:
+        for p in range(count):
+            call(rows, places, min(p + AHEAD, count), min(p + AHEAD + 1, count), d)
+            i = np.int64(places[p]) * d
+            for f in range(d):
+                block[p * d + f] = real(rows[i + f]) - origin[f]
+
+    return copy
 
 
 @cache

@@ -9,7 +9,6 @@ than most of what is found, but now and then one of the last neighbours is misse
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -23,6 +22,7 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.gathered import bare, load_rows
 from largek_dask.kernels.groups import group_centers
 from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.sharing import share
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 if numba.config.DISABLE_JIT:
@@ -75,12 +75,7 @@ def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels
         raise ParameterError(f"m must be between 1 and {k}, got {m}.")
     out = np.empty((k, m), np.int32)
     jobs = _everything(k) if k <= EXACT else _by_groups(packed, m, n_threads)
-    if n_threads == 1:
-        for members, candidates in jobs:
-            _compare(packed, members, candidates, out)
-        return out
-    with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(lambda job: _compare(packed, *job, out), jobs))
+    share(lambda job: _compare(packed, *job, out), jobs, n_threads)
     return out
 
 
