@@ -91,6 +91,16 @@ class Truncated:
     rounds: int | Literal["auto"] = "auto"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
 
+    def __post_init__(self) -> None:
+        for name, value, least in (("neighbours", self.neighbours, 2), ("rounds", self.rounds, 0)):
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+            if value != "auto" and not whole:
+                raise ParameterError(
+                    f"{name} must be 'auto' or an integer of at least {least}, got {value!r}."
+                )
+        if not isinstance(self.moves, bool):
+            raise ParameterError(f"moves must be True or False, got {self.moves!r}.")
+
     def init(self, passes: Passes, rng: Rng) -> TruncatedState:
         """Starting centres."""
         assert self.problem is not None
@@ -179,8 +189,9 @@ class Truncated:
             "everywhere": float(everywhere),
             "work": work,
             "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
+            "opens_round": float(state.plan.opens_round),
+            "ends_round": float(plan.n_rounds > state.plan.n_rounds),
             "back": float(back),
-            "table": float(age == 0),
         }
         info = Info(
             cost=cost * scale, rows=n_rows, n_changed=total.n_changed,
@@ -215,6 +226,8 @@ class Truncated:
                 4 * passes.n_features * statistics.max_abs**2,
                 2.0**20 * state.plan.cost / statistics.total_weight,
             )
+            # With all rows on their centres any scale will do.
+            max_loss = max_loss if max_loss > 0 else 1.0
             steps = loss_scale(max_loss, statistics.total_weight)
         if task.kind == "all":
             return Order("all", centers, shift)

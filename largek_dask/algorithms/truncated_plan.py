@@ -124,6 +124,8 @@ class Plan:
         now = replace(self, cost=done.cost, passes=self.passes + 1, work=self.work + done.work)
         if self.task.kind == "lists" and not self.task.looks:
             now = replace(now, unsettled=done.n_evaluated / max(1, done.n_rows))
+        if self.task.everywhere and not done.cost > 0:
+            return now._ended(), False
         match self.stage:
             case "start":
                 return now._to("sample", self._lists(False, looks=self.moves)), False
@@ -154,12 +156,19 @@ class Plan:
         if not self.task.looks:
             # The next pass will gain about so much less as this one did.
             ratio = min(0.9, max(0.3, gain / self.gain)) if self.gain > 0 else 0.5
+            # What all further ones would gain together.
+            left = gain * ratio / (1 - ratio)
+            if self.passes > 2 and self.cost - left >= self.begun:
+                return self._judged(done)
             average = (self.begun - self.cost) / self.work
-            next_rate = ratio * gain / max(done.work, 1.0)
             on = self.passes < MOST_PASSES and (
-                self.passes < 2 or (next_rate > average and done.n_changed > 0)
+                self.passes < 2 or (ratio * gain / done.work > average and done.n_changed > 0)
             )
             return replace(self, gain=gain, task=self._lists(True, looks=not on)), False
+        return self._judged(done)
+
+    def _judged(self, done: Outcome) -> tuple[Plan, bool]:
+        """After a round: go on from it, or go back to where it began."""
         n_rounds = self.n_rounds + 1
         kept = self.cost < self.begun
         failed = self.n_failed + (not self.begun - self.cost > LITTLE * self.cost)
