@@ -58,15 +58,15 @@ def cell_means(x, cells, sizes, seeds, n_steps, weight):
                 continue
             d2 = squared_distances(x[rows], centers[own])
             labels[rows] = own[d2.argmin(axis=1)]
-            away = d2.min(axis=1) * weight[rows]
+            away, met = d2.min(axis=1) * weight[rows], labels.copy()
             for j in own:
-                mine = rows[labels[rows] == j]
+                mine = rows[met[rows] == j]
                 if weight[mine].sum() > 0:
                     share = weight[mine, None] / weight[mine].sum()
                     centers[j] = (x[mine].astype(np.float64) * share).sum(axis=0)
                 elif away.max() > 0:
-                    centers[j] = x[rows[away.argmax()]]
-                    away[away.argmax()] = 0
+                    far = away.argmax()
+                    centers[j], labels[rows[far]], away[far] = x[rows[far]], j, 0
     return centers, labels
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes, Rng, TableShape
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.algorithms.truncated_engines import run_everywhere, run_on_sample, take_sample
+from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, gains_of_splits
 from largek_dask.algorithms.truncated_moves import (
     Moves,
     choose_moves,
@@ -18,15 +19,14 @@ from largek_dask.algorithms.truncated_moves import (
     lists_with_moves,
     reach_of,
 )
-from largek_dask.algorithms.truncated_plan import PASS_WORK, Outcome, Plan
+from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK, Outcome, Plan
 from largek_dask.algorithms.truncated_rows import Order, PassTotal
 from largek_dask.algorithms.truncated_start import cells_order, coarse_centers, two_level_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.movement import squared_movements
 from largek_dask.kernels.neighbours import nearest_centers
-from largek_dask.kernels.splits import split_clusters
-from largek_dask.kernels.truncated import loss_scale, order_by_label
+from largek_dask.kernels.truncated import loss_scale
 
 __all__ = ["Truncated", "TruncatedState"]
 
@@ -91,6 +91,16 @@ class Truncated:
     rounds: int | Literal["auto"] = "auto"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
 
+    def __post_init__(self) -> None:
+        for name, value, least in (("neighbours", self.neighbours, 2), ("rounds", self.rounds, 0)):
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+            if value != "auto" and not whole:
+                raise ParameterError(
+                    f"{name} must be 'auto' or an integer of at least {least}, got {value!r}."
+                )
+        if not isinstance(self.moves, bool):
+            raise ParameterError(f"moves must be True or False, got {self.moves!r}.")
+
     def init(self, passes: Passes, rng: Rng) -> TruncatedState:
         """Starting centres."""
         assert self.problem is not None
@@ -106,7 +116,8 @@ class Truncated:
         else:
             centers, coarse = two_level_start(x, k, shift, n_threads)
         rounds = None if self.rounds == "auto" else self.rounds
-        plan = Plan.first(self.moves and k > 1, rounds, sampled=not named)
+        length = None if self.neighbours == "auto" else self.neighbours
+        plan = Plan.first(self.moves and k > 2, rounds, length, k, sampled=not named)
         return TruncatedState(0, plan, centers, np.zeros(k), shift, coarse)
 
     def _start_sample(self, passes: Passes, rng: Rng) -> Any:
@@ -128,7 +139,7 @@ class Truncated:
         everywhere = task.everywhere
         # The first pass over all rows begins anew.
         table, age, work = state.table, state.age, 0.0
-        if task.kind == "lists" and (table is None or state.moves is not None or age >= 3):
+        if task.kind in ("lists", "rest") and (table is None or state.moves is not None or age >= 3):
             width = min(k, max(WIDTH, task.length))
             table = nearest_centers(
                 pack_centers(state.centers, state.shift), width, passes.driver_threads
@@ -152,19 +163,25 @@ class Truncated:
             scale = passes.statistics.total_weight / max(1.0, total.sums.counts.sum())
         centers, counts = total.sums.means(state.centers), total.sums.counts
         cost = total.sums.cost(centers, total.squares)
-        work += total.n_evaluated + PASS_WORK * n_rows
+        length = k if task.kind in ("all", "rest") else task.length
+        n_looked = n_rows if order.is_anchor else total.n_evaluated // max(1, min(length, k))
+        work += total.n_evaluated + ROW_WORK * n_looked + PASS_WORK * n_rows
         if order.restore:
             # Rows that were lost go straight to where the round began.
             assert state.round is not None
             replay = state.round.replay
-            order = replace(
-                order, restore=False, drift=np.zeros(k), reach=np.full(k, np.inf)
-            )
-        moves = None
+            order = replace(order, restore=False, drift=np.zeros(k), reach=np.full(k, np.inf))
+        replay = (*replay, order)
+        moves, curve = None, ()
         if task.looks:
-            moves, w = self._choose(state, total, centers, sample, labels, table, order)
-            work += w
-        done = Outcome(cost * scale, work * scale if False else work, n_rows, total.n_changed, 0 if moves is None else len(moves.split))
+            rows = _labelled(sample, labels, total.sums.counts)
+            curve = gains_of_lists(rows, centers, state.shift)
+            if state.plan.moves:
+                moves = self._choose(state, total, centers, rows, table, order.loss_steps, passes.driver_threads)
+        done = Outcome(
+            cost * scale, work, n_rows, n_looked, total.n_changed, k, len(replay),
+            0 if moves is None else len(moves.split), curve,
+        )
         plan, back = state.plan.after(done)
         extra = {
             "neighbours": float(k if task.kind in ("all", "rest") else task.length),
@@ -172,8 +189,9 @@ class Truncated:
             "everywhere": float(everywhere),
             "work": work,
             "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
+            "opens_round": float(state.plan.opens_round),
+            "ends_round": float(plan.n_rounds > state.plan.n_rounds),
             "back": float(back),
-            "table": float(age == 0),
         }
         info = Info(
             cost=cost * scale, rows=n_rows, n_changed=total.n_changed,
@@ -183,7 +201,6 @@ class Truncated:
         if state.moves is not None:
             strange = np.zeros(k, np.bool_)
             strange[state.moves.split] = strange[state.moves.removed] = True
-        replay = (*replay, order)
         after = TruncatedState(
             step, plan, centers, counts * scale, state.shift, state.coarse, everywhere, generation, replay,
             table, age + 1, strange, None, state.round, False,
@@ -191,10 +208,12 @@ class Truncated:
         if back:
             assert state.round is not None
             after = replace(after, centers=state.round.centers, counts=state.round.counts, restores=True, table=None, strange=None)
-        elif moves is not None and len(moves.split) and plan.stage in ("round", "grow"):
+        elif plan.stage == "round" and plan.passes == 0:
+            after = replace(after, round=Round(centers, counts, replay))
+            if moves is not None and len(moves.split):
+                after = replace(after, centers=moves.apply(centers), moves=moves)
+        elif plan.stage == "grow" and moves is not None:
             after = replace(after, centers=moves.apply(centers))
-            if plan.stage == "round":
-                after = replace(after, moves=moves, round=Round(centers, counts, replay))
         return after, info
 
     def _order(self, passes: Passes, state: TruncatedState, table: Any) -> Order:
@@ -207,14 +226,14 @@ class Truncated:
                 4 * passes.n_features * statistics.max_abs**2,
                 2.0**20 * state.plan.cost / statistics.total_weight,
             )
+            # With all rows on their centres any scale will do.
+            max_loss = max_loss if max_loss > 0 else 1.0
             steps = loss_scale(max_loss, statistics.total_weight)
         if task.kind == "all":
             return Order("all", centers, shift)
         if task.kind == "cells":
             return cells_order(centers, state.coarse, shift)
-        if task.kind == "rest":
-            offsets, listed = lists_of(state.table, task.length)
-        elif state.moves is not None:
+        if state.moves is not None:
             offsets, listed = lists_with_moves(table, task.length, state.table, state.moves)
         else:
             offsets, listed = lists_of(table, task.length)
@@ -233,22 +252,25 @@ class Truncated:
             offsets = listed = None
         return Order(
             task.kind, centers, shift, offsets, listed, None, drift, reach,
-            skip=not task.looks, save=state.moves is not None, max_loss=max_loss, loss_steps=steps,
+            skip=not task.looks, save=state.plan.opens_round, max_loss=max_loss, loss_steps=steps,
         )
 
     def _choose(
-        self, state: TruncatedState, total: PassTotal, centers: Any, sample: Any, labels: Any, table: Any, order: Order
-    ) -> tuple[Moves, float]:
-        k = len(centers)
-        x, weight = sample.held.x, sample.held.weight
-        places, starts = order_by_label(labels, k)
-        gains, halves = split_clusters(x, places, starts, np.arange(k), centers, weight)
-        mass = float(len(x)) if weight is None else float(weight.sum())
-        all_mass = total.sums.counts.sum()
-        gains *= all_mass / mass
-        losses = total.losses / order.loss_steps
-        most = max(1, int(state.plan.share * k))
-        return choose_moves(losses, gains, halves, table, most, state.plan.factor), 10.0 * min(len(x), SPLIT_ROWS * k)
+        self,
+        state: TruncatedState,
+        total: PassTotal,
+        centers: NDArray[Any],
+        rows: Labelled,
+        table: NDArray[np.int32],
+        steps: float,
+        n_threads: int,
+    ) -> Moves:
+        """The moves that may pay."""
+        assert total.losses is not None
+        gains, halves = gains_of_splits(rows, centers, n_threads)
+        losses = total.losses / steps
+        most = max(1, int(state.plan.share * len(centers)))
+        return choose_moves(losses, gains, halves, table, most, state.plan.factor)
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most."""
@@ -257,3 +279,10 @@ class Truncated:
     def model(self, state: TruncatedState) -> ModelArrays:
         """The centres that the next step would assign rows to."""
         return ModelArrays(state.centers, state.counts, state.shift)
+
+
+def _labelled(sample: Any, labels: NDArray[np.int32], counts: NDArray[np.float64]) -> Labelled:
+    """The sample as the pass has labelled it."""
+    x, weight = sample.held.x, sample.held.weight
+    mass = float(len(x)) if weight is None else sum(weight.tolist())
+    return Labelled(x, weight, labels, sum(counts.tolist()) / mass)

@@ -1,7 +1,8 @@
 """What the truncated search does next: a function of what its passes have gained so far.
 
-Gain is what a pass takes off the cost, which exact sums give for free; work is counted in
-distances. Neither knows a clock or a machine, so the same data take the same way everywhere.
+Gain is what a pass takes off the cost, which exact sums give for free, or what a probe says that
+it would take off; work is counted in distances. Neither knows a clock or a machine, so the same
+data take the same way everywhere.
 """
 
 from __future__ import annotations
@@ -9,16 +10,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["Outcome", "Plan", "Task"]
+__all__ = ["LENGTHS", "Outcome", "Plan", "Task"]
 
 Kind = Literal["cells", "lists", "all", "rest"]
+Stage = Literal["start", "sample", "grow", "search", "round", "end"]
 
-FIRST_LENGTH = 16
-LONG = 32
-PASS_WORK = 8.0
-"""What a row costs in a pass beside its distances, in distances."""
-FIRST_SHARE, ROUND_SHARE = 0.1, 0.05
+LENGTHS = (16, 32, 64, 128, 256)
+"""Of lists of centres, beside all of them."""
+BASE = (16, 32, 64)
+"""Of the lists of most passes."""
+ROW_WORK, PASS_WORK = 64.0, 8.0
+"""What a row costs in a pass beside its distances, in distances: if it is looked at, and anyway
+(measured)."""
+STALE = 0.3
+"""What a row is worth that goes to its nearest centre at last, beside one that goes there as its
+centre moves: the former lowers the cost as it is counted here, and less so the true one."""
+FIRST_SHARE, LEAST_SHARE = 0.1, 0.05
+FIRST_FACTOR, LEAST_FACTOR = 1.0, 0.5
 FAILURES = 5
+MOST_PASSES = 12
+"""Of a round."""
+MOST_REPLAYED = 48
+"""Passes since the last anchor."""
+LITTLE = 2e-6
+"""A round that lowers the cost by a smaller share counts as one that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +43,10 @@ class Task:
     kind: Kind
     everywhere: bool
     """On all rows, or on the sample."""
-    length: int = FIRST_LENGTH
+    length: int = 16
     """Of the lists."""
     looks: bool = False
-    """Look at all rows, and choose moves afterwards."""
+    """Look at all rows, and choose moves and lists afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +58,16 @@ class Outcome:
     work: float
     """Distances computed, and what rows cost beside them."""
     n_rows: int
+    n_evaluated: int
+    """Rows that were looked at."""
     n_changed: int
-    n_moves: int
-    """Moves that were chosen after it and are carried out in the next step."""
+    n_clusters: int
+    n_replayed: int = 0
+    """Passes since the last anchor."""
+    n_moves: int = 0
+    """Moves that were chosen after it and may be carried out in the next step."""
+    curve: tuple[float, ...] = ()
+    """What a pass with lists of each of ``LENGTHS``, and one with all centres, would gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,92 +76,141 @@ class Plan:
 
     task: Task
     """The next step."""
-    stage: Literal["start", "sample", "grow", "search", "round", "full", "end"] = "start"
+    stage: Stage = "start"
     moves: bool = True
     rounds: int = 1_000
     """Rounds at most."""
+    length: int | None = None
+    """Of all lists, where the user has chosen."""
+    base: int = 16
+    """Of the lists of most passes."""
     share: float = FIRST_SHARE
     """Centres that may move at a time, as a share of all."""
-    factor: float = 1.0
+    factor: float = FIRST_FACTOR
     """How many times a gain has to exceed the loss."""
     cost: float = float("inf")
     """After the last step."""
     passes: int = 0
-    """Of the present round."""
+    """Of the present stage."""
     work: float = 0.0
-    """Of the present round."""
+    """Of the present stage."""
     begun: float = float("inf")
-    """Cost when the present round began."""
+    """Cost when the present stage began."""
+    gain: float = 0.0
+    """Of the pass before, in the present stage."""
+    unsettled: float = 1.0
+    """Share of the rows that were looked at by the last pass that passed over others."""
     n_rounds: int = 0
     n_failed: int = 0
-    since_full: int = 0
-    """Rounds since the last full pass."""
 
     @classmethod
-    def first(cls, moves: bool, rounds: int | None, sampled: bool) -> Plan:
+    def first(
+        cls, moves: bool, rounds: int | None, length: int | None, n_clusters: int, sampled: bool
+    ) -> Plan:
         """Before the first step; on a sample, or on all rows."""
         task = Task("cells", False) if sampled else Task("all", True)
-        return cls(
-            task, "start" if sampled else "grow", moves, 1_000 if rounds is None else rounds
-        )
+        base = min(16 if length is None else length, n_clusters)
+        stage: Stage = "start" if sampled else "grow"
+        return cls(task, stage, moves, 1_000 if rounds is None else rounds, length, base)
 
     @property
-    def in_round(self) -> bool:
-        """Moves are being tried: what is kept of the rows before must be."""
-        return self.stage == "round"
+    def opens_round(self) -> bool:
+        """The next step is the first of a round: what it finds may have to be undone."""
+        return self.stage == "round" and self.passes == 0
 
     def after(self, done: Outcome) -> tuple[Plan, bool]:
         """The plan after a step, and whether to go back to where the round began."""
         gain = self.cost - done.cost
         now = replace(self, cost=done.cost, passes=self.passes + 1, work=self.work + done.work)
-        if self.stage == "start":
-            return now._to("sample", Task("lists", False, looks=self.moves)), False
-        if self.stage == "sample":
-            return now._to("grow", Task("cells", True)), False
-        if self.stage == "grow":
-            return now._to("search", Task("lists", True)), False
-        if self.stage == "search":
-            return now._next_look(1, done), False
-        if self.stage == "full":
-            return now._to("search", Task("lists", True, LONG, looks=self.moves)), False
-        return now._round(gain, done)
+        if self.task.kind == "lists" and not self.task.looks:
+            now = replace(now, unsettled=done.n_evaluated / max(1, done.n_rows))
+        if self.task.everywhere and not done.cost > 0:
+            return now._ended(), False
+        match self.stage:
+            case "start":
+                return now._to("sample", self._lists(False, looks=self.moves)), False
+            case "sample":
+                return now._to("grow", Task("cells", True)), False
+            case "grow":
+                return now._to("search", self._lists(True)), False
+            case "search":
+                return now._search(done), False
+            case _:
+                return now._round(gain, done)
 
-    def _to(self, stage: str, task: Task) -> Plan:
-        return replace(
-            self, stage=stage, task=task, passes=0, work=0.0, begun=self.cost  # type: ignore[arg-type]
-        )
+    def _lists(self, everywhere: bool, looks: bool = False) -> Task:
+        return Task("lists", everywhere, self.base, looks)
 
-    def _next_look(self, after: int, done: Outcome) -> Plan:
-        """Passes of a search without moves, the last of which looks for them."""
+    def _to(self, stage: Stage, task: Task) -> Plan:
+        """Begin a stage."""
+        return replace(self, stage=stage, task=task, passes=0, work=0.0, begun=self.cost, gain=0.0)
+
+    def _search(self, done: Outcome) -> Plan:
+        """Passes before the first round, or after one that was undone."""
         if self.task.looks:
-            if done.n_moves:
-                return self._to("round", replace(self.task, length=LONG, looks=False))
-            return self._ended()
-        return replace(self, task=replace(self.task, looks=self.passes >= after and self.moves))
+            return self._next_round(done)
+        return replace(self, task=self._lists(True, looks=True))
 
     def _round(self, gain: float, done: Outcome) -> tuple[Plan, bool]:
+        """A pass of a round has been done: moves first, a look at last."""
         if not self.task.looks:
-            left = 4 if self.n_rounds > 2 else 2
-            return replace(self, task=replace(self.task, looks=self.passes >= left)), False
+            # The next pass will gain about so much less as this one did.
+            ratio = min(0.9, max(0.3, gain / self.gain)) if self.gain > 0 else 0.5
+            # What all further ones would gain together.
+            left = gain * ratio / (1 - ratio)
+            if self.passes > 2 and self.cost - left >= self.begun:
+                return self._judged(done)
+            average = (self.begun - self.cost) / self.work
+            on = self.passes < MOST_PASSES and (
+                self.passes < 2 or (ratio * gain / done.work > average and done.n_changed > 0)
+            )
+            return replace(self, gain=gain, task=self._lists(True, looks=not on)), False
+        return self._judged(done)
+
+    def _judged(self, done: Outcome) -> tuple[Plan, bool]:
+        """After a round: go on from it, or go back to where it began."""
         n_rounds = self.n_rounds + 1
-        if not self.cost < self.begun:
-            failed = self.n_failed + 1
-            again = replace(
-                self, cost=self.begun, n_rounds=n_rounds, n_failed=failed, share=self.share / 2,
-                factor=min(1.0, self.factor * 1.1), since_full=self.since_full + 1,
-            )  # fmt: skip
-            if failed >= FAILURES:
-                return again._ended(), True
-            return again._to("search", Task("lists", True, LONG, looks=True)), True
-        kept = replace(self, n_rounds=n_rounds, since_full=self.since_full + 1)
-        if n_rounds >= 3:
-            kept = replace(kept, share=min(self.share, ROUND_SHARE), factor=0.7 if n_rounds < 5 else .5)
-        if n_rounds >= self.rounds or not done.n_moves:
-            return kept._ended(), False
-        if kept.since_full >= (3 if n_rounds < 4 else 4):
-            kept = replace(kept, since_full=0)
-            return kept._to("full", Task("rest", True)), False
-        return kept._to("round", replace(self.task, looks=False)), False
+        kept = self.cost < self.begun
+        failed = self.n_failed + (not self.begun - self.cost > LITTLE * self.cost)
+        after = replace(self, n_rounds=n_rounds, n_failed=failed)
+        if not kept:
+            after = replace(
+                after, cost=self.begun, share=self.share / 2, factor=min(1.0, self.factor * 1.1)
+            )
+        elif failed == self.n_failed:
+            after = replace(
+                after,
+                share=max(min(self.share, LEAST_SHARE), self.share * 0.8),
+                factor=max(min(self.factor, LEAST_FACTOR), self.factor * 0.85),
+            )
+        if failed >= FAILURES or n_rounds >= self.rounds:
+            return after._ended(), not kept
+        if not kept:
+            return after._to("search", self._lists(True, looks=True)), True
+        return after._next_round(done), False
+
+    def _next_round(self, done: Outcome) -> Plan:
+        """Moves, and lists as long as pays."""
+        if done.n_replayed > MOST_REPLAYED:
+            # What was lost would take too long to make again: a pass that begins anew.
+            return self._to("search", Task("all", True))
+        if not done.curve:
+            return self._to("round", self._lists(True))
+        lengths, k = (*LENGTHS, done.n_clusters), done.n_clusters
+        gains = dict(zip(lengths, done.curve, strict=True))
+        own = max(BASE, key=lambda length: (gains[length] / (length + ROW_WORK), -length))
+        if self.length is not None:
+            own = self.length
+
+        def rate(length: int) -> float:
+            stale = max(0.0, gains[length] - gains.get(own, 0.0))
+            return (gains.get(own, 0.0) + STALE * stale) / (length + ROW_WORK)
+
+        longest = max((n for n in lengths if n >= own), key=lambda n: (rate(n), -n))
+        now = replace(self, base=min(own, k))
+        if longest >= k:
+            return now._to("round", Task("rest", True, now.base))
+        return now._to("round", Task("lists", True, longest))
 
     def _ended(self) -> Plan:
         return self._to("end", Task("all", True))

@@ -33,10 +33,20 @@ else:
     from largek_dask.kernels.emitted_gather import fetch, gather
     from largek_dask.kernels.emitted_rows import frozen
 
-__all__ = ["pack_gathered", "scratch", "search_gathered"]
+__all__ = [
+    "bare",
+    "copy_rows",
+    "fetch_rows",
+    "load_rows",
+    "pack_gathered",
+    "scratch",
+    "search_gathered",
+]
 
 COLLECTED = 1 << 10
 """Rows that are collected before the first of them is looked at, in whole groups."""
+AHEAD = 16
+"""So many rows before it is copied a row is asked for."""
 LINE = 64
 """Bytes of a cache line; another size costs speed only."""
 
@@ -94,7 +104,7 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
 
 
 @cache
-def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
+def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
     """A panel of given rows, as they are stored."""
     side = 32 // dtype.itemsize
     pack = pack_gathered(dtype, width, direct)
@@ -154,8 +164,8 @@ def _load(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
 
 
 @cache
-def _call(stored: Dtype) -> Kernel:
-    """Ask for rows, and their labels, that are wanted soon."""
+def fetch_rows(stored: Dtype) -> Kernel:
+    """Ask for rows that are wanted soon."""
     line = LINE // stored.itemsize
 
     @bare
@@ -170,6 +180,22 @@ def _call(stored: Dtype) -> Kernel:
 
 
 @cache
+def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
+    """Given rows side by side, less an origin, in the compute dtype."""
+    real, call = dtype.type, fetch_rows(stored)
+
+    @bare
+    def copy(rows: Any, places: Any, count: Any, d: Any, origin: Any, block: Any) -> None:
+        for p in range(count):
+            call(rows, places, min(p + AHEAD, count), min(p + AHEAD + 1, count), d)
+            i = np.int64(places[p]) * d
+            for f in range(d):
+                block[p * d + f] = real(rows[i + f]) - origin[f]
+
+    return copy
+
+
+@cache
 def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -> Kernel:
     """One panel of `vectors` vectors of rows against a block of centres: distances of two.
 
@@ -181,7 +207,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -
     # a narrow panel needs more centres at a time, or every multiply-add waits for the one before
     centres = PAD if vectors == 1 else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
-    load, call = _load(dtype, stored, width, direct), _call(stored)
+    load, call = load_rows(dtype, stored, width, direct), fetch_rows(stored)
 
     @bare
     def meet(

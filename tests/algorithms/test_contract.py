@@ -29,8 +29,9 @@ ALGORITHMS = {
     # One step on gathered rows, then one on each doubled batch.
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
     "nmbatch-groups": lk.NMBatch(b0=750, rho=0.1, gather=750, bounds="groups"),
+    "truncated": lk.Truncated(),
 }
-ANY_CHUNKING = {"lloyd", "lloyd-elkan"}
+ANY_CHUNKING = {"lloyd", "lloyd-elkan", "truncated"}
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)

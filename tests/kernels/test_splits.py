@@ -70,5 +70,5 @@ def test_split_clusters__finds_two_blobs_and_looks_at_few_rows():
     assert gains[0] == pytest.approx(
         oracles.split_gain(x.astype("f8"), np.ones(5000), middles), rel=0.1
     )
-    again = split_clusters(x, order, starts, np.array([0]), centers)
+    again = split_clusters(x, order, starts, np.array([0]), centers, n_threads=2)
     np.testing.assert_array_equal(again[1], halves)

@@ -1,0 +1,93 @@
+"""What a pass that looks at all rows finds out: moves that may pay, and how long lists should be.
+
+Both are estimated on a seeded sample of rows that lies in the driver's process, labelled by that
+pass, so they are the same wherever the other rows are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.threads import on_threads
+from largek_dask.algorithms.truncated_plan import LENGTHS
+from largek_dask.kernels.distances import pack_centers, scores
+from largek_dask.kernels.splits import split_clusters
+from largek_dask.kernels.truncated import order_by_label
+
+__all__ = ["Labelled", "gains_of_lists", "gains_of_splits"]
+
+PROBES = 1_024
+"""Rows that are compared with all centres."""
+PROBED_VALUES = 1 << 23
+"""Distances of a probe, at most."""
+SPLIT_ROWS = 256
+"""Rows of a cluster on which a split is tried, at most."""
+CLUSTERS_A_PIECE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Rows of the sample with the labels that they have now."""
+
+    x: Any
+    """(m, d)"""
+    weight: NDArray[np.float64] | None
+    labels: NDArray[np.int32]
+    scale: float
+    """How many times all rows weigh what these do."""
+
+
+def gains_of_splits(
+    rows: Labelled, centers: NDArray[Any], n_threads: int
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """(k,) what splitting each cluster would gain on all rows, and the halves (k, 2, d)."""
+    k = len(centers)
+    order, starts = order_by_label(rows.labels, k)
+
+    def split(span: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        return split_clusters(
+            rows.x, order, starts, np.arange(*span), centers, rows.weight, SPLIT_ROWS
+        )
+
+    step = k if n_threads <= 1 else CLUSTERS_A_PIECE
+    cuts = [*range(0, k, step), k]
+    gains, halves = zip(*on_threads(n_threads, split, list(pairwise(cuts))), strict=True)
+    return np.concatenate(gains) * rows.scale, np.concatenate(halves)
+
+
+def gains_of_lists(
+    rows: Labelled, centers: NDArray[Any], shift: NDArray[Any]
+) -> tuple[float, ...]:
+    """What a pass with lists of each length, and one over all centres, would take off the cost.
+
+    Some rows are compared with all centres. A row that has a nearer one than its own would find it
+    in a list that is as long as that centre's rank among those nearest to its own.
+    """
+    k = len(centers)
+    present = np.flatnonzero(rows.labels >= 0)
+    n = max(1, min(PROBES, PROBED_VALUES // k, len(present)))
+    chosen = present[np.arange(n) * len(present) // n]
+    own = rows.labels[chosen]
+    packed = pack_centers(centers, shift)
+    distances = scores(rows.x[chosen], packed)
+    best = distances.argmin(axis=1)
+    at = np.arange(n)
+    saved = (distances[at, own] - distances[at, best]).astype(np.float64)
+    between = scores(centers[own], packed)
+    rank = np.count_nonzero(between < between[at, best][:, None], axis=1)
+    rank[own == best] = 0
+    if rows.weight is not None:
+        saved *= rows.weight[chosen]
+    # One by one: sums of numpy's depend on the machine's vectors.
+    scale = rows.scale * len(present) / n
+    reached = [0.0] * (len(LENGTHS) + 1)
+    for gain, place in zip(saved.tolist(), rank.tolist(), strict=True):
+        for i, length in enumerate((*LENGTHS, k)):
+            if place < length:
+                reached[i] += gain
+    return tuple(scale * gain for gain in reached)

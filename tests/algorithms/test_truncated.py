@@ -1,0 +1,265 @@
+"""Truncated search with moves: what it promises whatever the data, and on whichever rows."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterError
+from tests.algorithms.conftest import blobs
+
+N, D, K = 4_000, 10, 50
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray:
+    return blobs(N, D, 2 * K, seed=5, spread=2.0)
+
+
+def fit(data, k=K, *, weight=None, **options):
+    given = {"algorithm": lk.Truncated(), "random_state": 3, "tol": 0, "max_iter": 500}
+    return lk.KMeans(k, **(given | options)).fit(data, sample_weight=weight)
+
+
+def bits(km) -> tuple[str, bytes, float, int]:
+    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
+
+
+@pytest.fixture(scope="module")
+def clean(x):
+    return fit(x, n_threads=1)
+
+
+def brute_force(x, centers):
+    x, centers = x.astype(np.float64), centers.astype(np.float64)
+    return ((x[:, None, :] - centers[None]) ** 2).sum(axis=2)
+
+
+def assert_exact(km, x):
+    """Labels are the nearest centres, the inertia is their sum of squares."""
+    distances = brute_force(x, km.cluster_centers_)
+    own = distances[np.arange(len(x)), km.labels_]
+    assert np.allclose(own, distances.min(axis=1), rtol=1e-4, atol=1e-4 * distances.mean())
+    assert np.isclose(km.inertia_, own.sum(), rtol=1e-6)
+
+
+# --- what a run is made of ------------------------------------------------------------------------
+
+
+def test_cost_falls_over_kept_rounds(clean):
+    """Within a round it may rise: moves are paid back by the passes after them, or undone."""
+    history = [h for h in clean.history_ if h["extra"]["everywhere"]]
+    assert sum(h["extra"]["back"] for h in history) > 0, "nothing was undone"
+    assert sum(h["extra"]["moves"] for h in history) > 0, "nothing was moved"
+    kept = history[0]["cost"]
+    rounds = 0
+    for h in history[1:]:
+        if h["extra"]["opens_round"]:
+            rounds += 1
+        if h["extra"]["ends_round"] and not h["extra"]["back"]:
+            assert h["cost"] <= kept
+            kept = h["cost"]
+    assert rounds > 3
+    assert clean.inertia_ <= history[-1]["cost"] * (1 + 1e-6)
+
+
+def test_passes_without_moves_never_raise_the_cost(x):
+    km = fit(x, algorithm=lk.Truncated(moves=False))
+    costs = [h["cost"] for h in km.history_ if h["extra"]["everywhere"]]
+    assert all(b <= a * (1 + 1e-9) for a, b in zip(costs, costs[1:], strict=False))
+    assert km.stop_reason_ == "converged"
+
+
+def test_labels_are_exact(clean, x):
+    assert_exact(clean, x)
+    assert len(np.unique(clean.labels_)) == K
+
+
+def test_beats_lloyd(clean, x):
+    lloyd = fit(x, algorithm=lk.Lloyd(), init="k-means++")
+    assert clean.inertia_ < 1.01 * lloyd.inertia_
+
+
+# --- the same bits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_threads", [2, 5])
+def test_threads(n_threads, x, clean):
+    assert bits(fit(x, n_threads=n_threads)) == bits(clean)
+
+
+@pytest.mark.parametrize("chunk_rows", [97, 1_500, N])
+def test_chunks_or_one_piece(chunk_rows, x, clean, tmp_path):
+    out = str(tmp_path / "rows.zarr")
+    lk.ingest(x, out, chunk_rows=chunk_rows, progress=False)
+    assert bits(fit(out, n_threads=2)) == bits(clean)
+
+
+def test_row_state_that_does_not_fit_is_rebuilt(x, clean, tmp_path):
+    out = str(tmp_path / "rows.zarr")
+    lk.ingest(x, out, chunk_rows=500, progress=False)
+    assert bits(fit(out, memory_limit=N * 6)) == bits(clean)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_resume(stored, x, clean, tmp_path):
+    """Also inside rounds, and between a round that was undone and what follows it."""
+    data = x
+    if stored:
+        data = str(tmp_path / "rows.zarr")
+        lk.ingest(x, data, chunk_rows=700, progress=False)
+    undone = [h["step"] for h in clean.history_ if h["extra"]["back"]]
+    opened = [h["step"] for h in clean.history_ if h["extra"]["opens_round"]]
+    steps = {1, 2, 3, 4, opened[0], opened[0] + 1, undone[0], undone[0] + 1, undone[-1] + 2}
+    for steps_done in sorted(steps & set(range(clean.n_iter_))):
+        folder = str(tmp_path / f"stop-{steps_done}")
+        fit(data, max_iter=steps_done, checkpoint=folder)
+        assert bits(fit(data, checkpoint=folder)) == bits(clean)
+
+
+def test_seeds_differ(x, clean):
+    assert bits(fit(x, random_state=4))[0] != bits(clean)[0]
+
+
+def test_weights_are_repetitions_in_the_end(x, tmp_path):
+    weight = np.random.default_rng(0).integers(0, 4, N).astype(float)
+    km = fit(x, weight=weight)
+    there = weight > 0
+    own = brute_force(x[there], km.cluster_centers_).min(axis=1)
+    assert np.isclose(km.inertia_, (weight[there] * own).sum(), rtol=1e-5)
+    assert len(np.unique(km.labels_[there])) == K
+    with dask.config.set({"largek.data.memory-chunk-bytes": 4096}):
+        frame = lk.open_rows(np.asfortranarray(x))  # read chunk by chunk
+        assert bits(fit(frame, weight=weight)) == bits(km)
+    # what does not count may hold anything
+    x = x.copy()
+    x[~there] = np.nan
+    assert bits(fit(x, weight=weight))[0] == bits(km)[0]
+
+
+# --- degenerate rows ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 5, 8, 9])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+def test_few_features(d, dtype):
+    x = (blobs(1_500, d, 30, seed=d, spread=4.0) * 9 + 120).clip(0, 255).astype(dtype)
+    k = min(20, len(np.unique(x, axis=0)))
+    km = fit(x, k)
+    assert_exact(km, x)
+    assert len(np.unique(km.labels_)) == k
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_few_clusters(k, x):
+    km = fit(x, k)
+    assert_exact(km, x)
+    assert len(np.unique(km.labels_)) == k
+    if k == 1:
+        assert np.allclose(km.cluster_centers_[0], x.mean(axis=0), atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 17, 60])
+def test_as_many_clusters_as_rows(n, x):
+    km = fit(x[:n], n)
+    assert km.inertia_ == pytest.approx(0, abs=1e-6 * n)
+    assert len(np.unique(km.labels_)) == n
+
+
+def test_nearly_as_many_clusters_as_rows(x):
+    km = fit(x[:220], 200)
+    assert_exact(km, x[:220])
+    assert len(np.unique(km.labels_)) == 200
+
+
+def test_more_clusters_than_distinct_rows(x):
+    rows = np.repeat(x[:30], 20, axis=0)
+    with pytest.warns(DegenerateDataWarning):
+        km = fit(rows, K)
+    assert km.inertia_ == pytest.approx(0, abs=1e-3)
+    assert len(np.unique(km.labels_)) == 30
+
+
+def test_duplicates(x):
+    rows = np.concatenate([x[:1_000], np.repeat(x[:5], 400, axis=0)])
+    km = fit(rows)
+    assert_exact(km, rows)
+    assert len(np.unique(km.labels_)) == K
+
+
+def test_heavy_tails():
+    rows = np.random.default_rng(0).standard_cauchy((3_000, 6)).astype(np.float32)
+    km = fit(rows)
+    assert len(np.unique(km.labels_)) == K
+    lloyd = fit(rows, algorithm=lk.Lloyd(), init="k-means++")
+    assert km.inertia_ < 1.5 * lloyd.inertia_
+
+
+def test_sorted_by_class():
+    rows = blobs(4_000, 8, 60, seed=1)
+    rows = rows[np.lexsort(rows.T)]
+    km = fit(rows, 60)
+    assert_exact(km, rows)
+    assert len(np.unique(km.labels_)) == 60
+
+
+def test_far_from_the_origin(x):
+    km = fit(x.astype(np.float64) + 1e6)
+    assert len(np.unique(km.labels_)) == K
+    assert km.inertia_ == pytest.approx(fit(x).inertia_, rel=0.03)
+
+
+def test_bad_rows(x):
+    rows = x.copy()
+    rows[::7] = np.nan
+    with pytest.raises(BadRowsError):
+        fit(rows)
+    km = fit(rows, on_bad_rows="skip")
+    assert (km.labels_[::7] == -1).all()
+    assert len(np.unique(km.labels_)) == K + 1
+
+
+def test_unit_rows(x):
+    km = fit(x, normalize="l2")
+    assert len(np.unique(km.labels_)) == K
+
+
+@pytest.mark.parametrize("init", ["random", "k-means++", "array"])
+def test_other_starts(init, x):
+    km = fit(x, init=x[:K] if init == "array" else init)
+    assert_exact(km, x)
+    assert all(h["extra"]["everywhere"] for h in km.history_)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        lk.Truncated(neighbours=4),
+        lk.Truncated(neighbours=40),
+        lk.Truncated(rounds=2),
+        lk.Truncated(rounds=0),
+    ],
+)
+def test_parameters(algorithm, x):
+    km = fit(x, algorithm=algorithm)
+    assert_exact(km, x)
+    if algorithm.rounds != "auto":
+        assert sum(h["extra"]["ends_round"] for h in km.history_) <= max(1, algorithm.rounds)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"neighbours": 1}, {"neighbours": 2.5}, {"rounds": -1}, {"moves": "yes"}]
+)
+def test_wrong_parameters(wrong):
+    with pytest.raises(ParameterError):
+        lk.Truncated(**wrong)
+
+
+def test_sparse_rows_are_refused():
+    import scipy.sparse
+
+    rows = scipy.sparse.random(200, 50, 0.1, "csr", np.float32, np.random.default_rng(0))
+    with pytest.raises(ParameterError, match="dense"):
+        fit(rows, 5)
