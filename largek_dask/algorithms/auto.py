@@ -88,9 +88,9 @@ class Auto:
             return Choice(NMBatch(), 1, "sparse rows: nested batches of them")
         starts = RESTARTS[self.effort]
         if n_clusters <= FEW_CLUSTERS and n > MANY_ROWS:
-            return Choice(NMBatch(), starts, f"few clusters: the best of {starts} on nested batches")
+            return Choice(NMBatch(), starts, f"few clusters: {starts} starts on nested batches")
         if n_clusters <= FEW_CLUSTERS or n <= FEW_ROWS:
-            return Choice(Lloyd(), starts, f"little to compute: the best of {starts} exact fits")
+            return Choice(Lloyd(), starts, f"little to compute: {starts} exact fits")
         search = Truncated(rounds=ROUNDS[self.effort])
         reason = "each row meets only the centres near its own"
         return Choice(search, SEARCHES[self.effort], reason)

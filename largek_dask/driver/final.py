@@ -6,6 +6,7 @@ without rounding; nothing that an algorithm estimated on its way is taken over.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,12 +28,17 @@ from largek_dask.kernels.distances import (
 from largek_dask.kernels.exact import ExactSums
 from largek_dask.passes.base import BasePasses
 
-__all__ = ["Assignment", "Final", "assign_rows", "finalize"]
+__all__ = ["Assignment", "Final", "assign_rows", "finalize", "of_search", "seconds_of_last_pass"]
 
 RELOCATION_ROUNDS = 32
 """Each round lowers the inertia; one is the rule, two are rare."""
 SKIPPED = -1
 """Label of a row with NaN or infinity."""
+TRIAL_ROWS = 2_048
+"""Rows on which the time of the last pass is found, the best of some trials."""
+TRIALS = 3
+MORE = 1.25
+"""What the last pass takes beside finding the nearest centres: distances, sums, labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +172,38 @@ def assign_rows(
         counts=done.sums["counts"].values,
         n_bad=int(done.sums["n_bad"].values[0]),
     )
+
+
+def seconds_of_last_pass(passes: BasePasses, arrays: ModelArrays) -> float:
+    """About how long :func:`assign_rows` is going to take, by a trial on a few rows."""
+    x = passes.take(np.arange(min(passes.n_rows, TRIAL_ROWS)))
+    packed = pack_centers(arrays.centers, arrays.shift)
+    seconds = []
+    for _ in range(TRIALS):
+        begun = time.monotonic()
+        squared_distances(x, packed, nearest(x, packed))
+        seconds.append(time.monotonic() - begun)
+    return MORE * min(seconds) * passes.n_rows / len(x) / max(1, passes.driver_threads)
+
+
+def of_search(
+    passes: BasePasses, arrays: ModelArrays, labels: NDArray[np.int32], inertia: float
+) -> Final:
+    """Where there was no time for the last pass: the labels of a search, as they are.
+
+    Parameters
+    ----------
+    passes : LocalPasses or ClusterPasses
+    arrays : ModelArrays
+    labels : int32 (n,)
+        -1 for rows that were left out of the search.
+    inertia : float
+        With these labels.
+    """
+    n_bad = int(np.count_nonzero(labels == SKIPPED))
+    assignment = Assignment(labels, inertia, arrays.counts, n_bad)
+    n_empty = int(np.count_nonzero(arrays.counts == 0))
+    return Final(arrays, assignment, n_empty, 0, None, labelled=True)
 
 
 @dataclass(frozen=True, slots=True)

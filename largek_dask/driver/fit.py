@@ -116,7 +116,7 @@ def fit(
     n_init : int
         Starts, of which the one of least inertia is kept; at least so many, with ``Auto``.
     stop : StopRules
-        ``max_time`` is that of all starts together; the last pass comes on top.
+        ``max_time`` is that of all starts together, the last pass included.
     empty_clusters : "relocate" or "keep"
     normalize : "l2" or None
         "l2": rows are scaled to unit length.

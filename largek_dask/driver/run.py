@@ -50,6 +50,8 @@ class RunResult(Generic[State]):
     state: State
     seconds: float
     """Seconds used, earlier runs included."""
+    kept_back: float = 0.0
+    """Seconds that were kept back from the time limit for the last pass."""
 
 
 def state_class(algorithm: Algorithm[State]) -> type[State]:
@@ -68,6 +70,7 @@ def run(
     cancelled: Callable[[], bool] | None = None,
     callbacks: Sequence[Callback] = (),
     seconds_used: float = 0.0,
+    last_pass: Callable[[ModelArrays], float] | None = None,
 ) -> RunResult[State]:
     """Step until a rule says stop, from the newest checkpoint if there is one.
 
@@ -94,6 +97,9 @@ def run(
         See :data:`Callback`.
     seconds_used : float
         Time that the fit has used before this run (a scan of the rows, other starts).
+    last_pass : callable, optional
+        Tells for a model how many seconds to keep back from ``max_time`` for what comes after the
+        last step; called once, and only where there is such a limit.
 
     Returns
     -------
@@ -124,6 +130,8 @@ def run(
     try:
         if progress is None:
             progress = Progress(algorithm.init(passes, rng), 0, [], clock.seconds())
+        if last_pass is not None and not math.isinf(stop.seconds):
+            clock.kept_back = last_pass(algorithm.model(progress.state))
         reason = _reason(stop, progress, clock, asked)
         while reason is None:
             _save_if_due(checkpoints, progress, events)
@@ -160,6 +168,7 @@ def run(
         reason,
         progress.state,
         clock.seconds(),
+        clock.kept_back,
     )
 
 
@@ -184,7 +193,7 @@ def _reason(
 ) -> StopReason | None:
     """Why to stop between two steps."""
     last = progress.history[-1] if progress.history else None
-    reason = stop.reason(last, progress.n_iter, clock.seconds())
+    reason = stop.reason(last, progress.n_iter, clock.seconds() + clock.kept_back)
     if reason is None and asked():
         return "cancelled"
     return reason
@@ -257,6 +266,8 @@ class Clock:
     def __init__(self, used_before: float, stop: StopRules) -> None:
         self._origin = time.monotonic() - used_before
         self._limit = stop.seconds
+        self.kept_back = 0.0
+        """Seconds that are wanted after the last step."""
 
     def seconds(self) -> float:
         """Seconds used so far."""
@@ -264,7 +275,8 @@ class Clock:
 
     def is_over(self) -> bool:
         """Whether the limit is reached."""
-        return not math.isinf(self._limit) and self.seconds() >= self._limit
+        spent = self.seconds() + self.kept_back
+        return not math.isinf(self._limit) and spent >= self._limit
 
 
 WORKERS_SECONDS = 5.0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from largek_dask.algorithms.base import Algorithm, KMeansProblem, Rng
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.events import Events
-from largek_dask.driver.final import Final, finalize
+from largek_dask.driver.final import Final, finalize, of_search, seconds_of_last_pass
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.run import Callback, RunResult, run, state_class
 from largek_dask.driver.stopping import StopReason, StopRules
@@ -20,8 +21,18 @@ from largek_dask.passes.base import BasePasses
 
 __all__ = ["Outcome", "Starts"]
 
-ENDS_THE_FIT = ("max_time", "callback", "cancelled", "interrupted")
+ENDS_THE_FIT = (
+    "max_time",
+    "max_time_without_last_pass",
+    "callback",
+    "cancelled",
+    "interrupted",
+)
 """Reasons to stop that hold for the whole fit, not for one start."""
+
+
+SLACK, SLACK_SECONDS = 1.05, 0.05
+"""How far beyond its time limit a fit may end: times so much, or so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +116,14 @@ class Starts:
             cancelled=self.cancelled,
             callbacks=self.callbacks,
             seconds_used=seconds,
+            last_pass=partial(seconds_of_last_pass, self.passes),
         )
         reason = result.stop_reason
+        if reason == "max_time" and self._is_late(result):
+            final = self._searched(stream, result)
+            return Outcome(
+                stream, result, "max_time_without_last_pass", final.assignment.inertia, final
+            )
         if reason == "cancelled":
             return Outcome(stream, result, reason, None, None)
         if alone:
@@ -121,6 +138,20 @@ class Starts:
             note = {"n_iter": result.n_iter, "inertia": inertia.hex()}
             folder.publish("counted.json", json.dumps(note).encode())
         return Outcome(stream, result, reason, inertia, final)
+
+    def _is_late(self, result: RunResult[Any]) -> bool:
+        """Whether the last pass has no room within the time limit, and can be left out."""
+        most = max(SLACK * self.stop.seconds, self.stop.seconds + SLACK_SECONDS)
+        can = hasattr(self.algorithm, "labels") and self.labels and self.out is None
+        return can and result.seconds + result.kept_back > most
+
+    def _searched(self, stream: int, result: RunResult[Any]) -> Final:
+        """Labels without looking at all centres."""
+        rng = Rng(self.seed, stream)
+        labels, inertia = self.algorithm.labels(  # type: ignore[attr-defined]
+            self.passes, rng, result.state
+        )
+        return of_search(self.passes, result.arrays, labels, inertia)
 
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
         """The last pass."""

@@ -19,7 +19,14 @@ from largek_dask.errors import ParameterError
 __all__ = ["StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
 
 StopReason = Literal[
-    "converged", "tol", "max_iter", "max_time", "callback", "cancelled", "interrupted"
+    "converged",
+    "tol",
+    "max_iter",
+    "max_time",
+    "max_time_without_last_pass",
+    "callback",
+    "cancelled",
+    "interrupted",
 ]
 """Why a fit ended; where several hold at once, the first in this order.
 
@@ -29,6 +36,9 @@ tol
     The centres moved by no more than ``tol`` (see :class:`StopRules`).
 max_iter, max_time
     The budget of steps or of seconds is used up.
+max_time_without_last_pass
+    The same, and there was no time left for the last pass over all rows and centres: labels and
+    inertia are those of a search that did not look at all centres.
 callback
     A callback returned true.
 cancelled
@@ -90,7 +100,8 @@ class StopRules:
         of the features (scikit-learn's ``tol``). 0 means: until no label changes.
     max_time : float or str, optional
         Seconds, or a text such as ``"90s"``, ``"6h"`` or ``"1h30m"``. Time used before a resume
-        counts. A step that the limit cuts is thrown away.
+        counts, and so does the last pass, as far as a trial on a few rows can tell what it takes.
+        A step that the limit cuts is thrown away.
 
     Raises
     ------

@@ -125,7 +125,9 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     history_ : tuple of dict
         One entry a step: ``step cost rows seconds n_changed shift converged extra``.
     stop_reason_ : str
-        "converged", "tol", "max_iter", "max_time", "callback", "cancelled" or "interrupted".
+        "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass" (then labels_ and
+        inertia_ are those of a search that did not look at all centres), "callback", "cancelled"
+        or "interrupted".
     model_ : Model
         What ``save`` writes.
 
