@@ -187,22 +187,24 @@ def seconds_of_last_pass(passes: BasePasses, arrays: ModelArrays) -> float:
 
 
 def of_search(
-    passes: BasePasses, arrays: ModelArrays, labels: NDArray[np.int32], inertia: float
+    arrays: ModelArrays, labels: NDArray[np.int32], inertia: float, counts: NDArray[np.float64]
 ) -> Final:
     """Where there was no time for the last pass: the labels of a search, as they are.
 
     Parameters
     ----------
-    passes : LocalPasses or ClusterPasses
     arrays : ModelArrays
     labels : int32 (n,)
         -1 for rows that were left out of the search.
     inertia : float
         With these labels.
+    counts : (k,)
+        Weight of the rows of each cluster.
     """
+    arrays = replace(arrays, counts=counts)
     n_bad = int(np.count_nonzero(labels == SKIPPED))
-    assignment = Assignment(labels, inertia, arrays.counts, n_bad)
-    n_empty = int(np.count_nonzero(arrays.counts == 0))
+    assignment = Assignment(labels, inertia, counts, n_bad)
+    n_empty = int(np.count_nonzero(counts == 0))
     return Final(arrays, assignment, n_empty, 0, None, labelled=True)
 
 

@@ -148,10 +148,8 @@ class Starts:
     def _searched(self, stream: int, result: RunResult[Any]) -> Final:
         """Labels without looking at all centres."""
         rng = Rng(self.seed, stream)
-        labels, inertia = self.algorithm.labels(  # type: ignore[attr-defined]
-            self.passes, rng, result.state
-        )
-        return of_search(self.passes, result.arrays, labels, inertia)
+        found = self.algorithm.labels(self.passes, rng, result.state)  # type: ignore[attr-defined]
+        return of_search(result.arrays, *found)
 
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
         """The last pass."""

@@ -70,6 +70,45 @@ def stop_after(step: int) -> Callable[[Snapshot], bool]:
     return lambda snapshot: snapshot.record["step"] >= step
 
 
+class Searching(Toy):
+    """A toy whose rows have labels without looking at all centres."""
+
+    def labels(self, passes: Any, rng: Any, state: Any) -> tuple[Any, ...]:
+        return np.full(passes.n_rows, 2, np.int32), 123.0, np.full(5, passes.n_rows / 5)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_no_time_for_the_last_pass(
+    stored: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: 1e6)
+    limit = StopRules(max_iter=6, tol=0, max_time=3600)
+    asked = {"labels": str(tmp_path / "labels.zarr")} if stored else {}
+    late = cluster(stop=limit, algorithm=Searching(), **asked)
+    exact = cluster(stop=limit)
+    assert exact.stop_reason == "max_time"
+    np.testing.assert_array_equal(exact.labels, distances(X, exact.arrays.centers).argmin(1))
+    if stored:
+        # What is written is always exact.
+        assert late.stop_reason == "max_time"
+    else:
+        assert late.stop_reason == "max_time_without_last_pass"
+        assert late.inertia == 123.0
+        np.testing.assert_array_equal(late.labels, np.full(len(X), 2))
+
+
+def test_the_last_pass_is_tried_out_on_few_rows() -> None:
+    from largek_dask.driver.final import seconds_of_last_pass
+    from largek_dask.driver.fit import open_passes
+
+    arrays = cluster().arrays
+    with open_passes(open_rows(X)) as passes:
+        one = seconds_of_last_pass(passes, arrays)
+        assert one > 0
+        passes.n_rows *= 1_000_000
+        assert seconds_of_last_pass(passes, arrays) > 1_000 * one
+
+
 # --- the numbers
 
 

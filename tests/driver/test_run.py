@@ -126,6 +126,27 @@ def test_time_limit_inside_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.seconds == 10.0
 
 
+def test_time_for_what_comes_last_is_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    passes = ToyPasses(toy_rows())
+    passes.after_chunk = lambda n: now.__setitem__(0, now[0] + 1.0)
+    asked: list[Any] = []
+
+    def three_seconds(arrays: Any) -> float:
+        asked.append(arrays)
+        return 3.0
+
+    rules = StopRules(max_iter=50, tol=0, max_time=20)
+    result = go(rules, passes=passes, last_pass=three_seconds)
+    # 4 s of init, three steps of 4 s, and one that was cut after 1 s
+    assert (result.n_iter, result.stop_reason, result.seconds) == (3, "max_time", 17.0)
+    assert result.kept_back == 3.0
+    assert len(asked) == 1
+    go(StopRules(max_iter=2, tol=0), last_pass=three_seconds)
+    assert len(asked) == 1, "without a limit nobody need know"
+
+
 def test_time_used_before_a_resume_counts(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
