@@ -70,6 +70,15 @@ def test_order_by_label__is_a_stable_counting_sort(shape, seed, data):
     counts = np.bincount(labels[labels >= 0], minlength=k)
     np.testing.assert_array_equal(np.diff(starts), counts)
     assert starts[0] == 0
+    _, upper, lower = start_state(n, k, np.float32, np.random.default_rng(seed))
+    if n > 3:
+        upper[:2], lower[1:3] = np.nan, np.nan
+    loose = np.where(upper < lower, -1, labels).astype(np.int32)
+    for got, want in zip(
+        order_by_label(labels, k, upper, lower), order_by_label(loose, k), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+        assert got.dtype == want.dtype
 
 
 @settings(max_examples=150 if COMPILED else 25)
