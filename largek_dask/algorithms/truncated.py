@@ -36,6 +36,10 @@ SPLIT_ROWS = 256
 """Rows a centre of the sample on which splits are tried, at most."""
 SPLIT_VALUES = 1 << 26
 """Values (rows times features) of that sample, at most."""
+SPLITS = 5
+"""Clusters in which a split is tried, for each that may be made."""
+TABLE_AGE = 6
+"""Passes after which neighbours are found anew."""
 WIDTH = 64
 """Nearest centres that are found for every centre."""
 
@@ -47,6 +51,7 @@ class Round:
     centers: NDArray[Any]
     counts: NDArray[np.float64]
     replay: tuple[Order, ...]
+    table: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,8 @@ class Truncated:
             centers = initial_centers(passes, rng, k, self.problem.init)
             coarse = coarse_centers(x, k, shift)
         else:
-            centers, coarse = two_level_start(x, k, shift, n_threads)
+            weight = sample.held.weight
+            centers, coarse, sample.held.origin = two_level_start(x, weight, k, shift, n_threads)
         rounds = None if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
         plan = Plan.first(self.moves and k > 2, rounds, length, k, sampled=not named)
@@ -139,14 +145,14 @@ class Truncated:
         everywhere = task.everywhere
         # The first pass over all rows begins anew.
         table, age, work = state.table, state.age, 0.0
-        if task.kind in ("lists", "rest") and (table is None or state.moves is not None or age >= 3):
+        if task.kind in ("lists", "rest") and (table is None or state.moves is not None or age >= TABLE_AGE):
             width = min(k, max(WIDTH, task.length))
             table = nearest_centers(
                 pack_centers(state.centers, state.shift), width, passes.driver_threads
             )
             age, work = 0, float(k * k)
         order = self._order(passes, state, table)
-        generation = 1 if everywhere != state.everywhere else state.generation + 1
+        generation = 1 if everywhere and not state.everywhere else state.generation + 1
         replay = () if order.is_anchor else state.replay
         wanted = sample = None
         if everywhere:
@@ -157,6 +163,11 @@ class Truncated:
             n_rows, scale = passes.n_rows, 1.0
         else:
             sample = self._start_sample(passes, rng)
+            if sample.held.origin is None:
+                held = sample.held
+                held.origin = two_level_start(
+                    held.x, held.weight, k, state.shift, passes.driver_threads
+                )[2]
             total = run_on_sample(sample, generation, replay, order, step, passes)
             labels = sample.held.rows.labels
             n_rows = len(sample.rows)
@@ -175,7 +186,8 @@ class Truncated:
         moves, curve = None, ()
         if task.looks:
             rows = _labelled(sample, labels, total.sums.counts)
-            curve = gains_of_lists(rows, centers, state.shift)
+            if everywhere:
+                curve = gains_of_lists(rows, centers, state.shift)
             if state.plan.moves:
                 moves = self._choose(state, total, centers, rows, table, order.loss_steps, passes.driver_threads)
         done = Outcome(
@@ -207,9 +219,9 @@ class Truncated:
         )
         if back:
             assert state.round is not None
-            after = replace(after, centers=state.round.centers, counts=state.round.counts, restores=True, table=None, strange=None)
+            after = replace(after, centers=state.round.centers, counts=state.round.counts, restores=True, table=state.round.table, strange=None)
         elif plan.stage == "round" and plan.passes == 0:
-            after = replace(after, round=Round(centers, counts, replay))
+            after = replace(after, round=Round(centers, counts, replay, table))
             if moves is not None and len(moves.split):
                 after = replace(after, centers=moves.apply(centers), moves=moves)
         elif plan.stage == "grow" and moves is not None:
@@ -240,7 +252,8 @@ class Truncated:
         k = len(centers)
         if state.restores:
             return Order("lists", centers, shift, offsets, listed, skip=False, restore=True, max_loss=max_loss, loss_steps=steps)
-        drift = np.sqrt(squared_movements(centers, state.replay[-1].centers))
+        before = state.replay[-1].centers if state.replay else centers
+        drift = np.sqrt(squared_movements(centers, before))
         moved, strange = None, state.strange
         if state.moves is not None:
             moved = np.concatenate([state.moves.split, state.moves.removed])
@@ -248,6 +261,8 @@ class Truncated:
             strange = np.zeros(k, np.bool_) if strange is None else strange.copy()
             strange[moved] = True
         reach = reach_of(drift, offsets, listed, strange, moved)
+        if not state.replay:
+            reach[:] = np.inf
         if task.kind == "rest":
             offsets = listed = None
         return Order(
@@ -267,9 +282,12 @@ class Truncated:
     ) -> Moves:
         """The moves that may pay."""
         assert total.losses is not None
-        gains, halves = gains_of_splits(rows, centers, n_threads)
-        losses = total.losses / steps
-        most = max(1, int(state.plan.share * len(centers)))
+        losses, costs = total.losses / steps
+        k = len(centers)
+        most = max(1, int(state.plan.share * k))
+        # What costs most has most to gain.
+        wanted = np.argsort(-costs, kind="stable")[: max(SPLITS * most, k // 4)]
+        gains, halves = gains_of_splits(rows, centers, np.sort(wanted), n_threads)
         return choose_moves(losses, gains, halves, table, most, state.plan.factor)
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
@@ -277,7 +295,9 @@ class Truncated:
         return 16
 
     def model(self, state: TruncatedState) -> ModelArrays:
-        """The centres that the next step would assign rows to."""
+        """The centres that the next step would assign rows to, moves that are not tried yet left out."""
+        if state.plan.opens_round and state.round is not None:
+            return ModelArrays(state.round.centers, state.round.counts, state.shift)
         return ModelArrays(state.centers, state.counts, state.shift)
 
 

@@ -13,10 +13,11 @@ from typing import Literal
 __all__ = ["LENGTHS", "Outcome", "Plan", "Task"]
 
 Kind = Literal["cells", "lists", "all", "rest"]
-Stage = Literal["start", "sample", "grow", "search", "round", "end"]
+Stage = Literal["sample", "grow", "search", "round", "end"]
 
 LENGTHS = (16, 32, 64, 128, 256)
 """Of lists of centres, beside all of them."""
+FIRST_LENGTH = 32
 BASE = (16, 32, 64)
 """Of the lists of most passes."""
 ROW_WORK, PASS_WORK = 64.0, 8.0
@@ -76,13 +77,13 @@ class Plan:
 
     task: Task
     """The next step."""
-    stage: Stage = "start"
+    stage: Stage = "sample"
     moves: bool = True
     rounds: int = 1_000
     """Rounds at most."""
     length: int | None = None
     """Of all lists, where the user has chosen."""
-    base: int = 16
+    base: int = FIRST_LENGTH
     """Of the lists of most passes."""
     share: float = FIRST_SHARE
     """Centres that may move at a time, as a share of all."""
@@ -108,9 +109,9 @@ class Plan:
         cls, moves: bool, rounds: int | None, length: int | None, n_clusters: int, sampled: bool
     ) -> Plan:
         """Before the first step; on a sample, or on all rows."""
-        task = Task("cells", False) if sampled else Task("all", True)
-        base = min(16 if length is None else length, n_clusters)
-        stage: Stage = "start" if sampled else "grow"
+        base = min(FIRST_LENGTH if length is None else length, n_clusters)
+        task = Task("lists", False, base, moves) if sampled else Task("all", True)
+        stage: Stage = "sample" if sampled else "grow"
         return cls(task, stage, moves, 1_000 if rounds is None else rounds, length, base)
 
     @property
@@ -127,8 +128,6 @@ class Plan:
         if self.task.everywhere and not done.cost > 0:
             return now._ended(), False
         match self.stage:
-            case "start":
-                return now._to("sample", self._lists(False, looks=self.moves)), False
             case "sample":
                 return now._to("grow", Task("cells", True)), False
             case "grow":

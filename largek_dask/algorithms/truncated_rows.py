@@ -149,7 +149,8 @@ class PassTotal:
         self.step = -1
         self.n_changed = self.n_evaluated = 0
         self.losses: NDArray[np.int64] | None = None
-        """(k,) what removing each cluster would cost, in steps of the loss scale."""
+        """(2, k) what removing each cluster would cost, and what its rows cost, in the order's
+        steps of losses."""
         self.picked: dict[int, Labels] = {}
         """Labels of the rows that were asked for, by chunk."""
 
@@ -207,8 +208,8 @@ def advance(
     -------
     n_evaluated : int
         Distances computed, those to coarse centres included.
-    losses : (k,) int64 or None
-        What removing each cluster would cost, if the order asks for it.
+    losses : (2, k) int64 or None
+        What removing each cluster would cost, if the order asks for it; and what its rows cost now.
     """
     if order.kind == "cells":
         evaluated = _meet_cells(x, rows, order, n_threads)
@@ -225,10 +226,11 @@ def advance(
         rows.labels[weight == 0] = -1
     losses = None
     if order.max_loss > 0:
-        losses = np.zeros(len(order.centers), np.int64)
-        removal_losses(
-            rows.labels, rows.upper, rows.lower, weight, order.max_loss, order.loss_steps, losses
-        )
+        losses = np.zeros((2, len(order.centers)), np.int64)
+        limits = order.max_loss, order.loss_steps
+        removal_losses(rows.labels, rows.upper, rows.lower, weight, *limits, losses[0])
+        none = np.zeros_like(rows.upper)
+        removal_losses(rows.labels, none, rows.upper, weight, *limits, losses[1])
     if before is not None:
         # Kept until here: the best other centre is one of another cluster's list.
         rows.lower[rows.labels != before] = 0
