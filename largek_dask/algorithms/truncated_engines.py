@@ -119,10 +119,11 @@ def run_everywhere(
     new = partial(PassTotal, k, d, passes.statistics.grid)
     whole = passes.whole()
     if whole is not None:
-        held = passes.scratch.get(WHOLE)
+        held: Held | None = passes.scratch.get(WHOLE)
         if held is None or held.x is not whole[0]:
             held = passes.scratch[WHOLE] = Held(*whole, passes.driver_threads)
         total = held.run(generation, replay, order, step, new)
+        assert held.rows is not None
         return total, None if wanted is None else held.rows.labels[wanted]
     total = passes.reduce(
         truncated_chunk,
@@ -141,17 +142,19 @@ def run_everywhere(
 
 
 def run_on_sample(
+    passes: Passes,
     sample: Sample,
     generation: int,
     replay: tuple[Order, ...],
     order: Order,
     step: int,
-    passes: Passes,
-) -> PassTotal:
-    """One pass over the sample, in this process."""
+) -> tuple[PassTotal, NDArray[np.int32]]:
+    """One pass over the sample, in this process; see :func:`run_everywhere`."""
     k, d = order.centers.shape
     new = partial(PassTotal, k, d, passes.statistics.grid)
-    return sample.held.run(generation, replay, order, step, new)
+    total = sample.held.run(generation, replay, order, step, new)
+    assert sample.held.rows is not None
+    return total, sample.held.rows.labels
 
 
 class PickedRows:

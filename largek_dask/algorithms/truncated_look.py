@@ -55,9 +55,7 @@ def gains_of_splits(
     return gains * rows.scale, halves
 
 
-def gains_of_lists(
-    rows: Labelled, centers: NDArray[Any], shift: NDArray[Any]
-) -> tuple[float, ...]:
+def gains_of_lists(rows: Labelled, centers: NDArray[Any], shift: NDArray[Any]) -> tuple[float, ...]:
     """What a pass with lists of each length, and one over all centres, would take off the cost.
 
     Some rows are compared with all centres. A row that has a nearer one than its own would find it

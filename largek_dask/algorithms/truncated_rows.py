@@ -55,16 +55,15 @@ class Order:
     """(k, d) centres that rows are assigned to."""
     shift: Array
     """(d,) origin about which the kernels compute."""
-    offsets: NDArray[np.int64] | None = None
-    """Of the lists, one a cluster or one a cell."""
     listed: Labels | None = None
-    """Centres of the lists, ascending in each."""
+    """Centres of the lists, one list after the other, ascending in each."""
+    offsets: NDArray[np.int64] | None = None
+    """Where lists begin, one a cluster or one a cell; None: all lists of clusters are as long."""
     coarse: Array | None = None
     """(cells, d) coarse centres."""
-    drift: NDArray[np.float64] | None = None
-    """(k,) how far each centre has gone since the pass before."""
-    reach: NDArray[np.float64] | None = None
-    """(k,) the farthest that a centre of the list has gone; infinity: the list is another one."""
+    ways: NDArray[np.float64] | None = None
+    """(2, k) how far each centre has gone since the pass before, and the farthest that a centre of
+    its list has gone; infinity: the list is another one."""
     skip: bool = True
     """Pass over settled rows."""
     save: bool = False
@@ -95,9 +94,12 @@ class Order:
     @cached_property
     def lists(self) -> Lists:
         """The lists as kernels want them."""
-        assert self.offsets is not None
         assert self.listed is not None
-        return Lists(self.offsets, self.listed)
+        offsets = self.offsets
+        if offsets is None:
+            k = len(self.centers)
+            offsets = np.arange(k + 1, dtype=np.int64) * (len(self.listed) // k)
+        return Lists(offsets, self.listed)
 
     def __getstate__(self) -> dict[str, Any]:
         made = ("packed", "packed_coarse", "lists")
@@ -106,7 +108,7 @@ class Order:
     @property
     def nbytes(self) -> int:
         """Bytes that it takes in a checkpoint."""
-        arrays = (self.centers, self.offsets, self.listed, self.coarse, self.drift, self.reach)
+        arrays = (self.centers, self.offsets, self.listed, self.coarse, self.ways)
         return sum(array.nbytes for array in arrays if array is not None)
 
 
@@ -268,9 +270,8 @@ def _take_up(rows: RowArrays, order: Order) -> None:
         assert rows.saved is not None
         rows.labels[:] = rows.saved
     else:
-        assert order.drift is not None
-        assert order.reach is not None
-        decay(rows.labels, rows.upper, rows.lower, order.drift, order.reach)
+        assert order.ways is not None
+        decay(rows.labels, rows.upper, rows.lower, *order.ways)
     if order.save:
         rows.saved = rows.labels.copy()
 

@@ -33,9 +33,7 @@ def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]
     n = min(len(x), COARSE_ROWS * n_coarse)
     picks = np.arange(n_coarse)
     places = np.arange(n, dtype=np.int32)
-    return cell_means(
-        x[:n], places, np.array([0, n]), np.array([n_coarse]), picks, shift, STEPS
-    )[0]
+    return cell_means(x[:n], places, np.array([0, n]), np.array([n_coarse]), picks, shift, STEPS)[0]
 
 
 def two_level_start(
@@ -105,7 +103,8 @@ def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
             chosen = rank[: min(left, int(np.count_nonzero(open_to)))]
             sizes[chosen] += sign
             left -= len(chosen)
-    return sizes
+    out: NDArray[np.int64] = sizes
+    return out
 
 
 def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]) -> Order:
@@ -118,4 +117,4 @@ def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]
         lent = nearest(coarse[empty], pack_centers(centers, shift))
         listed = np.insert(listed, starts[empty], lent)
         starts = np.concatenate([[0], np.cumsum(np.maximum(np.diff(starts), 1))])
-    return Order("cells", centers, shift, starts, listed, coarse)
+    return Order("cells", centers, shift, listed, starts, coarse)
