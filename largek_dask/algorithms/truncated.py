@@ -1,4 +1,29 @@
-"""Truncated search with moves."""
+"""Truncated search with moves: the fastest way to any cost that this project has measured.
+
+Most of what Lloyd's steps compute is known to be needless: from one step to the next a row stays
+where it is, or goes to a centre near its own. So each row meets only the centres nearest to that of
+its own cluster (the truncated search of variational EM: J. Lücke, D. Forster, k-means as a
+variational EM approximation of Gaussian mixture models, 2019; D. Forster, J. Lücke, Can clustering
+scale sublinearly with its clusters?, AISTATS 2018), and not even those while distances kept from
+earlier passes, widened by what centres have moved since, tell that nothing can change (G. Hamerly,
+Making k-means even faster, SDM 2010). Sums are exact and only rows that change cluster touch them.
+
+Steps of this kind end where they began to go: in the nearest local optimum. Moves leave it: centres
+that are hardly missed are taken away, each from the rows that would lose least, and split the
+clusters that gain most by it (the swap of centres: P. Fränti, Efficiency of random swap clustering,
+J. Big Data 2018; many at a time here). They are tried in rounds: some passes after the moves the
+cost is compared with the one before, and if it is not lower, everything goes back to where it was.
+
+What comes next is decided by gain for work (:mod:`~largek_dask.algorithms.truncated_plan`): how
+long lists are, when all centres are looked through, how many passes a round has. What is compared
+are exact costs and distances counted, on a seeded sample where a question is to be answered
+beforehand; so the same data and seed take the same way on any machine. On data without structure,
+where a row's second choice may be anywhere, lists soon become long.
+
+A row's state (label and two distances) depends on the passes since the last one that asked nothing
+of it: these are kept, and whoever has lost the state repeats them
+(:mod:`~largek_dask.algorithms.truncated_engines`).
+"""
 
 from __future__ import annotations
 
@@ -10,23 +35,20 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes, Rng, TableShape
 from largek_dask.algorithms.seeding import initial_centers
-from largek_dask.algorithms.truncated_engines import run_everywhere, run_on_sample, take_sample
-from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, gains_of_splits
-from largek_dask.algorithms.truncated_moves import (
-    Moves,
-    choose_moves,
-    lists_of,
-    lists_with_moves,
-    reach_of,
+from largek_dask.algorithms.truncated_engines import (
+    Sample,
+    run_everywhere,
+    run_on_sample,
+    take_sample,
 )
+from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, gains_of_splits
+from largek_dask.algorithms.truncated_moves import Moves, choose_moves
+from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
 from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK, Outcome, Plan
 from largek_dask.algorithms.truncated_rows import Order, PassTotal
-from largek_dask.algorithms.truncated_start import cells_order, coarse_centers, two_level_start
+from largek_dask.algorithms.truncated_start import two_level_start
+from largek_dask.algorithms.truncated_state import Round, TruncatedState
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.distances import pack_centers
-from largek_dask.kernels.movement import squared_movements
-from largek_dask.kernels.neighbours import nearest_centers
-from largek_dask.kernels.truncated import loss_scale
 
 __all__ = ["Truncated", "TruncatedState"]
 
@@ -36,55 +58,49 @@ SPLIT_ROWS = 256
 """Rows a centre of the sample on which splits are tried, at most."""
 SPLIT_VALUES = 1 << 26
 """Values (rows times features) of that sample, at most."""
-WIDTH = 64
-"""Nearest centres that are found for every centre."""
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Where to go back to if moves do not pay."""
-
-    centers: NDArray[Any]
-    counts: NDArray[np.float64]
-    replay: tuple[Order, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TruncatedState:
-    """Between two steps."""
-
-    step: int
-    plan: Plan
-    centers: NDArray[Any]
-    """(k, d) centres that the next step assigns rows to."""
-    counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster in the last assignment, scaled to all rows."""
-    shift: NDArray[Any]
-    """(d,) origin about which the kernels compute."""
-    coarse: NDArray[Any]
-    """(about sqrt(k), d) coarse centres."""
-    everywhere: bool = False
-    """Passes were over all rows, not over the sample."""
-    generation: int = 0
-    """Passes over the present rows."""
-    replay: tuple[Order, ...] = ()
-    """Those since the last anchor."""
-    table: NDArray[np.int32] | None = None
-    """(k, m) nearest centres of each centre, itself first."""
-    age: int = 0
-    """Passes since the table was made."""
-    strange: NDArray[np.bool_] | None = None
-    """(k,) clusters whose rows have not met the list of their cluster."""
-    moves: Moves | None = None
-    """Moves that the next step carries out; ``centers`` is after them."""
-    round: Round | None = None
-    restores: bool = False
-    """The next step goes back to where the last round began."""
+SPLITS = 5
+"""Clusters in which a split is tried, for each that may be made."""
+FEW = 8
+SHARE_TRIED = 16
+"""In one cluster out of so many a split is tried at least."""
+ROW_BYTES = 16
+"""Kept of a row: label, two distances, and the label to go back to."""
 
 
 @dataclass(frozen=True)
 class Truncated:
-    """Truncated search with moves of centres: few distances a row, and no lasting poor optimum."""
+    """Truncated search with moves of centres.
+
+    Rows meet only the centres near their own, in passes of a few distances a row; in between,
+    centres that are hardly missed are moved to where a split gains most, and moves that did not
+    pay are undone. It ends at a lower cost than Lloyd's algorithm, and much sooner.
+
+    Parameters
+    ----------
+    neighbours : int or "auto"
+        Centres that a row meets in a pass, at least 2; "auto": as many as a probe says will pay.
+        Every now and then all of them are looked through, whatever is given here.
+    moves : bool
+        Whether centres are moved.
+    rounds : int or "auto"
+        Rounds of moves (or of passes, without moves) at most; "auto": until they do not pay.
+
+    Notes
+    -----
+    A step is one pass. ``history_`` shows in ``extra`` what each was: ``neighbours`` (the length of
+    the lists, k where all centres were looked through), ``everywhere`` (0: on the sample that the
+    search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and ``back``
+    (the round was undone). ``cost`` counts rows where they are labelled, which is above the
+    inertia, for not all of them are at their nearest centre. Rows must be dense.
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.repeat(np.eye(3, dtype=np.float32), 50, axis=0)
+    >>> km = lk.KMeans(3, algorithm=lk.Truncated(), random_state=0).fit(x)
+    >>> float(km.inertia_)
+    0.0
+    """
 
     neighbours: int | Literal["auto"] = "auto"
     moves: bool = True
@@ -102,187 +118,216 @@ class Truncated:
             raise ParameterError(f"moves must be True or False, got {self.moves!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> TruncatedState:
-        """Starting centres."""
+        """Starting centres: by the problem's ``init``, or on two levels on a sample."""
         assert self.problem is not None
         if passes.is_sparse:
             raise ParameterError("Truncated needs dense rows, and these are sparse; use NMBatch.")
         k, shift = self.problem.n_clusters, passes.statistics.shift
-        named = not isinstance(self.problem.init, str) or self.problem.init != "auto"
-        sample = self._start_sample(passes, rng)
-        x, n_threads = sample.held.x, passes.driver_threads
-        if named:
-            centers = initial_centers(passes, rng, k, self.problem.init)
-            coarse = coarse_centers(x, k, shift)
+        if isinstance(self.problem.init, str) and self.problem.init == "auto":
+            sample = self._start_sample(passes, rng)
+            centers, coarse = self._start(sample, shift, passes.driver_threads)
+            begins = "cells" if len(sample.rows) >= passes.n_rows else "sample"
         else:
-            centers, coarse = two_level_start(x, k, shift, n_threads)
+            centers = initial_centers(passes, rng, k, self.problem.init)
+            coarse, begins = centers[:1], "all"
         rounds = None if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
-        plan = Plan.first(self.moves and k > 2, rounds, length, k, sampled=not named)
+        plan = Plan.first(self.moves and k > 2, rounds, length, k, begins)
         return TruncatedState(0, plan, centers, np.zeros(k), shift, coarse)
 
-    def _start_sample(self, passes: Passes, rng: Rng) -> Any:
+    def _start_sample(self, passes: Passes, rng: Rng) -> Sample:
         assert self.problem is not None
         n = START_ROWS * self.problem.n_clusters
         return take_sample(passes, rng, n, "start", ascending=False)
 
-    def _split_sample(self, passes: Passes, rng: Rng) -> Any:
+    def _split_sample(self, passes: Passes, rng: Rng) -> Sample:
         assert self.problem is not None
         n = min(SPLIT_ROWS * self.problem.n_clusters, SPLIT_VALUES // passes.n_features)
         return take_sample(passes, rng, n, "split", ascending=True)
 
-    def step(
-        self, passes: Passes, rng: Rng, state: TruncatedState
-    ) -> tuple[TruncatedState, Info]:
+    def _start(
+        self, sample: Sample, shift: NDArray[Any], n_threads: int
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Centres and coarse centres; the sample's rows get their first labels."""
+        assert self.problem is not None
+        held = sample.held
+        centers, coarse, held.origin = two_level_start(
+            held.x, held.weight, self.problem.n_clusters, shift, n_threads
+        )
+        return centers, coarse
+
+    def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
-        task, k = state.plan.task, len(state.centers)
-        step = state.step + 1
-        everywhere = task.everywhere
-        # The first pass over all rows begins anew.
-        table, age, work = state.table, state.age, 0.0
-        if task.kind in ("lists", "rest") and (table is None or state.moves is not None or age >= 3):
-            width = min(k, max(WIDTH, task.length))
-            table = nearest_centers(
-                pack_centers(state.centers, state.shift), width, passes.driver_threads
-            )
-            age, work = 0, float(k * k)
-        order = self._order(passes, state, table)
-        generation = 1 if everywhere != state.everywhere else state.generation + 1
+        task, step, k = state.plan.task, state.step + 1, len(state.centers)
+        table, age = neighbours_for(state, passes.driver_threads)
+        order = order_for(passes, state, table)
+        generation = state.generation + 1
+        if task.everywhere and not state.everywhere:
+            generation = 1
         replay = () if order.is_anchor else state.replay
-        wanted = sample = None
-        if everywhere:
-            if task.looks:
-                sample = self._split_sample(passes, rng)
-                wanted = sample.rows
+        sample = self._sample(passes, rng, state)
+        if task.everywhere:
+            wanted = None if sample is None else sample.rows
             total, labels = run_everywhere(passes, generation, replay, order, step, wanted)
             n_rows, scale = passes.n_rows, 1.0
         else:
-            sample = self._start_sample(passes, rng)
-            total = run_on_sample(sample, generation, replay, order, step, passes)
-            labels = sample.held.rows.labels
+            assert sample is not None
+            total, labels = run_on_sample(passes, sample, generation, replay, order, step)
             n_rows = len(sample.rows)
-            scale = passes.statistics.total_weight / max(1.0, total.sums.counts.sum())
-        centers, counts = total.sums.means(state.centers), total.sums.counts
-        cost = total.sums.cost(centers, total.squares)
-        length = k if task.kind in ("all", "rest") else task.length
-        n_looked = n_rows if order.is_anchor else total.n_evaluated // max(1, min(length, k))
-        work += total.n_evaluated + ROW_WORK * n_looked + PASS_WORK * n_rows
+            scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
+        centers = total.sums.means(state.centers)
+        cost = scale * total.sums.cost(centers, total.squares)
         if order.restore:
-            # Rows that were lost go straight to where the round began.
+            # What was undone need not be repeated: from where the round began it leads here too.
             assert state.round is not None
-            replay = state.round.replay
-            order = replace(order, restore=False, drift=np.zeros(k), reach=np.full(k, np.inf))
+            replay, order = state.round.replay, replace(order, restore=False)
         replay = (*replay, order)
-        moves, curve = None, ()
+        moves: Moves | None = None
+        curve: tuple[float, ...] = ()
         if task.looks:
-            rows = _labelled(sample, labels, total.sums.counts)
-            curve = gains_of_lists(rows, centers, state.shift)
+            assert sample is not None
+            assert labels is not None
+            assert table is not None
+            rows = _labelled(sample, labels, total)
+            if task.everywhere:
+                curve = gains_of_lists(rows, centers, state.shift)
             if state.plan.moves:
-                moves = self._choose(state, total, centers, rows, table, order.loss_steps, passes.driver_threads)
+                n_threads = passes.driver_threads
+                moves = _choose(state.plan, total, order, centers, rows, table, n_threads)
         done = Outcome(
-            cost * scale, work, n_rows, n_looked, total.n_changed, k, len(replay),
-            0 if moves is None else len(moves.split), curve,
+            cost=cost,
+            work=_work(state, total, n_rows, order, made_table=age == 0),
+            n_changed=total.n_changed,
+            n_clusters=k,
+            n_replayed=len(replay),
+            n_moves=0 if moves is None else len(moves.split),
+            curve=curve,
         )
         plan, back = state.plan.after(done)
-        extra = {
-            "neighbours": float(k if task.kind in ("all", "rest") else task.length),
-            "distances": total.n_evaluated / (n_rows * k),
-            "everywhere": float(everywhere),
-            "work": work,
-            "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
-            "opens_round": float(state.plan.opens_round),
-            "ends_round": float(plan.n_rounds > state.plan.n_rounds),
-            "back": float(back),
-        }
         info = Info(
-            cost=cost * scale, rows=n_rows, n_changed=total.n_changed,
-            converged=plan.stage == "end", extra=extra,
+            cost=cost,
+            rows=n_rows,
+            n_changed=total.n_changed,
+            converged=plan.stage == "end",
+            extra={
+                "neighbours": float(k if task.kind in ("all", "rest") else task.length),
+                "distances": total.n_evaluated / (n_rows * k),
+                "everywhere": float(task.everywhere),
+                "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
+                "opens_round": float(state.plan.opens_round),
+                "ends_round": float(plan.n_rounds > state.plan.n_rounds),
+                "back": float(back),
+                "work": done.work,
+                "row_state_bytes": float(ROW_BYTES),
+            },
         )
-        strange = None
-        if state.moves is not None:
-            strange = np.zeros(k, np.bool_)
-            strange[state.moves.split] = strange[state.moves.removed] = True
         after = TruncatedState(
-            step, plan, centers, counts * scale, state.shift, state.coarse, everywhere, generation, replay,
-            table, age + 1, strange, None, state.round, False,
+            step=step,
+            plan=plan,
+            centers=centers,
+            counts=total.sums.counts * scale,
+            shift=state.shift,
+            coarse=state.coarse,
+            everywhere=task.everywhere,
+            generation=generation,
+            replay=replay,
+            table=table,
+            age=age + 1,
+            strange=_strange(state.moves, k),
+            round=state.round,
         )
-        if back:
-            assert state.round is not None
-            after = replace(after, centers=state.round.centers, counts=state.round.counts, restores=True, table=None, strange=None)
-        elif plan.stage == "round" and plan.passes == 0:
-            after = replace(after, round=Round(centers, counts, replay))
-            if moves is not None and len(moves.split):
-                after = replace(after, centers=moves.apply(centers), moves=moves)
-        elif plan.stage == "grow" and moves is not None:
-            after = replace(after, centers=moves.apply(centers))
-        return after, info
+        return _opened(after, moves, back), info
 
-    def _order(self, passes: Passes, state: TruncatedState, table: Any) -> Order:
-        task, centers, shift = state.plan.task, state.centers, state.shift
-        max_loss = steps = 0.0
-        if task.looks:
-            statistics = passes.statistics
-            # Beyond so many times the mean a row's part tells nothing more.
-            max_loss = min(
-                4 * passes.n_features * statistics.max_abs**2,
-                2.0**20 * state.plan.cost / statistics.total_weight,
-            )
-            # With all rows on their centres any scale will do.
-            max_loss = max_loss if max_loss > 0 else 1.0
-            steps = loss_scale(max_loss, statistics.total_weight)
-        if task.kind == "all":
-            return Order("all", centers, shift)
-        if task.kind == "cells":
-            return cells_order(centers, state.coarse, shift)
-        if state.moves is not None:
-            offsets, listed = lists_with_moves(table, task.length, state.table, state.moves)
-        else:
-            offsets, listed = lists_of(table, task.length)
-        k = len(centers)
-        if state.restores:
-            return Order("lists", centers, shift, offsets, listed, skip=False, restore=True, max_loss=max_loss, loss_steps=steps)
-        drift = np.sqrt(squared_movements(centers, state.replay[-1].centers))
-        moved, strange = None, state.strange
-        if state.moves is not None:
-            moved = np.concatenate([state.moves.split, state.moves.removed])
-            drift[moved] = 0
-            strange = np.zeros(k, np.bool_) if strange is None else strange.copy()
-            strange[moved] = True
-        reach = reach_of(drift, offsets, listed, strange, moved)
-        if task.kind == "rest":
-            offsets = listed = None
-        return Order(
-            task.kind, centers, shift, offsets, listed, None, drift, reach,
-            skip=not task.looks, save=state.plan.opens_round, max_loss=max_loss, loss_steps=steps,
-        )
-
-    def _choose(
-        self,
-        state: TruncatedState,
-        total: PassTotal,
-        centers: NDArray[Any],
-        rows: Labelled,
-        table: NDArray[np.int32],
-        steps: float,
-        n_threads: int,
-    ) -> Moves:
-        """The moves that may pay."""
-        assert total.losses is not None
-        gains, halves = gains_of_splits(rows, centers, n_threads)
-        losses = total.losses / steps
-        most = max(1, int(state.plan.share * len(centers)))
-        return choose_moves(losses, gains, halves, table, most, state.plan.factor)
+    def _sample(self, passes: Passes, rng: Rng, state: TruncatedState) -> Sample | None:
+        """The sample that the next step is about, or asks."""
+        if state.plan.task.everywhere:
+            return self._split_sample(passes, rng) if state.plan.task.looks else None
+        sample = self._start_sample(passes, rng)
+        if sample.held.origin is None:
+            # After a resume.
+            self._start(sample, state.shift, passes.driver_threads)
+        return sample
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most."""
-        return 16
+        return ROW_BYTES
 
     def model(self, state: TruncatedState) -> ModelArrays:
-        """The centres that the next step would assign rows to."""
+        """The centres as of the last pass, without moves that have not been tried."""
+        if state.moves is not None and state.round is not None:
+            return ModelArrays(state.round.centers, state.round.counts, state.shift)
         return ModelArrays(state.centers, state.counts, state.shift)
 
 
-def _labelled(sample: Any, labels: NDArray[np.int32], counts: NDArray[np.float64]) -> Labelled:
+def _opened(after: TruncatedState, moves: Moves | None, back: bool) -> TruncatedState:
+    """The state with its next round begun, or its last one undone."""
+    if back:
+        assert after.round is not None
+        return replace(
+            after,
+            centers=after.round.centers,
+            counts=after.round.counts,
+            table=after.round.table,
+            strange=None,
+            restores=True,
+        )
+    if after.plan.opens_round:
+        assert after.table is not None
+        begun = Round(after.centers, after.counts, after.replay, after.table)
+        after = replace(after, round=begun)
+    if moves is None or not len(moves.split):
+        return after
+    if after.plan.opens_round:
+        return replace(after, centers=moves.apply(after.centers), moves=moves)
+    if after.plan.stage == "grow":
+        # The next pass asks nothing of what rows were: no list has to lead them there.
+        return replace(after, centers=moves.apply(after.centers))
+    return after
+
+
+def _strange(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
+    """(k,) clusters that met the lists of moves."""
+    if moves is None:
+        return None
+    strange = np.zeros(k, np.bool_)
+    strange[moves.split] = strange[moves.removed] = True
+    return strange
+
+
+def _labelled(sample: Sample, labels: NDArray[np.int32], total: PassTotal) -> Labelled:
     """The sample as the pass has labelled it."""
     x, weight = sample.held.x, sample.held.weight
     mass = float(len(x)) if weight is None else sum(weight.tolist())
-    return Labelled(x, weight, labels, sum(counts.tolist()) / mass)
+    return Labelled(x, weight, labels, sum(total.sums.counts.tolist()) / mass)
+
+
+def _choose(
+    plan: Plan,
+    total: PassTotal,
+    order: Order,
+    centers: NDArray[Any],
+    rows: Labelled,
+    table: NDArray[np.int32],
+    n_threads: int,
+) -> Moves:
+    """The moves that may pay."""
+    assert total.losses is not None
+    losses, costs = total.losses / order.loss_steps
+    k = len(centers)
+    most = plan.most_moves(k)
+    # What costs most has most to gain; where few moves were found few will be.
+    tried = max(SPLITS * min(most, 2 * plan.found + FEW), k // SHARE_TRIED)
+    wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
+    gains, halves = gains_of_splits(rows, centers, wanted, n_threads)
+    return choose_moves(losses, gains, halves, table, most, plan.factor)
+
+
+def _work(
+    state: TruncatedState, total: PassTotal, n_rows: int, order: Order, *, made_table: bool
+) -> float:
+    """What a step took, in distances."""
+    k = len(state.centers)
+    length = k if order.kind == "rest" else min(k, state.plan.task.length)
+    n_looked = n_rows if order.is_anchor else total.n_evaluated // length
+    work = total.n_evaluated + ROW_WORK * n_looked + PASS_WORK * n_rows
+    return work + float(k) * k if made_table else work

@@ -41,6 +41,8 @@ class Held:
     x: Any
     weight: NDArray[np.float64] | None
     n_threads: int
+    origin: NDArray[np.int32] | None = None
+    """(n,) labels before the first pass, if that is no anchor."""
     generation: int = -1
     """Of the last pass; -1: nothing is known."""
     rows: RowArrays | None = None
@@ -51,14 +53,17 @@ class Held:
     ) -> PassTotal:
         """One pass; ``new`` makes an empty total."""
         rows, total = self.rows, self.total
-        if not replay or rows is None or self.generation != generation - 1:
+        known = rows is not None and generation > 1 and self.generation == generation - 1
+        if order.is_anchor or rows is None or not known:
             rows = RowArrays.new(len(self.x), order.packed.dtype)
+            if self.origin is not None:
+                rows.labels[:] = self.origin
             for earlier in replay:
                 advance(self.x, self.weight, rows, earlier, self.n_threads)
             total = None
         # Forgotten until it is done: what a pass that was cut has touched is never used again.
         self.rows, self.total = None, None
-        old = rows.labels.copy() if replay else None
+        old = None if order.is_anchor else rows.labels.copy()
         counted = total is not None and old is not None
         if total is None or not counted:
             total = new()
@@ -114,10 +119,11 @@ def run_everywhere(
     new = partial(PassTotal, k, d, passes.statistics.grid)
     whole = passes.whole()
     if whole is not None:
-        held = passes.scratch.get(WHOLE)
+        held: Held | None = passes.scratch.get(WHOLE)
         if held is None or held.x is not whole[0]:
             held = passes.scratch[WHOLE] = Held(*whole, passes.driver_threads)
         total = held.run(generation, replay, order, step, new)
+        assert held.rows is not None
         return total, None if wanted is None else held.rows.labels[wanted]
     total = passes.reduce(
         truncated_chunk,
@@ -136,17 +142,19 @@ def run_everywhere(
 
 
 def run_on_sample(
+    passes: Passes,
     sample: Sample,
     generation: int,
     replay: tuple[Order, ...],
     order: Order,
     step: int,
-    passes: Passes,
-) -> PassTotal:
-    """One pass over the sample, in this process."""
+) -> tuple[PassTotal, NDArray[np.int32]]:
+    """One pass over the sample, in this process; see :func:`run_everywhere`."""
     k, d = order.centers.shape
     new = partial(PassTotal, k, d, passes.statistics.grid)
-    return sample.held.run(generation, replay, order, step, new)
+    total = sample.held.run(generation, replay, order, step, new)
+    assert sample.held.rows is not None
+    return total, sample.held.rows.labels
 
 
 class PickedRows:

@@ -7,13 +7,11 @@ pass, so they are the same wherever the other rows are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.threads import on_threads
 from largek_dask.algorithms.truncated_plan import LENGTHS
 from largek_dask.kernels.distances import pack_centers, scores
 from largek_dask.kernels.splits import split_clusters
@@ -27,7 +25,6 @@ PROBED_VALUES = 1 << 23
 """Distances of a probe, at most."""
 SPLIT_ROWS = 256
 """Rows of a cluster on which a split is tried, at most."""
-CLUSTERS_A_PIECE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +40,22 @@ class Labelled:
 
 
 def gains_of_splits(
-    rows: Labelled, centers: NDArray[Any], n_threads: int
+    rows: Labelled, centers: NDArray[Any], clusters: NDArray[np.int64], n_threads: int
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """(k,) what splitting each cluster would gain on all rows, and the halves (k, 2, d)."""
+    """What splitting each cluster would gain on all rows (k,), and the halves (k, 2, d).
+
+    Only ``clusters`` are tried; of the others the gain is 0.
+    """
     k = len(centers)
     order, starts = order_by_label(rows.labels, k)
-
-    def split(span: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        return split_clusters(
-            rows.x, order, starts, np.arange(*span), centers, rows.weight, SPLIT_ROWS
-        )
-
-    step = k if n_threads <= 1 else CLUSTERS_A_PIECE
-    cuts = [*range(0, k, step), k]
-    gains, halves = zip(*on_threads(n_threads, split, list(pairwise(cuts))), strict=True)
-    return np.concatenate(gains) * rows.scale, np.concatenate(halves)
+    gains, halves = np.zeros(k), np.repeat(centers[:, None], 2, axis=1)
+    gains[clusters], halves[clusters] = split_clusters(
+        rows.x, order, starts, clusters, centers, rows.weight, SPLIT_ROWS, n_threads
+    )
+    return gains * rows.scale, halves
 
 
-def gains_of_lists(
-    rows: Labelled, centers: NDArray[Any], shift: NDArray[Any]
-) -> tuple[float, ...]:
+def gains_of_lists(rows: Labelled, centers: NDArray[Any], shift: NDArray[Any]) -> tuple[float, ...]:
     """What a pass with lists of each length, and one over all centres, would take off the cost.
 
     Some rows are compared with all centres. A row that has a nearer one than its own would find it
@@ -83,11 +76,12 @@ def gains_of_lists(
     rank[own == best] = 0
     if rows.weight is not None:
         saved *= rows.weight[chosen]
-    # One by one: sums of numpy's depend on the machine's vectors.
     scale = rows.scale * len(present) / n
-    reached = [0.0] * (len(LENGTHS) + 1)
-    for gain, place in zip(saved.tolist(), rank.tolist(), strict=True):
-        for i, length in enumerate((*LENGTHS, k)):
-            if place < length:
-                reached[i] += gain
+    lengths = (*LENGTHS, k)
+    # One after the other, unlike numpy's sums, which depend on the machine's vectors.
+    gains = np.bincount(np.searchsorted(lengths[:-1], rank, "right"), saved, len(lengths))
+    reached = np.cumsum(gains).tolist()
+    for i, length in enumerate(lengths):
+        if length >= k:
+            reached[i] = reached[-1]
     return tuple(scale * gain for gain in reached)

@@ -13,10 +13,11 @@ from typing import Literal
 __all__ = ["LENGTHS", "Outcome", "Plan", "Task"]
 
 Kind = Literal["cells", "lists", "all", "rest"]
-Stage = Literal["start", "sample", "grow", "search", "round", "end"]
+Stage = Literal["sample", "grow", "search", "round", "end"]
 
 LENGTHS = (16, 32, 64, 128, 256)
 """Of lists of centres, beside all of them."""
+FIRST_LENGTH = 32
 BASE = (16, 32, 64)
 """Of the lists of most passes."""
 ROW_WORK, PASS_WORK = 64.0, 8.0
@@ -57,9 +58,6 @@ class Outcome:
     """After it, with the means of the rows as they are labelled now."""
     work: float
     """Distances computed, and what rows cost beside them."""
-    n_rows: int
-    n_evaluated: int
-    """Rows that were looked at."""
     n_changed: int
     n_clusters: int
     n_replayed: int = 0
@@ -76,13 +74,13 @@ class Plan:
 
     task: Task
     """The next step."""
-    stage: Stage = "start"
+    stage: Stage = "sample"
     moves: bool = True
     rounds: int = 1_000
     """Rounds at most."""
     length: int | None = None
     """Of all lists, where the user has chosen."""
-    base: int = 16
+    base: int = FIRST_LENGTH
     """Of the lists of most passes."""
     share: float = FIRST_SHARE
     """Centres that may move at a time, as a share of all."""
@@ -98,19 +96,23 @@ class Plan:
     """Cost when the present stage began."""
     gain: float = 0.0
     """Of the pass before, in the present stage."""
-    unsettled: float = 1.0
-    """Share of the rows that were looked at by the last pass that passed over others."""
+    found: int = 1 << 30
+    """Moves that were found last time."""
     n_rounds: int = 0
     n_failed: int = 0
 
     @classmethod
     def first(
-        cls, moves: bool, rounds: int | None, length: int | None, n_clusters: int, sampled: bool
+        cls, moves: bool, rounds: int | None, length: int | None, n_clusters: int, begins: str
     ) -> Plan:
-        """Before the first step; on a sample, or on all rows."""
-        task = Task("cells", False) if sampled else Task("all", True)
-        base = min(16 if length is None else length, n_clusters)
-        stage: Stage = "start" if sampled else "grow"
+        """Before the first step.
+
+        ``begins``: on a "sample", or on all rows, which meet "cells" or "all" centres at first.
+        """
+        base = min(FIRST_LENGTH if length is None else length, n_clusters)
+        sampled = begins == "sample"
+        task = Task("lists", False, base, moves) if sampled else Task(begins, True)  # type: ignore[arg-type]
+        stage: Stage = "sample" if sampled else "grow"
         return cls(task, stage, moves, 1_000 if rounds is None else rounds, length, base)
 
     @property
@@ -118,17 +120,19 @@ class Plan:
         """The next step is the first of a round: what it finds may have to be undone."""
         return self.stage == "round" and self.passes == 0
 
+    def most_moves(self, n_clusters: int) -> int:
+        """Centres that may move at a time."""
+        return max(1, int(self.share * n_clusters))
+
     def after(self, done: Outcome) -> tuple[Plan, bool]:
         """The plan after a step, and whether to go back to where the round began."""
         gain = self.cost - done.cost
         now = replace(self, cost=done.cost, passes=self.passes + 1, work=self.work + done.work)
-        if self.task.kind == "lists" and not self.task.looks:
-            now = replace(now, unsettled=done.n_evaluated / max(1, done.n_rows))
+        if self.task.looks:
+            now = replace(now, found=done.n_moves)
         if self.task.everywhere and not done.cost > 0:
             return now._ended(), False
         match self.stage:
-            case "start":
-                return now._to("sample", self._lists(False, looks=self.moves)), False
             case "sample":
                 return now._to("grow", Task("cells", True)), False
             case "grow":
@@ -183,7 +187,8 @@ class Plan:
                 share=max(min(self.share, LEAST_SHARE), self.share * 0.8),
                 factor=max(min(self.factor, LEAST_FACTOR), self.factor * 0.85),
             )
-        if failed >= FAILURES or n_rounds >= self.rounds:
+        settled = self.cost == self.begun and not done.n_moves and not max(done.curve, default=1)
+        if failed >= FAILURES or n_rounds >= self.rounds or settled:
             return after._ended(), not kept
         if not kept:
             return after._to("search", self._lists(True, looks=True)), True
@@ -191,26 +196,29 @@ class Plan:
 
     def _next_round(self, done: Outcome) -> Plan:
         """Moves, and lists as long as pays."""
+        if self.n_rounds >= self.rounds:
+            return self._ended()
         if done.n_replayed > MOST_REPLAYED:
             # What was lost would take too long to make again: a pass that begins anew.
             return self._to("search", Task("all", True))
-        if not done.curve:
-            return self._to("round", self._lists(True))
-        lengths, k = (*LENGTHS, done.n_clusters), done.n_clusters
-        gains = dict(zip(lengths, done.curve, strict=True))
-        own = max(BASE, key=lambda length: (gains[length] / (length + ROW_WORK), -length))
-        if self.length is not None:
-            own = self.length
+        k = done.n_clusters
+        gains = dict(zip((*LENGTHS, k), done.curve, strict=True))
 
-        def rate(length: int) -> float:
-            stale = max(0.0, gains[length] - gains.get(own, 0.0))
-            return (gains.get(own, 0.0) + STALE * stale) / (length + ROW_WORK)
+        def rate(length: int, base: int | None = None) -> float:
+            """Gain for work; what lists longer than ``base`` gain beside is stale."""
+            gain = max((gains[n] for n in gains if n <= length), default=0.0)
+            if base is not None:
+                fresh = max((gains[n] for n in gains if n <= base), default=0.0)
+                gain = fresh + STALE * (gain - fresh)
+            return gain / (length + ROW_WORK)
 
-        longest = max((n for n in lengths if n >= own), key=lambda n: (rate(n), -n))
-        now = replace(self, base=min(own, k))
-        if longest >= k:
-            return now._to("round", Task("rest", True, now.base))
-        return now._to("round", Task("lists", True, longest))
+        base, lengths = self.base, [self.base, k]
+        if self.length is None:
+            base = max(BASE, key=lambda length: (rate(length), -length))
+            lengths = [length for length in gains if length >= base]
+        length = max(lengths, key=lambda length: (rate(length, base), -length))
+        now = replace(self, base=min(base, k))
+        return now._to("round", Task("rest" if length >= k else "lists", True, min(length, k)))
 
     def _ended(self) -> Plan:
         return self._to("end", Task("all", True))

@@ -55,16 +55,15 @@ class Order:
     """(k, d) centres that rows are assigned to."""
     shift: Array
     """(d,) origin about which the kernels compute."""
-    offsets: NDArray[np.int64] | None = None
-    """Of the lists, one a cluster or one a cell."""
     listed: Labels | None = None
-    """Centres of the lists, ascending in each."""
+    """Centres of the lists, one list after the other, ascending in each."""
+    offsets: NDArray[np.int64] | None = None
+    """Where lists begin, one a cluster or one a cell; None: all lists of clusters are as long."""
     coarse: Array | None = None
     """(cells, d) coarse centres."""
-    drift: NDArray[np.float64] | None = None
-    """(k,) how far each centre has gone since the pass before."""
-    reach: NDArray[np.float64] | None = None
-    """(k,) the farthest that a centre of the list has gone; infinity: the list is another one."""
+    ways: NDArray[np.float64] | None = None
+    """(2, k) how far each centre has gone since the pass before, and the farthest that a centre of
+    its list has gone; infinity: the list is another one."""
     skip: bool = True
     """Pass over settled rows."""
     save: bool = False
@@ -95,9 +94,12 @@ class Order:
     @cached_property
     def lists(self) -> Lists:
         """The lists as kernels want them."""
-        assert self.offsets is not None
         assert self.listed is not None
-        return Lists(self.offsets, self.listed)
+        offsets = self.offsets
+        if offsets is None:
+            k = len(self.centers)
+            offsets = np.arange(k + 1, dtype=np.int64) * (len(self.listed) // k)
+        return Lists(offsets, self.listed)
 
     def __getstate__(self) -> dict[str, Any]:
         made = ("packed", "packed_coarse", "lists")
@@ -106,7 +108,7 @@ class Order:
     @property
     def nbytes(self) -> int:
         """Bytes that it takes in a checkpoint."""
-        arrays = (self.centers, self.offsets, self.listed, self.coarse, self.drift, self.reach)
+        arrays = (self.centers, self.offsets, self.listed, self.coarse, self.ways)
         return sum(array.nbytes for array in arrays if array is not None)
 
 
@@ -149,7 +151,8 @@ class PassTotal:
         self.step = -1
         self.n_changed = self.n_evaluated = 0
         self.losses: NDArray[np.int64] | None = None
-        """(k,) what removing each cluster would cost, in steps of the loss scale."""
+        """(2, k) what removing each cluster would cost, and what its rows cost, in the order's
+        steps of losses."""
         self.picked: dict[int, Labels] = {}
         """Labels of the rows that were asked for, by chunk."""
 
@@ -207,8 +210,8 @@ def advance(
     -------
     n_evaluated : int
         Distances computed, those to coarse centres included.
-    losses : (k,) int64 or None
-        What removing each cluster would cost, if the order asks for it.
+    losses : (2, k) int64 or None
+        What removing each cluster would cost, if the order asks for it; and what its rows cost now.
     """
     if order.kind == "cells":
         evaluated = _meet_cells(x, rows, order, n_threads)
@@ -225,10 +228,11 @@ def advance(
         rows.labels[weight == 0] = -1
     losses = None
     if order.max_loss > 0:
-        losses = np.zeros(len(order.centers), np.int64)
-        removal_losses(
-            rows.labels, rows.upper, rows.lower, weight, order.max_loss, order.loss_steps, losses
-        )
+        losses = np.zeros((2, len(order.centers)), np.int64)
+        limits = order.max_loss, order.loss_steps
+        removal_losses(rows.labels, rows.upper, rows.lower, weight, *limits, losses[0])
+        none = np.zeros_like(rows.upper)
+        removal_losses(rows.labels, none, rows.upper, weight, *limits, losses[1])
     if before is not None:
         # Kept until here: the best other centre is one of another cluster's list.
         rows.lower[rows.labels != before] = 0
@@ -266,9 +270,8 @@ def _take_up(rows: RowArrays, order: Order) -> None:
         assert rows.saved is not None
         rows.labels[:] = rows.saved
     else:
-        assert order.drift is not None
-        assert order.reach is not None
-        decay(rows.labels, rows.upper, rows.lower, order.drift, order.reach)
+        assert order.ways is not None
+        decay(rows.labels, rows.upper, rows.lower, *order.ways)
     if order.save:
         rows.saved = rows.labels.copy()
 

@@ -7,7 +7,6 @@ distances a row and step where Lloyd's steps on k centres take k.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import isqrt
 from typing import Any
 
@@ -34,20 +33,23 @@ def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]
     n = min(len(x), COARSE_ROWS * n_coarse)
     picks = np.arange(n_coarse)
     places = np.arange(n, dtype=np.int32)
-    return cell_means(
-        x[:n], places, np.array([0, n]), np.array([n_coarse]), picks, shift, STEPS
-    )[0]
+    return cell_means(x[:n], places, np.array([0, n]), np.array([n_coarse]), picks, shift, STEPS)[0]
 
 
 def two_level_start(
-    x: NDArray[Any], k: int, shift: NDArray[Any], n_threads: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
+    x: NDArray[Any],
+    weight: NDArray[np.float64] | None,
+    k: int,
+    shift: NDArray[Any],
+    n_threads: int,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
     """Starting centres of a sample.
 
     Parameters
     ----------
     x : (n, d) compute dtype
         Rows in random order, at least one.
+    weight : (n,) float64 or None
     k : int
         May exceed n: then rows are repeated.
     shift : (d,)
@@ -59,10 +61,12 @@ def two_level_start(
     -------
     centers : (k, d)
     coarse : (about sqrt(k), d)
+    labels : (n,) int32
+        About the nearest centre of each row.
     """
     coarse = coarse_centers(x, k, shift)
     if len(x) <= k:
-        return np.resize(x, (k, x.shape[1])), coarse
+        return np.resize(x, (k, x.shape[1])), coarse, np.arange(len(x), dtype=np.int32)
     packed = pack_centers(coarse, shift)
     cells = np.empty(len(x), np.int32)
     step = -(-len(x) // n_threads)
@@ -74,20 +78,13 @@ def two_level_start(
     order, starts = order_by_label(cells, len(coarse))
     sizes = shares(np.diff(starts), k)
 
-    def find(cut: tuple[int, int]) -> NDArray[Any]:
-        begin, end = cut
-        own = order[starts[begin] : starts[end]]
-        edges, those = starts[begin : end + 1] - starts[begin], sizes[begin:end]
-        # Rows lie in random order: the first ones of a cell are random ones.
-        first = np.repeat(edges[:-1], those)
-        rank = np.arange(those.sum()) - np.repeat(np.cumsum(those) - those, those)
-        return cell_means(x, own, edges, those, first + rank, shift, STEPS)[0]
-
-    inner = np.searchsorted(starts, np.arange(1, 4 * n_threads) * len(x) // (4 * n_threads))
-    if n_threads <= 1:
-        inner = inner[:0]
-    cuts = np.unique([0, *inner, len(coarse)]).tolist()
-    return np.concatenate(on_threads(n_threads, find, list(pairwise(cuts)))), coarse
+    # Rows lie in random order: the first ones of a cell are random ones.
+    first = np.repeat(starts[:-1], sizes)
+    rank = np.arange(k) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    centers, labels = cell_means(
+        x, order, starts, sizes, first + rank, shift, STEPS, weight, n_threads=n_threads
+    )
+    return centers, coarse, labels
 
 
 def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
@@ -106,7 +103,8 @@ def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
             chosen = rank[: min(left, int(np.count_nonzero(open_to)))]
             sizes[chosen] += sign
             left -= len(chosen)
-    return sizes
+    out: NDArray[np.int64] = sizes
+    return out
 
 
 def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]) -> Order:
@@ -119,4 +117,4 @@ def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]
         lent = nearest(coarse[empty], pack_centers(centers, shift))
         listed = np.insert(listed, starts[empty], lent)
         starts = np.concatenate([[0], np.cumsum(np.maximum(np.diff(starts), 1))])
-    return Order("cells", centers, shift, starts, listed, coarse)
+    return Order("cells", centers, shift, listed, starts, coarse)

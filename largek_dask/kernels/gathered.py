@@ -7,6 +7,7 @@ panel of a group is as narrow as its rows allow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -51,7 +52,7 @@ LINE = 64
 """Bytes of a cache line; another size costs speed only."""
 
 
-def bare(function: Kernel) -> Kernel:
+def bare(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that only other kernels call, and that owns no array.
 
     It does not count references: with a dozen arrays that takes longer than a short panel.
@@ -204,8 +205,9 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -
     """
     lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
     width = vectors * lanes
-    # a narrow panel needs more centres at a time, or every multiply-add waits for the one before
-    centres = PAD if vectors == 1 else tile.centres
+    # a narrow panel needs more centres at a time, or every multiply-add waits for the one before;
+    # where the features are unrolled the next tile fills the gap
+    centres = PAD if vectors == 1 and not direct else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
     load, call = load_rows(dtype, stored, width, direct), fetch_rows(stored)
 
@@ -287,7 +289,7 @@ def _side_by_side(
 
 
 @cache
-def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Kernel:
+def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Callable[..., Any]:
     """The nearest of its group's listed centres for every row, and the distances to two.
 
     Parameters
@@ -306,10 +308,12 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
         `chosen` and `counts` are those of :func:`scratch`.
     """
     lanes = tile.lanes_of(dtype.itemsize)
-    narrow = _meet(tile, dtype, stored, 1, direct)
-    middle = _meet(tile, dtype, stored, 2, direct)
+    # not narrower than a block that is transposed
+    thin = max(1, 32 // dtype.itemsize // lanes)
+    narrow = _meet(tile, dtype, stored, thin, direct)
     wide = _meet(tile, dtype, stored, tile.vectors, direct)
-    width = tile.vectors * lanes
+    # one wide panel is better than as many narrow ones, and not better than one less
+    width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
     real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
     places = types.Array(types.int64, 1, "C", readonly=True)
 
@@ -362,25 +366,20 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ke
                 _side_by_side(listed, first, length, centers, openings, d, copies, copied_openings)
                 n_evaluated += (last - at) * length
                 while at < last:
-                    m = min(width, last - at)
+                    m = last - at
+                    m = min(m, width if m > few else least)
                     ahead = at + m
                     n_ahead = min(width, total - ahead)
                     for q in range(ahead, ahead + n_ahead):
-                        fetch(labels, np.int64(chosen[q]))
-                    if m > 2 * lanes:
+                        fetch(labels, chosen[q])
+                    if m > few:
                         size = width
                         wide(
                             rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
                             length, own, panel, spare, norms, values, winners, sums,
                         )  # fmt: skip
-                    elif m > lanes:
-                        size = 2 * lanes
-                        middle(
-                            rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
-                            length, own, panel, spare, norms, values, winners, sums,
-                        )  # fmt: skip
                     else:
-                        size = lanes
+                        size = least
                         narrow(
                             rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
                             length, own, panel, spare, norms, values, winners, sums,

@@ -1,0 +1,101 @@
+"""The orders that the steps of the truncated search give."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes
+from largek_dask.algorithms.truncated_moves import lists_of, lists_with_moves, reach_of
+from largek_dask.algorithms.truncated_rows import Order
+from largek_dask.algorithms.truncated_start import cells_order
+from largek_dask.algorithms.truncated_state import TruncatedState
+from largek_dask.kernels.distances import pack_centers
+from largek_dask.kernels.movement import squared_movements
+from largek_dask.kernels.neighbours import nearest_centers
+from largek_dask.kernels.truncated import loss_scale
+
+__all__ = ["neighbours_for", "order_for"]
+
+TABLE_AGE = 6
+"""Passes after which neighbours are found anew."""
+WIDTH = 64
+"""Nearest centres that are found for every centre, at least."""
+OUTLIER = 2.0**20
+"""A row that costs so many times the mean counts no more than that for what its cluster loses."""
+
+
+def neighbours_for(state: TruncatedState, n_threads: int) -> tuple[NDArray[np.int32] | None, int]:
+    """Nearest centres of each centre for the next step, and the passes since they were found."""
+    task, k = state.plan.task, len(state.centers)
+    if task.kind not in ("lists", "rest"):
+        return state.table, state.age
+    table, width = state.table, min(k, task.length)
+    fits = table is not None and table.shape[1] >= width
+    if fits and state.moves is None and state.age < TABLE_AGE:
+        return table, state.age
+    packed = pack_centers(state.centers, state.shift)
+    return nearest_centers(packed, min(k, max(WIDTH, width)), n_threads), 0
+
+
+def order_for(passes: Passes, state: TruncatedState, table: NDArray[np.int32] | None) -> Order:
+    """What the next step does to rows."""
+    plan, centers, shift = state.plan, state.centers, state.shift
+    task = plan.task
+    if task.kind == "all":
+        return Order("all", centers, shift)
+    if task.kind == "cells":
+        return cells_order(centers, state.coarse, shift)
+    assert table is not None
+    if state.moves is None:
+        offsets, listed = lists_of(table, task.length)
+    else:
+        assert state.table is not None
+        offsets, listed = lists_with_moves(table, task.length, state.table, state.moves)
+    max_loss, steps = _limits_of_losses(passes, plan.cost) if task.looks else (0.0, 0.0)
+    ways = _ways(state, offsets, listed)
+    everything = task.kind == "rest"
+    return Order(
+        task.kind,
+        centers,
+        shift,
+        listed=None if everything else listed,
+        # Lists of one length need none.
+        offsets=None if everything or state.moves is None else offsets,
+        ways=ways,
+        max_loss=max_loss,
+        loss_steps=steps,
+        skip=not task.looks,
+        save=plan.opens_round,
+        restore=state.restores,
+    )
+
+
+def _limits_of_losses(passes: Passes, cost: float) -> tuple[float, float]:
+    """The largest loss of a row that counts, and how many steps a loss of 1 is."""
+    statistics = passes.statistics
+    # No row is farther from a centre than the data are wide.
+    widest = 4 * passes.n_features * statistics.max_abs**2
+    largest = min(widest, OUTLIER * cost / statistics.total_weight)
+    # With all rows on their centres any scale will do.
+    largest = largest if largest > 0 else 1.0
+    return largest, loss_scale(largest, statistics.total_weight)
+
+
+def _ways(
+    state: TruncatedState, offsets: NDArray[np.int64], listed: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """(2, k) how far centres have gone since the last pass, and the farthest of each list."""
+    k = len(state.centers)
+    if state.restores or not state.replay:
+        # Nothing is known of the rows but their labels.
+        return np.stack([np.zeros(k), np.full(k, np.inf)])
+    drift = np.sqrt(squared_movements(state.centers, state.replay[-1].centers))
+    strange, moved = state.strange, None
+    if state.moves is not None:
+        moved = np.concatenate([state.moves.split, state.moves.removed])
+        # Their rows meet other lists, with new distances.
+        drift[moved] = 0
+        strange = np.zeros(k, np.bool_) if strange is None else strange.copy()
+        strange[moved] = True
+    return np.stack([drift, reach_of(drift, offsets, listed, strange, moved)])

@@ -1,0 +1,64 @@
+"""What the truncated search keeps from step to step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.truncated_moves import Moves
+from largek_dask.algorithms.truncated_plan import Plan
+from largek_dask.algorithms.truncated_rows import Order
+
+__all__ = ["Round", "TruncatedState"]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Where to go back to if moves do not pay."""
+
+    centers: NDArray[Any]
+    """(k, d) before the moves."""
+    counts: NDArray[np.float64]
+    """(k,)"""
+    replay: tuple[Order, ...]
+    """What leads there from the last anchor."""
+    table: NDArray[np.int32]
+    """(k, m) nearest centres there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedState:
+    """Between two steps."""
+
+    step: int
+    plan: Plan
+    """What the next step does, and all that decides what follows."""
+    centers: NDArray[Any]
+    """(k, d) centres that the next step assigns rows to."""
+    counts: NDArray[np.float64]
+    """(k,) weight of the rows of each cluster in the last assignment, scaled to all rows."""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute."""
+    coarse: NDArray[Any]
+    """(about sqrt(k), d) coarse centres."""
+    everywhere: bool = False
+    """The last pass was over all rows, not over the sample."""
+    generation: int = 0
+    """Passes over the rows that the last one was over."""
+    replay: tuple[Order, ...] = ()
+    """Those since the last anchor: what is kept of rows is made from them."""
+    table: NDArray[np.int32] | None = None
+    """(k, m) nearest centres of each centre, itself first."""
+    age: int = 0
+    """Passes since the table was made."""
+    strange: NDArray[np.bool_] | None = None
+    """(k,) clusters whose rows have not met the list of their cluster; None: there are none."""
+    moves: Moves | None = None
+    """Moves that the next step carries out; ``centers`` is after them."""
+    round: Round | None = None
+    """Where the last round began."""
+    restores: bool = False
+    """The next step goes back there."""
