@@ -1,4 +1,4 @@
-"""Starting centres: random rows, k-means++, greedy k-means++, k-means||, or a given array.
+"""Starting centres: random rows, two levels, k-means++, greedy k-means++, k-means||, or an array.
 
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 B. Bahmani et al., Scalable k-means++, VLDB 2012 (k-means||).
@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
+from largek_dask.algorithms.truncated_engines import take_sample
+from largek_dask.algorithms.truncated_start import two_level_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.sampling import (
@@ -36,10 +38,13 @@ from largek_dask.kernels.sums import ClusterSums
 
 __all__ = ["INITS", "check_init", "initial_centers"]
 
-INITS = ("random", "k-means++", "greedy-k-means++", "k-means||")
+INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||")
 
 AUTO_PLUS_PLUS_CLUSTERS = 100
 """`init="auto"` is k-means++ up to here and random rows above: k passes cost too much there."""
+
+TWO_LEVEL_ROWS = 64
+"""Rows a centre of the sample on which two levels are found."""
 
 PARALLEL_ROUNDS = 5
 """Rounds of k-means||; each draws about k / 2 candidates (Bahmani et al., section 5.3)."""
@@ -90,11 +95,28 @@ def initial_centers(
         init = "k-means++" if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS else "random"
     if init == "random":
         return _random_rows(passes, rng, n_clusters)
+    if init == "two-level":
+        return _two_level(passes, rng, n_clusters)
     if init == "k-means++":
         return _plus_plus(passes, rng, n_clusters, 1)
     if init == "greedy-k-means++":
         return _plus_plus(passes, rng, n_clusters, 2 + int(log(n_clusters)))
     return _parallel(passes, rng, n_clusters)
+
+
+def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
+    """Coarse centres of a sample, and the centres of every coarse cell.
+
+    Raises
+    ------
+    ParameterError
+        The rows are sparse.
+    """
+    if passes.is_sparse:
+        raise ParameterError("init='two-level' needs dense rows, and these are sparse.")
+    sample = take_sample(passes, rng, TWO_LEVEL_ROWS * n_clusters, "two-level", ascending=False)
+    shift, n_threads = passes.statistics.shift, passes.driver_threads
+    return two_level_start(sample.held.x, sample.held.weight, n_clusters, shift, n_threads)[0]
 
 
 # --- drawing rows by mass -----------------------------------------------------------------------

@@ -172,6 +172,7 @@ def passes_before(rows: Rows, n_clusters: int, init: str) -> int:
         init = "k-means++" if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS else "random"
     seeding = {
         "random": 1,
+        "two-level": 1,
         "k-means++": n_clusters,
         "greedy-k-means++": n_clusters,
         "k-means||": PARALLEL_ROUNDS + 2,

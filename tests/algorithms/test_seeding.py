@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.seeding import INITS, initial_centers
@@ -25,7 +26,7 @@ def test_centres_are_rows(init, rows_20k):
     centers = seeds(x, 30, init)
     assert centers.shape == (30, x.shape[1])
     assert centers.dtype == np.float32
-    if init != "k-means||":  # whose centres are means of its candidates
+    if init not in ("k-means||", "two-level"):  # whose centres are means of rows
         assert {c.tobytes() for c in centers} <= {row.tobytes() for row in x}
         assert len({c.tobytes() for c in centers}) == 30
 
@@ -104,6 +105,20 @@ def test_given_centres_are_checked(rows_20k):
         seeds(x, 3, bad)
     with pytest.raises(ParameterError, match="init must be one of"):
         seeds(x, 3, "kmeans")
+
+
+def test_two_levels_are_better_than_random_rows(rows_20k):
+    inertia = {
+        init: oracles.assign(rows_20k.astype(float), seeds(rows_20k, 150, init).astype(float))[1]
+        for init in ("random", "two-level")
+    }
+    assert inertia["two-level"] < 0.8 * inertia["random"]
+
+
+def test_two_levels_need_dense_rows():
+    x = scipy.sparse.random(50, 8, 0.5, format="csr", dtype=np.float32, random_state=0)
+    with pytest.raises(ParameterError, match="needs dense rows"):
+        seeds(x, 5, "two-level")
 
 
 def test_greedy_is_better_than_plain_on_average(rows_20k):
