@@ -30,7 +30,7 @@ class Fault:
     """Base of all faults."""
 
     moment: Moment = CHUNK
-    redoes: ClassVar[bool] = True
+    redoes = True
     """Whether something has to be computed again."""
     follows: ClassVar[str]
     """What happens then, for the table in DESIGN.md."""
@@ -121,6 +121,11 @@ class TermScheduler(Fault):
 
     follows = "jobs write a checkpoint and give back their lease before it ends"
     moment = STEP
+
+    def __init__(self, moment: Moment | None = None) -> None:
+        super().__init__(moment)
+        # What is about to be published is published before it ends.
+        self.redoes = self.moment.point != "publish"
 
     def inject(self, rig: Rig, pid: int) -> None:
         rig.scheduler.send(signal.SIGTERM)
