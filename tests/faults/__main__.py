@@ -1,8 +1,7 @@
-"""``python -m tests.faults --minutes 45``: all faults, all algorithms, all moments, and a table.
+"""``python -m tests.faults --minutes 60``: all faults, all algorithms, all moments, and a table.
 
 The scenarios that take minutes come first; then every combination is done once in a seeded order,
-and again until the time is over. With
-``--write`` the table goes into DESIGN.md.
+and again until the time is over. With ``--write`` the table goes into DESIGN.md.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def table(
             f"Jobs of a second or two on {n_workers} workers (all algorithms in turns); "
             "done again: chunks handed out once more, row states rebuilt, runs taken up; seconds "
             f"from the strike to the end of the next step. {cpu_description()}. Made by "
-            "`python -m tests.faults --minutes 45 --write`.",
+            "`python -m tests.faults --minutes 60 --write`.",
         ]
     )
 
@@ -88,7 +87,7 @@ def table(
 def main() -> int:
     """Run, print, and say whether all was well."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", help="part of the names of faults")
