@@ -161,10 +161,12 @@ class Network:
 
     async def broadcast(self, value: Any, workers: Iterable[str]) -> Future:
         """A copy of ``value`` on each of these workers."""
+        key = self._key()
         with at("scatter"):
-            return await self.client.scatter(
-                value, broadcast=True, hash=False, workers=list(workers)
+            sent = await self.client.scatter(
+                {key: value}, broadcast=True, hash=False, workers=list(workers)
             )
+        return sent[key]
 
     def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
         """One task, if possible on ``worker``."""
@@ -175,8 +177,14 @@ class Network:
                 workers=None if worker is None else [worker],
                 allow_other_workers=worker is not None,
                 pure=False,
-                key=f"largek_{self.job}-{uuid4().hex}",
+                key=self._key(),
             )
+
+    def _key(self) -> str:
+        # What is before the dash is the name of a group. Dask keeps every group there has been, and
+        # begins a new one when the last task of a group is forgotten: some task of ours is always
+        # there until the last pass is over.
+        return f"largek_{self.job}-{uuid4().hex}"
 
     async def has_no_worker(self, task: Future) -> bool:
         """Whether the scheduler lets a task lie: the worker that it was for is gone.

@@ -30,8 +30,10 @@ class Fault:
     """Base of all faults."""
 
     moment: Moment = CHUNK
-    redoes: ClassVar[bool] = True
+    redoes = True
     """Whether something has to be computed again."""
+    follows: ClassVar[str]
+    """What happens then, for the table in DESIGN.md."""
 
     def __init__(self, moment: Moment | None = None) -> None:
         if moment is not None:
@@ -55,12 +57,16 @@ class Fault:
 class KillWorker(Fault):
     """kill -9 of one worker; its nanny brings it back."""
 
+    follows = "its chunks go to the others, row state is rebuilt there"
+
     def inject(self, rig: Rig, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
 class KillAllWorkers(Fault):
     """kill -9 of all workers at once."""
+
+    follows = "the job waits, says so, and goes on with those that come back"
 
     def inject(self, rig: Rig, pid: int) -> None:
         for worker in rig.worker_pids():
@@ -70,6 +76,8 @@ class KillAllWorkers(Fault):
 class KillNanny(Fault):
     """kill -9 of a nanny and its worker, as when a machine is lost; a supervisor has it back."""
 
+    follows = "its chunks go to the others; whoever comes instead gets some"
+
     def inject(self, rig: Rig, pid: int) -> None:
         rig.worker_of(pid).kill()
 
@@ -77,12 +85,16 @@ class KillNanny(Fault):
 class TermWorker(Fault):
     """SIGTERM of a worker's nanny, as a container gets it."""
 
+    follows = "it hands nothing over: as if it were killed"
+
     def inject(self, rig: Rig, pid: int) -> None:
         rig.worker_of(pid).send(signal.SIGTERM)
 
 
 class StopWorker(Fault):
     """SIGSTOP of a worker for longer than anybody has patience with it."""
+
+    follows = "given up after a patience (here 3 s); its late answer counts nothing"
 
     def inject(self, rig: Rig, pid: int) -> None:
         self.pid = pid
@@ -97,6 +109,7 @@ class StopWorker(Fault):
 class KillScheduler(Fault):
     """kill -9 of the scheduler; it is started again on the same port."""
 
+    follows = "started again, it waits out its own lease (here 1.5 s), resumes from the checkpoint"
     moment = STEP
 
     def inject(self, rig: Rig, pid: int) -> None:
@@ -106,7 +119,13 @@ class KillScheduler(Fault):
 class TermScheduler(Fault):
     """SIGTERM of the scheduler: its jobs write a checkpoint first."""
 
+    follows = "jobs write a checkpoint and give back their lease before it ends"
     moment = STEP
+
+    def __init__(self, moment: Moment | None = None) -> None:
+        super().__init__(moment)
+        # What is about to be published is published before it ends.
+        self.redoes = self.moment.point != "publish"
 
     def inject(self, rig: Rig, pid: int) -> None:
         rig.scheduler.send(signal.SIGTERM)
@@ -114,6 +133,8 @@ class TermScheduler(Fault):
 
 class RestartClient(Fault):
     """``client.restart()``: every worker is replaced, every task forgotten."""
+
+    follows = "tasks and broadcasts are made anew on the new workers"
 
     def inject(self, rig: Rig, pid: int) -> None:
         def restart() -> None:
@@ -130,6 +151,7 @@ class RestartClient(Fault):
 class NoWorkers(Fault):
     """All workers go, and come back only after a while."""
 
+    follows = "the job waits (here they stay away for 8 s) and goes on"
     seconds = 8.0
 
     def inject(self, rig: Rig, pid: int) -> None:
@@ -143,6 +165,7 @@ class NoWorkers(Fault):
 class OutOfMemory(Fault):
     """A worker takes more memory than it may, until its nanny kills it."""
 
+    follows = "its nanny kills it, and the others have its chunks meanwhile"
     moment = Moment("before", "chunk", "worker", nth=2, action="eat")
 
     def inject(self, rig: Rig, pid: int) -> None:
@@ -153,6 +176,7 @@ class OutOfMemory(Fault):
 class KillClient(Fault):
     """kill -9 of whoever has submitted the job."""
 
+    follows = "nothing: the job runs on the scheduler"
     redoes = False
     moment = STEP
     PROGRAM = """
@@ -180,6 +204,7 @@ job.wait()
 class ChangingWorkers(Fault):
     """Again and again a worker joins and one is retired while it computes."""
 
+    follows = "chunks move to newcomers and away from those that leave"
     redoes = False
     times = 3
 

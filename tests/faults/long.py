@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import os
 import random
@@ -20,7 +21,8 @@ from distributed import Client
 
 from largek_dask.errors import LargekError
 from tests.faults.cases import Case
-from tests.faults.catalogue import STEP, Fault
+from tests.faults.catalogue import STEP, Fault, KillAllWorkers, KillScheduler
+from tests.faults.moments import Moment
 from tests.faults.rig import ROOT, Rig
 from tests.faults.strikes import strike
 
@@ -115,7 +117,8 @@ def leaks(folder: Path, cases: dict[str, Case]) -> str:
         limit = 1.05 if name.endswith("memory") else 1.0
         slack = 2 if name.endswith(("threads", "files")) else 0
         assert after[name] <= limit * before[name] + slack, (name, before, after)
-    return f"before {before}, after {after}"
+    grown = [f"{n} {100 * (after[n] / before[n] - 1):+.1f} %" for n in before if before[n]]
+    return f"20 further jobs: {', '.join(grown)}"
 
 
 def deadly_chunk(folder: Path, cases: dict[str, Case]) -> str:
@@ -136,7 +139,7 @@ def deadly_chunk(folder: Path, cases: dict[str, Case]) -> str:
         assert "chunk 7 " in said, said
         assert good.wait(180) == "finished"
         assert good.status()["result"]["digest"] == case.digest
-    return f"failed after {seconds:.0f} s: {said[:100]}"
+    return f"failed after {seconds:.0f} s, naming the chunk; the other job finished"
 
 
 class Partition(Fault):
@@ -183,6 +186,30 @@ def partition(folder: Path, cases: dict[str, Case]) -> str:
         _ip(f"netns del {name}")
 
 
+class KillHolder(Fault):
+    """kill -9 of one worker while its total waits there to be fetched."""
+
+    def inject(self, rig: Rig, pid: int) -> None:
+        os.kill(rig.worker_pids()[0], signal.SIGKILL)
+
+
+def large_models(folder: Path, cases: dict[str, Case]) -> str:
+    """Kills while models are scattered, and totals wait on workers to be added up in a tree."""
+    case = dataclasses.replace(cases["lloyd"], name="large", n_clusters=500)
+    moments = [Moment(when, "scatter") for when in ("before", "after")]
+    faults: list[Fault] = [KillScheduler(moment) for moment in moments]
+    faults += [KillAllWorkers(moment) for moment in moments]
+    faults += [kind(Moment("before", "reduce")) for kind in (KillAllWorkers, KillHolder)]
+    told = []
+    with Rig(folder, n_workers=3, LARGEK__PASSES__TREE_BYTES=1) as rig:
+        for number, fault in enumerate(faults):
+            with rig.connected() as service:
+                outcome = strike(rig, service, case, fault, folder / f"out{number}")
+            outcome.check(fault)
+            told.append(f"{outcome.recovery:.1f} s")
+    return f"recovered in {', '.join(told)}"
+
+
 def local_disk(folder: Path, cases: dict[str, Case]) -> str:
     """The process dies at every fifth change of a local disk, and another one goes on."""
     folder.mkdir()
@@ -192,4 +219,11 @@ def local_disk(folder: Path, cases: dict[str, Case]) -> str:
     return done.stdout.replace("\n", "; ")
 
 
-LONG: tuple[Scenario, ...] = (deadly_chunk, partition, leaks, many_jobs, local_disk)
+LONG: tuple[Scenario, ...] = (
+    deadly_chunk,
+    partition,
+    large_models,
+    leaks,
+    many_jobs,
+    local_disk,
+)

@@ -1,9 +1,9 @@
 """Named moments of a job, and orders to hold it up there; also a preload for Dask's processes.
 
 A process that was started with ``--preload tests.faults.moments`` and the folder of a test in its
-environment notes every point it comes to (``visits/``), and obeys orders that lie in ``orders/``:
-the first process that comes to an order's moment for the n-th time takes the order, reports its
-pid, and waits there until it is released or dies.
+environment notes every time it comes to a point (``visits/``), and obeys orders that lie in
+``orders/``: the first process that comes to an order's moment for the n-th time takes the order,
+reports its pid, and waits there until it is released or dies.
 """
 
 from __future__ import annotations
@@ -83,12 +83,10 @@ class Watcher:
         self._visits, self._orders = folder / "visits", folder / "orders"
         self._role = role
         self._lock = threading.Lock()
-        self._seen: set[tuple[str, str]] = set()
 
     def __call__(self, when: str, point: str) -> None:
-        if (when, point) not in self._seen:
-            self._seen.add((when, point))
-            (self._visits / f"{when} {point}").touch()
+        with open(self._visits / f"{when} {point} {os.getpid()}", "ab") as visits:
+            visits.write(b".")
         for name in os.listdir(self._orders):
             if name.endswith(".json") and self._is_due(name, when, point):
                 self._obey(self._orders / name)
@@ -134,8 +132,13 @@ def prepare(folder: Path) -> None:
 
 def visited(folder: Path) -> set[tuple[str, str]]:
     """All moments that any process has come to."""
-    found = (path.name.split(" ", 1) for path in (folder / "visits").iterdir())
-    return {(when, point) for when, point in found}
+    found = (path.name.split() for path in (folder / "visits").iterdir())
+    return {(when, point) for when, point, _ in found}
+
+
+def count_visits(folder: Path, point: str) -> int:
+    """How often all processes together have come to a point."""
+    return sum(path.stat().st_size for path in (folder / "visits").glob(f"before {point} *"))
 
 
 def dask_setup(server: Any) -> None:

@@ -22,7 +22,7 @@ import psutil
 
 import largek_dask as lk
 from tests.faults.deadly import DEADLY
-from tests.faults.moments import FOLDER, Meeting, Moment, prepare
+from tests.faults.moments import FOLDER, Meeting, Moment, count_visits, prepare
 
 ROOT = Path(__file__).parents[2]
 PYTHON_PAUSE = 0.2
@@ -170,6 +170,8 @@ class Rig:
         **settings: Any,
     ) -> None:
         self.folder = folder
+        self.clean_visits: dict[tuple[str, str], int] = {}
+        """How often a clean job, by its case's name, comes to a point."""
         prepare(folder)
         port = free_port()
         self._host = host
@@ -248,6 +250,10 @@ class Rig:
     def meet(self, moment: Moment) -> Meeting:
         """Hold up whoever comes to this moment."""
         return Meeting(self.folder, moment)
+
+    def visits(self, point: str) -> int:
+        """How often all processes together have come to a point."""
+        return count_visits(self.folder, point)
 
     def logs(self) -> str:
         """The last lines of every process, for a test that failed."""

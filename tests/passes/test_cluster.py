@@ -179,6 +179,32 @@ def test_parked_totals_of_earlier_passes_are_dropped(rows, cluster2):
         assert all(found == [1] for found in cluster2.run(left_over).values())
 
 
+def task_groups(dask_scheduler):
+    return len(dask_scheduler.extensions["spans"].spans), [
+        name for name in dask_scheduler.task_groups if name.startswith("largek")
+    ]
+
+
+@pytest.mark.parametrize("embed_bytes", [0, 1 << 20])
+def test_a_pass_leaves_no_group_of_tasks(embed_bytes, rows, cluster2, monkeypatch):
+    monkeypatch.setattr(cluster_module, "EMBED_BYTES", embed_bytes)
+    with ClusterPasses(rows, cluster2) as passes:
+        counted(passes)
+        before, groups = cluster2.run_on_scheduler(task_groups)
+        assert groups == [f"largek_{passes.job}"]
+        for _ in range(5):
+            counted(passes)
+        assert cluster2.run_on_scheduler(task_groups) == (before, groups)
+    eventually(lambda: cluster2.run_on_scheduler(task_groups) == (before, []))
+
+
+def eventually(reached, seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 def test_wide_tree(x, rows, worker_clients, monkeypatch):
     monkeypatch.setattr("largek_dask.passes.cluster.FAN_IN", 2)
     with (
