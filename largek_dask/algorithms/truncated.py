@@ -54,6 +54,8 @@ __all__ = ["Truncated", "TruncatedState"]
 
 START_ROWS = 64
 """Rows a centre of the sample that the search begins on."""
+LEAST_START_ROWS, START_VALUES = 4, 1 << 27
+"""The same at least; else no more than so many values (rows times features)."""
 SPLIT_ROWS = 256
 """Rows a centre of the sample on which splits are tried, at most."""
 SPLIT_VALUES = 1 << 26
@@ -137,7 +139,8 @@ class Truncated:
 
     def _start_sample(self, passes: Passes, rng: Rng) -> Sample:
         assert self.problem is not None
-        n = START_ROWS * self.problem.n_clusters
+        k = self.problem.n_clusters
+        n = min(START_ROWS * k, max(LEAST_START_ROWS * k, START_VALUES // passes.n_features))
         return take_sample(passes, rng, n, "start", ascending=False)
 
     def _split_sample(self, passes: Passes, rng: Rng) -> Sample:
@@ -180,7 +183,8 @@ class Truncated:
         if order.restore:
             # What was undone need not be repeated: from where the round began it leads here too.
             assert state.round is not None
-            replay, order = state.round.replay, replace(order, restore=False)
+            replay = replay[: state.round.n_replayed]
+            order = replace(order, restore=False)
         replay = (*replay, order)
         moves: Moves | None = None
         curve: tuple[float, ...] = ()
@@ -273,7 +277,7 @@ def _opened(after: TruncatedState, moves: Moves | None, back: bool) -> Truncated
         )
     if after.plan.opens_round:
         assert after.table is not None
-        begun = Round(after.centers, after.counts, after.replay, after.table)
+        begun = Round(after.centers, after.counts, len(after.replay), after.table)
         after = replace(after, round=begun)
     if moves is None or not len(moves.split):
         return after

@@ -197,21 +197,25 @@ def take_sample(passes: Passes, rng: Rng, n: int, purpose: str, ascending: bool)
     known: Sample | None = passes.scratch.get(f"{SAMPLE}: {purpose}")
     if known is not None and known.key == key:
         return known
-    everything = passes.n_rows
-    if passes.statistics.n_rows < everything:
-        # As many more as there are rows that do not count.
-        n = min(everything, -(-n * everything // max(1, passes.statistics.n_rows)))
-    if n >= everything and ascending:
-        rows = np.arange(everything)
-    else:
-        generator = rng.generator(0, purpose)
-        rows = generator.choice(everything, min(n, everything), replace=False)
-        if ascending:
-            rows.sort()
-    x, weight = _pick(passes, rows)
-    if weight is not None and not weight.all():
-        there = weight > 0
-        rows, x, weight = rows[there], x[there], weight[there]
+    everything, count = passes.n_rows, passes.statistics.n_rows
+    enough = min(n, count) // 2
+    # As many more as there are rows that do not count.
+    n = min(everything, -(-n * everything // max(1, count)))
+    while True:
+        if n == everything and ascending:
+            rows = np.arange(everything)
+        else:
+            rows = rng.generator(0, purpose).choice(everything, n, replace=False)
+            if ascending:
+                rows.sort()
+        x, weight = _pick(passes, rows)
+        if weight is not None and not weight.all():
+            there = weight > 0
+            rows, x, weight = rows[there], x[there], weight[there]
+        if len(rows) >= enough or n == everything:
+            break
+        # Those that count are rare, or not where they were looked for.
+        n = min(4 * n, everything)
     if weight is not None and (weight == 1).all():
         weight = None
     sample = Sample(rows, Held(x, weight, passes.driver_threads), key)
@@ -229,9 +233,8 @@ def _pick(
         x, weight = whole
         if len(rows) == len(x) and rows[0] == 0 and (np.diff(rows) == 1).all():
             return x, weight
-        return x.take(rows, axis=0).astype(dtype, copy=False), None if weight is None else weight[
-            rows
-        ]
+        own = None if weight is None else weight[rows]
+        return x.take(rows, axis=0).astype(dtype, copy=False), own
     wanted = np.sort(rows)
     touched = np.unique(np.searchsorted(passes.chunk_table, wanted, side="right") - 1)
     picked: PickedRows = passes.reduce(

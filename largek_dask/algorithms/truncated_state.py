@@ -23,8 +23,8 @@ class Round:
     """(k, d) before the moves."""
     counts: NDArray[np.float64]
     """(k,)"""
-    replay: tuple[Order, ...]
-    """What leads there from the last anchor."""
+    n_replayed: int
+    """Orders that lead there from the last anchor: the first of the state's ``replay``."""
     table: NDArray[np.int32]
     """(k, m) nearest centres there."""
 

@@ -39,6 +39,8 @@ _MEMBERS = 64
 """Centres whose distances to all candidates are held at a time."""
 _CANDIDATES = 16
 """So many times m candidates at least, of many centres, for each group."""
+_LEAST = 4096
+"""So many candidates at least: 32,000 centres then cost about a tenth of all pairs."""
 _FEW = 1024
 """Up to this many values are sorted by counting, for each, how many come before it."""
 _STRIDE = 8
@@ -93,7 +95,7 @@ def _by_groups(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[
     means = np.add.reduceat(packed.centers[groups.lists].astype(np.float64), groups.offsets[:-1])
     middles = (means / sizes[:, None]).astype(packed.dtype)
     near = nearest_centers(pack_centers(middles, packed.shift), groups.n_groups, n_threads)
-    wanted = max(_CANDIDATES * m, 1024)
+    wanted = max(_CANDIDATES * m, _LEAST)
     for g, order in enumerate(near):
         enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1
         parts = [groups.lists[groups.offsets[h] : groups.offsets[h + 1]] for h in order[:enough]]

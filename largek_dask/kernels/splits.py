@@ -189,7 +189,11 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
         total = 0.0
         for p in range(count):
             total += weights[p]
+        # cut first through the middle of these rows, which need not be the centre
         limit, gain = real(0), 0.0
+        for f in range(d):
+            limit += everything[f] * direction[f]
+        limit *= real(1.0 / total)
         for _ in range(_STEPS):
             project(panel, count, d, frozen(direction), zeros, space, along)
             part = 0.0

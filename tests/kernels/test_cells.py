@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import dask.config
 import numba
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.cells import cell_means
+from largek_dask.kernels.tile import TILES
 from largek_dask.kernels.truncated import order_by_label
 from tests import oracles_truncated as oracles
 
@@ -84,3 +86,30 @@ def test_cell_means__wrong_inputs_are_named(sizes, picks, steps, message):
     order, starts = order_by_label(np.array([0, 0, 1, 1], np.int32), 2)
     with pytest.raises(ParameterError, match=message):
         cell_means(x, order, starts, np.array(sizes), np.array(picks), np.zeros(2), steps)
+
+
+@pytest.mark.parametrize("kind", ["f2", "i8", "F"])
+def test_cell_means__takes_rows_of_any_kind_and_threads(kind):
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 30, (400, 10)).astype("f4" if kind != "i8" else "f8")
+    order, starts, sizes, picks = cells_of(400, 3, rng)
+    want = cell_means(x, order, starts, sizes, picks, np.zeros(10), 2)
+    given_rows = np.asfortranarray(x) if kind == "F" else x.astype(kind)
+    got = cell_means(given_rows, order, starts, sizes, picks, np.zeros(10), 2, n_threads=2)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("d", [3, 18])
+def test_cell_means__have_the_same_bits_with_every_tile(d):
+    rng = np.random.default_rng(d)
+    x = rng.normal(size=(3000, d)).astype("f4") + 3
+    order, starts, sizes, picks = cells_of(3000, 3, rng)
+    results = []
+    for tile in sorted(TILES):
+        with dask.config.set({"largek.kernels.tile": tile}):
+            results.append(cell_means(x, order, starts, sizes, picks, x.mean(axis=0), 5))
+    if COMPILED:
+        for result in results[1:]:
+            for got, want in zip(result, results[0], strict=True):
+                np.testing.assert_array_equal(got, want)

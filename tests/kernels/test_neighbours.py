@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels import neighbours
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.neighbours import nearest_centers
 from largek_dask.kernels.tile import TILES
@@ -45,3 +46,48 @@ def test_nearest_centers__wrong_m_is_named():
     for m in (0, 4):
         with pytest.raises(ParameterError, match="between 1 and 3"):
             nearest_centers(packed, m)
+
+
+@pytest.mark.parametrize("m", [1, 3, 20])
+def test_nearest_centers__by_groups_are_the_same_where_all_groups_are_near(m, monkeypatch):
+    monkeypatch.setattr(neighbours, "EXACT", 50)
+    centers = np.random.default_rng(m).normal(size=(120, 5)).astype("f4")
+    packed = pack_centers(centers, centers.mean(axis=0))
+    got = nearest_centers(packed, m, 2)
+    np.testing.assert_array_equal(got, oracles.neighbours(centers, m))
+    np.testing.assert_array_equal(got, nearest_centers(packed, m))
+
+
+@pytest.mark.skipif(not COMPILED, reason="many centres")
+def test_nearest_centers__of_many_centres_are_mostly_found(monkeypatch):
+    centers = np.random.default_rng(0).normal(size=(4000, 12)).astype("f4")
+    packed = pack_centers(centers, centers.mean(axis=0))
+    exact = nearest_centers(packed, 8)
+    monkeypatch.setattr(neighbours, "EXACT", 1000)
+    monkeypatch.setattr(neighbours, "_LEAST", 1000)
+    found = nearest_centers(packed, 8)
+    np.testing.assert_array_equal(found[:, 0], np.arange(4000))
+    hits = [len(set(a) & set(b)) for a, b in zip(exact.tolist(), found.tolist(), strict=True)]
+    # normal rows of 12 features are the worst case: groups tell little of who is near
+    assert np.mean(hits) > 0.7 * 8
+
+
+def test_nearest_centers__where_the_sample_misleads_all_are_looked_at():
+    centers = np.zeros((128, 2), np.float32)
+    centers[np.arange(128) % 8 > 0] = np.arange(112)[:, None] + 50
+    got = nearest_centers(pack_centers(centers, np.zeros(2)), 20)
+    np.testing.assert_array_equal(got, oracles.neighbours(centers, 20))
+
+
+def test_nearest_centers__nan_comes_last():
+    centers = np.array([[0.0], [np.nan], [2.0], [5.0]])
+    got = nearest_centers(pack_centers(centers, np.zeros(1)), 4)
+    np.testing.assert_array_equal(got[[0, 2, 3]], [[0, 2, 3, 1], [2, 0, 3, 1], [3, 2, 0, 1]])
+
+
+@pytest.mark.parametrize("n", [3, 500, 1100])
+def test_rank__sorts_ties_by_place(n):
+    values = np.random.default_rng(n).integers(0, 40, n).astype(np.float32)
+    ranked = np.empty(min(n, 30), np.int32)
+    neighbours._rank(values, n, np.empty(1024, np.int32), ranked)
+    np.testing.assert_array_equal(ranked, np.argsort(values, kind="stable")[: len(ranked)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dask.config
 import numba
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.kernels.splits import split_clusters
+from largek_dask.kernels.tile import TILES
 from largek_dask.kernels.truncated import order_by_label
 from tests import oracles_truncated as oracles
 
@@ -72,3 +74,56 @@ def test_split_clusters__finds_two_blobs_and_looks_at_few_rows():
     )
     again = split_clusters(x, order, starts, np.array([0]), centers, n_threads=2)
     np.testing.assert_array_equal(again[1], halves)
+
+
+def test_split_clusters__rows_whose_squares_vanish_do_no_harm():
+    x = np.array([[1e-20], [-1e-20], [1e-20]], np.float32)
+    order, starts = order_by_label(np.zeros(3, np.int32), 1)
+    gains, halves = split_clusters(x, order, starts, np.array([0]), np.zeros((1, 1), "f4"))
+    assert gains[0] < 1e-30
+    assert np.abs(halves).max() <= 2e-20
+
+
+@pytest.mark.parametrize("kind", ["f2", "i8", "F"])
+def test_split_clusters__takes_rows_of_any_kind(kind):
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 30, (300, 10)).astype("f4" if kind != "i8" else "f8")
+    order, starts = order_by_label(rng.integers(0, 3, 300).astype(np.int32), 3)
+    centers = np.full((3, 10), 15.0, x.dtype)
+    want = split_clusters(x, order, starts, np.arange(3), centers)
+    given_rows = np.asfortranarray(x) if kind == "F" else x.astype(kind)
+    got = split_clusters(given_rows, order, starts, np.arange(3), centers)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("d", [3, 18])
+def test_split_clusters__have_the_same_bits_with_every_tile(d):
+    rng = np.random.default_rng(d)
+    x = rng.normal(size=(900, d)).astype("f4") + 3
+    order, starts = order_by_label(rng.integers(0, 4, 900).astype(np.int32), 4)
+    centers = np.full((4, d), 3, np.float32)
+    results = []
+    for tile in sorted(TILES):
+        with dask.config.set({"largek.kernels.tile": tile}):
+            results.append(split_clusters(x, order, starts, np.arange(4), centers))
+    if COMPILED:
+        for result in results[1:]:
+            for got, want in zip(result, results[0], strict=True):
+                np.testing.assert_array_equal(got, want)
+
+
+def test_split_clusters__of_a_centre_beside_its_rows():
+    x = np.array([[1.0], [2.0], [9.0], [10.0]], np.float32)
+    order, starts = order_by_label(np.zeros(4, np.int32), 1)
+    gains, halves = split_clusters(x, order, starts, np.array([0]), np.full((1, 1), -50, "f4"))
+    np.testing.assert_allclose(np.sort(halves[0, :, 0]), [1.5, 9.5], rtol=1e-5)
+    assert gains[0] == pytest.approx(64)
+
+
+def test_split_clusters__rows_with_nan_are_not_split():
+    x = np.array([[1.0], [np.nan], [9.0], [10.0]], np.float32)
+    order, starts = order_by_label(np.zeros(4, np.int32), 1)
+    gains, halves = split_clusters(x, order, starts, np.array([0]), np.full((1, 1), 3, "f4"))
+    assert gains[0] == 0
+    np.testing.assert_array_equal(halves, np.full((1, 2, 1), 3))

@@ -1,0 +1,265 @@
+"""The parts of the truncated search that decide: plans, moves, lists, shares."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists
+from largek_dask.algorithms.truncated_moves import (
+    Moves,
+    choose_moves,
+    lists_of,
+    lists_with_moves,
+    reach_of,
+)
+from largek_dask.algorithms.truncated_plan import FAILURES, LENGTHS, Outcome, Plan, Task
+from largek_dask.algorithms.truncated_rows import Order
+from largek_dask.algorithms.truncated_start import cells_order, shares
+
+K = 1_000
+FLAT = (0.0,) * (len(LENGTHS) + 1)
+
+
+def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3) -> Outcome:
+    return Outcome(cost, work, changed, K, replayed, moves, curve)
+
+
+def in_round(cost=100.0) -> Plan:
+    """A plan whose next step opens a round."""
+    plan = Plan.first(True, None, None, K, "all")
+    for _ in range(2):
+        plan, _ = plan.after(done(cost))
+    assert plan.task.looks
+    plan, back = plan.after(done(cost))
+    assert plan.opens_round
+    assert not back
+    return plan
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def test_way_to_the_first_round():
+    plan = Plan.first(True, None, None, K, "sample")
+    assert plan.task == Task("lists", False, 32, looks=True)
+    plan, _ = plan.after(done(200.0))
+    assert plan.task == Task("cells", True)
+    plan, _ = plan.after(done(210.0))
+    assert (plan.task.kind, plan.task.everywhere, plan.task.looks) == ("lists", True, False)
+    plan, _ = plan.after(done(190.0))
+    assert plan.task.looks
+    plan, _ = plan.after(done(185.0))
+    assert plan.opens_round
+
+
+def test_round_that_pays_is_kept():
+    plan = in_round()
+    plan, back = plan.after(done(95.0))
+    while not plan.task.looks:
+        plan, back = plan.after(done(plan.cost - 0.1))
+    plan, back = plan.after(done(94.0))
+    assert not back
+    assert plan.opens_round
+    assert plan.n_failed == 0
+    assert plan.factor < 1
+
+
+def test_round_that_does_not_pay_is_undone():
+    plan = in_round(100.0)
+    share = plan.share
+    for cost in (120.0, 119.0, 118.9):
+        plan, back = plan.after(done(cost))
+    assert back, "what three passes have not mended, further ones will not"
+    assert plan.cost == 100.0
+    assert plan.task.looks
+    assert plan.n_failed == 1
+    assert plan.share == share / 2
+
+
+def test_round_is_given_time_while_it_may_pay():
+    plan = in_round(100.0)
+    for cost in (120.0, 110.0, 104.0):
+        plan, back = plan.after(done(cost))
+        assert not back
+    assert not plan.task.looks
+
+
+def test_ends_after_some_failures():
+    plan, failures = in_round(100.0), 0
+    while plan.stage != "end":
+        plan, back = plan.after(done(100.0 if plan.task.looks else 120.0))
+        failures += back
+    assert failures == FAILURES
+
+
+def test_ends_where_nothing_changes():
+    plan = in_round(100.0)
+    for _ in range(10):
+        plan, _ = plan.after(done(100.0, moves=0, changed=0))
+        if plan.stage == "end":
+            break
+    assert plan.stage == "end"
+
+
+def test_ends_where_nothing_is_left_to_gain():
+    assert in_round().after(done(0.0))[0].stage == "end"
+
+
+def look_with(curve, *, length=None) -> Plan:
+    plan = Plan.first(True, None, length, K, "all")
+    for _ in range(2):
+        plan, _ = plan.after(done(100.0))
+    return plan.after(done(100.0, curve=curve))[0]
+
+
+def test_lists_are_as_long_as_pays():
+    # all that there is to gain is near
+    near = look_with((10.0,) * 6)
+    assert near.task == Task("lists", True, 16)
+    # every centre is as likely
+    length = np.array([*LENGTHS, K])
+    anywhere = look_with(tuple((1e4 * length / K).tolist()))
+    assert anywhere.task.kind == "rest"
+    # much that is stale, at a middle distance
+    middle = look_with((1.0, 1.0, 1.0, 50.0, 50.0, 50.0))
+    assert middle.task == Task("lists", True, 128)
+
+
+def test_given_length_is_kept():
+    assert look_with((10.0,) * 6, length=24).task == Task("lists", True, 24)
+    assert look_with((0.0,) * 5 + (100.0,), length=24).task.kind == "rest"
+
+
+def test_passes_since_the_anchor_are_bounded():
+    plan = in_round()
+    while not plan.task.looks:
+        plan, _ = plan.after(done(plan.cost - 0.1))
+    plan, _ = plan.after(done(plan.cost - 0.1, replayed=1_000))
+    assert plan.task == Task("all", True)
+    assert not plan.opens_round
+
+
+# --- moves ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table() -> np.ndarray:
+    """Centres on a line: neighbours by distance, ties to the lower one."""
+    at = np.arange(40)
+    distance = np.abs(at[:, None] - at[None])
+    return np.argsort(distance, axis=1, kind="stable")[:, :24].astype(np.int32)
+
+
+def test_moves_pair_cheap_removals_with_large_gains(table):
+    losses, gains = np.full(40, 100.0), np.zeros(40)
+    losses[[3, 5, 30]] = 1.0, 2.0, 3.0
+    gains[[10, 20, 35]] = 50.0, 40.0, 2.5
+    halves = np.zeros((40, 2, 1))
+    moves = choose_moves(losses, gains, halves, table, 10, 1.0)
+    # 5 is a neighbour of 3, which is gone; 2.5 does not pay for 3
+    assert moves.split.tolist() == [10, 20]
+    assert moves.removed.tolist() == [3, 30]
+    assert moves.gain == 86.0
+    assert len(choose_moves(losses, gains, halves, table, 1, 1.0).split) == 1
+    assert len(choose_moves(losses, gains, halves, table, 10, 60.0).split) == 0
+
+
+@given(seed=st.integers(0, 1_000))
+def test_moves_never_touch_a_centre_twice(seed):
+    r = np.random.default_rng(seed)
+    k = int(r.integers(3, 60))
+    near = r.normal(size=(k, 2))
+    distance = ((near[:, None] - near[None]) ** 2).sum(axis=2)
+    table = np.argsort(distance, axis=1)[:, : min(k, 24)].astype(np.int32)
+    moves = choose_moves(r.random(k), 2 * r.random(k), np.zeros((k, 2, 2)), table, k, 0.5)
+    touched = np.concatenate([moves.split, moves.removed])
+    assert len(set(touched.tolist())) == len(touched)
+    offsets, listed = lists_with_moves(table, 8, table, moves)
+    assert offsets[-1] == len(listed)
+    for j in range(k):
+        own = listed[offsets[j] : offsets[j + 1]]
+        assert (np.diff(own) > 0).all()
+        assert len(own) > 0
+    for j, removed in zip(moves.split, moves.removed, strict=True):
+        assert listed[offsets[j] : offsets[j + 1]].tolist() == sorted((j, removed))
+        refuge = set(listed[offsets[removed] : offsets[removed + 1]].tolist())
+        # the place of a removed centre is one only as the half of a split cluster that it is near
+        for other in refuge & set(moves.removed.tolist()):
+            assert moves.split[moves.removed.tolist().index(other)] in refuge
+
+
+def test_reach_is_the_farthest_way_of_a_list(table):
+    offsets, listed = lists_of(table, 4)
+    drift = np.arange(40.0)
+    reach = reach_of(drift, offsets, listed, None, None)
+    assert reach[10] == table[10, :4].max()
+    strange = np.zeros(40, bool)
+    strange[7] = True
+    reach = reach_of(drift, offsets, listed, strange, np.array([20]))
+    assert reach[7] == np.inf
+    assert (reach[[19, 20, 21]] == np.inf).all()
+    assert np.isfinite(reach[30])
+    assert drift[20] == 20
+
+
+def test_moves_are_applied_to_a_copy():
+    centers = np.zeros((4, 1))
+    moves = Moves(np.array([1]), np.array([3]), np.array([[[5.0], [6.0]]]), 1.0)
+    assert moves.apply(centers).ravel().tolist() == [0, 5, 0, 6]
+    assert not centers.any()
+
+
+# --- shares, cells, probes, orders ----------------------------------------------------------------
+
+
+@given(
+    counts=st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any),
+    part=st.floats(0, 1),
+)
+def test_shares(counts, part):
+    counts = np.array(counts)
+    k = max(1, int(part * counts.sum()))
+    sizes = shares(counts, k)
+    assert sizes.sum() == k
+    assert (sizes <= counts).all()
+    assert (sizes >= 0).all()
+    if k >= np.count_nonzero(counts):
+        assert (sizes[counts > 0] > 0).all()
+
+
+def test_every_cell_has_a_centre():
+    coarse = np.array([[0.0, 0], [10, 0], [20, 0]], np.float32)
+    centers = np.array([[1.0, 0], [21, 0], [22, 0]], np.float32)
+    order = cells_order(centers, coarse, np.zeros(2, np.float32))
+    lists = order.lists
+    met = [
+        lists.centers[a:b].tolist() for a, b in zip(lists.offsets, lists.offsets[1:], strict=False)
+    ]
+    assert met == [[0], [0], [1, 2]]
+
+
+def test_probe_counts_what_lists_would_gain():
+    centers = np.arange(300, dtype=np.float32)[:, None]
+    x = np.array([[0.0], [100.0], [250.0], [7.0]], np.float32)
+    labels = np.array([0, 90, 0, -1], np.int32)
+    rows = Labelled(x, None, labels, 2.0)
+    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32))
+    assert gains[:3] == (0.0, 200.0, 200.0)
+    assert gains[-1] == 2 * (100.0 + 250.0**2)
+
+
+def test_order_travels_without_what_is_packed():
+    centers = np.ones((4, 2), np.float32)
+    order = Order("lists", centers, centers[0], np.arange(4, dtype=np.int32))
+    packed = order.packed
+    assert order.packed is packed
+    other = pickle.loads(pickle.dumps(order))
+    assert "packed" not in other.__dict__
+    assert other.lists.lengths.tolist() == [1, 1, 1, 1]
+    assert replace(order, skip=False).nbytes == order.nbytes > 0
