@@ -180,6 +180,7 @@ class Truncated:
             scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
         centers = total.sums.means(state.centers)
         cost = scale * total.sums.cost(centers, total.squares)
+        by_means = scale * total.sums.cost(state.centers, total.squares) - cost
         if order.restore:
             # What was undone need not be repeated: from where the round began it leads here too.
             assert state.round is not None
@@ -222,6 +223,7 @@ class Truncated:
                 "ends_round": float(plan.n_rounds > state.plan.n_rounds),
                 "back": float(back),
                 "work": done.work,
+                "by_means": by_means,
                 "row_state_bytes": float(ROW_BYTES),
             },
         )

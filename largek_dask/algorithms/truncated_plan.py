@@ -18,17 +18,19 @@ Stage = Literal["sample", "grow", "search", "round", "end"]
 LENGTHS = (16, 32, 64, 128, 256)
 """Of lists of centres, beside all of them."""
 FIRST_LENGTH = 32
-BASE = (16, 32, 64)
+BASE = (32, 64)
 """Of the lists of most passes."""
 ROW_WORK, PASS_WORK = 64.0, 8.0
 """What a row costs in a pass beside its distances, in distances: if it is looked at, and anyway
 (measured)."""
-STALE = 0.3
+STALE = 0.6
 """What a row is worth that goes to its nearest centre at last, beside one that goes there as its
 centre moves: the former lowers the cost as it is counted here, and less so the true one."""
 FIRST_SHARE, LEAST_SHARE = 0.1, 0.05
 FIRST_FACTOR, LEAST_FACTOR = 1.0, 0.5
 FAILURES = 5
+HOPE = 0.7
+"""How much less each pass gains than the one before, at best."""
 MOST_PASSES = 12
 """Of a round."""
 MOST_REPLAYED = 48
@@ -136,7 +138,7 @@ class Plan:
             case "sample":
                 return now._to("grow", Task("cells", True)), False
             case "grow":
-                return now._to("search", self._lists(True)), False
+                return now._to("search", self._lists(True, looks=True)), False
             case "search":
                 return now._search(done), False
             case _:
@@ -150,7 +152,7 @@ class Plan:
         return replace(self, stage=stage, task=task, passes=0, work=0.0, begun=self.cost, gain=0.0)
 
     def _search(self, done: Outcome) -> Plan:
-        """Passes before the first round, or after one that was undone."""
+        """A look before the first round, or after one that was undone."""
         if self.task.looks:
             return self._next_round(done)
         return replace(self, task=self._lists(True, looks=True))
@@ -160,8 +162,9 @@ class Plan:
         if not self.task.looks:
             # The next pass will gain about so much less as this one did.
             ratio = min(0.9, max(0.3, gain / self.gain)) if self.gain > 0 else 0.5
-            # What all further ones would gain together.
-            left = gain * ratio / (1 - ratio)
+            # What all further ones would gain together, if they are good ones.
+            hope = max(HOPE, ratio)
+            left = gain * hope / (1 - hope)
             if self.passes > 2 and self.cost - left >= self.begun:
                 return self._judged(done)
             average = (self.begun - self.cost) / self.work

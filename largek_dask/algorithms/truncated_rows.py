@@ -297,13 +297,15 @@ def _meet_rest(x: Array, rows: RowArrays, order: Order, n_threads: int) -> int:
 def _search(x: Array, groups: Labels, rows: RowArrays, order: Order, n_threads: int) -> int:
     """Rows meet the list of their group, of a cluster or a cell."""
     lists = order.lists
-    places, starts = order_by_label(groups, lists.n_groups)
+    # Settled rows are left out while sorting, which is faster than to meet them afterwards.
+    bounds = (rows.upper, rows.lower) if order.skip and order.kind == "lists" else ()
+    places, starts = order_by_label(groups, lists.n_groups, *bounds)
     keep = order.max_loss > 0
 
     def look(span: tuple[int, int]) -> int:
         return search_lists(
             x, places, starts, lists, order.packed, rows.labels, rows.upper, rows.lower,
-            begin=span[0], end=span[1], skip=order.skip and order.kind == "lists", keep=keep,
+            begin=span[0], end=span[1], skip=False, keep=keep,
         )[1]  # fmt: skip
 
     if n_threads <= 1:
