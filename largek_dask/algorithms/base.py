@@ -211,6 +211,9 @@ class Passes(Protocol):
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """The rows with these global indices, in this order: (len(rows), d), compute dtype."""
 
+    def raise_if_stopped(self) -> None:
+        """Raise ``CancelledFit`` where ``reduce`` would: for longer work outside of passes."""
+
     def whole(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
         """All rows (n, d) and weights (n,), where they lie in one piece in this process.
 

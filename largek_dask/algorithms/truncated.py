@@ -44,9 +44,9 @@ from largek_dask.algorithms.truncated_engines import (
 from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, gains_of_splits
 from largek_dask.algorithms.truncated_moves import Moves, choose_moves
 from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
-from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK, Outcome, Plan
+from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK, Outcome, Plan, Task
 from largek_dask.algorithms.truncated_rows import Order, PassTotal
-from largek_dask.algorithms.truncated_start import two_level_start
+from largek_dask.algorithms.truncated_start import cells_order, two_level_start
 from largek_dask.algorithms.truncated_state import Round, TruncatedState
 from largek_dask.errors import ParameterError
 
@@ -253,6 +253,43 @@ class Truncated:
             # After a resume.
             self._start(sample, state.shift, passes.driver_threads)
         return sample
+
+    def labels(
+        self, passes: Passes, rng: Rng, state: TruncatedState
+    ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
+        """Where rows are as of ``model(state)``, by one or two passes that look at few centres.
+
+        For a fit that has no time to look at all of them.
+
+        Returns
+        -------
+        labels : (n,) int32
+            -1 for rows that weigh nothing.
+        cost : float
+        counts : (k,)
+            Weight of the rows of each cluster.
+        """
+        if state.moves is not None and state.round is not None:
+            begun = state.round
+            state = replace(
+                state, centers=begun.centers, counts=begun.counts, table=begun.table, moves=None
+            )
+        if not state.everywhere:
+            # Nobody knows more of the other rows than their nearest coarse centre.
+            order = cells_order(state.centers, state.coarse, state.shift)
+            run_everywhere(passes, 1, (), order, state.step + 1, None)
+            state = replace(state, everywhere=True, generation=1, replay=(order,), strange=None)
+        plan = replace(state.plan, task=Task("lists", True, state.plan.base))
+        state = replace(state, plan=plan)
+        table, _ = neighbours_for(state, passes.driver_threads)
+        order = order_for(passes, state, table)
+        everyone = np.arange(passes.n_rows)
+        total, labels = run_everywhere(
+            passes, state.generation + 1, state.replay, order, state.step + 1, everyone
+        )
+        assert labels is not None
+        cost = total.sums.cost(state.centers, total.squares)
+        return labels, cost, total.sums.counts
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most."""

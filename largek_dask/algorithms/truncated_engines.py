@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
+from largek_dask.algorithms.threads import on_threads
 from largek_dask.algorithms.truncated_rows import (
     Order,
     PassTotal,
@@ -32,6 +34,8 @@ SAMPLE = "truncated sample"
 """Where the sample lies, with its rows' state."""
 STATE = "truncated"
 """Name of the row state."""
+LEAST_COUNTED = 1 << 15
+"""Rows that a thread adds up, at least."""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,8 @@ class Held:
     x: Any
     weight: NDArray[np.float64] | None
     n_threads: int
+    check: Callable[[], object]
+    """Raises if the search is to stop."""
     origin: NDArray[np.int32] | None = None
     """(n,) labels before the first pass, if that is no anchor."""
     generation: int = -1
@@ -59,7 +65,7 @@ class Held:
             if self.origin is not None:
                 rows.labels[:] = self.origin
             for earlier in replay:
-                advance(self.x, self.weight, rows, earlier, self.n_threads)
+                advance(self.x, self.weight, rows, earlier, self.n_threads, self.check)
             total = None
         # Forgotten until it is done: what a pass that was cut has touched is never used again.
         self.rows, self.total = None, None
@@ -68,13 +74,35 @@ class Held:
         if total is None or not counted:
             total = new()
         total.begin(step)
-        evaluated, losses = advance(self.x, self.weight, rows, order, self.n_threads)
+        evaluated, losses = advance(self.x, self.weight, rows, order, self.n_threads, self.check)
         total.n_evaluated += evaluated
         if losses is not None:
             total.add_losses(losses)
-        count_rows(self.x, self.weight, old, rows.labels, total, counted)
+        total = self._counted(old, rows.labels, total, counted, new)
         self.rows, self.total, self.generation = rows, total, generation
         return total
+
+    def _counted(
+        self, old: Any, labels: NDArray[np.int32], total: PassTotal, counted: bool, new: Any
+    ) -> PassTotal:
+        """The total brought up to date by all threads; sums are exact, so in any order."""
+        n = len(labels)
+        step = max(LEAST_COUNTED, -(-n // self.n_threads))
+
+        def count(begin: int) -> PassTotal:
+            part = total if begin == 0 else new()
+            if begin > 0:
+                part.begin(total.step)
+            at = slice(begin, begin + step)
+            weight = None if self.weight is None else self.weight[at]
+            before = None if old is None else old[at]
+            count_rows(self.x[at], weight, before, labels[at], part, counted)
+            return part
+
+        first, *others = on_threads(self.n_threads, count, range(0, max(n, 1), step))
+        for part in others:
+            PassTotal.combine(first, part)
+        return first
 
 
 @dataclass(slots=True)
@@ -121,7 +149,9 @@ def run_everywhere(
     if whole is not None:
         held: Held | None = passes.scratch.get(WHOLE)
         if held is None or held.x is not whole[0]:
-            held = passes.scratch[WHOLE] = Held(*whole, passes.driver_threads)
+            held = passes.scratch[WHOLE] = Held(
+                *whole, passes.driver_threads, passes.raise_if_stopped
+            )
         total = held.run(generation, replay, order, step, new)
         assert held.rows is not None
         return total, None if wanted is None else held.rows.labels[wanted]
@@ -218,7 +248,7 @@ def take_sample(passes: Passes, rng: Rng, n: int, purpose: str, ascending: bool)
         n = min(4 * n, everything)
     if weight is not None and (weight == 1).all():
         weight = None
-    sample = Sample(rows, Held(x, weight, passes.driver_threads), key)
+    sample = Sample(rows, Held(x, weight, passes.driver_threads, passes.raise_if_stopped), key)
     passes.scratch[f"{SAMPLE}: {purpose}"] = sample
     return sample
 

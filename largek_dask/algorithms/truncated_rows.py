@@ -8,6 +8,7 @@ last anchor, never on where it lies. Sums are exact, so nothing else depends on 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -32,7 +33,8 @@ from largek_dask.kernels.truncated import (
 
 __all__ = ["Order", "PassTotal", "RowArrays", "advance", "count_rows", "truncated_chunk"]
 
-PARTS_A_THREAD = 4
+PARTS_A_THREAD = 8
+"""Shares of a pass: so that threads end together, and a stop need not wait for all of it."""
 BLOCK_ROWS = 4_096
 """Rows that a thread takes at a time where all centres are looked through."""
 
@@ -189,8 +191,17 @@ class PassTotal:
         return a
 
 
+def _go_on() -> None:
+    """Nobody asks for a stop."""
+
+
 def advance(
-    x: Array, weight: NDArray[np.float64] | None, rows: RowArrays, order: Order, n_threads: int = 1
+    x: Array,
+    weight: NDArray[np.float64] | None,
+    rows: RowArrays,
+    order: Order,
+    n_threads: int = 1,
+    check: Callable[[], object] = _go_on,
 ) -> tuple[int, NDArray[np.int64] | None]:
     """Carry an order out on the state of rows, in place.
 
@@ -205,6 +216,8 @@ def advance(
     order : Order
     n_threads : int
         No result depends on it.
+    check : callable
+        Called every now and then; what it raises ends the pass, and leaves the rows half done.
 
     Returns
     -------
@@ -214,16 +227,16 @@ def advance(
         What removing each cluster would cost, if the order asks for it; and what its rows cost now.
     """
     if order.kind == "cells":
-        evaluated = _meet_cells(x, rows, order, n_threads)
+        evaluated = _meet_cells(x, rows, order, n_threads, check)
     elif order.kind == "all":
-        evaluated = _meet_all(x, rows, order, n_threads)
+        evaluated = _meet_all(x, rows, order, n_threads, check)
     else:
         _take_up(rows, order)
     before = rows.labels.copy() if order.kind == "lists" and order.max_loss > 0 else None
     if order.kind == "lists":
-        evaluated = _search(x, rows.labels, rows, order, n_threads)
+        evaluated = _search(x, rows.labels, rows, order, n_threads, check)
     elif order.kind == "rest":
-        evaluated = _meet_rest(x, rows, order, n_threads)
+        evaluated = _meet_rest(x, rows, order, n_threads, check)
     if weight is not None:
         rows.labels[weight == 0] = -1
     losses = None
@@ -239,26 +252,32 @@ def advance(
     return evaluated, losses
 
 
-def _meet_cells(x: Array, rows: RowArrays, order: Order, n_threads: int) -> int:
+def _meet_cells(
+    x: Array, rows: RowArrays, order: Order, n_threads: int, check: Callable[[], object]
+) -> int:
     n, coarse = len(x), order.packed_coarse
     cells = np.empty(n, np.int32)
 
     def choose(span: tuple[int, int]) -> None:
+        check()
         nearest(x[slice(*span)], coarse, cells[slice(*span)])
 
     on_threads(n_threads, choose, _spans(n, n_threads))
     rows.saved = None
     rows.labels[:] = -1
-    evaluated = _search(x, cells, rows, order, n_threads)
+    evaluated = _search(x, cells, rows, order, n_threads, check)
     # What was met is the list of the cell, not that of the cluster.
     rows.lower[:] = 0
     return evaluated + n * coarse.n_clusters
 
 
-def _meet_all(x: Array, rows: RowArrays, order: Order, n_threads: int) -> int:
+def _meet_all(
+    x: Array, rows: RowArrays, order: Order, n_threads: int, check: Callable[[], object]
+) -> int:
     rows.saved = None
 
     def look(span: tuple[int, int]) -> int:
+        check()
         return search_all(x, order.packed, rows.labels, rows.upper, rows.lower, *span)[1]
 
     return sum(on_threads(n_threads, look, _spans(len(x), n_threads)))
@@ -276,12 +295,15 @@ def _take_up(rows: RowArrays, order: Order) -> None:
         rows.saved = rows.labels.copy()
 
 
-def _meet_rest(x: Array, rows: RowArrays, order: Order, n_threads: int) -> int:
+def _meet_rest(
+    x: Array, rows: RowArrays, order: Order, n_threads: int, check: Callable[[], object]
+) -> int:
     """All centres, for the rows that are not settled within their lists."""
     # NaN counts as not settled
     left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))
 
     def look(span: tuple[int, int]) -> None:
+        check()
         these = left[slice(*span)]
         labels, first, _, second = nearest_two(x[these], order.packed)
         rows.labels[these] = labels
@@ -294,7 +316,14 @@ def _meet_rest(x: Array, rows: RowArrays, order: Order, n_threads: int) -> int:
     return len(left) * order.packed.n_clusters
 
 
-def _search(x: Array, groups: Labels, rows: RowArrays, order: Order, n_threads: int) -> int:
+def _search(
+    x: Array,
+    groups: Labels,
+    rows: RowArrays,
+    order: Order,
+    n_threads: int,
+    check: Callable[[], object],
+) -> int:
     """Rows meet the list of their group, of a cluster or a cell."""
     lists = order.lists
     # Settled rows are left out while sorting, which is faster than to meet them afterwards.
@@ -303,13 +332,12 @@ def _search(x: Array, groups: Labels, rows: RowArrays, order: Order, n_threads: 
     keep = order.max_loss > 0
 
     def look(span: tuple[int, int]) -> int:
+        check()
         return search_lists(
             x, places, starts, lists, order.packed, rows.labels, rows.upper, rows.lower,
             begin=span[0], end=span[1], skip=False, keep=keep,
         )[1]  # fmt: skip
 
-    if n_threads <= 1:
-        return look((0, lists.n_groups))
     # Shares of about equal work, cut between groups.
     work = np.cumsum(np.diff(starts) * lists.lengths)
     parts = n_threads * PARTS_A_THREAD
@@ -320,7 +348,7 @@ def _search(x: Array, groups: Labels, rows: RowArrays, order: Order, n_threads: 
 
 def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
     """(begin, end) of shares of n rows."""
-    step = n if n_threads <= 1 else max(BLOCK_ROWS, -(-n // (n_threads * PARTS_A_THREAD)))
+    step = max(BLOCK_ROWS, -(-n // (n_threads * PARTS_A_THREAD)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, max(step, 1))]
 
 

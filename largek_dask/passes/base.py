@@ -162,7 +162,7 @@ class BasePasses(ABC):
         self.last = report = PassReport(passes=1)
         began = time.perf_counter()
         try:
-            self._raise_if_stopped()
+            self.raise_if_stopped()
             return self._run(spec, replay, chunks, finish, report)
         finally:
             report.seconds = time.perf_counter() - began
@@ -215,7 +215,14 @@ class BasePasses(ABC):
             return CancelledFit("the time limit has passed")
         return None
 
-    def _raise_if_stopped(self) -> None:
+    def raise_if_stopped(self) -> None:
+        """For work that is done outside of passes: end it where passes would end.
+
+        Raises
+        ------
+        CancelledFit
+            The driver asked for a stop, or the time limit has passed.
+        """
         if (error := self._stop()) is not None:
             raise error
 

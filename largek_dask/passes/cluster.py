@@ -157,7 +157,7 @@ class ClusterPasses(BasePasses):
         """Done; let go after the next tasks: Dask sends a client's messages 10 ms apart."""
         self._finalizer = weakref.finalize(self, _close, self._network, folder)
         try:
-            self._network.run(self._workers.begin(), self._raise_if_stopped)
+            self._network.run(self._workers.begin(), self.raise_if_stopped)
             self._note_workers()
         except BaseException:
             self.close()
@@ -176,7 +176,7 @@ class ClusterPasses(BasePasses):
         self._number += 1
         payload = Payload(self.job, self._number, spec, finish)
         current = _Pass(payload, replay, report, set(chunks), size=nbytes((spec, finish)))
-        totals, finished = self._network.run(self._pass(current), self._raise_if_stopped)
+        totals, finished = self._network.run(self._pass(current), self.raise_if_stopped)
         self._note_workers()
         if finished:
             return totals

@@ -135,3 +135,67 @@ def test_in_a_job_document():
         spec = AlgorithmSpec.of(algorithm)
         again = AlgorithmSpec.model_validate_json(spec.model_dump_json()).make()
         assert again == (Auto() if algorithm == "auto" else algorithm)
+
+
+def test_no_time_for_the_last_pass(blobs, monkeypatch):
+    """At whatever step time is over, labels are of the centres that come back, or nearly so."""
+    monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: 1e6)
+    late = lk.KMeans(60, random_state=0, max_time=3600).fit(blobs)
+    assert late.stop_reason_ == "max_time_without_last_pass"
+    assert_near(blobs, late.labels_, late.cluster_centers_, late.inertia_)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_labels_of_a_search_that_was_stopped(blobs, n_threads):
+    from dataclasses import replace
+
+    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.data.sources import open_rows
+    from largek_dask.passes.local import LocalPasses
+
+    algorithm, rng = replace(lk.Truncated(), problem=KMeansProblem(60)), Rng(0)
+    with LocalPasses(open_rows(blobs), n_threads=n_threads) as passes:
+        state = algorithm.init(passes, rng)
+        for _ in range(30):
+            labels, cost, counts = algorithm.labels(passes, rng, state)
+            assert_near(blobs, labels, algorithm.model(state).centers, cost)
+            assert counts.tolist() == np.bincount(labels, minlength=60).tolist()
+            state, info = algorithm.step(passes, rng, state)
+            if info.converged:
+                break
+
+
+def assert_near(x, labels, centers, cost):
+    distances = ((x[:, None].astype(float) - centers[None]) ** 2).sum(axis=2)
+    own = distances[np.arange(len(x)), labels].sum()
+    assert cost == pytest.approx(own, rel=1e-5)
+    assert own < 1.1 * distances.min(axis=1).sum()
+
+
+def test_time_cuts_inside_a_pass(blobs):
+    """A search on rows in memory hears of the limit between the shares of a pass."""
+    from dataclasses import replace
+
+    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.data.sources import open_rows
+    from largek_dask.errors import CancelledFit
+    from largek_dask.passes.local import LocalPasses
+
+    algorithm, rng = replace(lk.Truncated(), problem=KMeansProblem(60)), Rng(0)
+    asked = 0
+
+    def is_over():
+        nonlocal asked
+        asked += 1
+        return asked > 3
+
+    with LocalPasses(open_rows(blobs), n_threads=1) as passes:
+        state = algorithm.init(passes, rng)
+        whole, _ = algorithm.step(passes, rng, state)
+        passes.cancelled = is_over
+        with pytest.raises(CancelledFit):
+            algorithm.step(passes, rng, state)
+        assert asked == 4
+        passes.cancelled = None
+        again, _ = algorithm.step(passes, rng, state)
+    assert again.centers.tobytes() == whole.centers.tobytes()
