@@ -60,9 +60,9 @@ SPLIT_ROWS = 256
 """Rows a centre of the sample on which splits are tried, at most."""
 SPLIT_VALUES = 1 << 26
 """Values (rows times features) of that sample, at most."""
-SPLITS = 5
+SPLITS = 4
 """Clusters in which a split is tried, for each that may be made."""
-FEW = 8
+FEW = 6
 SHARE_TRIED = 16
 """In one cluster out of so many a split is tried at least."""
 ROW_BYTES = 16
