@@ -12,6 +12,7 @@ level of energy that is asked for.
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -199,9 +200,15 @@ def warm_up(method: str, x: NDArray[np.float32], k: int) -> None:
             break
 
 
+def peak_mb() -> float:
+    """The most memory that this process has taken so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
 def run(task: Task, x: NDArray[np.float32]) -> Run:
     """Seconds and energies of a run, in this process."""
     centers = starting_centers(x, task.k)
+    before = peak_mb()
     clock, met, said = [], [], []
     begun = time.process_time()
     spent = 0.0
@@ -213,7 +220,11 @@ def run(task: Task, x: NDArray[np.float32]) -> Run:
         if spent > task.limit:
             break
         begun = time.process_time()
+    kept = sum(array.nbytes for array in met) / 1e6
     result: Run = {
+        "before_mb": before,
+        # what the benchmark keeps for itself is not the fit's
+        "peak_mb": max(before, peak_mb() - kept),
         "n_steps": len(met),
         "total": clock[-1],
         "passes": round(sum(about["rows"] for about in said) / len(x), 3),

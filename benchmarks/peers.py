@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -123,7 +123,9 @@ def _exact(library: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -
     return line_through((1, short), (passes, timed(fit, x, passes)[1]), labelling)
 
 
-def _super(kind: str, x: NDArray[np.float32], k: int, longest: float) -> Iterator[dict[str, float]]:
+def _super(
+    kind: str, x: NDArray[np.float32], k: int, longest: float, calls: Sequence[int]
+) -> Iterator[dict[str, float]]:
     """CPU seconds of calls with more and more passes, and energies over all rows."""
     from superkmeans import SuperKMeans
 
@@ -146,7 +148,7 @@ def _super(kind: str, x: NDArray[np.float32], k: int, longest: float) -> Iterato
 
     train(x[:2000], 20, 1)
     before = None
-    for passes in SUPER[kind]:
+    for passes in calls:
         if before and before["seconds"] * passes / max(1, before["passes"]) > longest:
             return
         begun = time.process_time()
@@ -180,9 +182,12 @@ def measure_exact(library: str, path: str, k: int) -> Line:
     return result
 
 
-def measure_super(kind: str, path: str, k: int, longest: float) -> list[dict[str, float]]:
+def measure_super(
+    kind: str, path: str, k: int, longest: float, calls: Sequence[int] = ()
+) -> list[dict[str, float]]:
     """``passes``, ``seconds`` and ``energy`` of calls, while they take no longer than so many."""
-    task = {"library": kind, "path": path, "k": k, "longest": longest}
+    calls = list(calls or SUPER[kind])
+    task = {"library": kind, "path": path, "k": k, "longest": longest, "calls": calls}
     result: list[dict[str, float]] = _child("SuperKMeans", task)
     return result
 
@@ -193,7 +198,7 @@ def main() -> None:
     x = np.load(task["path"])
     warnings.simplefilter("ignore")
     if task["library"] in SUPER:
-        result: Any = list(_super(task["library"], x, task["k"], task["longest"]))
+        result: Any = list(_super(task["library"], x, task["k"], task["longest"], task["calls"]))
     else:
         from threadpoolctl import threadpool_limits
 

@@ -1,0 +1,221 @@
+"""`algorithm="auto"` on more threads, more workers, and with very many clusters.
+
+    python -m benchmarks.auto_scale [--only threads workers large] [--rows 10_000_000] [--write]
+
+threads
+    Wall seconds of whole fits of set A, k = 1000, on one and on two threads; in turns, medians.
+workers
+    Rows of 32 features in a Zarr store, k = 4000, one and two local workers of one thread each:
+    wall seconds of the same steps, the scan and the sample's share in the driver included.
+large
+    2,000,000 × 32, k = 10,000 and 32,000: CPU seconds on one thread until our energy is within 1 %
+    of the lowest that anybody has come to, peak memory beyond the rows, and whole calls of
+    SuperKMeans (hierarchical); one seed, each run cut after some minutes.
+
+Bits do not depend on threads and workers, so all runs of a kind take the same steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import largek_dask as lk
+from benchmarks import peers
+from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
+from benchmarks.curves import AUTO, Task, measure, time_to
+from benchmarks.lloyd import prepare
+from benchmarks.tables import write_table
+
+ROUNDS = 3
+STEPS = 14
+"""Of the fits on workers: the sample, the growth, and passes over all rows."""
+LARGE = (10_000, 32_000)
+LIMIT = 240.0
+"""CPU seconds after which a run with very many clusters is cut."""
+CALLS = (0, 2)
+"""Refinements of SuperKMeans there."""
+
+
+def mixture(n: int, d: int, n_components: int) -> NDArray[np.float32]:
+    """Rows around random centres."""
+    r = np.random.default_rng(3)
+    centers = 2 * r.standard_normal((n_components, d), np.float32)
+    x = r.standard_normal((n, d), np.float32)
+    x += centers[r.integers(n_components, size=n)]
+    return x
+
+
+def child(kind: str, *given: str) -> dict[str, Any]:
+    """Figures of a run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.auto_scale", "--child", kind, *given],
+        cwd=ROOT,
+        env=peer_environments("largek_dask")[""],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(kind, *given[1:], result, flush=True)
+    return result
+
+
+def on_threads(path: str, n_threads: int) -> dict[str, Any]:
+    """A whole fit in this process."""
+    x = np.load(path)
+    km = lk.KMeans(1000, algorithm=lk.Truncated(), random_state=0, n_threads=n_threads)
+    # Code is compiled and loaded.
+    km.fit(x[:30_000])
+    begun = time.perf_counter()
+    km.fit(x)
+    return {"seconds": time.perf_counter() - begun, "digest": km.model_.digest()}
+
+
+def on_workers(store: str, k: int, n_workers: int) -> dict[str, Any]:
+    """Some steps on local workers."""
+    from distributed import Client, LocalCluster
+
+    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.data.sources import open_rows
+    from largek_dask.passes.cluster import ClusterPasses
+
+    rows = open_rows(store)
+    algorithm = replace(lk.Truncated(), problem=KMeansProblem(k))
+    with (
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(n_workers)
+        costs: list[float] = []
+        for steps in (3, STEPS):
+            costs = []
+            begun = time.perf_counter()
+            with ClusterPasses(rows, client) as passes:
+                state = algorithm.init(passes, Rng(0))
+                for _ in range(steps):
+                    state, info = algorithm.step(passes, Rng(0), state)
+                    costs.append(info.cost)
+            seconds = time.perf_counter() - begun
+    return {"seconds": seconds, "costs": costs}
+
+
+def threads(folder: Path) -> dict[str, float]:
+    """Seconds on one and two threads."""
+    path = str(prepare("A", folder))
+    found: dict[str, list[dict[str, Any]]] = {"1": [], "2": []}
+    for _ in range(ROUNDS):
+        for n, runs in found.items():
+            runs.append(child("threads", path, n))
+    assert len({run["digest"] for runs in found.values() for run in runs}) == 1
+    return {n: float(np.median([run["seconds"] for run in runs])) for n, runs in found.items()}
+
+
+def workers(folder: Path, n_rows: int) -> dict[str, float]:
+    """Seconds on one and two workers."""
+    store = str(folder / "rows.zarr")
+    lk.ingest(mixture(n_rows, 32, 8_000), store, progress=False)
+    found = {n: child("workers", store, "4000", n) for n in ("1", "2")}
+    assert found["1"]["costs"] == found["2"]["costs"]
+    return {n: run["seconds"] for n, run in found.items()} | {"rows": float(n_rows)}
+
+
+def large(folder: Path) -> list[dict[str, Any]]:
+    """Curves with very many clusters."""
+    path = folder / "large.npy"
+    np.save(path, mixture(2_000_000, 32, 40_000))
+    records = []
+    for k in LARGE:
+        rivals: dict[str, Any] = {}
+        kind = "SuperKMeans, hierarchical"
+        if peers.there("SuperKMeans"):
+            rivals[kind] = peers.measure_super(kind, str(path), k, LIMIT, CALLS)
+        levels = tuple(point["energy"] for points in rivals.values() for point in points)
+        [run] = measure([Task(AUTO, str(path), k, limit=LIMIT, levels=levels)])
+        run.pop("clock")
+        records.append({"k": k, "run": run, "rivals": rivals, "row_mb": path.stat().st_size / 1e6})
+        print(f"k = {k:,}: {records[-1]}", flush=True)
+    return records
+
+
+def table(result: dict[str, Any]) -> str:
+    """The markdown table of a result."""
+    lines = ["| what | | aim |", "|---|---|---|"]
+    for name, aim in (("threads", 1.8), ("workers", 1.6)):
+        if name in result:
+            one, two = result[name]["1"], result[name]["2"]
+            what = (
+                "A, k = 1,000"
+                if name == "threads"
+                else f"{result[name]['rows']:,.0f} × 32, k = 4,000"
+            )
+            lines.append(
+                f"| two {name} against one, {what} | {one:.1f} s / {two:.1f} s = {one / two:.2f}x "
+                f"| {aim}x |"
+            )
+    for record in result.get("large", []):
+        run = record["run"]
+        points = [point for several in record["rivals"].values() for point in several]
+        lowest = min([run["energies"][-1], *(point["energy"] for point in points)])
+        near = time_to(run, 1.01 * lowest)
+        told = "; ".join(
+            f"SuperKMeans, refined {p['passes']:.0f} times: {p['energy']:.5g} in "
+            f"{p['seconds']:.0f} s, "
+            + (f"we in {t:.0f} s" if (t := time_to(run, p["energy"])) else "we never")
+            for p in points
+        )
+        memory = run["peak_mb"] - run["before_mb"]
+        lines.append(
+            f"| 2,000,000 × 32, k = {record['k']:,}: to +1 % of the lowest | "
+            f"{near:.0f} s (ends at {run['energies'][-1]:.5g} after {run['total']:.0f} s; {told}); "
+            f"{memory:.0f} MB beyond the rows | 500 MB |"
+        )
+    return "\n".join(
+        [*lines, "", f"{result['cpu']}. Made by `python -m benchmarks.auto_scale --write`."]
+    )
+
+
+def main() -> None:
+    """Measure, save, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=["threads", "workers", "large"])
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows for the workers")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
+    parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        kind, path, *rest = args.child
+        numbers = [int(number) for number in rest]
+        print(json.dumps((on_threads if kind == "threads" else on_workers)(path, *numbers)))
+        return
+    file = RESULTS / "auto_scale.json"
+    result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    result["cpu"] = cpu_description()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "threads" in args.only:
+            result["threads"] = threads(folder)
+        if "workers" in args.only:
+            result["workers"] = workers(folder, args.rows)
+        if "large" in args.only:
+            result["large"] = large(folder)
+    print(table(result))
+    if args.write:
+        save("auto_scale", result)
+        write_table(ROOT / "largek_dask" / "DESIGN.md", "auto_scale", table(result))
+
+
+if __name__ == "__main__":
+    main()
