@@ -60,7 +60,7 @@ SPLIT_ROWS = 256
 """Rows a centre of the sample on which splits are tried, at most."""
 SPLIT_VALUES = 1 << 26
 """Values (rows times features) of that sample, at most."""
-SPLITS = 4
+SPLITS = 8
 """Clusters in which a split is tried, for each that may be made."""
 FEW = 6
 SHARE_TRIED = 16
