@@ -229,8 +229,8 @@ def table(result: dict[str, Any]) -> str:
             "How many times sooner `auto` is at the energy that a rival's call comes to: by number "
             "of refinements for the hierarchical method, else the least and the median over the "
             "points of its curve (those of at least 50 ms). Energies over all rows, CPU seconds on "
-            f"one thread, medians of our seeds (behind the end: how many). {result['cpu']}. Made by "
-            "`python -m benchmarks.auto --write`.",
+            "one thread, medians of our seeds (behind the end: how many). "
+            f"{result['cpu']}. Made by `python -m benchmarks.auto --write`.",
             "",
             f"Short of the aim (2x; 5x at 10 and 25 refinements): {told}.",
         ]

@@ -36,6 +36,9 @@ TABLES = {
     "balance": (DESIGN, "balance", "table"),
     "sparse": (DESIGN, "sparse", "table"),
     "service": (DESIGN, "service", "table"),
+    "faults": (DESIGN, "faults", "table"),
+    "auto": (DESIGN, "auto", "table"),
+    "auto_scale": (DESIGN, "auto_scale", "table"),
 }
 """Name of the markers: the page, the benchmark, and its function that makes the table."""
 

@@ -84,13 +84,13 @@ class Auto:
         n_clusters : int
         """
         n = table.n_rows
+        starts = RESTARTS[self.effort]
+        if n <= FEW_ROWS or (n_clusters <= FEW_CLUSTERS and n <= MANY_ROWS):
+            return Choice(Lloyd(), starts, f"little to compute: {starts} exact fits")
+        if n_clusters <= FEW_CLUSTERS:
+            return Choice(NMBatch(), starts, f"few clusters: {starts} starts on nested batches")
         if table.is_sparse:
             return Choice(NMBatch(), 1, "sparse rows: nested batches of them")
-        starts = RESTARTS[self.effort]
-        if n_clusters <= FEW_CLUSTERS and n > MANY_ROWS:
-            return Choice(NMBatch(), starts, f"few clusters: {starts} starts on nested batches")
-        if n_clusters <= FEW_CLUSTERS or n <= FEW_ROWS:
-            return Choice(Lloyd(), starts, f"little to compute: {starts} exact fits")
         search = Truncated(rounds=ROUNDS[self.effort])
         reason = "each row meets only the centres near its own"
         return Choice(search, SEARCHES[self.effort], reason)

@@ -178,7 +178,7 @@ def fit(
         "normalize": normalize,
         "on_bad_rows": on_bad_rows,
     }
-    choice = _choice(algorithm, rows, n_clusters, n_init)
+    choice = _choice(algorithm, rows, n_clusters, init, n_init)
     fingerprint = rows.fingerprint()
     folder = Folder.of(checkpoint, storage_options) if checkpoint is not None else None
     job = None
@@ -264,12 +264,14 @@ def fit(
     )
 
 
-def _choice(algorithm: Any, rows: Rows, n_clusters: int, n_init: int) -> Choice:
+def _choice(algorithm: Any, rows: Rows, n_clusters: int, init: Any, n_init: int) -> Choice:
     """What is run."""
     if not isinstance(algorithm, Auto):
         return Choice(algorithm, n_init, "")
     choice = algorithm.choose(rows, n_clusters)
-    return choice._replace(n_init=max(n_init, choice.n_init))
+    # From the same centres every start is the same.
+    least = choice.n_init if isinstance(init, str) else 1
+    return choice._replace(n_init=max(n_init, least))
 
 
 def _given(algorithm: Any, problem: KMeansProblem | None) -> Algorithm[Any]:

@@ -46,7 +46,8 @@ MORE = FEW_CLUSTERS + 1
         (Table(10**8), 100_000, lk.Truncated),
         (Table(1), 1, lk.Lloyd),
         (Table(10**8), 1, lk.NMBatch),
-        (Table(1_000, is_sparse=True), 2, lk.NMBatch),
+        (Table(1_000, is_sparse=True), 2, lk.Lloyd),
+        (Table(FEW_ROWS + 1, is_sparse=True), MORE, lk.NMBatch),
         (Table(10**7, is_sparse=True), 1_000, lk.NMBatch),
     ],
     ids=str,
@@ -117,8 +118,15 @@ def test_labels_are_of_the_nearest_centres(blobs):
 
 def test_sparse_rows():
     x = scipy.sparse.random(2_000, 100, 0.05, format="csr", dtype=np.float32, random_state=0)
-    km = lk.KMeans(5, random_state=0).fit(x)
+    km = lk.KMeans(20, random_state=0).fit(x)
     assert km.model_.provenance["engine"]["name"] == "NMBatch"
+
+
+def test_from_given_centres_one_start_is_enough(blobs):
+    events = []
+    lk.KMeans(3, init=blobs[:3], n_init=1, callbacks=[events.append]).fit(blobs[:500])
+    steps = [event.record["step"] for event in events]
+    assert steps == list(range(1, len(steps) + 1))
 
 
 def test_an_effort_that_there_is_not(blobs):

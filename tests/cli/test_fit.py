@@ -43,8 +43,9 @@ def labels_in(folder):
 
 def test_fit__writes_everything_and_says_what_kmeans_says(data, tmp_path):
     url, x = data
-    told = run_json("fit", url, "-k", 5, "--out", tmp_path / "run", "--seed", 3, "--tol", 0)
-    km = KMeans(5, random_state=3, tol=0).fit(x)
+    options = ["--seed", 3, "--tol", 0, "--algorithm", "lloyd"]
+    told = run_json("fit", url, "-k", 5, "--out", tmp_path / "run", *options)
+    km = KMeans(5, algorithm="lloyd", random_state=3, tol=0).fit(x)
     assert told["digest"] == km.model_.digest()
     assert told["inertia"] == km.inertia_
     assert told["stop_reason"] == "converged"
@@ -159,7 +160,7 @@ def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
         (
             ["-k", 3, "--set", "batch_rows=9"],
             2,
-            "Lloyd has no parameter 'batch_rows'; it has bounds",
+            "Auto has no parameter 'batch_rows'; it has effort",
         ),
         (
             ["-k", 3, "--algorithm", "minibatch", "--set", "rows=9"],
@@ -197,7 +198,8 @@ def test_fit__settings_reach_the_algorithm(data, tmp_path):
 def test_plan__computes_nothing(data, tmp_path, monkeypatch):
     url, _ = data
     monkeypatch.chdir(tmp_path)
-    told = run_json("fit", url, "-k", 50, "--plan", "--max-iter", 7, "--threads", 2)
+    options = ["--max-iter", 7, "--threads", 2, "--algorithm", "lloyd"]
+    told = run_json("fit", url, "-k", 50, "--plan", *options)
     assert told["fits"]
     assert (told["n_rows"], told["n_clusters"], told["n_threads"]) == (600, 50, 2)
     # one scan, k-means++ with a pass a centre, then at most 7 steps and the last pass
@@ -235,11 +237,12 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, monkeypatch):
 def test_plan__table_says_whether_it_fits(data, monkeypatch):
     import distributed.system
 
-    text = " ".join(run("fit", data[0], "-k", 300, "--plan").stdout.split())
+    asked = ["fit", data[0], "-k", 300, "--plan", "--algorithm", "lloyd"]
+    text = " ".join(run(*asked).stdout.split())
     assert ": fits" in text
     assert "2 for statistics and starting centres, then at most 301" in text
     monkeypatch.setattr(distributed.system, "MEMORY_LIMIT", 1000)
-    text = " ".join(run("fit", data[0], "-k", 300, "--plan").stdout.split())
+    text = " ".join(run(*asked).stdout.split())
     assert f"of {human_bytes(1000)}: does not fit" in text
 
 

@@ -287,11 +287,11 @@ def test_bad_weights(weight, message):
         ({"max_time": "soon"}, "max_time must be seconds or a text"),
         (
             {"algorithm": "elkan!"},
-            "algorithm must be one of 'auto', 'lloyd', 'minibatch', 'nmbatch', got",
+            "algorithm must be one of 'auto', 'lloyd', 'minibatch', 'nmbatch', 'truncated', got",
         ),
         ({"algorithm": lk.Lloyd}, "or an object such as Lloyd"),
         ({"algorithm": 3}, "algorithm must be one of"),
-        ({"init": "k-means+++"}, "init must be one of 'auto', 'random', 'k-means[+][+]'"),
+        ({"init": "k-means+++"}, "init must be one of 'auto', 'random', 'two-level', 'k-m"),
         ({"init": X[:3]}, r"init has shape \(3, 3\)"),
         ({"init": X[:2, :2]}, r"init has shape \(2, 2\)"),
         ({"init": X[:2] * np.nan}, "init: centre 0 holds NaN"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import sys
 import tempfile
@@ -15,9 +16,10 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from typing import Any
 
-from benchmarks.common import ROOT, cpu_description
+from benchmarks.common import ROOT, cpu_description, save
+from benchmarks.faults import table
 from benchmarks.tables import write_table
 from largek_dask import points
 from tests.faults.cases import make_cases
@@ -46,42 +48,39 @@ def combinations() -> list[Fault]:
     return faults
 
 
-def _figures(outcomes: Sequence[Outcome]) -> str:
-    """Cells of a table: jobs, what they had to do again, seconds until they went on."""
-    seconds = [outcome.recovery for outcome in outcomes]
-    redone = median(outcome.redone for outcome in outcomes)
-    return f"{len(outcomes)} | {redone:.0f} | {median(seconds):.2f} | {max(seconds):.2f}"
-
-
-def table(
-    found: Mapping[Fault, Sequence[Outcome]], told: Mapping[Scenario, str], n_workers: int
-) -> str:
-    """The markdown table of all that went well: one line a kind of fault."""
+def result_of(
+    found: Mapping[Fault, Sequence[Outcome]],
+    told: Mapping[Scenario, str],
+    n_workers: int,
+    left: int,
+) -> dict[str, Any]:
+    """All that went well, as JSON."""
     kinds: dict[type[Fault], list[Outcome]] = defaultdict(list)
     moments: dict[type[Fault], set[str]] = defaultdict(set)
     for fault, outcomes in found.items():
         kinds[type(fault)] += outcomes
         moments[type(fault)].add(str(fault.moment))
-    lines = [
-        "| fault | what happens | moments | jobs | done again | s, median | s, worst |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for kind, outcomes in sorted(kinds.items(), key=lambda item: item[0].__name__):
-        what = (kind.__doc__ or "").split("\n")[0].rstrip(".")
-        lines.append(f"| {what} | {kind.follows} | {len(moments[kind])} | {_figures(outcomes)} |")
-    lines += ["", "| scenario | what came of it |", "|---|---|"]
-    for scenario, what in told.items():
-        lines.append(f"| {(scenario.__doc__ or '').split(chr(10))[0].rstrip('.')} | {what} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Jobs of a second or two on {n_workers} workers (all algorithms in turns); "
-            "done again: chunks handed out once more, row states rebuilt, runs taken up; seconds "
-            f"from the strike to the end of the next step. {cpu_description()}. Made by "
-            "`python -m tests.faults --minutes 60 --write`.",
-        ]
-    )
+    return {
+        "cpu": cpu_description(),
+        "load": os.getloadavg()[0],
+        "workers": n_workers,
+        "left": left,
+        "faults": [
+            {
+                "what": _first_line(kind),
+                "follows": kind.follows,
+                "moments": len(moments[kind]),
+                "redone": [outcome.redone for outcome in outcomes],
+                "seconds": [round(outcome.recovery, 3) for outcome in outcomes],
+            }
+            for kind, outcomes in sorted(kinds.items(), key=lambda item: item[0].__name__)
+        ],
+        "scenarios": [[_first_line(scenario), what] for scenario, what in told.items()],
+    }
+
+
+def _first_line(documented: object) -> str:
+    return (documented.__doc__ or "").split("\n")[0].rstrip(".")
 
 
 def main() -> int:
@@ -131,12 +130,11 @@ def main() -> int:
         missing = {(when, p) for when in ("before", "after") for p in points.POINTS} - visited(
             folder / "rig"
         )
-    for fault, outcomes in sorted(found.items(), key=lambda item: str(item[0])):
-        print(f"{fault!s:64s} {_figures(outcomes)}")
-    markdown = table(found, told, given.workers)
-    print(markdown)
+    result = result_of(found, told, given.workers, left)
+    print(table(result))
     if given.write:
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "faults", markdown)
+        save("faults", result)
+        write_table(ROOT / "largek_dask" / "DESIGN.md", "faults", table(result))
     if left:
         wrong.append(f"{left} combinations were not done for want of time")
     for line in [*wrong, *(f"no run came to: {when} {point}" for when, point in sorted(missing))]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import largek_dask as lk
+from largek_dask.algorithms.auto import Auto
 from largek_dask.errors import ParameterError
 from largek_dask.service.spec import MOST_BYTES, AlgorithmSpec, JobSpec, Option, hide
 
@@ -23,7 +24,7 @@ def test_the_least_job_has_the_defaults_of_an_estimator():
     spec, km = job(), lk.KMeans()
     for name in ("init", "n_init", "max_iter", "tol", "max_time", "empty_clusters", "on_bad_rows"):
         assert getattr(spec, name) == getattr(km, name), name
-    assert spec.algorithm.make() == lk.Lloyd()
+    assert spec.algorithm.make() == Auto()
 
 
 def test_a_document_comes_back_as_it_went():
