@@ -107,9 +107,14 @@ def test_neither_chunks_nor_order_nor_merging_change_a_bit(table, step, random):
     assert same(merged.finish(), scan(x, weight).finish())
 
 
+TINY = 2.0**-890
+
+
 @given(tables(weighted=False), st.data())
 def test_integer_weights_are_repeated_rows(table, data):
     x, _ = table
+    # Of products below 2^-900 the rounding errors are left out (``two_product_error``).
+    x = np.where(np.abs(x.astype(np.float64)) < TINY, x.dtype.type(0), x)
     times = data.draw(arrays(np.int64, len(x), elements=st.integers(0, 4)))
     weighted = scan(x, times.astype(float)).finish().to_dict()
     repeated = scan(np.repeat(x, times, axis=0)).finish().to_dict()
