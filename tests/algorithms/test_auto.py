@@ -166,18 +166,22 @@ def test_labels_of_a_search_that_was_stopped(blobs, n_threads):
         state = algorithm.init(passes, rng)
         for _ in range(30):
             labels, cost, counts = algorithm.labels(passes, rng, state)
-            assert_near(blobs, labels, algorithm.model(state).centers, cost)
+            most = 1.02 if state.everywhere else 1.1
+            assert_near(blobs, labels, algorithm.model(state).centers, cost, most)
+            if state.moves is not None:
+                # They have not been tried: nobody is missing where they would take rows from.
+                assert (counts > 0).all()
             assert counts.tolist() == np.bincount(labels, minlength=60).tolist()
             state, info = algorithm.step(passes, rng, state)
             if info.converged:
                 break
 
 
-def assert_near(x, labels, centers, cost):
+def assert_near(x, labels, centers, cost, most=1.1):
     distances = ((x[:, None].astype(float) - centers[None]) ** 2).sum(axis=2)
     own = distances[np.arange(len(x)), labels].sum()
     assert cost == pytest.approx(own, rel=1e-5)
-    assert own < 1.1 * distances.min(axis=1).sum()
+    assert own < most * distances.min(axis=1).sum()
 
 
 def test_time_cuts_inside_a_pass(blobs):
