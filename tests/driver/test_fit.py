@@ -97,18 +97,18 @@ def test_no_time_for_the_last_pass(
         np.testing.assert_array_equal(late.labels, np.full(len(X), 2))
 
 
-def test_the_last_pass_is_tried_out_on_few_rows() -> None:
-    from largek_dask.driver.final import seconds_of_last_pass
+def test_the_last_pass_is_tried_out_on_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from largek_dask.driver.final import MORE, seconds_of_last_pass
     from largek_dask.driver.fit import open_passes
 
     arrays = cluster().arrays
-    with open_passes(open_rows(X)) as passes:
-        one = seconds_of_last_pass(passes, arrays)
-        assert one > 0
-        few = passes.take(np.arange(200))
+    ticks = iter(range(1_000))
+    monkeypatch.setattr("largek_dask.driver.final.time.monotonic", lambda: float(next(ticks)))
+    with open_passes(open_rows(X), n_threads=2) as passes:
+        few = passes.take(np.arange(50))
         passes.take = lambda rows: few  # type: ignore[method-assign]
-        passes.n_rows *= 1_000_000
-        assert seconds_of_last_pass(passes, arrays) > 1_000 * one
+        # A trial lasts a second: 50 rows of 200, on two threads.
+        assert seconds_of_last_pass(passes, arrays) == MORE * 4 / 2
 
 
 # --- the numbers
