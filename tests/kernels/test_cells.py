@@ -72,6 +72,21 @@ def test_cell_means__finds_separate_blobs():
 
 
 @pytest.mark.parametrize(
+    ("weight", "seat"),
+    [(None, 30.0), ([1, 1, 1, 9, 1], 10.0), ([1, 1, 1, 1, 0], 10.0), ([1, 1, 1, 0, 0], None)],
+)
+def test_cell_means__a_centre_without_rows_goes_to_the_farthest_row(weight, seat):
+    x = np.array([[0], [0], [0], [10], [30]], np.float32)
+    order, starts = order_by_label(np.zeros(5, np.int32), 1)
+    given_weight = None if weight is None else np.array(weight, float)
+    sizes, picks = np.array([2]), np.array([0, 1])
+    centers, labels = cell_means(x, order, starts, sizes, picks, np.zeros(1), 1, given_weight)
+    # both begin at zero, where all rows go to the first; without anyone away it stays there
+    assert centers[1, 0] == (0.0 if seat is None else seat)
+    assert (labels == (x[:, 0] == seat)).all()
+
+
+@pytest.mark.parametrize(
     ("sizes", "picks", "steps", "message"),
     [
         ([1], [0], 1, "number for every cell"),
