@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -46,6 +47,8 @@ class Feed:
         self._sums: dict[str, Any] = dict.fromkeys(SUMMED, 0)
         self._seconds: dict[str, float] = {}
         self._workers: dict[str, Any] = {}
+        self._n_chunks = 1
+        self._most_work = 0.0
 
     def __call__(self, event: Event) -> None:
         """Take an event in."""
@@ -57,6 +60,8 @@ class Feed:
                 if now - self._step_at < STEP_SECONDS:
                     return
                 self._step_at = now
+            elif kind == "started":
+                self._n_chunks = int(event["n_chunks"])
             elif kind == "workers":
                 self._workers = plain(event["workers"])
             stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -94,6 +99,8 @@ class Feed:
             self._sums[name] += event[name] or 0
         for name, seconds in event["seconds"].items():
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+        work = sum(event["seconds"].get(name, 0.0) for name in ("compute", "read"))
+        self._most_work = max(self._most_work, work)
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
         """At most so many events from number ``n`` on, or from the first one that is kept."""
@@ -101,6 +108,14 @@ class Feed:
             first = self._events[0]["n"] if self._events else 0
             begin = max(0, n - first)
             return [self._events[i] for i in range(begin, min(begin + most, len(self._events)))]
+
+    def worth(self, seconds: float) -> int:
+        """Workers among whom the longest step so far would take so many seconds, 1 or more.
+
+        Not more than there are chunks, and one before the first step.
+        """
+        with self._lock:
+            return max(1, min(self._n_chunks, math.ceil(self._most_work / seconds)))
 
     def figures(self) -> dict[str, Any]:
         """The last step, and sums over all steps of this scheduler's time: see ``Job.status``."""

@@ -163,6 +163,11 @@ class Jobs:
             for job in ended[:-FEEDS]:
                 job.feed.unload()
 
+    def workers_worth(self, seconds: float) -> int:
+        """Workers that the running jobs have use for, if a step is to take so many seconds."""
+        # Called on the scheduler's event loop: it must not wait for who writes under the lock.
+        return sum(job.feed.worth(seconds) for job in tuple(self._jobs.values()) if job.running)
+
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop; a later scheduler goes on with it.
 

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import dask
+from dask.utils import parse_timedelta
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.security import Security
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 HANDLER = "largek"
 TOPIC = "largek"
 """Events of all jobs; those of one are under ``largek/ID`` as well."""
+TARGET = "adaptive_target"
+"""What Dask's ``Adaptive`` asks the scheduler."""
 ANSWERING_THREADS = 8
 MOST_EVENTS = 1_000
 """Events of one answer."""
@@ -83,6 +87,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.store = url
         self._jobs.start()
         scheduler.handlers[HANDLER] = self._answer
+        self._usual_target = scheduler.handlers[TARGET]
+        scheduler.handlers[TARGET] = self._target
         logger.info("largek keeps its jobs in %s", url)
 
     def _open(self, url: str, owner: str) -> Jobs:
@@ -92,7 +98,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def before_close(self) -> None:
         """Called by Dask before anything is shut down: jobs write their checkpoints."""
-        self.scheduler.handlers.pop(HANDLER, None)
+        if self.scheduler.handlers.pop(HANDLER, None) is not None:
+            self.scheduler.handlers[TARGET] = self._usual_target
         seconds = float(config.get("service.shutdown-seconds"))
         for left in await self._aside(self._jobs.close, seconds):
             logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
@@ -130,6 +137,17 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def _aside(self, function: Callable[..., Any], *args: Any) -> Any:
         return await self._loop.run_in_executor(self._pool, functools.partial(function, *args))
+
+    def _target(self, target_duration: Any = None) -> int:
+        """How many workers ``cluster.adapt()`` is to aim at.
+
+        Dask counts tasks, and of a job every worker has one: it would never ask for more than
+        there are, and let go of those that wait for the end of a pass.
+        """
+        usual = self._usual_target(target_duration=target_duration)
+        duration = target_duration or dask.config.get("distributed.adaptive.target-duration")
+        wanted = self._jobs.workers_worth(max(parse_timedelta(duration), 0.001))
+        return int(max(usual, wanted))
 
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
         """Answer a client's question; texts are JSON, and errors come back as texts."""

@@ -53,7 +53,7 @@ class Case:
 
 
 def make_cases(folder: Path) -> dict[str, Case]:
-    """Write the data, and give the three algorithms over them."""
+    """Write the data, and give the algorithms over them."""
     rng = np.random.default_rng(0)
     centers = 2 * rng.standard_normal((N_CLUSTERS, 64))
     dense = centers[rng.integers(N_CLUSTERS, size=N_ROWS)] + rng.standard_normal((N_ROWS, 64))
@@ -64,6 +64,7 @@ def make_cases(folder: Path) -> dict[str, Case]:
     cases = [
         Case("lloyd", paths["dense"], lk.Lloyd(), 15),
         Case("nmbatch", paths["dense"], lk.NMBatch(b0=1000, gather=0), 25),
+        Case("truncated", paths["dense"], lk.Truncated(), 60),
         Case("nmbatch-sparse", paths["sparse"], lk.NMBatch(b0=1000, gather=0), 15),
     ]
     return {case.name: case for case in cases}

@@ -16,9 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import psutil
-from distributed import Client
+from distributed import Client, LocalCluster
 
+import largek_dask as lk
 from largek_dask.errors import LargekError
 from tests.faults.cases import Case
 from tests.faults.catalogue import STEP, Fault, KillAllWorkers, KillScheduler
@@ -210,6 +212,63 @@ def large_models(folder: Path, cases: dict[str, Case]) -> str:
     return f"recovered in {', '.join(told)}"
 
 
+def stopped_worker(folder: Path, cases: dict[str, Case]) -> str:
+    """SIGSTOP of a worker for 30 s, while one job after another runs, and on through its return."""
+    with Rig(folder, DISTRIBUTED__SCHEDULER__WORKER_TTL="120s") as rig, rig.connected() as service:
+        pid = rig.worker_pids()[0]
+        meeting = rig.meet(Moment("before", "chunk", "worker", nth=20))
+        began: float | None = None
+        ended = []
+        going = False
+        while not going or len(ended) < 2 * len(cases):
+            case = list(cases.values())[len(ended) % len(cases)]
+            job = service.submit(**case.options(), output=str(folder / f"out{len(ended)}"))
+            if began is None:
+                # In the middle of a chunk, so that its answer is there when it goes on.
+                pid = meeting.wait()
+                began = time.monotonic()
+                os.kill(pid, signal.SIGSTOP)
+                meeting.release()
+            while not job.done():
+                if not going and time.monotonic() > began + 30:
+                    os.kill(pid, signal.SIGCONT)
+                    going, back_in = True, len(ended)
+                time.sleep(0.05)
+            result = job.status()["result"]
+            assert result["state"] == "finished", result
+            assert result["digest"] == case.digest
+            ended.append(result)
+        assert pid in rig.worker_pids(), "it was replaced, not worked around"
+    return f"{len(ended)} jobs ended well, {back_in} of them before it went on"
+
+
+def adaptive(folder: Path, cases: dict[str, Case]) -> str:
+    """``cluster.adapt()`` adds workers while jobs run, and closes them when there is no work."""
+    with (
+        dask.config.set({"largek.data.read-chunk-bytes": 1}),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        cluster.adapt(minimum=1, maximum=3, interval="300ms", wait_count=2, target_duration="10ms")
+        service = lk.connect(client, store=str(folder / "store"))
+        most, n_jobs = 1, 0
+        until = time.monotonic() + 60
+        # Jobs are shorter than a worker takes to start: as many as it takes.
+        while most < 3 or n_jobs < len(cases):
+            assert time.monotonic() < until, "it does not grow"
+            case = list(cases.values())[n_jobs % len(cases)]
+            job = service.submit(**case.options(), output=str(folder / f"out{n_jobs}"))
+            while not job.done():
+                most = max(most, len(client.scheduler_info(n_workers=-1)["workers"]))
+                time.sleep(0.05)
+            assert job.status()["result"]["digest"] == case.digest
+            n_jobs += 1
+        while (size := len(client.scheduler_info(n_workers=-1)["workers"])) > 1:
+            assert time.monotonic() < until, "it does not shrink"
+            time.sleep(0.05)
+    return f"{n_jobs} jobs on up to {most} workers, {size} afterwards"
+
+
 def local_disk(folder: Path, cases: dict[str, Case]) -> str:
     """The process dies at every fifth change of a local disk, and another one goes on."""
     folder.mkdir()
@@ -223,6 +282,8 @@ LONG: tuple[Scenario, ...] = (
     deadly_chunk,
     partition,
     large_models,
+    stopped_worker,
+    adaptive,
     leaks,
     many_jobs,
     local_disk,

@@ -10,6 +10,7 @@ import pytest
 from largek_dask import points
 from tests.faults.cases import make_cases
 from tests.faults.catalogue import FAULTS, KillScheduler, KillWorker
+from tests.faults.long import adaptive
 from tests.faults.moments import Moment, visited
 from tests.faults.rig import Rig
 from tests.faults.strikes import strike
@@ -31,9 +32,9 @@ def rig(tmp_path_factory):
 
 def chosen():
     """Every fault with its algorithms."""
-    names = ["lloyd", "nmbatch", "nmbatch-sparse"]
+    names = ["lloyd", "nmbatch", "nmbatch-sparse", "truncated"]
     for number, fault in enumerate(FAULTS):
-        few = names if fault.__name__ in ALL else [names[number % 3]]
+        few = names if fault.__name__ in ALL else [names[number % 4]]
         yield from (pytest.param(fault, name, id=f"{fault.__name__}-{name}") for name in few)
 
 
@@ -59,6 +60,10 @@ def test_a_struck_job_gives_the_model_of_a_clean_one(rig, cases, tmp_path, fault
 def test_a_job_that_is_struck_at_its_end(rig, cases, tmp_path, fault):
     with rig.connected() as service:
         strike(rig, service, cases["nmbatch"], fault, tmp_path / "out").check(fault)
+
+
+def test_a_cluster_that_adapts_grows_under_jobs_and_shrinks_after_them(cases, tmp_path):
+    assert "up to 3 workers" in adaptive(tmp_path / "adaptive", {"lloyd": cases["lloyd"]})
 
 
 def test_every_point_is_there(rig, cases, tmp_path):
