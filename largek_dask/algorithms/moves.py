@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.gathered import chosen_rows
-from largek_dask.algorithms.threads import on_threads
 from largek_dask.kernels.distances import (
     PackedCenters,
     nearest,
@@ -32,6 +31,7 @@ from largek_dask.kernels.distances import (
 from largek_dask.kernels.exact import ExactSums
 from largek_dask.kernels.sparse import SparseBlock, Table, dense_rows
 from largek_dask.kernels.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.threads import on_threads
 
 __all__ = ["MOVED_SHARE", "Splits", "choose_moves", "split_clusters"]
 

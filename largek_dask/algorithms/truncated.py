@@ -37,6 +37,7 @@ from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.algorithms.truncated_engines import (
     Sample,
+    drop_sample,
     run_everywhere,
     run_on_sample,
     take_sample,
@@ -161,15 +162,16 @@ class Truncated:
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
+        state = neighbours_for(state, passes.driver_threads)
         task, step, k = state.plan.task, state.step + 1, len(state.centers)
-        table, age = neighbours_for(state, passes.driver_threads)
-        order = order_for(passes, state, table)
+        order = order_for(passes, state)
         generation = state.generation + 1
         if task.everywhere and not state.everywhere:
             generation = 1
         replay = () if order.is_anchor else state.replay
         sample = self._sample(passes, rng, state)
         if task.everywhere:
+            drop_sample(passes, "start")
             wanted = None if sample is None else sample.rows
             total, labels = run_everywhere(passes, generation, replay, order, step, wanted)
             n_rows, scale = passes.n_rows, 1.0
@@ -186,22 +188,22 @@ class Truncated:
             assert state.round is not None
             replay = replay[: state.round.n_replayed]
             order = replace(order, restore=False)
-        replay = (*replay, order)
+        order.forget()
+        replay = (*replay, order.to_keep())
         moves: Moves | None = None
         curve: tuple[float, ...] = ()
         if task.looks:
             assert sample is not None
             assert labels is not None
-            assert table is not None
-            rows = _labelled(sample, labels, total)
+            assert state.table is not None
+            rows, n_threads = _labelled(sample, labels, total), passes.driver_threads
             if task.everywhere:
-                curve = gains_of_lists(rows, centers, state.shift)
+                curve = gains_of_lists(rows, centers, state.shift, n_threads)
             if state.plan.moves:
-                n_threads = passes.driver_threads
-                moves = _choose(state.plan, total, order, centers, rows, table, n_threads)
+                moves = _choose(state.plan, total, order, centers, rows, state.table, n_threads)
         done = Outcome(
             cost=cost,
-            work=_work(state, total, n_rows, order, made_table=age == 0),
+            work=_work(state, total, n_rows, order, made_table=state.age == 0),
             n_changed=total.n_changed,
             n_clusters=k,
             n_replayed=len(replay),
@@ -237,8 +239,9 @@ class Truncated:
             everywhere=task.everywhere,
             generation=generation,
             replay=replay,
-            table=table,
-            age=age + 1,
+            near=state.near,
+            table=state.table,
+            age=state.age + 1,
             strange=_strange(state.moves, k),
             round=state.round,
         )
@@ -272,7 +275,12 @@ class Truncated:
         if state.moves is not None and state.round is not None:
             begun = state.round
             state = replace(
-                state, centers=begun.centers, counts=begun.counts, table=begun.table, moves=None
+                state,
+                centers=begun.centers,
+                counts=begun.counts,
+                near=begun.near,
+                table=begun.table,
+                moves=None,
             )
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
@@ -281,8 +289,8 @@ class Truncated:
             state = replace(state, everywhere=True, generation=1, replay=(order,), strange=None)
         plan = replace(state.plan, task=Task("lists", True, state.plan.base))
         state = replace(state, plan=plan)
-        table, _ = neighbours_for(state, passes.driver_threads)
-        order = order_for(passes, state, table)
+        state = neighbours_for(state, passes.driver_threads)
+        order = order_for(passes, state)
         everyone = np.arange(passes.n_rows)
         total, labels = run_everywhere(
             passes, state.generation + 1, state.replay, order, state.step + 1, everyone
@@ -310,13 +318,16 @@ def _opened(after: TruncatedState, moves: Moves | None, back: bool) -> Truncated
             after,
             centers=after.round.centers,
             counts=after.round.counts,
+            near=after.round.near,
             table=after.round.table,
             strange=None,
             restores=True,
         )
     if after.plan.opens_round:
+        assert after.near is not None
         assert after.table is not None
-        begun = Round(after.centers, after.counts, len(after.replay), after.table)
+        replayed = len(after.replay)
+        begun = Round(after.centers, after.counts, replayed, after.near, after.table)
         after = replace(after, round=begun)
     if moves is None or not len(moves.split):
         return after

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
-from largek_dask.algorithms.threads import on_threads
 from largek_dask.algorithms.truncated_rows import (
     Order,
     PassTotal,
@@ -25,8 +24,9 @@ from largek_dask.algorithms.truncated_rows import (
     count_rows,
     truncated_chunk,
 )
+from largek_dask.kernels.threads import on_threads
 
-__all__ = ["Sample", "run_everywhere", "run_on_sample", "take_sample"]
+__all__ = ["Sample", "drop_sample", "run_everywhere", "run_on_sample", "take_sample"]
 
 WHOLE = "truncated rows"
 """Where the state of all rows lies among what passes keep, if they lie in one piece."""
@@ -36,6 +36,8 @@ STATE = "truncated"
 """Name of the row state."""
 LEAST_COUNTED = 1 << 15
 """Rows that a thread adds up, at least."""
+WORTH_COUNTING = 8
+"""Rows a cluster from which on it pays to add up on several threads, each in sums of its own."""
 
 
 @dataclass(slots=True)
@@ -66,6 +68,8 @@ class Held:
                 rows.labels[:] = self.origin
             for earlier in replay:
                 advance(self.x, self.weight, rows, earlier, self.n_threads, self.check)
+            for earlier in replay:
+                earlier.forget()
             total = None
         # Forgotten until it is done: what a pass that was cut has touched is never used again.
         self.rows, self.total = None, None
@@ -88,6 +92,8 @@ class Held:
         """The total brought up to date by all threads; sums are exact, so in any order."""
         n = len(labels)
         step = max(LEAST_COUNTED, -(-n // self.n_threads))
+        if counted and np.count_nonzero(labels != old) < WORTH_COUNTING * len(total.sums.counts):
+            step = max(n, 1)
 
         def count(begin: int) -> PassTotal:
             part = total if begin == 0 else new()
@@ -251,6 +257,11 @@ def take_sample(passes: Passes, rng: Rng, n: int, purpose: str, ascending: bool)
     sample = Sample(rows, Held(x, weight, passes.driver_threads, passes.raise_if_stopped), key)
     passes.scratch[f"{SAMPLE}: {purpose}"] = sample
     return sample
+
+
+def drop_sample(passes: Passes, purpose: str) -> None:
+    """Let a sample go that is not needed any more."""
+    passes.scratch.pop(f"{SAMPLE}: {purpose}", None)
 
 
 def _pick(

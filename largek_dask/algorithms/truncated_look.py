@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.truncated_plan import LENGTHS
 from largek_dask.kernels.distances import pack_centers, scores
 from largek_dask.kernels.splits import split_clusters
+from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.truncated import order_by_label
 
 __all__ = ["Labelled", "gains_of_lists", "gains_of_splits"]
 
 PROBES = 1_024
 """Rows that are compared with all centres."""
+PROBED = 128
+"""Of these, so many at a time."""
 PROBED_VALUES = 1 << 23
 """Distances of a probe, at most."""
 SPLIT_ROWS = 256
@@ -55,7 +58,9 @@ def gains_of_splits(
     return gains * rows.scale, halves
 
 
-def gains_of_lists(rows: Labelled, centers: NDArray[Any], shift: NDArray[Any]) -> tuple[float, ...]:
+def gains_of_lists(
+    rows: Labelled, centers: NDArray[Any], shift: NDArray[Any], n_threads: int
+) -> tuple[float, ...]:
     """What a pass with lists of each length, and one over all centres, would take off the cost.
 
     Some rows are compared with all centres. A row that has a nearer one than its own would find it
@@ -67,13 +72,19 @@ def gains_of_lists(rows: Labelled, centers: NDArray[Any], shift: NDArray[Any]) -
     chosen = present[np.arange(n) * len(present) // n]
     own = rows.labels[chosen]
     packed = pack_centers(centers, shift)
-    distances = scores(rows.x[chosen], packed)
-    best = distances.argmin(axis=1)
-    at = np.arange(n)
-    saved = (distances[at, own] - distances[at, best]).astype(np.float64)
-    between = scores(centers[own], packed)
-    rank = np.count_nonzero(between < between[at, best][:, None], axis=1)
-    rank[own == best] = 0
+    saved, rank = np.empty(n), np.zeros(n, np.int64)
+
+    def probe(begin: int) -> None:
+        part = slice(begin, begin + PROBED)
+        home = own[part]
+        distances = scores(rows.x[chosen[part]], packed)
+        best, at = distances.argmin(axis=1), np.arange(len(home))
+        saved[part] = distances[at, home] - distances[at, best]
+        between = scores(centers[home], packed)
+        nearer = np.count_nonzero(between < between[at, best][:, None], axis=1)
+        rank[part] = np.where(home == best, 0, nearer)
+
+    on_threads(n_threads, probe, range(0, n, PROBED))
     if rows.weight is not None:
         saved *= rows.weight[chosen]
     scale = rows.scale * len(present) / n

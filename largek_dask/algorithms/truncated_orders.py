@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes
-from largek_dask.algorithms.truncated_moves import lists_of, lists_with_moves, reach_of
+from largek_dask.algorithms.truncated_lists import Near, Recipe, reach_of
 from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.algorithms.truncated_start import cells_order
 from largek_dask.algorithms.truncated_state import TruncatedState
-from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.movement import squared_movements
-from largek_dask.kernels.neighbours import nearest_centers
 from largek_dask.kernels.truncated import loss_scale
 
 __all__ = ["neighbours_for", "order_for"]
@@ -25,33 +25,35 @@ OUTLIER = 2.0**20
 """A row that costs so many times the mean counts no more than that for what its cluster loses."""
 
 
-def neighbours_for(state: TruncatedState, n_threads: int) -> tuple[NDArray[np.int32] | None, int]:
-    """Nearest centres of each centre for the next step, and the passes since they were found."""
+def neighbours_for(state: TruncatedState, n_threads: int) -> TruncatedState:
+    """The state with nearest centres of each centre that do for the next step."""
     task, k = state.plan.task, len(state.centers)
     if task.kind not in ("lists", "rest"):
-        return state.table, state.age
+        return state
     table, width = state.table, min(k, task.length)
     fits = table is not None and table.shape[1] >= width
     if fits and state.moves is None and state.age < TABLE_AGE:
-        return table, state.age
-    packed = pack_centers(state.centers, state.shift)
-    return nearest_centers(packed, min(k, max(WIDTH, width)), n_threads), 0
+        return state
+    near = Near(state.centers, state.shift, min(k, max(WIDTH, width)))
+    return replace(state, near=near, table=near.table(n_threads), age=0)
 
 
-def order_for(passes: Passes, state: TruncatedState, table: NDArray[np.int32] | None) -> Order:
-    """What the next step does to rows."""
+def order_for(passes: Passes, state: TruncatedState) -> Order:
+    """What the next step does to rows; ``neighbours_for`` has seen to its tables."""
     plan, centers, shift = state.plan, state.centers, state.shift
     task = plan.task
     if task.kind == "all":
         return Order("all", centers, shift)
     if task.kind == "cells":
         return cells_order(centers, state.coarse, shift)
-    assert table is not None
-    if state.moves is None:
-        offsets, listed = lists_of(table, task.length)
-    else:
-        assert state.table is not None
-        offsets, listed = lists_with_moves(table, task.length, state.table, state.moves)
+    assert state.near is not None
+    assert state.table is not None
+    recipe, before, moves = Recipe(state.near, task.length), None, state.moves
+    if moves is not None:
+        assert state.round is not None
+        recipe = replace(recipe, before=state.round.near, split=moves.split, removed=moves.removed)
+        before = state.round.table
+    offsets, listed = recipe.make(state.table, before)
     max_loss, steps = _limits_of_losses(passes, plan.cost) if task.looks else (0.0, 0.0)
     ways = _ways(state, offsets, listed)
     everything = task.kind == "rest"
@@ -61,7 +63,8 @@ def order_for(passes: Passes, state: TruncatedState, table: NDArray[np.int32] | 
         shift,
         listed=None if everything else listed,
         # Lists of one length need none.
-        offsets=None if everything or state.moves is None else offsets,
+        offsets=None if everything or moves is None else offsets,
+        recipe=None if everything else recipe,
         ways=ways,
         max_loss=max_loss,
         loss_steps=steps,

@@ -9,7 +9,7 @@ last anchor, never on where it lies. Sums are exact, so nothing else depends on 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
-from largek_dask.algorithms.threads import on_threads
+from largek_dask.algorithms.truncated_lists import Recipe
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
 from largek_dask.kernels.squares import Squares
 from largek_dask.kernels.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.truncated import (
     Lists,
     decay,
@@ -37,6 +38,9 @@ PARTS_A_THREAD = 8
 """Shares of a pass: so that threads end together, and a stop need not wait for all of it."""
 BLOCK_ROWS = 4_096
 """Rows that a thread takes at a time where all centres are looked through."""
+
+MADE = ("packed", "packed_coarse", "lists")
+"""Of an order: what is made of the rest."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -76,6 +80,8 @@ class Order:
     """Find what removing each cluster would cost; no row's part is taken for more than that."""
     loss_steps: float = 0.0
     """How many steps a loss of 1 is (``kernels.truncated.loss_scale``)."""
+    recipe: Recipe | None = None
+    """How the lists are made, where they are not here."""
 
     @property
     def is_anchor(self) -> bool:
@@ -96,7 +102,9 @@ class Order:
     @cached_property
     def lists(self) -> Lists:
         """The lists as kernels want them."""
-        assert self.listed is not None
+        if self.listed is None:
+            assert self.recipe is not None
+            return Lists(*self.recipe.again())
         offsets = self.offsets
         if offsets is None:
             k = len(self.centers)
@@ -104,14 +112,19 @@ class Order:
         return Lists(offsets, self.listed)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("packed", "packed_coarse", "lists")
-        return {name: value for name, value in self.__dict__.items() if name not in made}
+        state = {name: value for name, value in self.__dict__.items() if name not in MADE}
+        return state if self.listed is None else {**state, "recipe": None}
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes in a checkpoint."""
-        arrays = (self.centers, self.offsets, self.listed, self.coarse, self.ways)
-        return sum(array.nbytes for array in arrays if array is not None)
+    def to_keep(self) -> Order:
+        """The same order in little room."""
+        return self if self.recipe is None else replace(self, listed=None, offsets=None)
+
+    def forget(self) -> None:
+        """Let go of what can be made again."""
+        for name in MADE:
+            self.__dict__.pop(name, None)
+        if self.recipe is not None:
+            self.recipe.forget()
 
 
 @dataclass(slots=True)
@@ -231,7 +244,7 @@ def advance(
     elif order.kind == "all":
         evaluated = _meet_all(x, rows, order, n_threads, check)
     else:
-        _take_up(rows, order)
+        _take_up(rows, order, n_threads)
     before = rows.labels.copy() if order.kind == "lists" and order.max_loss > 0 else None
     if order.kind == "lists":
         evaluated = _search(x, rows.labels, rows, order, n_threads, check)
@@ -239,17 +252,30 @@ def advance(
         evaluated = _meet_rest(x, rows, order, n_threads, check)
     if weight is not None:
         rows.labels[weight == 0] = -1
-    losses = None
-    if order.max_loss > 0:
-        losses = np.zeros((2, len(order.centers)), np.int64)
-        limits = order.max_loss, order.loss_steps
-        removal_losses(rows.labels, rows.upper, rows.lower, weight, *limits, losses[0])
-        none = np.zeros_like(rows.upper)
-        removal_losses(rows.labels, none, rows.upper, weight, *limits, losses[1])
+    losses = _losses(weight, rows, order, n_threads) if order.max_loss > 0 else None
     if before is not None:
         # Kept until here: the best other centre is one of another cluster's list.
         rows.lower[rows.labels != before] = 0
     return evaluated, losses
+
+
+def _losses(
+    weight: NDArray[np.float64] | None, rows: RowArrays, order: Order, n_threads: int
+) -> NDArray[np.int64]:
+    """What removing each cluster would cost, and what its rows cost now."""
+    limits = order.max_loss, order.loss_steps
+
+    def lose(span: tuple[int, int]) -> NDArray[np.int64]:
+        at = slice(*span)
+        out = np.zeros((2, len(order.centers)), np.int64)
+        labels, upper, lower = rows.labels[at], rows.upper[at], rows.lower[at]
+        own = None if weight is None else weight[at]
+        removal_losses(labels, upper, lower, own, *limits, out[0])
+        removal_losses(labels, np.zeros_like(upper), upper, own, *limits, out[1])
+        return out
+
+    parts = on_threads(n_threads, lose, _spans(len(rows.labels), n_threads, 1))
+    return sum(parts, np.zeros((2, len(order.centers)), np.int64))
 
 
 def _meet_cells(
@@ -283,14 +309,20 @@ def _meet_all(
     return sum(on_threads(n_threads, look, _spans(len(x), n_threads)))
 
 
-def _take_up(rows: RowArrays, order: Order) -> None:
+def _take_up(rows: RowArrays, order: Order, n_threads: int) -> None:
     """What is kept of the rows, as of the centres that there are now."""
     if order.restore:
         assert rows.saved is not None
         rows.labels[:] = rows.saved
     else:
         assert order.ways is not None
-        decay(rows.labels, rows.upper, rows.lower, *order.ways)
+        drift, reach = order.ways
+
+        def widen(span: tuple[int, int]) -> None:
+            at = slice(*span)
+            decay(rows.labels[at], rows.upper[at], rows.lower[at], drift, reach)
+
+        on_threads(n_threads, widen, _spans(len(rows.labels), n_threads, 1))
     if order.save:
         rows.saved = rows.labels.copy()
 
@@ -327,8 +359,9 @@ def _search(
     """Rows meet the list of their group, of a cluster or a cell."""
     lists = order.lists
     # Settled rows are left out while sorting, which is faster than to meet them afterwards.
-    bounds = (rows.upper, rows.lower) if order.skip and order.kind == "lists" else ()
-    places, starts = order_by_label(groups, lists.n_groups, *bounds)
+    loose = order.skip and order.kind == "lists"
+    upper, lower = (rows.upper, rows.lower) if loose else (None, None)
+    places, starts = order_by_label(groups, lists.n_groups, upper, lower, n_threads)
     keep = order.max_loss > 0
 
     def look(span: tuple[int, int]) -> int:
@@ -346,9 +379,9 @@ def _search(
     return sum(on_threads(n_threads, look, list(pairwise(cuts))))
 
 
-def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
-    """(begin, end) of shares of n rows."""
-    step = max(BLOCK_ROWS, -(-n // (n_threads * PARTS_A_THREAD)))
+def _spans(n: int, n_threads: int, a_thread: int = PARTS_A_THREAD) -> list[tuple[int, int]]:
+    """(begin, end) of shares of n rows, so many a thread."""
+    step = max(BLOCK_ROWS, -(-n // (n_threads * a_thread)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, max(step, 1))]
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.threads import on_threads
 from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.kernels.cells import cell_means
 from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.truncated import order_by_label
 
 __all__ = ["cells_order", "coarse_centers", "two_level_start"]

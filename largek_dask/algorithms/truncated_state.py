@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.truncated_lists import Near
 from largek_dask.algorithms.truncated_moves import Moves
 from largek_dask.algorithms.truncated_plan import Plan
 from largek_dask.algorithms.truncated_rows import Order
@@ -25,8 +26,9 @@ class Round:
     """(k,)"""
     n_replayed: int
     """Orders that lead there from the last anchor: the first of the state's ``replay``."""
+    near: Near
     table: NDArray[np.int32]
-    """(k, m) nearest centres there."""
+    """(k, m) nearest centres there, and what they are found from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,9 @@ class TruncatedState:
     """Passes over the rows that the last one was over."""
     replay: tuple[Order, ...] = ()
     """Those since the last anchor: what is kept of rows is made from them."""
+    near: Near | None = None
     table: NDArray[np.int32] | None = None
-    """(k, m) nearest centres of each centre, itself first."""
+    """(k, m) nearest centres of each centre, itself first, and what they are found from."""
     age: int = 0
     """Passes since the table was made."""
     strange: NDArray[np.bool_] | None = None

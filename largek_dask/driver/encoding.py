@@ -48,7 +48,9 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
         number = np.asarray(value, value.dtype.newbyteorder("<"))
         return {"scalar": number.dtype.str, "hex": number.tobytes().hex()}
     if isinstance(value, np.ndarray) and value.dtype.kind in KINDS:
-        name = f"a{len(arrays)}"
+        # What is in it several times is written once.
+        known = (name for name, array in arrays.items() if array is value)
+        name = next(known, f"a{len(arrays)}")
         arrays[name] = np.atleast_1d(value)
         return {"array": name, "shape": list(value.shape)}
     if type(value) is tuple:

@@ -15,7 +15,7 @@ from largek_dask.kernels import panels
 from largek_dask.kernels.gathered import bare, copy_rows
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import NATIVE, compute_dtype
-from largek_dask.kernels.sharing import share
+from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import BEST, DIRECT_FEATURES, Micro, Tile, select_tile
 
 if numba.config.DISABLE_JIT:
@@ -119,7 +119,7 @@ def cell_means(
     ends = np.cumsum(np.diff(starts)[cells])
     shares = np.searchsorted(ends, ends[-1:] * np.arange(1, n_threads) / n_threads)
     parts = [part for part in np.split(cells, shares) if len(part)]
-    share(work, parts, n_threads)
+    on_threads(n_threads, work, parts)
     return centers, labels
 
 

@@ -22,7 +22,7 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.gathered import bare, load_rows
 from largek_dask.kernels.groups import group_centers
 from largek_dask.kernels.jit import njit, readonly
-from largek_dask.kernels.sharing import share
+from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 if numba.config.DISABLE_JIT:
@@ -77,7 +77,7 @@ def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels
         raise ParameterError(f"m must be between 1 and {k}, got {m}.")
     out = np.empty((k, m), np.int32)
     jobs = _everything(k) if k <= EXACT else _by_groups(packed, m, n_threads)
-    share(lambda job: _compare(packed, *job, out), jobs, n_threads)
+    on_threads(n_threads, lambda job: _compare(packed, *job, out), jobs)
     return out
 
 

@@ -14,7 +14,7 @@ from largek_dask.kernels import panels
 from largek_dask.kernels.gathered import bare, copy_rows
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import NATIVE, compute_dtype
-from largek_dask.kernels.sharing import share
+from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 if numba.config.DISABLE_JIT:
@@ -100,7 +100,7 @@ def split_clusters(
             gains[part], halves[part],
         )  # fmt: skip
 
-    share(work, range(0, len(clusters), _PART), n_threads)
+    on_threads(n_threads, work, range(0, len(clusters), _PART))
     return gains, halves
 
 

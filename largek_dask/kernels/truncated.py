@@ -22,6 +22,7 @@ from largek_dask.kernels import gathered, panels
 from largek_dask.kernels.distances import PackedCenters, nearest_two
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import NATIVE
+from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import select_tile
 
 __all__ = [
@@ -40,7 +41,7 @@ Places = NDArray[np.int64]
 
 _CONVERTED_VALUES = 1 << 16
 _SORTED = 1 << 12
-_NO_WEIGHT = readonly(np.empty(0))
+_NO_WEIGHT = _NO_BOUND = readonly(np.empty(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +76,11 @@ class Lists:
 
 
 def order_by_label(
-    labels: Labels, k: int, upper: Array | None = None, lower: Array | None = None
+    labels: Labels,
+    k: int,
+    upper: Array | None = None,
+    lower: Array | None = None,
+    n_threads: int = 1,
 ) -> tuple[Labels, Places]:
     """Rows, those of one label after those of another.
 
@@ -87,6 +92,8 @@ def order_by_label(
     upper, lower : arrays (n,), optional
         Rows with ``upper < lower`` are left out too. To leave them out here is faster than to pass
         over them in :func:`search_lists`, where they are met in another order.
+    n_threads : int
+        Threads that share the rows; the result is the same.
 
     Returns
     -------
@@ -95,45 +102,49 @@ def order_by_label(
     starts : int64 array (k + 1,)
         ``order[starts[j] : starts[j + 1]]`` are the rows with label j.
     """
+    n = len(labels)
+    bounded = upper is not None and lower is not None
+    above, below = (upper, lower) if bounded else (_NO_BOUND, _NO_BOUND)
+    assert above is not None
+    assert below is not None
+    step = max(_SORTED, -(-n // max(1, n_threads)))
+    begins = range(0, max(n, 1), step)
+    # how many rows of each label the shares have; then, where those of each begin
+    places = np.zeros((len(begins), k), np.int64)
+    order = np.empty(0, np.int32)
+
+    def sort(begin: int, counts: bool) -> None:
+        _sort_loose(
+            readonly(labels), readonly(above), readonly(below), begin, min(begin + step, n),
+            bounded, np.empty(_SORTED, np.uint8), np.empty(_SORTED + 1, np.int32), counts,
+            places[begin // step], order,
+        )  # fmt: skip
+
+    on_threads(n_threads, lambda begin: sort(begin, True), begins)
     starts = np.zeros(k + 1, np.int64)
-    if upper is None or lower is None:
-        order = np.empty(len(labels), np.int32)
-        count = _count_sort(readonly(labels), starts, order)
-        return order[:count], starts
-    state = readonly(labels), readonly(upper), readonly(lower)
-    scratch = np.empty(_SORTED, np.uint8), np.empty(_SORTED + 1, np.int32)
-    _sort_loose(*state, *scratch, True, starts, np.empty(0, np.int32))
-    np.cumsum(starts, out=starts)
+    np.cumsum(places.sum(axis=0), out=starts[1:])
+    places[:] = np.cumsum(places, axis=0) - places + starts[:-1]
     order = np.empty(starts[k], np.int32)
-    _sort_loose(*state, *scratch, False, starts[:-1].copy(), order)
+    on_threads(n_threads, lambda begin: sort(begin, False), begins)
     return order, starts
 
 
 @njit
-def _count_sort(labels: Any, starts: Any, order: Any) -> Any:
-    k = starts.size - 1
-    for i in range(labels.size):
-        if labels[i] >= 0:
-            starts[labels[i] + 1] += 1
-    for j in range(k):
-        starts[j + 1] += starts[j]
-    places = starts[:k].copy()
-    for i in range(labels.size):
-        j = labels[i]
-        if j >= 0:
-            order[places[j]] = i
-            places[j] += 1
-    return starts[k]
-
-
-@njit
 def _sort_loose(
-    labels: Any, upper: Any, lower: Any, loose: Any, chosen: Any, counts: Any, places: Any,
-    order: Any,
+    labels: Any, upper: Any, lower: Any, first: Any, last: Any, bounded: Any, loose: Any,
+    chosen: Any, counts: Any, places: Any, order: Any,
 ) -> None:  # fmt: skip
     """Count the rows of each label that are looked at, or put them where `places` says."""
-    for begin in range(0, labels.size, _SORTED):
-        end = min(begin + _SORTED, labels.size)
+    if not bounded:
+        for i in range(first, last):
+            j = labels[i]
+            if j >= 0:
+                if not counts:
+                    order[places[j]] = i
+                places[j] += 1
+        return
+    for begin in range(first, last, _SORTED):
+        end = min(begin + _SORTED, last)
         own, above, below = labels[begin:end], upper[begin:end], lower[begin:end]
         # two loops without a branch, which nobody could predict; the first of them in vectors
         for i in range(end - begin):
@@ -144,11 +155,9 @@ def _sort_loose(
             found += loose[i]
         for p in range(found):
             j = labels[chosen[p]]
-            if counts:
-                places[j + 1] += 1
-            else:
+            if not counts:
                 order[places[j]] = chosen[p]
-                places[j] += 1
+            places[j] += 1
 
 
 def search_lists(

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists
-from largek_dask.algorithms.truncated_moves import (
-    Moves,
-    choose_moves,
+from largek_dask.algorithms.truncated_lists import (
+    Near,
+    Recipe,
     lists_of,
     lists_with_moves,
     reach_of,
 )
+from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists
+from largek_dask.algorithms.truncated_moves import Moves, choose_moves
 from largek_dask.algorithms.truncated_plan import FAILURES, LENGTHS, Outcome, Plan, Task
 from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.algorithms.truncated_start import cells_order, shares
@@ -176,7 +176,7 @@ def test_moves_never_touch_a_centre_twice(seed):
     moves = choose_moves(r.random(k), 2 * r.random(k), np.zeros((k, 2, 2)), table, k, 0.5)
     touched = np.concatenate([moves.split, moves.removed])
     assert len(set(touched.tolist())) == len(touched)
-    offsets, listed = lists_with_moves(table, 8, table, moves)
+    offsets, listed = lists_with_moves(table, 8, table, moves.split, moves.removed)
     assert offsets[-1] == len(listed)
     for j in range(k):
         own = listed[offsets[j] : offsets[j + 1]]
@@ -245,7 +245,7 @@ def test_probe_counts_what_lists_would_gain():
     x = np.array([[0.0], [100.0], [250.0], [7.0]], np.float32)
     labels = np.array([0, 90, 0, -1], np.int32)
     rows = Labelled(x, None, labels, 2.0)
-    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32))
+    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), 2)
     assert gains[:3] == (0.0, 200.0, 200.0)
     assert gains[-1] == 2 * (100.0 + 250.0**2)
 
@@ -258,4 +258,26 @@ def test_order_travels_without_what_is_packed():
     other = pickle.loads(pickle.dumps(order))
     assert "packed" not in other.__dict__
     assert other.lists.lengths.tolist() == [1, 1, 1, 1]
-    assert replace(order, skip=False).nbytes == order.nbytes > 0
+
+
+def test_order_is_kept_without_its_lists_and_makes_the_same_ones_again():
+    r = np.random.default_rng(0)
+    before = Near(r.normal(size=(60, 3)).astype("f4"), np.zeros(3, np.float32), 40)
+    near = Near(r.normal(size=(60, 3)).astype("f4"), np.zeros(3, np.float32), 30)
+    split, removed = np.array([4, 7]), np.array([20, 50])
+    for recipe in (Recipe(near, 16), Recipe(near, 16, before, split, removed)):
+        old = None if recipe.before is None else before.table()
+        offsets, listed = recipe.make(near.table(), old)
+        order = Order(
+            "lists", near.centers, near.shift, listed=listed, offsets=offsets, recipe=recipe
+        )
+        # what travels has the lists, what stays the way to make them
+        assert pickle.loads(pickle.dumps(order)).recipe is None
+        kept = order.to_keep()
+        assert kept.listed is kept.offsets is None
+        for other in (kept, pickle.loads(pickle.dumps(kept))):
+            np.testing.assert_array_equal(other.lists.offsets, order.lists.offsets)
+            np.testing.assert_array_equal(other.lists.centers, order.lists.centers)
+        kept.forget()
+        assert "lists" not in kept.__dict__
+        assert "kept" not in near.__dict__
