@@ -23,6 +23,9 @@ BASE = (32, 64)
 ROW_WORK, PASS_WORK = 64.0, 8.0
 """What a row costs in a pass beside its distances, in distances: if it is looked at, and anyway
 (measured)."""
+LEAST = ((64, 1e-3), (128, 5e-4), (256, 2e-4))
+"""Lists are at least so long once a round has lowered the cost by a smaller share: what short ones
+lead to quickly is not where long ones end, and on data without structure much worse."""
 STALE = 0.6
 """What a row is worth that goes to its nearest centre at last, beside one that goes there as its
 centre moves: the former lowers the cost as it is counted here, and less so the true one."""
@@ -100,6 +103,8 @@ class Plan:
     """Of the pass before, in the present stage."""
     found: int = 1 << 30
     """Moves that were found last time."""
+    least: int = 0
+    """Length of lists that rounds of little gain have come to."""
     n_rounds: int = 0
     n_failed: int = 0
 
@@ -179,7 +184,12 @@ class Plan:
         n_rounds = self.n_rounds + 1
         kept = self.cost < self.begun
         failed = self.n_failed + (not self.begun - self.cost > LITTLE * self.cost)
-        after = replace(self, n_rounds=n_rounds, n_failed=failed)
+        share = (self.begun - self.cost) / self.cost if kept else 0.0
+        longer = [n for n, below in LEAST if share < below]
+        if not kept:
+            # It may also have been too many moves: one step is enough.
+            longer = [n for n in longer if n > self.base][:1]
+        after = replace(self, n_rounds=n_rounds, n_failed=failed, least=max([self.least, *longer]))
         if not kept:
             after = replace(
                 after, cost=self.begun, share=self.share / 2, factor=min(1.0, self.factor * 1.1)
@@ -217,7 +227,7 @@ class Plan:
 
         base, lengths = self.base, [self.base, k]
         if self.length is None:
-            base = max(BASE, key=lambda length: (rate(length), -length))
+            base = max(self.least, max(BASE, key=lambda length: (rate(length), -length)))
             lengths = [length for length in gains if length >= base]
         length = max(lengths, key=lambda length: (rate(length, base), -length))
         now = replace(self, base=min(base, k))

@@ -1,0 +1,153 @@
+"""Lists of centres that the rows of each cluster meet, and what they are made of.
+
+Lists take more room than the centres. What is kept of earlier passes, to be able to repeat them,
+are therefore the centres whose neighbours they were: the same lists are made of them anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.distances import pack_centers
+from largek_dask.kernels.neighbours import nearest_centers
+
+__all__ = ["Near", "Recipe", "lists_of", "lists_with_moves", "reach_of"]
+
+REFUGE = 15
+"""Nearest centres, of those that stay, that rows of a removed one may go to."""
+
+Labels = NDArray[np.int32]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Near:
+    """The nearest centres of each centre, as what they are found from."""
+
+    centers: NDArray[Any]
+    """(k, d)"""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute."""
+    width: int
+    """How many of each."""
+
+    def table(self, n_threads: int = 1) -> Labels:
+        """(k, width) by distance, each centre itself first."""
+        return nearest_centers(pack_centers(self.centers, self.shift), self.width, n_threads)
+
+    @cached_property
+    def kept(self) -> Labels:
+        """The table, made once while this object is needed."""
+        return self.table()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the lists of a pass are made."""
+
+    near: Near
+    length: int
+    """Of the lists of clusters that nothing happens to."""
+    before: Near | None = None
+    """Nearest centres before the moves that the pass carries out; None: it carries out none."""
+    split: Places | None = None
+    """(m,) clusters that are split."""
+    removed: Places | None = None
+    """(m,) centres that take over the other half of each."""
+
+    def make(self, table: Labels, before: Labels | None) -> tuple[Places, Labels]:
+        """Offsets (k + 1,) and centres of the lists, from the tables of ``near`` and ``before``."""
+        if before is None:
+            return lists_of(table, self.length)
+        assert self.split is not None
+        assert self.removed is not None
+        return lists_with_moves(table, self.length, before, self.split, self.removed)
+
+    def again(self) -> tuple[Places, Labels]:
+        """The same, wherever the tables are not at hand."""
+        return self.make(self.near.kept, None if self.before is None else self.before.kept)
+
+    def forget(self) -> None:
+        """Let go of tables."""
+        for near in (self.near, self.before):
+            if near is not None:
+                near.__dict__.pop("kept", None)
+
+
+def lists_of(table: Labels, length: int) -> tuple[Places, Labels]:
+    """Offsets and centres of lists of the nearest centres: (k + 1,) and flat, each ascending."""
+    k, width = table.shape
+    length = min(length, width)
+    flat = np.sort(table[:, :length], axis=1).reshape(-1)
+    return np.arange(k + 1, dtype=np.int64) * length, flat
+
+
+def lists_with_moves(
+    table: Labels, length: int, before: Labels, split: Places, removed: Places
+) -> tuple[Places, Labels]:
+    """Lists for the pass that carries moves out.
+
+    Rows of a split cluster meet its two halves. Rows of a removed centre meet its nearest ones
+    that stay, and both halves of those that are split.
+
+    Parameters
+    ----------
+    table, before : (k, m) int32
+        Nearest centres after the moves, and before.
+    length : int
+        Of the lists of clusters that nothing happens to.
+    split, removed : (m,) int64
+        Clusters that are split, and the centres that take over the other half of each.
+    """
+    offsets, flat = lists_of(table, length)
+    width = int(offsets[1])
+    partner = np.full(len(table), -1)
+    partner[split] = removed
+    gone = np.zeros(len(table), np.bool_)
+    gone[removed] = True
+    special: dict[int, Labels] = {}
+    for j, r in zip(split.tolist(), removed.tolist(), strict=True):
+        special[j] = np.array(sorted((j, r)), np.int32)
+        stay = before[r, 1:]
+        stay = stay[~gone[stay]][:REFUGE]
+        if not len(stay):
+            stay = np.array([j], np.int32)
+        halves = partner[stay]
+        special[r] = np.unique(np.concatenate([stay, halves[halves >= 0]])).astype(np.int32)
+    lengths = np.full(len(table), width)
+    touched = np.array(sorted(special), np.int64)
+    lengths[touched] = [len(special[j]) for j in touched.tolist()]
+    listed = np.empty(int(lengths.sum()), np.int32)
+    plain = np.ones(len(table), np.bool_)
+    plain[touched] = False
+    listed[np.repeat(plain, lengths)] = flat.reshape(len(table), width)[plain].reshape(-1)
+    if special:
+        listed[np.repeat(~plain, lengths)] = np.concatenate([special[j] for j in touched.tolist()])
+    return np.concatenate([[0], np.cumsum(lengths)]), listed
+
+
+def reach_of(
+    drift: NDArray[np.float64],
+    offsets: Places,
+    listed: Labels,
+    strange: NDArray[np.bool_] | None,
+    moved: Places | None,
+) -> NDArray[np.float64]:
+    """(k,) the farthest that a centre of each list has gone.
+
+    Infinity for clusters whose rows have not met that list: those of ``strange``, and whose list
+    holds one of the centres ``moved``, which have gone across the data.
+    """
+    gone = drift
+    if moved is not None and len(moved):
+        gone = drift.copy()
+        gone[moved] = np.inf
+    reach: NDArray[np.float64] = np.maximum.reduceat(gone[listed], offsets[:-1])
+    if strange is not None:
+        reach[strange] = np.inf
+    return reach

@@ -1,0 +1,62 @@
+"""A few independent pieces of work on threads of this process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+__all__ = ["on_threads"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+"""By number of threads. They stay: kernels keep their scratch arrays by thread."""
+_lock = threading.Lock()
+_here = threading.local()
+
+
+def _forget() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
+
+
+# A forked child has none of its parent's threads.
+os.register_at_fork(after_in_child=_forget)
+
+
+def on_threads(
+    n_threads: int, function: Callable[[Item], Result], items: Iterable[Item]
+) -> list[Result]:
+    """``[function(item) for item in items]`` on up to ``n_threads`` threads.
+
+    Kernels give the interpreter back while they run. Nothing may depend on which thread does what.
+    The first error is raised when nobody is at work any more; pieces not yet begun are left out.
+    What is called on one of these threads has no others for itself.
+    """
+    items = list(items)
+    if n_threads <= 1 or len(items) <= 1 or getattr(_here, "is_one", False):
+        return [function(item) for item in items]
+    pool = _pool(n_threads)
+    futures = [pool.submit(function, item) for item in items]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+
+
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    with _lock:
+        if n_threads not in _pools:
+            _pools[n_threads] = ThreadPoolExecutor(n_threads, "largek-kernels", _enlist)
+        return _pools[n_threads]
+
+
+def _enlist() -> None:
+    _here.is_one = True
