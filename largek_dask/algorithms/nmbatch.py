@@ -47,11 +47,10 @@ from largek_dask.algorithms.bounded import (
     no_groups_for_sparse,
     row_bytes,
 )
-from largek_dask.algorithms.hierarchical import centers_of_sample
 from largek_dask.algorithms.moves import MOVED_SHARE, choose_moves, split_clusters
 from largek_dask.algorithms.nested import Batch, gather, open_batch, sample_points
 from largek_dask.algorithms.relocation import relocate_empty
-from largek_dask.algorithms.seeding import initial_centers
+from largek_dask.algorithms.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.votes import (
     NestedTotal,
     center_shifts,
@@ -225,7 +224,8 @@ class NMBatch:
                 break
             sample = min(2 * sample, n)
         points = points.astype(passes.statistics.dtype)
-        return centers_of_sample(points, weight, k, passes.statistics.shift, rng), max(sample, rows)
+        centers = centers_of_sample(points, weight, k, passes, rng)
+        return centers, max(sample, rows)
 
     def step(self, passes: Passes, rng: Rng, state: NMBatchState) -> tuple[NMBatchState, Info]:
         """Assign the batch to ``state.centers``, move the centres, choose the next batch."""

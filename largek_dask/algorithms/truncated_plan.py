@@ -30,7 +30,7 @@ STALE = 0.6
 """What a row is worth that goes to its nearest centre at last, beside one that goes there as its
 centre moves: the former lowers the cost as it is counted here, and less so the true one."""
 FIRST_SHARE, LEAST_SHARE = 0.1, 0.05
-FIRST_FACTOR, LEAST_FACTOR = 1.0, 0.5
+FIRST_FACTOR, LEAST_FACTOR = 1.0, 0.35
 FAILURES = 5
 HOPE = 0.7
 """How much less each pass gains than the one before, at best."""

@@ -9,7 +9,6 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms import moves
 from largek_dask.algorithms.base import KMeansProblem, Rng
-from largek_dask.algorithms.hierarchical import centers_of_sample, shares
 from largek_dask.algorithms.moves import Splits, choose_moves, split_clusters
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.data.sources import open_rows
@@ -125,33 +124,22 @@ def test_moves_mend_a_poor_start(moves_on):
     assert (inertia / len(x) < 2.2) == moves_on
 
 
-def test_shares_are_proportional_and_complete():
-    r = np.random.default_rng(0)
-    for _ in range(200):
-        mass = r.integers(0, 50, size=r.integers(1, 30)) * r.choice([1.0, 0.1])
-        mass[0] += 1
-        k = int(r.integers(1, 200))
-        sizes = shares(mass, k)
-        assert sizes.sum() == k
-        assert (np.abs(sizes - k * mass / mass.sum()) < 1 + 1e-9).all()
-        assert (sizes[mass == 0] == 0).all()
-
-
-def test_two_levels_cover_the_data():
-    x = blobs(20_000, 8, 150, seed=2, spread=8.0)
-    found = centers_of_sample(x, np.ones(len(x)), 150, x.mean(axis=0), Rng(1))
-    assert found.shape == (150, 8)
-    assert found.dtype == np.float32
-    random = x[np.random.default_rng(0).choice(len(x), 150, replace=False)]
-    assert oracles.assign(x, found)[1] < 0.7 * oracles.assign(x, random)[1]
-
-
 @pytest.mark.parametrize("n", [1, 50, 149, 151])
 def test_a_sample_may_be_smaller_than_the_number_of_clusters(n):
     x = np.random.default_rng(0).normal(size=(n, 3))
-    found = centers_of_sample(x, np.ones(n), 150, x.mean(axis=0), Rng(1))
+    algorithm = NMBatch(problem=KMeansProblem(150))
+    with LocalPasses(open_rows(x)) as passes:
+        found = algorithm.init(passes, Rng(1)).centers
     assert found.shape == (150, 3)
     assert np.isfinite(found).all()
+
+
+def test_the_start_covers_the_data():
+    x = blobs(20_000, 8, 150, seed=2, spread=8.0)
+    with LocalPasses(open_rows(x)) as passes:
+        found = NMBatch(problem=KMeansProblem(150)).init(passes, Rng(1)).centers
+    random = x[np.random.default_rng(0).choice(len(x), 150, replace=False)]
+    assert oracles.assign(x, found)[1] < 0.7 * oracles.assign(x, random)[1]
 
 
 def test_start_and_moves_are_the_same_at_every_vector_width():
