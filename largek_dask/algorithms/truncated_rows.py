@@ -36,6 +36,8 @@ __all__ = ["Order", "PassTotal", "RowArrays", "advance", "count_rows", "truncate
 
 PARTS_A_THREAD = 8
 """Shares of a pass: so that threads end together, and a stop need not wait for all of it."""
+LEAST_ROWS = 1 << 18
+"""Rows from which on a thread is worth waking for what takes a nanosecond or two a row."""
 BLOCK_ROWS = 4_096
 """Rows that a thread takes at a time where all centres are looked through."""
 
@@ -274,7 +276,7 @@ def _losses(
         removal_losses(labels, np.zeros_like(upper), upper, own, *limits, out[1])
         return out
 
-    parts = on_threads(n_threads, lose, _spans(len(rows.labels), n_threads, 1))
+    parts = on_threads(n_threads, lose, _spans(len(rows.labels), n_threads, 1, LEAST_ROWS))
     return sum(parts, np.zeros((2, len(order.centers)), np.int64))
 
 
@@ -322,7 +324,7 @@ def _take_up(rows: RowArrays, order: Order, n_threads: int) -> None:
             at = slice(*span)
             decay(rows.labels[at], rows.upper[at], rows.lower[at], drift, reach)
 
-        on_threads(n_threads, widen, _spans(len(rows.labels), n_threads, 1))
+        on_threads(n_threads, widen, _spans(len(rows.labels), n_threads, 1, LEAST_ROWS))
     if order.save:
         rows.saved = rows.labels.copy()
 
@@ -379,9 +381,11 @@ def _search(
     return sum(on_threads(n_threads, look, list(pairwise(cuts))))
 
 
-def _spans(n: int, n_threads: int, a_thread: int = PARTS_A_THREAD) -> list[tuple[int, int]]:
+def _spans(
+    n: int, n_threads: int, a_thread: int = PARTS_A_THREAD, least: int = BLOCK_ROWS
+) -> list[tuple[int, int]]:
     """(begin, end) of shares of n rows, so many a thread."""
-    step = max(BLOCK_ROWS, -(-n // (n_threads * a_thread)))
+    step = max(least, -(-n // (n_threads * a_thread)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, max(step, 1))]
 
 

@@ -41,6 +41,8 @@ Places = NDArray[np.int64]
 
 _CONVERTED_VALUES = 1 << 16
 _SORTED = 1 << 12
+_SHARED = 1 << 18
+"""Rows that a thread sorts, at least: to wake it takes longer than to sort fewer."""
 _NO_WEIGHT = _NO_BOUND = readonly(np.empty(0))
 
 
@@ -107,7 +109,7 @@ def order_by_label(
     above, below = (upper, lower) if bounded else (_NO_BOUND, _NO_BOUND)
     assert above is not None
     assert below is not None
-    step = max(_SORTED, -(-n // max(1, n_threads)))
+    step = max(_SHARED, -(-n // max(1, n_threads)))
     begins = range(0, max(n, 1), step)
     # how many rows of each label the shares have; then, where those of each begin
     places = np.zeros((len(begins), k), np.int64)
