@@ -11,7 +11,7 @@ __all__ = ["table"]
 def table(result: dict[str, Any]) -> str:
     """The markdown table: a line a kind of fault, and a line a scenario.
 
-    ``result["faults"]`` has of each kind what it is, what follows, how many moments it struck at,
+    ``result["faults"]`` has of each kind what it is, what follows, the moments it struck at,
     and of every job what was done again (``redone``) and the seconds until it went on.
     """
     lines = [
@@ -21,7 +21,7 @@ def table(result: dict[str, Any]) -> str:
     for kind in result["faults"]:
         seconds = kind["seconds"]
         lines.append(
-            f"| {kind['what']} | {kind['follows']} | {kind['moments']} | {len(seconds)} "
+            f"| {kind['what']} | {kind['follows']} | {len(kind['moments'])} | {len(seconds)} "
             f"| {median(kind['redone']):.0f} | {median(seconds):.2f} | {max(seconds):.2f} |"
         )
     lines += ["", "| scenario | what came of it |", "|---|---|"]

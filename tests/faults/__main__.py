@@ -1,13 +1,15 @@
 """``python -m tests.faults --minutes 60``: all faults, all algorithms, all moments, and a table.
 
 The scenarios that take minutes come first; then every combination is done once in a seeded order,
-and again until the time is over. With ``--write`` the table goes into DESIGN.md.
+and again until the time is over. With ``--write`` the table goes into DESIGN.md. With ``--go-on``
+what the run before had no time for is done, and its table grows.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import random
 import sys
@@ -18,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, cpu_description, save
+from benchmarks.common import RESULTS, ROOT, cpu_description, save
 from benchmarks.faults import table
 from benchmarks.tables import write_table
 from largek_dask import points
@@ -69,13 +71,29 @@ def result_of(
             {
                 "what": _first_line(kind),
                 "follows": kind.follows,
-                "moments": len(moments[kind]),
+                "moments": sorted(moments[kind]),
                 "redone": [outcome.redone for outcome in outcomes],
                 "seconds": [round(outcome.recovery, 3) for outcome in outcomes],
             }
             for kind, outcomes in sorted(kinds.items(), key=lambda item: item[0].__name__)
         ],
         "scenarios": [[_first_line(scenario), what] for scenario, what in told.items()],
+    }
+
+
+def together(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """Two results as one."""
+    kinds: dict[str, dict[str, Any]] = {}
+    for kind in (*earlier["faults"], *later["faults"]):
+        same = kinds.setdefault(kind["what"], {**kind, "moments": [], "redone": [], "seconds": []})
+        same["moments"] = sorted({*same["moments"], *kind["moments"]})
+        for name in ("redone", "seconds"):
+            same[name] = [*same[name], *kind[name]]
+    return {
+        **later,
+        "load": max(earlier["load"], later["load"]),
+        "faults": list(kinds.values()),
+        "scenarios": [*earlier["scenarios"], *later["scenarios"]],
     }
 
 
@@ -90,20 +108,26 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", help="part of the names of faults")
+    parser.add_argument("--go-on", action="store_true", help="what the last run has left")
     parser.add_argument("--write", action="store_true", help="write the table into DESIGN.md")
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes
     found: dict[Fault, list[Outcome]] = defaultdict(list)
     told: dict[Scenario, str] = {}
     wrong = []
-    left = 0
+    left, begin = 0, 0
+    earlier: dict[str, Any] | None = None
+    if given.go_on:
+        earlier = json.loads((RESULTS / "faults.json").read_text())
     with tempfile.TemporaryDirectory(prefix="largek-faults-") as name:
         folder = Path(name)
         cases = make_cases(folder)
         work = list(itertools.product(combinations(), cases.values()))
         random.Random(given.seed).shuffle(work)
         work = [(f, c) for f, c in work if given.only is None or given.only in str(f)]
-        for scenario in LONG:
+        if earlier is not None:
+            begin = len(work) - earlier["left"]
+        for scenario in LONG if earlier is None else ():
             if given.only is None or given.only in scenario.__name__:
                 try:
                     told[scenario] = scenario(folder / scenario.__name__, cases)
@@ -112,7 +136,8 @@ def main() -> int:
                     wrong.append(f"{scenario.__name__}: {error!r}")
                     print("WRONG", wrong[-1], flush=True)
         with Rig(folder / "rig", n_workers=given.workers) as rig:
-            for number, (fault, case) in enumerate(itertools.cycle(work)):
+            rest = itertools.islice(itertools.cycle(work), begin, None)
+            for number, (fault, case) in enumerate(rest, begin):
                 if time.monotonic() > until:
                     left = max(0, len(work) - number)
                     break
@@ -131,12 +156,16 @@ def main() -> int:
             folder / "rig"
         )
     result = result_of(found, told, given.workers, left)
+    if earlier is not None:
+        result = together(earlier, result)
     print(table(result))
     if given.write:
         save("faults", result)
         write_table(ROOT / "largek_dask" / "DESIGN.md", "faults", table(result))
     if left:
         wrong.append(f"{left} combinations were not done for want of time")
+    if earlier is not None:
+        missing = set()
     for line in [*wrong, *(f"no run came to: {when} {point}" for when, point in sorted(missing))]:
         print("WRONG", line)
     return 1 if wrong or (missing and given.only is None) else 0
