@@ -43,7 +43,7 @@ REAL = ["sift200k-1000", "glove100k-1000", "mnist-50", "mnist-500", "pla85900-10
         "pla85900-1000", "shuttle-100", "eeg-100"]  # fmt: skip
 DRAWN = [f"drawn{i}" for i in range(6)]
 EXACT_PASSES = (2, 4, 8, 16, 32, 64, 128, 256)
-LIMITS = {AUTO: 20.0, LLOYD: 60.0, MINIBATCH: 4.0}
+LIMITS = {AUTO: 40.0, LLOYD: 60.0, MINIBATCH: 4.0}
 """CPU seconds after which runs are cut."""
 LONGEST_CALL = 45.0
 """CPU seconds that a call of SuperKMeans may be expected to take."""

@@ -87,6 +87,10 @@ def gains_of_lists(
     on_threads(n_threads, probe, range(0, n, PROBED))
     if rows.weight is not None:
         saved *= rows.weight[chosen]
+    beyond = np.flatnonzero(rank >= LENGTHS[-1])
+    if len(beyond):
+        # One row alone is no reason to compare all rows with all centres.
+        saved[beyond[saved[beyond].argmax()]] = 0
     scale = rows.scale * len(present) / n
     lengths = (*LENGTHS, k)
     # One after the other, unlike numpy's sums, which depend on the machine's vectors.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.kernels.cells import cell_means
 from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.neighbours import nearest_centers
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.truncated import order_by_label
 
@@ -23,6 +24,8 @@ __all__ = ["cells_order", "coarse_centers", "two_level_start"]
 
 COARSE_ROWS = 100
 """Rows of the sample a coarse centre."""
+NEAR_CELLS = 3
+"""Coarse cells whose centres the rows of one of them meet at first."""
 STEPS = 5
 """Lloyd steps on each level."""
 
@@ -108,13 +111,18 @@ def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
 
 
 def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]) -> Order:
-    """A pass in which rows meet the centres that belong to their nearest coarse centre."""
+    """A pass in which rows meet the centres of their nearest coarse cell, and of those near it."""
     cells = nearest(centers, pack_centers(coarse, shift))
-    listed, starts = order_by_label(cells, len(coarse))
-    empty = np.flatnonzero(np.diff(starts) == 0)
-    if len(empty):
-        # Cells without a centre of their own: the nearest one there is.
-        lent = nearest(coarse[empty], pack_centers(centers, shift))
-        listed = np.insert(listed, starts[empty], lent)
-        starts = np.concatenate([[0], np.cumsum(np.maximum(np.diff(starts), 1))])
-    return Order("cells", centers, shift, listed, starts, coarse)
+    members, starts = order_by_label(cells, len(coarse))
+    near = nearest_centers(pack_centers(coarse, shift), min(NEAR_CELLS, len(coarse)))
+    lists = []
+    for own in near:
+        met = np.concatenate([members[starts[c] : starts[c + 1]] for c in own])
+        # Cells without a centre anywhere near: the nearest one there is.
+        lists.append(np.sort(met) if len(met) else _lent(coarse[own[:1]], centers, shift))
+    offsets = np.concatenate([[0], np.cumsum([len(met) for met in lists])])
+    return Order("cells", centers, shift, np.concatenate(lists), offsets, coarse)
+
+
+def _lent(coarse: NDArray[Any], centers: NDArray[Any], shift: NDArray[Any]) -> NDArray[np.int32]:
+    return nearest(coarse, pack_centers(centers, shift))

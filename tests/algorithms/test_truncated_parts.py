@@ -229,15 +229,17 @@ def test_shares(counts, part):
         assert (sizes[counts > 0] > 0).all()
 
 
-def test_every_cell_has_a_centre():
+@pytest.mark.parametrize(
+    ("n_cells", "lists"),
+    [(1, [[0], [0], [1, 2]]), (2, [[0], [0], [1, 2]]), (3, [[0, 1, 2]] * 3)],
+)
+def test_every_cell_has_a_centre(n_cells, lists, monkeypatch):
+    monkeypatch.setattr("largek_dask.algorithms.truncated_start.NEAR_CELLS", n_cells)
     coarse = np.array([[0.0, 0], [10, 0], [20, 0]], np.float32)
     centers = np.array([[1.0, 0], [21, 0], [22, 0]], np.float32)
     order = cells_order(centers, coarse, np.zeros(2, np.float32))
-    lists = order.lists
-    met = [
-        lists.centers[a:b].tolist() for a, b in zip(lists.offsets, lists.offsets[1:], strict=False)
-    ]
-    assert met == [[0], [0], [1, 2]]
+    met = [order.lists.of_group(c).tolist() for c in range(3)]
+    assert met == lists
 
 
 def test_probe_counts_what_lists_would_gain():
@@ -248,6 +250,16 @@ def test_probe_counts_what_lists_would_gain():
     gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), 2)
     assert gains[:3] == (0.0, 200.0, 200.0)
     assert gains[-1] == 2 * (100.0 + 250.0**2)
+
+
+def test_probe_does_not_trust_one_row_that_only_all_centres_would_help():
+    centers = np.arange(600, dtype=np.float32)[:, None]
+    shift = np.zeros(1, np.float32)
+    far = np.array([[500.0], [550.0], [3.0]], np.float32)
+    one = gains_of_lists(Labelled(far[[0, 2]], None, np.zeros(2, np.int32), 1.0), centers, shift, 1)
+    assert one[-1] == one[0] == 9.0
+    two = gains_of_lists(Labelled(far, None, np.zeros(3, np.int32), 1.0), centers, shift, 1)
+    assert two[-1] == 9.0 + 500.0**2
 
 
 def test_order_travels_without_what_is_packed():
