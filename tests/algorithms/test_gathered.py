@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-import threading
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.data.sources import open_rows
 from largek_dask.kernels.sparse import dense_rows
 from largek_dask.kernels.sums import FixedPoint
-from largek_dask.kernels.threads import on_threads
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
 from tests.kernels.test_sparse import block_of
@@ -154,20 +152,6 @@ def test_splits_on_threads_are_those_of_one(sparse, monkeypatch):
         assert found.gains.tobytes() == expected.gains.tobytes()
         assert found.centers.tobytes() == expected.centers.tobytes()
     assert (expected.gains > 0).any()
-
-
-def test_threads_keep_the_order_and_work_at_the_same_time():
-    barrier = threading.Barrier(3, timeout=60)
-
-    def meet(item):
-        barrier.wait()
-        return item * item
-
-    assert on_threads(3, meet, range(6)) == [0, 1, 4, 9, 16, 25]
-    assert on_threads(1, threading.Thread.is_alive, [threading.current_thread()]) == [True]
-    assert on_threads(4, abs, []) == []
-    with pytest.raises(ZeroDivisionError):
-        on_threads(2, lambda item: 1 // item, [1, 0, 1])
 
 
 @pytest.mark.parametrize("n", [0, 3, HUGE_FROM // 32])

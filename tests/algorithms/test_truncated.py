@@ -88,7 +88,12 @@ def test_beats_lloyd(clean, x):
 
 
 @pytest.mark.parametrize("n_threads", [2, 5])
-def test_threads(n_threads, x, clean):
+def test_threads(n_threads, x, clean, monkeypatch):
+    # So few rows would not be shared.
+    monkeypatch.setattr("largek_dask.algorithms.truncated_rows.LEAST_ROWS", 64)
+    monkeypatch.setattr("largek_dask.algorithms.truncated_engines.LEAST_COUNTED", 64)
+    monkeypatch.setattr("largek_dask.algorithms.truncated_engines.WORTH_COUNTING", 0)
+    monkeypatch.setattr("largek_dask.kernels.truncated._SHARED", 64)
     assert bits(fit(x, n_threads=n_threads)) == bits(clean)
 
 

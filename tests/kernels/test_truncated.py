@@ -84,6 +84,19 @@ def test_order_by_label__is_a_stable_counting_sort(shape, seed, data):
         assert got.dtype == want.dtype
 
 
+@pytest.mark.parametrize("n", [1, 7, 8, 100])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
+    labels, upper, lower = start_state(n, 5, np.float32, np.random.default_rng(n))
+    bounds = (upper, lower) if bounded else ()
+    one = order_by_label(labels, 5, *bounds)
+    monkeypatch.setattr("largek_dask.kernels.truncated._SHARED", 7)
+    for n_threads in (1, 2, 3, 50):
+        shared = order_by_label(labels, 5, *bounds, n_threads=n_threads)
+        for got, want in zip(shared, one, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
 @settings(max_examples=150 if COMPILED else 25)
 @given(
     shapes,

@@ -1,0 +1,67 @@
+"""Pieces of work on threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from largek_dask.kernels.threads import on_threads
+
+
+def test_threads_keep_the_order_and_work_at_the_same_time():
+    barrier = threading.Barrier(3, timeout=60)
+
+    def meet(item):
+        barrier.wait()
+        return item * item
+
+    assert on_threads(3, meet, range(6)) == [0, 1, 4, 9, 16, 25]
+    assert on_threads(1, threading.Thread.is_alive, [threading.current_thread()]) == [True]
+    assert on_threads(4, abs, []) == []
+    with pytest.raises(ZeroDivisionError):
+        on_threads(2, lambda item: 1 // item, [1, 0, 1])
+
+
+def test_an_error_is_raised_when_nobody_is_at_work_any_more():
+    begun, ended = threading.Event(), []
+
+    def work(item):
+        if item == 0:
+            assert begun.wait(60)
+            raise ValueError("the first")
+        begun.set()
+        time.sleep(0.2)
+        ended.append(item)
+
+    with pytest.raises(ValueError, match="the first"):
+        on_threads(2, work, range(50))
+    # What had begun is over, what had not is left out.
+    assert 1 <= len(ended) < 49
+    before = list(ended)
+    time.sleep(0.3)
+    assert ended == before
+
+
+def test_threads_stay_and_do_not_wait_for_each_other_when_nested():
+    def inner(item):
+        return threading.current_thread().name
+
+    def outer(item):
+        return on_threads(2, inner, range(3))
+
+    names = {name for found in on_threads(2, outer, range(8)) for name in found}
+    again = {name for found in on_threads(2, outer, range(8)) for name in found}
+    assert 1 <= len(names | again) <= 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own():
+    assert on_threads(2, abs, [-1, -2]) == [1, 2]
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if on_threads(2, abs, [-1, -2]) == [1, 2] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
