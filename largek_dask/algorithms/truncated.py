@@ -94,7 +94,8 @@ class Truncated:
     the lists, k where all centres were looked through), ``everywhere`` (0: on the sample that the
     search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and ``back``
     (the round was undone). ``cost`` counts rows where they are labelled, which is above the
-    inertia, for not all of them are at their nearest centre. Rows must be dense.
+    inertia, for not all of them are at their nearest centre. It ends when rounds no longer pay, not
+    by ``tol``. Rows must be dense.
 
     Examples
     --------
