@@ -13,20 +13,10 @@ __all__ = ["on_threads"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_pools: dict[int, ThreadPoolExecutor] = {}
-"""By number of threads. They stay: kernels keep their scratch arrays by thread."""
-_lock = threading.Lock()
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+"""By process (a forked child has none of its parent's threads) and number of threads. They stay:
+kernels keep their scratch arrays by thread."""
 _here = threading.local()
-
-
-def _forget() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _pools.clear()
-
-
-# A forked child has none of its parent's threads.
-os.register_at_fork(after_in_child=_forget)
 
 
 def on_threads(
@@ -52,10 +42,11 @@ def on_threads(
 
 
 def _pool(n_threads: int) -> ThreadPoolExecutor:
-    with _lock:
-        if n_threads not in _pools:
-            _pools[n_threads] = ThreadPoolExecutor(n_threads, "largek-kernels", _enlist)
-        return _pools[n_threads]
+    key = os.getpid(), n_threads
+    if key not in _pools:
+        # Threads begin with the first piece of work: who comes second has made nothing.
+        _pools.setdefault(key, ThreadPoolExecutor(n_threads, "largek-kernels", _enlist))
+    return _pools[key]
 
 
 def _enlist() -> None:
