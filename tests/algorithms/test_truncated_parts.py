@@ -127,6 +127,25 @@ def test_lists_are_as_long_as_pays():
     assert middle.task == Task("lists", True, 128)
 
 
+def after_round(cost):
+    """The plan after a round that began at 100 and came to `cost`, with all gains near."""
+    plan, judged = in_round(100.0), False
+    while not judged:
+        n_rounds = plan.n_rounds
+        plan, _ = plan.after(done(cost, curve=(10.0,) * 6))
+        judged = plan.n_rounds > n_rounds
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("cost", "least"), [(95.0, 0), (99.92, 64), (99.97, 128), (99.99, 256), (120.0, 64)]
+)
+def test_lists_grow_as_rounds_gain_less(cost, least):
+    plan = after_round(cost)
+    assert plan.least == least
+    assert cost > 100 or plan.base == max(32, least)
+
+
 def test_given_length_is_kept():
     assert look_with((10.0,) * 6, length=24).task == Task("lists", True, 24)
     assert look_with((0.0,) * 5 + (100.0,), length=24).task.kind == "rest"

@@ -118,3 +118,12 @@ def test_only_classes_of_the_type_hints_are_made() -> None:
 def test_a_broken_tree_is_damage(tree: Any) -> None:
     with pytest.raises(DamagedError, match="a Tree cannot be read back"):
         decode(tree, {"a0": np.zeros(3)}, Tree)
+
+
+def test_an_array_that_is_there_twice_is_written_once():
+    shared, other = np.arange(3.0), np.arange(3.0)
+    arrays: dict[str, Any] = {}
+    tree = encode((shared, other, shared), arrays)
+    assert len(arrays) == 2
+    back = decode(tree, arrays, tuple)
+    assert [part.tolist() for part in back] == 3 * [[0.0, 1.0, 2.0]]

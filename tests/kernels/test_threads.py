@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
+from concurrent.futures import wait
 
 import pytest
 
+from largek_dask.kernels import threads
 from largek_dask.kernels.threads import on_threads
 
 
@@ -25,24 +26,26 @@ def test_threads_keep_the_order_and_work_at_the_same_time():
         on_threads(2, lambda item: 1 // item, [1, 0, 1])
 
 
-def test_an_error_is_raised_when_nobody_is_at_work_any_more():
-    begun, ended = threading.Event(), []
+def test_an_error_is_raised_when_nobody_is_at_work_any_more(monkeypatch):
+    begun, release, ended = threading.Event(), threading.Event(), []
 
     def work(item):
         if item == 0:
             assert begun.wait(60)
             raise ValueError("the first")
         begun.set()
-        time.sleep(0.2)
+        # Until the others are waited for, and what has not begun is left out.
+        assert release.wait(60)
         ended.append(item)
 
+    def waiting(futures):
+        release.set()
+        return wait(futures)
+
+    monkeypatch.setattr(threads, "wait", waiting)
     with pytest.raises(ValueError, match="the first"):
         on_threads(2, work, range(50))
-    # What had begun is over, what had not is left out.
-    assert 1 <= len(ended) < 49
-    before = list(ended)
-    time.sleep(0.3)
-    assert ended == before
+    assert 1 <= len(ended) <= 2
 
 
 def test_threads_stay_and_do_not_wait_for_each_other_when_nested():
