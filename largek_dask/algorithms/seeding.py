@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
-from largek_dask.algorithms.truncated_engines import drop_sample, take_sample
+from largek_dask.algorithms.truncated_sample import drop_sample, take_sample
 from largek_dask.algorithms.truncated_start import two_level_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import nearest, pack_centers

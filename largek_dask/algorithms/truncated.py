@@ -35,28 +35,19 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes, Rng, TableShape
 from largek_dask.algorithms.seeding import initial_centers
-from largek_dask.algorithms.truncated_engines import (
-    Sample,
-    drop_sample,
-    run_everywhere,
-    run_on_sample,
-    take_sample,
-)
+from largek_dask.algorithms.truncated_engines import run_everywhere, run_on_sample
 from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, gains_of_splits
-from largek_dask.algorithms.truncated_moves import Moves, choose_moves
+from largek_dask.algorithms.truncated_moves import Moves, choose_moves, overstep
 from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
 from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK, Outcome, Plan, Task
 from largek_dask.algorithms.truncated_rows import Order, PassTotal
-from largek_dask.algorithms.truncated_start import cells_order, two_level_start
+from largek_dask.algorithms.truncated_sample import Sample, drop_sample, take_sample
+from largek_dask.algorithms.truncated_start import cells_order, sample_sizes, two_level_start
 from largek_dask.algorithms.truncated_state import Round, TruncatedState
 from largek_dask.errors import ParameterError
 
 __all__ = ["Truncated", "TruncatedState"]
 
-START_ROWS = 64
-"""Rows a centre of the sample that the search begins on."""
-LEAST_START_ROWS, START_VALUES = 4, 1 << 27
-"""The same at least; else no more than so many values (rows times features)."""
 SPLIT_ROWS = 256
 """Rows a centre of the sample on which splits are tried, at most."""
 SPLIT_VALUES = 1 << 26
@@ -128,22 +119,25 @@ class Truncated:
             raise ParameterError("Truncated needs dense rows, and these are sparse; use NMBatch.")
         k, shift = self.problem.n_clusters, passes.statistics.shift
         if isinstance(self.problem.init, str) and self.problem.init == "auto":
-            sample = self._start_sample(passes, rng)
-            centers, coarse = self._start(sample, shift, passes.driver_threads)
-            begins = "cells" if len(sample.rows) >= passes.n_rows else "sample"
+            first, *larger = sample_sizes(passes.n_rows, passes.n_features, k)
+            sample = self._start_sample(passes, rng, first)
+            centers, coarse, _ = self._start(sample, shift, passes.driver_threads)
+            samples = () if first >= passes.n_rows else (first, *larger)
+            guided = True
         else:
             centers = initial_centers(passes, rng, k, self.problem.init)
-            coarse, begins = centers[:1], "all"
+            coarse, samples, guided = centers[:1], (), False
         rounds = None if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
-        plan = Plan.first(self.moves and k > 2, rounds, length, k, begins)
+        plan = Plan.first(
+            self.moves and k > 2, rounds, length, passes.n_rows, k, samples, guided=guided
+        )
         return TruncatedState(0, plan, centers, np.zeros(k), shift, coarse)
 
-    def _start_sample(self, passes: Passes, rng: Rng) -> Sample:
+    def _start_sample(self, passes: Passes, rng: Rng, n: int) -> Sample:
         assert self.problem is not None
-        k = self.problem.n_clusters
-        n = min(START_ROWS * k, max(LEAST_START_ROWS * k, START_VALUES // passes.n_features))
-        return take_sample(passes, rng, n, "start", ascending=False)
+        sizes = sample_sizes(passes.n_rows, passes.n_features, self.problem.n_clusters)
+        return take_sample(passes, rng, n, "start", ascending=False, largest=sizes[-1])
 
     def _split_sample(self, passes: Passes, rng: Rng) -> Sample:
         assert self.problem is not None
@@ -152,17 +146,21 @@ class Truncated:
 
     def _start(
         self, sample: Sample, shift: NDArray[Any], n_threads: int
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Centres and coarse centres; the sample's rows get their first labels."""
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
+        """Centres, coarse centres, and first labels of the sample's rows."""
         assert self.problem is not None
-        held = sample.held
-        centers, coarse, held.origin = two_level_start(
-            held.x, held.weight, self.problem.n_clusters, shift, n_threads
-        )
-        return centers, coarse
+        x, weight = sample.held.x, sample.held.weight
+        return two_level_start(x, weight, self.problem.n_clusters, shift, n_threads)
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
+        sample = self._sample(passes, rng, state)
+        if state.plan.task.kind == "start":
+            assert sample is not None
+            centers, coarse, sample.held.origin = self._start(
+                sample, state.shift, passes.driver_threads
+            )
+            state = replace(state, centers=centers, coarse=coarse, replay=())
         state = neighbours_for(state, passes.driver_threads)
         task, step, k = state.plan.task, state.step + 1, len(state.centers)
         order = order_for(passes, state)
@@ -170,7 +168,6 @@ class Truncated:
         if task.everywhere and not state.everywhere:
             generation = 1
         replay = () if order.is_anchor else state.replay
-        sample = self._sample(passes, rng, state)
         if task.everywhere:
             drop_sample(passes, "start")
             wanted = None if sample is None else sample.rows
@@ -178,7 +175,8 @@ class Truncated:
             n_rows, scale = passes.n_rows, 1.0
         else:
             assert sample is not None
-            total, labels = run_on_sample(passes, sample, generation, replay, order, step)
+            held = sample.held
+            total, labels = run_on_sample(passes, held, generation, replay, order, step)
             n_rows = len(sample.rows)
             scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
         centers = total.sums.means(state.centers)
@@ -196,17 +194,16 @@ class Truncated:
         if task.looks:
             assert sample is not None
             assert labels is not None
-            assert state.table is not None
             rows, n_threads = _labelled(sample, labels, total), passes.driver_threads
-            if task.everywhere:
+            if task.everywhere and task.kind != "all":
                 curve = gains_of_lists(rows, centers, state.shift, n_threads)
             if state.plan.moves:
+                assert state.table is not None
                 moves = _choose(state.plan, total, order, centers, rows, state.table, n_threads)
         done = Outcome(
             cost=cost,
             work=_work(state, total, n_rows, order, made_table=state.age == 0),
             n_changed=total.n_changed,
-            n_clusters=k,
             n_replayed=len(replay),
             n_moves=0 if moves is None else len(moves.split),
             curve=curve,
@@ -230,6 +227,8 @@ class Truncated:
                 "row_state_bytes": float(ROW_BYTES),
             },
         )
+        if plan.goes_on and not back:
+            centers = overstep(state.centers, centers, state.moves)
         after = TruncatedState(
             step=step,
             plan=plan,
@@ -252,10 +251,11 @@ class Truncated:
         """The sample that the next step is about, or asks."""
         if state.plan.task.everywhere:
             return self._split_sample(passes, rng) if state.plan.task.looks else None
-        sample = self._start_sample(passes, rng)
-        if sample.held.origin is None:
+        sample = self._start_sample(passes, rng, state.plan.samples[0])
+        begun = len(state.replay) > 0 and not state.replay[0].is_anchor
+        if begun and sample.held.origin is None:
             # After a resume.
-            self._start(sample, state.shift, passes.driver_threads)
+            sample.held.origin = self._start(sample, state.shift, passes.driver_threads)[2]
         return sample
 
     def labels(
@@ -325,8 +325,6 @@ def _opened(after: TruncatedState, moves: Moves | None, back: bool) -> Truncated
             restores=True,
         )
     if after.plan.opens_round:
-        assert after.near is not None
-        assert after.table is not None
         replayed = len(after.replay)
         begun = Round(after.centers, after.counts, replayed, after.near, after.table)
         after = replace(after, round=begun)
@@ -334,7 +332,7 @@ def _opened(after: TruncatedState, moves: Moves | None, back: bool) -> Truncated
         return after
     if after.plan.opens_round:
         return replace(after, centers=moves.apply(after.centers), moves=moves)
-    if after.plan.stage == "grow":
+    if after.plan.task.kind in ("cells", "all"):
         # The next pass asks nothing of what rows were: no list has to lead them there.
         return replace(after, centers=moves.apply(after.centers))
     return after

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
+from largek_dask.algorithms.base import Passes, RowState
 from largek_dask.algorithms.truncated_rows import (
     Order,
     PassTotal,
@@ -26,12 +26,10 @@ from largek_dask.algorithms.truncated_rows import (
 )
 from largek_dask.kernels.threads import on_threads
 
-__all__ = ["Sample", "drop_sample", "run_everywhere", "run_on_sample", "take_sample"]
+__all__ = ["Held", "run_everywhere", "run_on_sample"]
 
 WHOLE = "truncated rows"
 """Where the state of all rows lies among what passes keep, if they lie in one piece."""
-SAMPLE = "truncated sample"
-"""Where the sample lies, with its rows' state."""
 STATE = "truncated"
 """Name of the row state."""
 LEAST_COUNTED = 1 << 15
@@ -111,16 +109,6 @@ class Held:
         return first
 
 
-@dataclass(slots=True)
-class Sample:
-    """Rows of a seeded sample, in its own order."""
-
-    rows: NDArray[np.int64]
-    """(m,) global indices; all of positive weight."""
-    held: Held
-    key: tuple[Any, ...] = ()
-
-
 def run_everywhere(
     passes: Passes,
     generation: int,
@@ -179,114 +167,15 @@ def run_everywhere(
 
 def run_on_sample(
     passes: Passes,
-    sample: Sample,
+    held: Held,
     generation: int,
     replay: tuple[Order, ...],
     order: Order,
     step: int,
 ) -> tuple[PassTotal, NDArray[np.int32]]:
-    """One pass over the sample, in this process; see :func:`run_everywhere`."""
+    """One pass over a sample, in this process; see :func:`run_everywhere`."""
     k, d = order.centers.shape
     new = partial(PassTotal, k, d, passes.statistics.grid)
-    total = sample.held.run(generation, replay, order, step, new)
-    assert sample.held.rows is not None
-    return total, sample.held.rows.labels
-
-
-class PickedRows:
-    """Rows picked out of chunks, with their weights."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self) -> None:
-        self.parts: dict[int, tuple[NDArray[Any], NDArray[np.float64]]] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        return sum(x.nbytes + weight.nbytes for x, weight in self.parts.values())
-
-    @staticmethod
-    def combine(a: PickedRows, b: PickedRows) -> PickedRows:
-        """Add ``b`` into ``a``."""
-        a.parts.update(b.parts)
-        return a
-
-
-def pick_chunk(
-    chunk: Chunk, total: PickedRows, wanted: NDArray[np.int64], dtype: np.dtype[Any]
-) -> None:
-    """Pick this chunk's rows out of the ascending global indices ``wanted``."""
-    begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
-    rows = wanted[begin:end] - chunk.start
-    weight = np.ones(len(rows)) if chunk.weight is None else chunk.weight[rows]
-    total.parts[chunk.index] = chunk.x[rows].astype(dtype), weight
-
-
-def take_sample(passes: Passes, rng: Rng, n: int, purpose: str, ascending: bool) -> Sample:
-    """About ``n`` rows drawn without replacement, those that weigh nothing left out.
-
-    The rows drawn depend on the seed and the number of rows alone, not on chunks. Drawn once, the
-    sample stays among what the passes keep.
-    """
-    key = (rng, n, ascending)
-    known: Sample | None = passes.scratch.get(f"{SAMPLE}: {purpose}")
-    if known is not None and known.key == key:
-        return known
-    everything, count = passes.n_rows, passes.statistics.n_rows
-    enough = min(n, count) // 2
-    # As many more as there are rows that do not count.
-    n = min(everything, -(-n * everything // max(1, count)))
-    while True:
-        if n == everything and ascending:
-            rows = np.arange(everything)
-        else:
-            rows = rng.generator(0, purpose).choice(everything, n, replace=False)
-            if ascending:
-                rows.sort()
-        x, weight = _pick(passes, rows)
-        if weight is not None and not weight.all():
-            there = weight > 0
-            rows, x, weight = rows[there], x[there], weight[there]
-        if len(rows) >= enough or n == everything:
-            break
-        # Those that count are rare, or not where they were looked for.
-        n = min(4 * n, everything)
-    if weight is not None and (weight == 1).all():
-        weight = None
-    sample = Sample(rows, Held(x, weight, passes.driver_threads, passes.raise_if_stopped), key)
-    passes.scratch[f"{SAMPLE}: {purpose}"] = sample
-    return sample
-
-
-def drop_sample(passes: Passes, purpose: str) -> None:
-    """Let a sample go that is not needed any more."""
-    passes.scratch.pop(f"{SAMPLE}: {purpose}", None)
-
-
-def _pick(
-    passes: Passes, rows: NDArray[np.int64]
-) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
-    """Rows by global index, each once, and their weights (None: all 1)."""
-    dtype = passes.statistics.dtype
-    whole = passes.whole()
-    if whole is not None:
-        x, weight = whole
-        if len(rows) == len(x) and rows[0] == 0 and (np.diff(rows) == 1).all():
-            return x, weight
-        own = None if weight is None else weight[rows]
-        return x.take(rows, axis=0).astype(dtype, copy=False), own
-    wanted = np.sort(rows)
-    touched = np.unique(np.searchsorted(passes.chunk_table, wanted, side="right") - 1)
-    picked: PickedRows = passes.reduce(
-        pick_chunk,
-        wanted,
-        dtype,
-        start=PickedRows,
-        combine=PickedRows.combine,
-        chunks=touched.tolist(),
-    )
-    parts = [picked.parts[index] for index in sorted(picked.parts)]
-    x, weight = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    places = np.searchsorted(wanted, rows)
-    return x[places], weight[places]
+    total = held.run(generation, replay, order, step, new)
+    assert held.rows is not None
+    return total, held.rows.labels

@@ -14,10 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LOCKED", "Moves", "choose_moves"]
+__all__ = ["LOCKED", "Moves", "choose_moves", "overstep"]
 
 LOCKED = 8
 """Nearest centres of a removed one that stay: they take over its rows."""
+
+BEYOND = 0.8
+"""How much farther than to the mean of its rows a centre goes. Below 1 the rows cost no more than
+before even if none of them changes its cluster, and where clusters have no borders to speak of,
+centres that follow each other through the data come to rest after fewer passes."""
 
 Labels = NDArray[np.int32]
 
@@ -88,3 +93,15 @@ def choose_moves(
         locked[[j, r]] = locked[near[r]] = True
     chosen = np.array(split, np.int64)
     return Moves(chosen, np.array(removed, np.int64), halves[chosen], total)
+
+
+def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
+    """Centres (k, d) beyond the means of their rows, seen from where they were (over-relaxation).
+
+    Those that have just been moved across the data go to the mean.
+    """
+    beyond: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
+    if moves is not None:
+        moved = np.concatenate([moves.split, moves.removed])
+        beyond[moved] = means[moved]
+    return beyond

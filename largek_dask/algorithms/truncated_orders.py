@@ -28,7 +28,7 @@ OUTLIER = 2.0**20
 def neighbours_for(state: TruncatedState, n_threads: int) -> TruncatedState:
     """The state with nearest centres of each centre that do for the next step."""
     task, k = state.plan.task, len(state.centers)
-    if task.kind not in ("lists", "rest"):
+    if task.kind not in ("start", "lists", "rest") and not (task.looks and state.plan.moves):
         return state
     table, width = state.table, min(k, task.length)
     fits = table is not None and table.shape[1] >= width
@@ -42,8 +42,9 @@ def order_for(passes: Passes, state: TruncatedState) -> Order:
     """What the next step does to rows; ``neighbours_for`` has seen to its tables."""
     plan, centers, shift = state.plan, state.centers, state.shift
     task = plan.task
+    max_loss, steps = _limits_of_losses(passes, plan.cost) if task.looks else (0.0, 0.0)
     if task.kind == "all":
-        return Order("all", centers, shift)
+        return Order("all", centers, shift, max_loss=max_loss, loss_steps=steps)
     if task.kind == "cells":
         return cells_order(centers, state.coarse, shift)
     assert state.near is not None
@@ -54,11 +55,10 @@ def order_for(passes: Passes, state: TruncatedState) -> Order:
         recipe = replace(recipe, before=state.round.near, split=moves.split, removed=moves.removed)
         before = state.round.table
     offsets, listed = recipe.make(state.table, before)
-    max_loss, steps = _limits_of_losses(passes, plan.cost) if task.looks else (0.0, 0.0)
     ways = _ways(state, offsets, listed)
     everything = task.kind == "rest"
     return Order(
-        task.kind,
+        "lists" if task.kind == "start" else task.kind,
         centers,
         shift,
         listed=None if everything else listed,

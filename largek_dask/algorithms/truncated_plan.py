@@ -12,12 +12,16 @@ from typing import Literal
 
 __all__ = ["LENGTHS", "Outcome", "Plan", "Task"]
 
-Kind = Literal["cells", "lists", "all", "rest"]
-Stage = Literal["sample", "grow", "search", "round", "end"]
+Kind = Literal["start", "cells", "lists", "all", "rest"]
+Stage = Literal["first", "sample", "grow", "search", "round", "end"]
 
+FEW = 128
+"""Up to so many clusters rows meet all centres, which is no dearer than to meet lists."""
 LENGTHS = (16, 32, 64, 128, 256)
 """Of lists of centres, beside all of them."""
 FIRST_LENGTH = 32
+ROWS_TO_MOVE = 32
+"""Rows a centre of a sample that tells which centres to move."""
 BASE = (32, 64)
 """Of the lists of most passes."""
 ROW_WORK, PASS_WORK = 64.0, 8.0
@@ -64,7 +68,6 @@ class Outcome:
     work: float
     """Distances computed, and what rows cost beside them."""
     n_changed: int
-    n_clusters: int
     n_replayed: int = 0
     """Passes since the last anchor."""
     n_moves: int = 0
@@ -79,7 +82,12 @@ class Plan:
 
     task: Task
     """The next step."""
+    n_rows: int = 0
+    """All there are."""
+    n_clusters: int = 0
     stage: Stage = "sample"
+    samples: tuple[int, ...] = ()
+    """Rows of the present sample, and of those to come."""
     moves: bool = True
     rounds: int = 1_000
     """Rounds at most."""
@@ -110,22 +118,55 @@ class Plan:
 
     @classmethod
     def first(
-        cls, moves: bool, rounds: int | None, length: int | None, n_clusters: int, begins: str
+        cls,
+        moves: bool,
+        rounds: int | None,
+        length: int | None,
+        n_rows: int,
+        n_clusters: int,
+        samples: tuple[int, ...] = (),
+        *,
+        guided: bool = True,
     ) -> Plan:
         """Before the first step.
 
-        ``begins``: on a "sample", or on all rows, which meet "cells" or "all" centres at first.
+        Parameters
+        ----------
+        moves : bool
+        rounds, length : int or None
+        n_rows, n_clusters : int
+        samples : tuple of int
+            Rows of the samples that the search begins on; none: on all rows.
+        guided : bool
+            Coarse cells tell where to look for the nearest centre of a row.
         """
         base = min(FIRST_LENGTH if length is None else length, n_clusters)
-        sampled = begins == "sample"
-        task = Task("lists", False, base, moves) if sampled else Task(begins, True)  # type: ignore[arg-type]
-        stage: Stage = "sample" if sampled else "grow"
-        return cls(task, stage, moves, 1_000 if rounds is None else rounds, length, base)
+        plan = cls(
+            Task("lists", False, base), n_rows, n_clusters, "sample", samples, moves,
+            1_000 if rounds is None else rounds, length, base,
+        )  # fmt: skip
+        if not samples:
+            return plan._grown("all" if plan.few or not guided else "cells")
+        if plan.few:
+            return replace(plan, task=plan._anew(samples[0]))
+        if len(samples) > 1:
+            return plan._to("first", Task("cells", False))
+        return replace(plan, task=plan._begin(samples[0]))
+
+    @property
+    def few(self) -> bool:
+        """Rows meet all centres in every pass."""
+        return self.length is None and self.n_clusters <= FEW
 
     @property
     def opens_round(self) -> bool:
         """The next step is the first of a round: what it finds may have to be undone."""
         return self.stage == "round" and self.passes == 0
+
+    @property
+    def goes_on(self) -> bool:
+        """The next step goes on with what the last one did to the same rows."""
+        return self.stage in ("sample", "round") and self.passes > 0
 
     def most_moves(self, n_clusters: int) -> int:
         """Centres that may move at a time."""
@@ -140,9 +181,14 @@ class Plan:
         if self.task.everywhere and not done.cost > 0:
             return now._ended(), False
         match self.stage:
+            case "first":
+                larger = self.samples[1:]
+                return replace(now._to("sample", self._begin(larger[0])), samples=larger), False
             case "sample":
-                return now._to("grow", Task("cells", True)), False
+                return now._sampled(gain, done), False
             case "grow":
+                if self.task.looks:
+                    return now._next_round(done), False
                 return now._to("search", self._lists(True, looks=True)), False
             case "search":
                 return now._search(done), False
@@ -152,6 +198,43 @@ class Plan:
     def _lists(self, everywhere: bool, looks: bool = False) -> Task:
         return Task("lists", everywhere, self.base, looks)
 
+    def _everything(self, everywhere: bool, looks: bool = False) -> Task:
+        """All centres, for all rows."""
+        return Task("all", everywhere, self.n_clusters, looks)
+
+    def _sampled(self, gain: float, done: Outcome) -> Plan:
+        """A pass over a sample has been done: another one over it, or over the next sample."""
+        n, *larger = self.samples
+        if self.task.kind == "cells":
+            # Rows are somewhere now.
+            return replace(self, task=self._lists(False, self._moving(n)))
+        after = larger[0] if larger else self.n_rows
+        # Means of more rows are nearer to those of all.
+        hope = done.cost * self.n_clusters * (1 / n - 1 / after)
+        known = self.passes > 1
+        if self.passes < MOST_PASSES and (gain / n > 2 * hope / after if known else self.few):
+            return replace(self, task=self._anew(n))
+        if not larger:
+            return self._grown("all" if self.few else "cells")
+        return replace(self._to("sample", self._anew(after)), samples=tuple(larger))
+
+    def _begin(self, n: int) -> Task:
+        """The two-level start on a sample of n rows, and a pass over it."""
+        return Task("start", False, self.base, self._moving(n))
+
+    def _anew(self, n: int) -> Task:
+        """A pass over a sample of n rows that asks nothing of what they were."""
+        return self._everything(False, self._moving(n)) if self.few else Task("cells", False)
+
+    def _moving(self, n: int) -> bool:
+        """Whether a sample of n rows tells which centres to move."""
+        return self.moves and n >= ROWS_TO_MOVE * self.n_clusters
+
+    def _grown(self, kind: Kind) -> Plan:
+        """On to all rows."""
+        task = self._everything(True, self.few) if kind == "all" else Task(kind, True)
+        return self._to("grow", task)
+
     def _to(self, stage: Stage, task: Task) -> Plan:
         """Begin a stage."""
         return replace(self, stage=stage, task=task, passes=0, work=0.0, begun=self.cost, gain=0.0)
@@ -160,7 +243,10 @@ class Plan:
         """A look before the first round, or after one that was undone."""
         if self.task.looks:
             return self._next_round(done)
-        return replace(self, task=self._lists(True, looks=True))
+        return replace(self, task=self._look())
+
+    def _look(self) -> Task:
+        return self._everything(True, looks=True) if self.few else self._lists(True, looks=True)
 
     def _round(self, gain: float, done: Outcome) -> tuple[Plan, bool]:
         """A pass of a round has been done: moves first, a look at last."""
@@ -176,8 +262,12 @@ class Plan:
             on = self.passes < MOST_PASSES and (
                 self.passes < 2 or (ratio * gain / done.work > average and done.n_changed > 0)
             )
-            return replace(self, gain=gain, task=self._lists(True, looks=not on)), False
+            return replace(self, gain=gain, task=self._pass() if on else self._look()), False
         return self._judged(done)
+
+    def _pass(self) -> Task:
+        """A pass that leaves out what is settled."""
+        return Task("rest", True, self.n_clusters) if self.few else self._lists(True)
 
     def _judged(self, done: Outcome) -> tuple[Plan, bool]:
         """After a round: go on from it, or go back to where it began."""
@@ -200,11 +290,11 @@ class Plan:
                 share=max(min(self.share, LEAST_SHARE), self.share * 0.8),
                 factor=max(min(self.factor, LEAST_FACTOR), self.factor * 0.85),
             )
-        settled = self.cost == self.begun and not done.n_moves and not max(done.curve, default=1)
+        settled = self.cost == self.begun and not done.n_moves and not max(done.curve, default=0)
         if failed >= FAILURES or n_rounds >= self.rounds or settled:
             return after._ended(), not kept
         if not kept:
-            return after._to("search", self._lists(True, looks=True)), True
+            return after._to("search", self._look()), True
         return after._next_round(done), False
 
     def _next_round(self, done: Outcome) -> Plan:
@@ -214,7 +304,11 @@ class Plan:
         if done.n_replayed > MOST_REPLAYED:
             # What was lost would take too long to make again: a pass that begins anew.
             return self._to("search", Task("all", True))
-        k = done.n_clusters
+        if self.few:
+            # Where centres are moved no row is settled.
+            anew = self._everything(True) if done.n_moves else self._pass()
+            return self._to("round", anew)
+        k = self.n_clusters
         gains = dict(zip((*LENGTHS, k), done.curve, strict=True))
 
         def rate(length: int, base: int | None = None) -> float:

@@ -20,14 +20,37 @@ from largek_dask.kernels.neighbours import nearest_centers
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.truncated import order_by_label
 
-__all__ = ["cells_order", "coarse_centers", "two_level_start"]
+__all__ = ["cells_order", "coarse_centers", "sample_sizes", "two_level_start"]
 
+FIRST_ROWS, START_ROWS = 8, 32
+"""Rows a centre of the sample that gives the first centres, and of the one to go on from."""
+GROWTH = 4
+"""Further samples are so many times as large as the one before."""
+LARGEST_SHARE = 3
+"""A sample has at most one row out of so many."""
+START_VALUES, LARGEST_VALUES = 1 << 25, 1 << 23
+"""Values (rows times features) of the sample to go on from, at most, and of further ones."""
+LEAST_ROWS = 4
+"""Rows a centre of any sample, however many values that are."""
+WHOLE_VALUES = 1 << 27
+"""Values up to which few rows a centre are all taken."""
 COARSE_ROWS = 100
 """Rows of the sample a coarse centre."""
 NEAR_CELLS = 3
 """Coarse cells whose centres the rows of one of them meet at first."""
 STEPS = 5
 """Lloyd steps on each level."""
+
+
+def sample_sizes(n_rows: int, n_features: int, k: int) -> tuple[int, ...]:
+    """Rows of the samples that the search begins on, in ascending order; at least one."""
+    if n_rows <= LARGEST_SHARE * FIRST_ROWS * k and n_rows * n_features <= WHOLE_VALUES:
+        return (n_rows,)
+    first, most = FIRST_ROWS * k, n_rows // LARGEST_SHARE
+    sizes = [min(START_ROWS * k, most, max(LEAST_ROWS * k, START_VALUES // n_features))]
+    while GROWTH * sizes[-1] <= min(most, LARGEST_VALUES // n_features):
+        sizes.append(GROWTH * sizes[-1])
+    return (first, *sizes) if GROWTH * first <= sizes[0] else tuple(sizes)
 
 
 def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]:

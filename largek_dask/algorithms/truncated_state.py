@@ -26,9 +26,9 @@ class Round:
     """(k,)"""
     n_replayed: int
     """Orders that lead there from the last anchor: the first of the state's ``replay``."""
-    near: Near
-    table: NDArray[np.int32]
-    """(k, m) nearest centres there, and what they are found from."""
+    near: Near | None
+    table: NDArray[np.int32] | None
+    """(k, m) nearest centres there, and what they are found from, if anybody needs them."""
 
 
 @dataclass(frozen=True, slots=True)

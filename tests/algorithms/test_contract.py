@@ -29,9 +29,11 @@ ALGORITHMS = {
     # One step on gathered rows, then one on each doubled batch.
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
     "nmbatch-groups": lk.NMBatch(b0=750, rho=0.1, gather=750, bounds="groups"),
+    # All centres for so few clusters, and lists.
     "truncated": lk.Truncated(),
+    "truncated-lists": lk.Truncated(neighbours=8),
 }
-ANY_CHUNKING = {"lloyd", "lloyd-elkan", "truncated"}
+ANY_CHUNKING = {"lloyd", "lloyd-elkan", "truncated", "truncated-lists"}
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)

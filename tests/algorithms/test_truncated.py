@@ -15,6 +15,14 @@ from tests.algorithms.conftest import blobs
 N, D, K = 4_000, 10, 50
 
 
+@pytest.fixture(scope="module", params=[0, 128], ids=["lists", "all"], autouse=True)
+def few(request):
+    """With so many clusters, both ways of going on: few clusters meet all centres."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("largek_dask.algorithms.truncated_plan.FEW", request.param)
+        yield request.param
+
+
 @pytest.fixture(scope="module")
 def x() -> np.ndarray:
     return blobs(N, D, 2 * K, seed=5, spread=2.0)
@@ -30,7 +38,7 @@ def bits(km) -> tuple[str, bytes, float, int]:
 
 
 @pytest.fixture(scope="module")
-def clean(x):
+def clean(x, few):
     return fit(x, n_threads=1)
 
 
@@ -69,7 +77,8 @@ def test_cost_falls_over_kept_rounds(clean):
 
 def test_passes_without_moves_never_raise_the_cost(x):
     km = fit(x, algorithm=lk.Truncated(moves=False))
-    costs = [h["cost"] for h in km.history_ if h["extra"]["everywhere"]]
+    # Of the centres that rows were labelled by: steps go beyond the means, so theirs may rise.
+    costs = [h["cost"] + h["extra"]["by_means"] for h in km.history_ if h["extra"]["everywhere"]]
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(costs))
     assert km.stop_reason_ == "converged"
 

@@ -17,22 +17,22 @@ from largek_dask.algorithms.truncated_lists import (
     reach_of,
 )
 from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists
-from largek_dask.algorithms.truncated_moves import Moves, choose_moves
+from largek_dask.algorithms.truncated_moves import BEYOND, Moves, choose_moves, overstep
 from largek_dask.algorithms.truncated_plan import FAILURES, LENGTHS, Outcome, Plan, Task
 from largek_dask.algorithms.truncated_rows import Order
-from largek_dask.algorithms.truncated_start import cells_order, shares
+from largek_dask.algorithms.truncated_start import cells_order, sample_sizes, shares
 
-K = 1_000
+N, K = 1_000_000, 1_000
 FLAT = (0.0,) * (len(LENGTHS) + 1)
 
 
 def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3) -> Outcome:
-    return Outcome(cost, work, changed, K, replayed, moves, curve)
+    return Outcome(cost, work, changed, replayed, moves, curve)
 
 
 def in_round(cost=100.0) -> Plan:
     """A plan whose next step opens a round."""
-    plan = Plan.first(True, None, None, K, "all")
+    plan = Plan.first(True, None, None, N, K)
     plan, _ = plan.after(done(cost))
     assert plan.task.looks
     plan, back = plan.after(done(cost))
@@ -45,14 +45,67 @@ def in_round(cost=100.0) -> Plan:
 
 
 def test_way_to_the_first_round():
-    plan = Plan.first(True, None, None, K, "sample")
+    plan = Plan.first(True, None, None, N, K, (8_000, 32_000, 128_000))
+    assert plan.task == Task("cells", False)
+    plan, _ = plan.after(done(300.0))
+    assert plan.task == Task("start", False, 32, looks=True)
+    plan, _ = plan.after(done(220.0))
+    assert plan.task == Task("cells", False), "on to more rows"
+    assert plan.samples == (128_000,)
+    plan, _ = plan.after(done(215.0))
     assert plan.task == Task("lists", False, 32, looks=True)
-    plan, _ = plan.after(done(200.0))
+    plan, _ = plan.after(done(214.9))
     assert plan.task == Task("cells", True)
     plan, _ = plan.after(done(210.0))
     assert plan.task == Task("lists", True, 32, looks=True)
     plan, _ = plan.after(done(185.0))
     assert plan.opens_round
+
+
+def test_sample_is_gone_through_while_it_gains_more_than_further_rows_would():
+    plan = Plan.first(True, None, None, N, K, (128_000,))
+    plan, _ = plan.after(done(215.0))
+    assert plan.task == Task("cells", True), "one pass tells nothing yet"
+    plan = Plan.first(True, None, None, N, 50, (6_400,))
+    plan, _ = plan.after(done(215.0))
+    # Means of 128 rows are 0.8 % above what they could be, and all rows are 156 times as many.
+    for cost, goes_on in ((210.0, True), (209.9, True), (209.89, False)):
+        plan, _ = plan.after(done(cost))
+        assert plan.task.everywhere is not goes_on
+
+
+def test_few_clusters_meet_all_centres():
+    plan, few = Plan.first(True, None, None, N, 50), []
+    for cost in (100.0, 90.0, 89.0, 88.5, 88.4, 88.4, 95.0, 94.0, 93.0, 93.0, 93.0):
+        few.append(plan.task.kind)
+        plan, _ = plan.after(done(cost))
+    assert set(few) == {"all", "rest"}
+    assert plan.n_rounds > 0
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "k", "sizes"),
+    [
+        (200_000, 64, 1_000, (8_000, 32_000)),
+        (10_000_000, 16, 1_000, (8_000, 32_000, 128_000, 512_000)),
+        (1_000_000, 1_000, 100_000, (333_333,)),
+        (10_000_000, 1_000, 10_000, (40_000,)),
+        (20_000, 64, 1_000, (20_000,)),
+        (40_000, 64, 1_000, (13_333,)),
+        (10_000_000, 1_000, 1_000, (8_000, 32_000)),
+        (1, 1, 1, (1,)),
+    ],
+)
+def test_sizes_of_samples(n, d, k, sizes):
+    assert sample_sizes(n, d, k) == sizes
+
+
+def test_centres_go_beyond_the_means():
+    before, means = np.zeros((3, 2)), np.ones((3, 2))
+    moves = Moves(np.array([0]), np.array([2]), np.ones((1, 2, 2)), 1.0)
+    assert (overstep(before, means, None) == 1 + BEYOND).all()
+    assert (overstep(before, means, moves)[[0, 2]] == 1).all()
+    assert (overstep(before, means, moves)[1] == 1 + BEYOND).all()
 
 
 def test_round_that_pays_is_kept():
@@ -109,7 +162,7 @@ def test_ends_where_nothing_is_left_to_gain():
 
 
 def look_with(curve, *, length=None) -> Plan:
-    plan = Plan.first(True, None, length, K, "all")
+    plan = Plan.first(True, None, length, N, K)
     plan, _ = plan.after(done(100.0))
     return plan.after(done(100.0, curve=curve))[0]
 
