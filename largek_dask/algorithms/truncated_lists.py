@@ -133,12 +133,12 @@ def lists_with_moves(
 
 def reach_of(
     drift: NDArray[np.float64],
-    offsets: Places,
-    listed: Labels,
+    offsets: Places | None,
+    listed: Labels | None,
     strange: NDArray[np.bool_] | None,
     moved: Places | None,
 ) -> NDArray[np.float64]:
-    """(k,) the farthest that a centre of each list has gone.
+    """(k,) the farthest that a centre of each list has gone; without lists: of all centres.
 
     Infinity for clusters whose rows have not met that list: those of ``strange``, and whose list
     holds one of the centres ``moved``, which have gone across the data.
@@ -147,7 +147,10 @@ def reach_of(
     if moved is not None and len(moved):
         gone = drift.copy()
         gone[moved] = np.inf
-    reach: NDArray[np.float64] = np.maximum.reduceat(gone[listed], offsets[:-1])
+    if offsets is None or listed is None:
+        reach = np.full(len(gone), gone.max())
+    else:
+        reach = np.maximum.reduceat(gone[listed], offsets[:-1])
     if strange is not None:
         reach[strange] = np.inf
     return reach

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.truncated_plan import LENGTHS
+from largek_dask.algorithms.truncated_plan import LENGTHS, LONG
 from largek_dask.kernels.distances import pack_centers, scores
 from largek_dask.kernels.splits import split_clusters
 from largek_dask.kernels.threads import on_threads
@@ -87,7 +87,7 @@ def gains_of_lists(
     on_threads(n_threads, probe, range(0, n, PROBED))
     if rows.weight is not None:
         saved *= rows.weight[chosen]
-    beyond = np.flatnonzero(rank >= LENGTHS[-1])
+    beyond = np.flatnonzero(rank >= LONG)
     if len(beyond):
         # One row alone is no reason to compare all rows with all centres.
         saved[beyond[saved[beyond].argmax()]] = 0

@@ -30,7 +30,7 @@ def neighbours_for(state: TruncatedState, n_threads: int) -> TruncatedState:
     task, k = state.plan.task, len(state.centers)
     if task.kind not in ("start", "lists", "rest") and not (task.looks and state.plan.moves):
         return state
-    table, width = state.table, min(k, task.length)
+    table, width = state.table, min(k, 0 if task.kind in ("all", "rest") else task.length)
     fits = table is not None and table.shape[1] >= width
     if fits and state.moves is None and state.age < TABLE_AGE:
         return state
@@ -47,6 +47,9 @@ def order_for(passes: Passes, state: TruncatedState) -> Order:
         return Order("all", centers, shift, max_loss=max_loss, loss_steps=steps)
     if task.kind == "cells":
         return cells_order(centers, state.coarse, shift)
+    if task.kind == "rest":
+        ways = _ways(state, None, None)
+        return Order("rest", centers, shift, ways=ways, save=plan.opens_round)
     assert state.near is not None
     assert state.table is not None
     recipe, before, moves = Recipe(state.near, task.length), None, state.moves
@@ -56,15 +59,14 @@ def order_for(passes: Passes, state: TruncatedState) -> Order:
         before = state.round.table
     offsets, listed = recipe.make(state.table, before)
     ways = _ways(state, offsets, listed)
-    everything = task.kind == "rest"
     return Order(
-        "lists" if task.kind == "start" else task.kind,
+        "lists",
         centers,
         shift,
-        listed=None if everything else listed,
+        listed=listed,
         # Lists of one length need none.
-        offsets=None if everything or moves is None else offsets,
-        recipe=None if everything else recipe,
+        offsets=None if moves is None else offsets,
+        recipe=recipe,
         ways=ways,
         max_loss=max_loss,
         loss_steps=steps,
@@ -86,9 +88,12 @@ def _limits_of_losses(passes: Passes, cost: float) -> tuple[float, float]:
 
 
 def _ways(
-    state: TruncatedState, offsets: NDArray[np.int64], listed: NDArray[np.int32]
+    state: TruncatedState, offsets: NDArray[np.int64] | None, listed: NDArray[np.int32] | None
 ) -> NDArray[np.float64]:
-    """(2, k) how far centres have gone since the last pass, and the farthest of each list."""
+    """(2, k) how far centres have gone since the last pass, and the farthest of each list.
+
+    Without lists: of all centres.
+    """
     k = len(state.centers)
     if state.restores or not state.replay:
         # Nothing is known of the rows but their labels.

@@ -17,8 +17,10 @@ Stage = Literal["first", "sample", "grow", "search", "round", "end"]
 
 FEW = 128
 """Up to so many clusters rows meet all centres, which is no dearer than to meet lists."""
-LENGTHS = (16, 32, 64, 128, 256)
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 """Of lists of centres, beside all of them."""
+LONG, MOST_LISTED = 256, 1 << 24
+"""Longer lists hold no more than so many centres together."""
 FIRST_LENGTH = 32
 ROWS_TO_MOVE = 32
 """Rows a centre of a sample that tells which centres to move."""
@@ -322,7 +324,8 @@ class Plan:
         base, lengths = self.base, [self.base, k]
         if self.length is None:
             base = max(self.least, max(BASE, key=lambda length: (rate(length), -length)))
-            lengths = [length for length in gains if length >= base]
+            longest = max(LONG, MOST_LISTED // k)
+            lengths = [n for n in gains if n >= base and (n <= longest or n >= k)]
         length = max(lengths, key=lambda length: (rate(length, base), -length))
         now = replace(self, base=min(base, k))
         return now._to("round", Task("rest" if length >= k else "lists", True, min(length, k)))
