@@ -169,14 +169,14 @@ def look_with(curve, *, length=None) -> Plan:
 
 def test_lists_are_as_long_as_pays():
     # all that there is to gain is near
-    near = look_with((10.0,) * 6)
+    near = look_with((10.0,) * len(FLAT))
     assert near.task == Task("lists", True, 32)
     # every centre is as likely
     length = np.array([*LENGTHS, K])
     anywhere = look_with(tuple((1e4 * length / K).tolist()))
     assert anywhere.task.kind == "rest"
     # much that is stale, at a middle distance
-    middle = look_with((1.0, 1.0, 1.0, 50.0, 50.0, 50.0))
+    middle = look_with((1.0, 1.0, 1.0, *(50.0,) * (len(FLAT) - 3)))
     assert middle.task == Task("lists", True, 128)
 
 
@@ -185,7 +185,7 @@ def after_round(cost):
     plan, judged = in_round(100.0), False
     while not judged:
         n_rounds = plan.n_rounds
-        plan, _ = plan.after(done(cost, curve=(10.0,) * 6))
+        plan, _ = plan.after(done(cost, curve=(10.0,) * len(FLAT)))
         judged = plan.n_rounds > n_rounds
     return plan
 
@@ -200,8 +200,8 @@ def test_lists_grow_as_rounds_gain_less(cost, least):
 
 
 def test_given_length_is_kept():
-    assert look_with((10.0,) * 6, length=24).task == Task("lists", True, 24)
-    assert look_with((0.0,) * 5 + (100.0,), length=24).task.kind == "rest"
+    assert look_with((10.0,) * len(FLAT), length=24).task == Task("lists", True, 24)
+    assert look_with((*FLAT[1:], 100.0), length=24).task.kind == "rest"
 
 
 def test_passes_since_the_anchor_are_bounded():
