@@ -279,6 +279,8 @@ class KMeansProblem:
     """A name of ``algorithms.seeding.INITS``, or the (k, d) starting centres themselves."""
     empty_clusters: Literal["relocate", "keep"] = "relocate"
     """Move a centre without rows to the rows farthest from theirs, or leave it where it is."""
+    tol: float = 1e-4
+    """Of the fit's stop rules, for algorithms that do not end by centres that come to rest."""
 
 
 State = TypeVar("State")

@@ -85,8 +85,8 @@ class Truncated:
     the lists, k where all centres were looked through), ``everywhere`` (0: on the sample that the
     search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and ``back``
     (the round was undone). ``cost`` counts rows where they are labelled, which is above the
-    inertia, for not all of them are at their nearest centre. It ends when rounds no longer pay, not
-    by ``tol``. Rows must be dense.
+    inertia, for not all of them are at their nearest centre. It ends when five rounds have failed:
+    raised the cost, or lowered it by a share of less than ``tol / 50``. Rows must be dense.
 
     Examples
     --------
@@ -130,8 +130,9 @@ class Truncated:
         rounds = None if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
         plan = Plan.first(
-            self.moves and k > 2, rounds, length, passes.n_rows, k, samples, guided=guided
-        )
+            self.moves and k > 2, rounds, length, passes.n_rows, k, samples,
+            guided=guided, tol=self.problem.tol,
+        )  # fmt: skip
         return TruncatedState(0, plan, centers, np.zeros(k), shift, coarse)
 
     def _start_sample(self, passes: Passes, rng: Rng, n: int) -> Sample:

@@ -166,7 +166,7 @@ def fit(
         A damaged checkpoint was passed over, or a log could not be written.
     """
     stop = StopRules() if stop is None else stop
-    problem = KMeansProblem(n_clusters, init, empty_clusters)
+    problem = KMeansProblem(n_clusters, init, empty_clusters, stop.tol)
     check_problem(rows, problem, n_init=n_init, seed=seed, n_threads=n_threads, client=client)
     identity = {
         "algorithm": _parameters(algorithm),

@@ -85,7 +85,8 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     tol : float
         Stop when the squared movement of the centres is at most ``tol`` times the mean
         variance of the features. 0: when no label changes. Truncated goes on by moves where
-        centres have come to rest: ``max_time``, ``max_iter`` and `effort` end it sooner.
+        centres have come to rest, and ends when five rounds of them have lowered the cost by
+        shares of less than ``tol / 50``, or not at all.
     max_time : float or str, optional
         Seconds, or a text such as "90s" or "6h".
     empty_clusters : {"relocate", "keep"}

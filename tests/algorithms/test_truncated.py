@@ -135,6 +135,13 @@ def test_resume(stored, x, clean, tmp_path):
         assert bits(fit(data, checkpoint=folder)) == bits(clean)
 
 
+def test_tol_ends_it_sooner(x, clean):
+    km = fit(x, tol=0.5)
+    assert km.stop_reason_ == "converged"
+    assert km.n_iter_ < clean.n_iter_
+    assert km.inertia_ < 1.1 * clean.inertia_
+
+
 def test_seeds_differ(x, clean):
     assert bits(fit(x, random_state=4))[0] != bits(clean)[0]
 

@@ -148,6 +148,16 @@ def test_ends_after_some_failures():
     assert failures == FAILURES
 
 
+@pytest.mark.parametrize(("tol", "ends"), [(0.0, False), (1e-4, False), (0.1, True)])
+def test_tol_says_what_a_round_has_to_gain(tol, ends):
+    plan = Plan.first(True, None, None, N, K, tol=tol)
+    for cost in np.geomspace(100, 99, 200).tolist():
+        plan, _ = plan.after(done(cost))
+        if plan.stage == "end":
+            break
+    assert (plan.stage == "end") is ends
+
+
 def test_ends_where_nothing_changes():
     plan = in_round(100.0)
     for _ in range(10):
