@@ -130,9 +130,8 @@ class Truncated:
         rounds = None if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
         plan = Plan.first(
-            self.moves and k > 2, rounds, length, passes.n_rows, k, samples,
-            guided=guided, tol=self.problem.tol,
-        )  # fmt: skip
+            self.moves and k > 2, rounds, length, passes.n_rows, k, samples, guided=guided
+        )
         return TruncatedState(0, plan, centers, np.zeros(k), shift, coarse)
 
     def _start_sample(self, passes: Passes, rng: Rng, n: int) -> Sample:
@@ -209,7 +208,9 @@ class Truncated:
             n_moves=0 if moves is None else len(moves.split),
             curve=curve,
         )
-        plan, back = state.plan.after(done)
+        # A fit may be gone on with by another tol.
+        assert self.problem is not None
+        plan, back = replace(state.plan, tol=self.problem.tol).after(done)
         info = Info(
             cost=cost,
             rows=n_rows,

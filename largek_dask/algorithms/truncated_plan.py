@@ -91,8 +91,8 @@ class Plan:
     samples: tuple[int, ...] = ()
     """Rows of the present sample, and of those to come."""
     moves: bool = True
-    little: float = 0.0
-    """Share of the cost that a round has to gain."""
+    tol: float = 1e-4
+    """Times ``LITTLE`` the share of the cost that a round has to gain."""
     rounds: int = 1_000
     """Rounds at most."""
     length: int | None = None
@@ -131,7 +131,6 @@ class Plan:
         samples: tuple[int, ...] = (),
         *,
         guided: bool = True,
-        tol: float = 1e-4,
     ) -> Plan:
         """Before the first step.
 
@@ -144,12 +143,10 @@ class Plan:
             Rows of the samples that the search begins on; none: on all rows.
         guided : bool
             Coarse cells tell where to look for the nearest centre of a row.
-        tol : float
-            What rounds have to gain follows from it.
         """
         base = min(FIRST_LENGTH if length is None else length, n_clusters)
         plan = cls(
-            Task("lists", False, base), n_rows, n_clusters, "sample", samples, moves, LITTLE * tol,
+            Task("lists", False, base), n_rows, n_clusters, "sample", samples, moves, 1e-4,
             1_000 if rounds is None else rounds, length, base,
         )  # fmt: skip
         if not samples:
@@ -280,7 +277,7 @@ class Plan:
         """After a round: go on from it, or go back to where it began."""
         n_rounds = self.n_rounds + 1
         kept = self.cost < self.begun
-        failed = self.n_failed + (not self.begun - self.cost > self.little * self.cost)
+        failed = self.n_failed + (not self.begun - self.cost > LITTLE * self.tol * self.cost)
         share = (self.begun - self.cost) / self.cost if kept else 0.0
         longer = [n for n, below in LEAST if share < below]
         if not kept:

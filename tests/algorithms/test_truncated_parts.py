@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_ends_after_some_failures():
 
 @pytest.mark.parametrize(("tol", "ends"), [(0.0, False), (1e-4, False), (0.1, True)])
 def test_tol_says_what_a_round_has_to_gain(tol, ends):
-    plan = Plan.first(True, None, None, N, K, tol=tol)
+    plan = replace(Plan.first(True, None, None, N, K), tol=tol)
     for cost in np.geomspace(100, 99, 200).tolist():
         plan, _ = plan.after(done(cost))
         if plan.stage == "end":
