@@ -146,9 +146,15 @@ class Plan:
         """
         base = min(FIRST_LENGTH if length is None else length, n_clusters)
         plan = cls(
-            Task("lists", False, base), n_rows, n_clusters, "sample", samples, moves, 1e-4,
-            1_000 if rounds is None else rounds, length, base,
-        )  # fmt: skip
+            Task("lists", False, base),
+            n_rows,
+            n_clusters,
+            samples=samples,
+            moves=moves,
+            rounds=1_000 if rounds is None else rounds,
+            length=length,
+            base=base,
+        )
         if not samples:
             return plan._grown("all" if plan.few or not guided else "cells")
         if plan.few:

@@ -43,6 +43,9 @@ _LEAST = 4096
 """So many candidates at least: 32,000 centres then cost about a tenth of all pairs."""
 _FEW = 1024
 """Up to this many values are sorted by counting, for each, how many come before it."""
+_TRIES, _WIDER = 4, 1.25
+"""How often the distance is taken for too short, and how much longer it is then: to sort all of
+very many centres takes a hundred times as long."""
 _STRIDE = 8
 """Every so manieth distance tells how far the m-th nearest may be."""
 
@@ -171,8 +174,9 @@ def _select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
     m = found.shape[1]
     near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
     ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
-    # so many of the smallest of every _STRIDE-th are, with luck, not below the m-th of all
-    part = m * 4 // (3 * _STRIDE) + 4
+    # so many of the smallest of every _STRIDE-th are, but for a few of a hundred rows, not below
+    # the m-th of all
+    part = m * 4 // (3 * _STRIDE) + 6
     smallest = np.empty(part, table.dtype)
     for i in range(table.shape[0]):
         row = table[i]
@@ -181,6 +185,10 @@ def _select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
         if count >= 2 * _STRIDE * part:
             limit = _sampled(row, count, own[i] % _STRIDE, smallest)
         n_near = _below(row, count, limit, near)
+        for _ in range(_TRIES):
+            if n_near < m:
+                limit *= table.dtype.type(_WIDER)
+                n_near = _below(row, count, limit, near)
         if n_near < m:
             n_near = _below(row, count, table.dtype.type(np.inf), near)
         for c in range(n_near):
