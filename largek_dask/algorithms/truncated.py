@@ -8,6 +8,9 @@ scale sublinearly with its clusters?, AISTATS 2018), and not even those while di
 earlier passes, widened by what centres have moved since, tell that nothing can change (G. Hamerly,
 Making k-means even faster, SDM 2010). Sums are exact and only rows that change cluster touch them.
 
+Where clusters overlap, such steps go the same way for long; so between the passes of a round centres
+go beyond the means of their rows.
+
 Steps of this kind end where they began to go: in the nearest local optimum. Moves leave it: centres
 that are hardly missed are taken away, each from the rows that would lose least, and split the
 clusters that gain most by it (the swap of centres: P. Fränti, Efficiency of random swap clustering,
