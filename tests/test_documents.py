@@ -39,6 +39,7 @@ TABLES = {
     "faults": (DESIGN, "faults", "table"),
     "auto": (DESIGN, "auto", "table"),
     "auto_scale": (DESIGN, "auto_scale", "table"),
+    "auto_parts": (DESIGN, "auto_parts", "table"),
 }
 """Name of the markers: the page, the benchmark, and its function that makes the table."""
 

@@ -8,8 +8,8 @@ scale sublinearly with its clusters?, AISTATS 2018), and not even those while di
 earlier passes, widened by what centres have moved since, tell that nothing can change (G. Hamerly,
 Making k-means even faster, SDM 2010). Sums are exact and only rows that change cluster touch them.
 
-Where clusters overlap, such steps go the same way for long; so between the passes of a round centres
-go beyond the means of their rows.
+Where clusters overlap, such steps go the same way for long; so between the passes of a round
+centres go beyond the means of their rows.
 
 Steps of this kind end where they began to go: in the nearest local optimum. Moves leave it: centres
 that are hardly missed are taken away, each from the rows that would lose least, and split the
@@ -75,8 +75,9 @@ class Truncated:
     Parameters
     ----------
     neighbours : int or "auto"
-        Centres that a row meets in a pass, at least 2; "auto": as many as a probe says will pay.
-        Every now and then all of them are looked through, whatever is given here.
+        Centres that a row meets in a pass, at least 2; "auto": as many as a probe says will pay,
+        and all of them where there are no more than 128. Every now and then all of them are looked
+        through, whatever is given here.
     moves : bool
         Whether centres are moved.
     rounds : int or "auto"
@@ -85,11 +86,11 @@ class Truncated:
     Notes
     -----
     A step is one pass. ``history_`` shows in ``extra`` what each was: ``neighbours`` (the length of
-    the lists, k where all centres were looked through), ``everywhere`` (0: on the sample that the
-    search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and ``back``
-    (the round was undone). ``cost`` counts rows where they are labelled, which is above the
-    inertia, for not all of them are at their nearest centre. It ends when five rounds have failed:
-    raised the cost, or lowered it by a share of less than ``tol / 50``. Rows must be dense.
+    the lists, k where all centres were looked through), ``everywhere`` (0: on one of the samples
+    that the search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and
+    ``back`` (the round was undone). ``cost`` counts rows where they are labelled, which is above
+    the inertia, for not all of them are at their nearest centre. It ends when five rounds have
+    failed: raised the cost, or lowered it by a share of less than ``tol / 50``. Rows must be dense.
 
     Examples
     --------
@@ -256,12 +257,7 @@ class Truncated:
         """The sample that the next step is about, or asks."""
         if state.plan.task.everywhere:
             return self._split_sample(passes, rng) if state.plan.task.looks else None
-        sample = self._start_sample(passes, rng, state.plan.samples[0])
-        begun = len(state.replay) > 0 and not state.replay[0].is_anchor
-        if begun and sample.held.origin is None:
-            # After a resume.
-            sample.held.origin = self._start(sample, state.shift, passes.driver_threads)[2]
-        return sample
+        return self._start_sample(passes, rng, state.plan.samples[0])
 
     def labels(
         self, passes: Passes, rng: Rng, state: TruncatedState

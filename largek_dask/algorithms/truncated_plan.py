@@ -41,7 +41,7 @@ FAILURES = 5
 HOPE = 0.7
 """How much less each pass gains than the one before, at best."""
 MOST_PASSES = 12
-"""Of a round."""
+"""Of a round, and over a sample."""
 MOST_REPLAYED = 48
 """Passes since the last anchor."""
 LITTLE = 0.02
