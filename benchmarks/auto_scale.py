@@ -1,6 +1,7 @@
 """`algorithm="auto"` on more threads, more workers, and with very many clusters.
 
-    python -m benchmarks.auto_scale [--only threads workers large] [--rows 10_000_000] [--write]
+    python -m benchmarks.auto_scale [--only threads workers large] [--rows 10_000_000]
+                                    [--clusters 10_000 32_000] [--write]
 
 threads
     Wall seconds of whole fits of set A, k = 1000, on one and on two threads; in turns, medians.
@@ -40,7 +41,7 @@ from benchmarks.tables import write_table
 ROUNDS = 3
 STEPS = 14
 """Of the fits on workers: the sample, the growth, and passes over all rows."""
-LARGE = (10_000, 32_000)
+LARGE = [10_000, 32_000]
 LIMIT = 240.0
 """CPU seconds after which a run with very many clusters is cut."""
 CALLS = (0, 2)
@@ -132,12 +133,12 @@ def workers(folder: Path, n_rows: int) -> dict[str, float]:
     return {n: run["seconds"] for n, run in found.items()} | {"rows": float(n_rows)}
 
 
-def large(folder: Path) -> list[dict[str, Any]]:
+def large(folder: Path, clusters: list[int]) -> list[dict[str, Any]]:
     """Curves with very many clusters."""
     path = folder / "large.npy"
     np.save(path, mixture(2_000_000, 32, 40_000))
     records = []
-    for k in LARGE:
+    for k in clusters:
         rivals: dict[str, Any] = {}
         kind = "SuperKMeans, hierarchical"
         if peers.there("SuperKMeans"):
@@ -193,6 +194,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=["threads", "workers", "large"])
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows for the workers")
     parser.add_argument("--write", action="store_true", help="save results, write the table")
+    parser.add_argument("--clusters", nargs="*", type=int, default=LARGE)
     parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -210,7 +212,7 @@ def main() -> None:
         if "workers" in args.only:
             result["workers"] = workers(folder, args.rows)
         if "large" in args.only:
-            result["large"] = large(folder)
+            result["large"] = large(folder, args.clusters)
     print(table(result))
     if args.write:
         save("auto_scale", result)

@@ -274,8 +274,9 @@ class Truncated:
         counts : (k,)
             Weight of the rows of each cluster.
         """
-        if state.moves is not None and state.round is not None:
-            begun = state.round
+        begun, few = state.lead, state.plan.few
+        if begun is not None:
+            # Rows that have met the moved centres go back, unless they meet all anyway.
             state = replace(
                 state,
                 centers=begun.centers,
@@ -283,13 +284,16 @@ class Truncated:
                 near=begun.near,
                 table=begun.table,
                 moves=None,
+                restores=state.moves is None and not few,
             )
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
             order = cells_order(state.centers, state.coarse, state.shift)
             run_everywhere(passes, 1, (), order, state.step + 1, None)
             state = replace(state, everywhere=True, generation=1, replay=(order,), strange=None)
-        plan = replace(state.plan, task=Task("lists", True, state.plan.base))
+        k = len(state.centers)
+        task = Task("all", True, k) if few else Task("lists", True, state.plan.base)
+        plan = replace(state.plan, task=task)
         state = replace(state, plan=plan)
         state = neighbours_for(state, passes.driver_threads)
         order = order_for(passes, state)
@@ -306,9 +310,10 @@ class Truncated:
         return ROW_BYTES
 
     def model(self, state: TruncatedState) -> ModelArrays:
-        """The centres as of the last pass, without moves that have not been tried."""
-        if state.moves is not None and state.round is not None:
-            return ModelArrays(state.round.centers, state.round.counts, state.shift)
+        """The centres as of the last pass, or from before the last moves until these have paid."""
+        begun = state.lead
+        if begun is not None:
+            return ModelArrays(begun.centers, begun.counts, state.shift)
         return ModelArrays(state.centers, state.counts, state.shift)
 
 

@@ -65,3 +65,10 @@ class TruncatedState:
     """Where the last round began."""
     restores: bool = False
     """The next step goes back there."""
+
+    @property
+    def lead(self) -> Round | None:
+        """Where the present round began, while its moves have not lowered the cost."""
+        plan = self.plan
+        behind = plan.stage == "round" and plan.passes > 0 and plan.cost >= plan.begun
+        return self.round if behind or self.moves is not None else None

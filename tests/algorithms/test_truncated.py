@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import dask
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
+from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterError
+from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
 
 N, D, K = 4_000, 10, 30
@@ -81,6 +84,33 @@ def test_passes_without_moves_never_raise_the_cost(x):
     costs = [h["cost"] + h["extra"]["by_means"] for h in km.history_ if h["extra"]["everywhere"]]
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(costs))
     assert km.stop_reason_ == "converged"
+
+
+def test_the_best_model_so_far_is_at_hand(x):
+    """Also in the middle of a round, whose moves raise the cost at first."""
+    algorithm, rng = replace(lk.Truncated(), problem=KMeansProblem(K, tol=0)), Rng(3)
+    behind, lowest = 0, np.inf
+    with LocalPasses(lk.open_rows(x), n_threads=1) as passes:
+        state = algorithm.init(passes, rng)
+        for _ in range(60):
+            state, info = algorithm.step(passes, rng, state)
+            if info.converged:
+                break
+            if not state.everywhere:
+                continue
+            centers = algorithm.model(state).centers
+            cost = brute_force(x, centers).min(axis=1).sum()
+            if state.plan.stage == "round":
+                assert cost <= lowest * (1 + 1e-6)
+                lowest = min(state.plan.begun, state.plan.cost)
+            if state.lead is not None and state.moves is None:
+                behind += 1
+                labels, told, counts = algorithm.labels(passes, rng, state)
+                own = brute_force(x, centers)[np.arange(len(x)), labels].sum()
+                assert np.isclose(told, own, rtol=1e-5)
+                assert own <= lowest * (1 + 1e-6)
+                assert (counts == np.bincount(labels, minlength=K)).all()
+    assert behind > 0
 
 
 def test_labels_are_exact(clean, x):
