@@ -87,3 +87,17 @@ def test_nearest_centers__a_sample_that_tells_too_little_is_widened():
     centers[at, 24 + at % 8] = 0.2
     got = nearest_centers(pack_centers(centers, np.zeros(32)), 36)
     np.testing.assert_array_equal(got, oracles.neighbours(centers, 36))
+
+
+def test_nearest_centers__nan_comes_last():
+    centers = np.array([[0.0], [np.nan], [2.0], [5.0]])
+    got = nearest_centers(pack_centers(centers, np.zeros(1)), 4)
+    np.testing.assert_array_equal(got[[0, 2, 3]], [[0, 2, 3, 1], [2, 0, 3, 1], [3, 2, 0, 1]])
+
+
+@pytest.mark.parametrize("n", [3, 500, 1100])
+def test_rank__sorts_ties_by_place(n):
+    values = np.random.default_rng(n).integers(0, 40, n).astype(np.float32)
+    ranked = np.empty(min(n, 30), np.int32)
+    neighbours._rank(values, n, np.empty(1024, np.int32), ranked)
+    np.testing.assert_array_equal(ranked, np.argsort(values, kind="stable")[: len(ranked)])
