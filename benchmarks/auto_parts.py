@@ -37,7 +37,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "centres go to the means": {"truncated_moves.BEYOND": 0.0},
     "lists for few clusters too": {"truncated_plan.FEW": 0},
     "no first sample": {"truncated_start.FIRST_ROWS": 32},
-    "lists no longer than 32 at least": {"truncated_plan.LEAST": ()},
+    "lists as short as pays at once": {"truncated_plan.LEAST": ()},
     "no moves": {"moves": False},
 }
 """What is changed: constants of modules of ``largek_dask.algorithms``, or parameters."""
@@ -103,8 +103,8 @@ def table(result: dict[str, Any]) -> str:
             for excess in EXCESSES:
                 # A run that never comes there counts as longer than any.
                 met = [time_to(run, lowest * (1 + excess)) for run in case[part]]
-                middle = float(np.mean([np.inf if t is None else t for t in met]))
-                times.append("never" if np.isinf(middle) else f"{middle:.2f} s")
+                average = float(np.mean([np.inf if t is None else t for t in met]))
+                times.append("never" if np.isinf(average) else f"{average:.2f} s")
             end = float(np.mean([run["energies"][-1] for run in case[part]]))
             cells.append(f"{', '.join(times)}; {100 * (end / lowest - 1):.2f} %")
         lines.append(f"| {part} | {' | '.join(cells)} |")

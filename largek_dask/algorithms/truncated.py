@@ -57,7 +57,8 @@ SPLIT_VALUES = 1 << 26
 """Values (rows times features) of that sample, at most."""
 SPLITS = 8
 """Clusters in which a split is tried, for each that may be made."""
-FEW = 6
+MORE_MOVES = 6
+"""More than twice as many moves as were found last time are not looked for, but for so many."""
 SHARE_TRIED = 16
 """In one cluster out of so many a split is tried at least."""
 ROW_BYTES = 16
@@ -373,9 +374,9 @@ def _choose(
     assert total.losses is not None
     losses, costs = total.losses / order.loss_steps
     k = len(centers)
-    most = plan.most_moves(k)
+    most = plan.most_moves
     # What costs most has most to gain; where few moves were found few will be.
-    tried = max(SPLITS * min(most, 2 * plan.found + FEW), k // SHARE_TRIED)
+    tried = max(SPLITS * min(most, 2 * plan.found + MORE_MOVES), k // SHARE_TRIED)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
     gains, halves = gains_of_splits(rows, centers, wanted, n_threads)
     return choose_moves(losses, gains, halves, table, most, plan.factor)

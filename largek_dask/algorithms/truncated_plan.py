@@ -178,9 +178,10 @@ class Plan:
         """The next step goes on with what the last one did to the same rows."""
         return self.stage in ("sample", "round") and self.passes > 0
 
-    def most_moves(self, n_clusters: int) -> int:
+    @property
+    def most_moves(self) -> int:
         """Centres that may move at a time."""
-        return max(1, int(self.share * n_clusters))
+        return max(1, int(self.share * self.n_clusters))
 
     def after(self, done: Outcome) -> tuple[Plan, bool]:
         """The plan after a step, and whether to go back to where the round began."""
