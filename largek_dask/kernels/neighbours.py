@@ -44,8 +44,8 @@ _LEAST = 4096
 _FEW = 1024
 """Up to this many values are sorted by counting, for each, how many come before it."""
 _TRIES, _WIDER = 4, 1.25
-"""How often the distance is taken for too short, and how much longer it is then: to sort all of
-very many centres takes a hundred times as long."""
+"""How often the distance is taken for too short, and how much longer it is then: it would take
+much longer to sort all of very many centres."""
 _STRIDE = 8
 """Every so manieth distance tells how far the m-th nearest may be."""
 
@@ -174,8 +174,7 @@ def _select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
     m = found.shape[1]
     near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
     ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
-    # so many of the smallest of every _STRIDE-th are, but for a few of a hundred rows, not below
-    # the m-th of all
+    # so many of the smallest of every _STRIDE-th are, but for few rows, not below the m-th of all
     part = m * 4 // (3 * _STRIDE) + 6
     smallest = np.empty(part, table.dtype)
     for i in range(table.shape[0]):

@@ -7,6 +7,7 @@ is shown as a dash. Texts that are returned can neither forge a line nor steer a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeGuard
@@ -119,21 +120,19 @@ class Seen:
         elif kind == "labels":
             rows, of = event.get("rows"), event.get("n_rows")
             if is_number(rows) and is_number(of) and of > 0:
-                self.labelled = rows / of
+                self.labelled = float(min(1.0, max(0.0, rows / of)))
 
     def _count(self, workers: Mapping[str, Any], now: float) -> None:
         """Speeds since the report before this one."""
         seconds = now - self._counted_at
-        rows = {name: about.get("rows") for name, about in workers.items()
+        told = {name: about.get("rows") for name, about in workers.items()
                 if isinstance(about, Mapping)}  # fmt: skip
+        rows = {name: float(n) for name, n in told.items() if is_number(n)}
         if self._counted_at and seconds > 0:
             self.speeds = {
-                name: max(0.0, n - self._counted.get(name, 0)) / seconds
-                for name, n in rows.items()
-                if is_number(n)
+                name: max(0.0, n - self._counted.get(name, 0)) / seconds for name, n in rows.items()
             }
-        self._counted = {name: n for name, n in rows.items() if is_number(n)}
-        self._counted_at = now
+        self._counted, self._counted_at = rows, now
 
     def share_done(self) -> float | None:
         """How far it is, by the time that it took and the estimate of what is left."""
@@ -149,8 +148,10 @@ class Seen:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of an event or status is a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value of an event or status is a number that a float holds, and finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def figure(value: Any, words: Callable[[float], str] = human_count) -> str:

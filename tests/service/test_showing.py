@@ -261,7 +261,7 @@ def test_line_of_every_kind(event, line):
 
 
 ANYTHING = st.one_of(
-    st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.floats(allow_nan=False), st.text(),
+    st.none(), st.booleans(), st.integers(), st.floats(), st.just(10**400), st.text(),
     st.dictionaries(st.text(), st.integers(), max_size=2), st.just(NASTY),
 )  # fmt: skip
 KINDS = ("queued", "running", "started", "step", "workers", "checkpoint", "warning", "stopped",
@@ -282,6 +282,19 @@ def test_no_event_breaks_or_forges_anything(kind, fields):
         assert all(text.isprintable() for row in rows for text in row)
     assert "<script" not in card(seen)
     render(view(seen))
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 10**400, -(10**400)])
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_figures_without_end_are_dashes_or_left_out(kind, value):
+    texts = {"time", "message", "error", "start", "run"}
+    event = {"event": kind} | dict.fromkeys(set(FIELDS) - texts, value)
+    assert "inf" not in (line := line_of(event))
+    assert "nan" not in line
+    seen = Seen(RUNNING)
+    seen.hear(event)
+    render(view(seen))
+    assert card(seen)
 
 
 def lines(status, clock=lambda: 0.0):
