@@ -10,8 +10,8 @@ workers
     wall seconds of the same steps, the scan and the sample's share in the driver included.
 large
     2,000,000 × 32, k = 10,000 and 32,000: CPU seconds on one thread until our energy is within 1 %
-    of the lowest that anybody has come to, peak memory beyond the rows, and whole calls of
-    SuperKMeans (hierarchical); one seed, each run cut after some minutes.
+    of the lowest that anybody has come to, peak memory beyond the rows, whole calls of SuperKMeans
+    (hierarchical), and one of faiss; one seed, each run cut after some minutes.
 
 Bits do not depend on threads and workers, so all runs of a kind take the same steps.
 """
@@ -44,6 +44,8 @@ STEPS = 14
 LARGE = [10_000, 32_000]
 LIMIT = 240.0
 """CPU seconds after which a run with very many clusters is cut."""
+FAISS_LIMIT = 400.0
+"""CPU seconds for faiss, about."""
 CALLS = (0, 2)
 """Refinements of SuperKMeans there."""
 
@@ -143,6 +145,8 @@ def large(folder: Path, clusters: list[int]) -> list[dict[str, Any]]:
         kind = "SuperKMeans, hierarchical"
         if peers.there("SuperKMeans"):
             rivals[kind] = peers.measure_super(kind, str(path), k, LIMIT, CALLS)
+        if peers.there("faiss"):
+            rivals["faiss"] = peers.measure_faiss(str(path), k, FAISS_LIMIT)[-2:]
         levels = tuple(point["energy"] for points in rivals.values() for point in points)
         [run] = measure([Task(AUTO, str(path), k, limit=LIMIT, levels=levels)])
         run.pop("clock")
@@ -168,14 +172,19 @@ def table(result: dict[str, Any]) -> str:
             )
     for record in result.get("large", []):
         run = record["run"]
-        points = [point for several in record["rivals"].values() for point in several]
-        lowest = min([run["energies"][-1], *(point["energy"] for point in points)])
+        points = [
+            (f"faiss, {p['passes']:.0f} passes", p)
+            if name == "faiss"
+            else (f"SuperKMeans, refined {p['passes']:.0f} times", p)
+            for name, several in record["rivals"].items()
+            for p in several
+        ]
+        lowest = min([run["energies"][-1], *(point["energy"] for _, point in points)])
         near = time_to(run, 1.01 * lowest)
         told = "; ".join(
-            f"SuperKMeans, refined {p['passes']:.0f} times: {p['energy']:.5g} in "
-            f"{p['seconds']:.0f} s, "
+            f"{name}: {p['energy']:.5g} in {p['seconds']:.0f} s, "
             + (f"we in {t:.0f} s" if (t := time_to(run, p["energy"])) else "we never")
-            for p in points
+            for name, p in points
         )
         memory = run["peak_mb"] - run["before_mb"]
         lines.append(
@@ -212,7 +221,9 @@ def main() -> None:
         if "workers" in args.only:
             result["workers"] = workers(folder, args.rows)
         if "large" in args.only:
-            result["large"] = large(folder, args.clusters)
+            kept = [r for r in result.get("large", []) if r["k"] not in args.clusters]
+            records = kept + large(folder, args.clusters)
+            result["large"] = sorted(records, key=lambda record: record["k"])
     print(table(result))
     if args.write:
         save("auto_scale", result)
