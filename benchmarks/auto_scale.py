@@ -1,7 +1,7 @@
 """`algorithm="auto"` on more threads, more workers, and with very many clusters.
 
     python -m benchmarks.auto_scale [--only threads workers large] [--rows 10_000_000]
-                                    [--clusters 10_000 32_000] [--write]
+                                    [--clusters 10_000 32_000] [--keep-rivals] [--write]
 
 threads
     Wall seconds of whole fits of set A, k = 1000, on one and on two threads; in turns, medians.
@@ -135,17 +135,17 @@ def workers(folder: Path, n_rows: int) -> dict[str, float]:
     return {n: run["seconds"] for n, run in found.items()} | {"rows": float(n_rows)}
 
 
-def large(folder: Path, clusters: list[int]) -> list[dict[str, Any]]:
-    """Curves with very many clusters."""
+def large(folder: Path, clusters: list[int], known: dict[int, Any]) -> list[dict[str, Any]]:
+    """Curves with very many clusters; of some the rivals' may be known."""
     path = folder / "large.npy"
     np.save(path, mixture(2_000_000, 32, 40_000))
     records = []
     for k in clusters:
-        rivals: dict[str, Any] = {}
+        rivals: dict[str, Any] = known.get(k, {})
         kind = "SuperKMeans, hierarchical"
-        if peers.there("SuperKMeans"):
+        if not rivals and peers.there("SuperKMeans"):
             rivals[kind] = peers.measure_super(kind, str(path), k, LIMIT, CALLS)
-        if peers.there("faiss"):
+        if "faiss" not in rivals and peers.there("faiss"):
             rivals["faiss"] = peers.measure_faiss(str(path), k, FAISS_LIMIT)[-2:]
         levels = tuple(point["energy"] for points in rivals.values() for point in points)
         [run] = measure([Task(AUTO, str(path), k, limit=LIMIT, levels=levels)])
@@ -204,6 +204,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows for the workers")
     parser.add_argument("--write", action="store_true", help="save results, write the table")
     parser.add_argument("--clusters", nargs="*", type=int, default=LARGE)
+    parser.add_argument(
+        "--keep-rivals", action="store_true", help="take those of the last result on this machine"
+    )
     parser.add_argument("--child", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -221,8 +224,10 @@ def main() -> None:
         if "workers" in args.only:
             result["workers"] = workers(folder, args.rows)
         if "large" in args.only:
-            kept = [r for r in result.get("large", []) if r["k"] not in args.clusters]
-            records = kept + large(folder, args.clusters)
+            old = result.get("large", [])
+            known = {r["k"]: r["rivals"] for r in old} if args.keep_rivals else {}
+            kept = [r for r in old if r["k"] not in args.clusters]
+            records = kept + large(folder, args.clusters, known)
             result["large"] = sorted(records, key=lambda record: record["k"])
     print(table(result))
     if args.write:

@@ -39,7 +39,12 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes, Rng, TableShape
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.algorithms.truncated_engines import run_everywhere, run_on_sample
-from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, gains_of_splits
+from largek_dask.algorithms.truncated_look import (
+    Labelled,
+    gains_of_lists,
+    gains_of_splits,
+    share_of_strays,
+)
 from largek_dask.algorithms.truncated_moves import Moves, choose_moves, overstep
 from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
 from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK, Outcome, Plan, Task
@@ -82,16 +87,20 @@ class Truncated:
     moves : bool
         Whether centres are moved.
     rounds : int or "auto"
-        Rounds of moves (or of passes, without moves) at most; "auto": until they do not pay.
+        Rounds of moves (or of passes, without moves) over all rows at most; "auto": until they do
+        not pay. Those over samples, which come first, end when more rows pay better; with 0 there
+        are none of them either.
 
     Notes
     -----
     A step is one pass. ``history_`` shows in ``extra`` what each was: ``neighbours`` (the length of
     the lists, k where all centres were looked through), ``everywhere`` (0: on one of the samples
     that the search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and
-    ``back`` (the round was undone). ``cost`` counts rows where they are labelled, which is above
-    the inertia, for not all of them are at their nearest centre. It ends when five rounds have
-    failed: raised the cost, or lowered it by a share of less than ``tol / 50``. Rows must be dense.
+    ``back`` (the round was undone); and ``steps_per_reading``, how many steps there have been for
+    each that went through all rows, wherever these are stored. ``cost`` counts rows where they are
+    labelled, which is above the inertia, for not all of them are at their nearest centre. It ends
+    when five rounds have failed: raised the cost, or lowered it by a share of less than
+    ``tol / 50``. Rows must be dense.
 
     Examples
     --------
@@ -196,12 +205,17 @@ class Truncated:
         replay = (*replay, order.to_keep())
         moves: Moves | None = None
         curve: tuple[float, ...] = ()
+        strays = 0.0
         if task.looks:
             assert sample is not None
             assert labels is not None
             rows, n_threads = _labelled(sample, labels, total), passes.driver_threads
-            if task.everywhere and task.kind != "all":
+            if state.plan.searched and not state.plan.few:
                 curve = gains_of_lists(rows, centers, state.shift, n_threads)
+                if not task.everywhere:
+                    assert state.table is not None
+                    cells = cells_order(centers, state.coarse, state.shift)
+                    strays = share_of_strays(rows, cells, state.table, state.plan.base, n_threads)
             if state.plan.moves:
                 assert state.table is not None
                 moves = _choose(state.plan, total, order, centers, rows, state.table, n_threads)
@@ -211,6 +225,7 @@ class Truncated:
             n_changed=total.n_changed,
             n_replayed=len(replay),
             n_moves=0 if moves is None else len(moves.split),
+            strays=strays,
             curve=curve,
         )
         # A fit may be gone on with by another tol.
@@ -227,15 +242,17 @@ class Truncated:
                 "everywhere": float(task.everywhere),
                 "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
                 "opens_round": float(state.plan.opens_round),
-                "ends_round": float(plan.n_rounds > state.plan.n_rounds),
+                "ends_round": float(state.plan.stage == "round" and plan.passes == 0),
                 "back": float(back),
                 "work": done.work,
+                "steps_per_reading": step / (generation if task.everywhere else 1),
                 "by_means": by_means,
                 "row_state_bytes": float(ROW_BYTES),
             },
         )
         if plan.goes_on and not back:
             centers = overstep(state.centers, centers, state.moves)
+            cost = scale * total.sums.cost(centers, total.squares)
         after = TruncatedState(
             step=step,
             plan=plan,
@@ -251,8 +268,11 @@ class Truncated:
             age=state.age + 1,
             strange=_strange(state.moves, k),
             round=state.round,
+            cost=cost,
         )
-        return _opened(after, moves, back), info
+        # Over a sample moves are carried out as they are found, but those of rounds are tried.
+        tried = state.plan.stage != "sample"
+        return _opened(after, moves, back, tried), info
 
     def _sample(self, passes: Passes, rng: Rng, state: TruncatedState) -> Sample | None:
         """The sample that the next step is about, or asks."""
@@ -285,7 +305,7 @@ class Truncated:
                 near=begun.near,
                 table=begun.table,
                 moves=None,
-                restores=state.moves is None and not few,
+                restores=state.everywhere and state.moves is None and not few,
             )
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
@@ -318,7 +338,7 @@ class Truncated:
         return ModelArrays(state.centers, state.counts, state.shift)
 
 
-def _opened(after: TruncatedState, moves: Moves | None, back: bool) -> TruncatedState:
+def _opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool) -> TruncatedState:
     """The state with its next round begun, or its last one undone."""
     if back:
         assert after.round is not None
@@ -339,7 +359,7 @@ def _opened(after: TruncatedState, moves: Moves | None, back: bool) -> Truncated
         return after
     if after.plan.opens_round:
         return replace(after, centers=moves.apply(after.centers), moves=moves)
-    if after.plan.task.kind in ("cells", "all"):
+    if after.plan.task.kind in ("cells", "all") and not tried:
         # The next pass asks nothing of what rows were: no list has to lead them there.
         return replace(after, centers=moves.apply(after.centers))
     return after

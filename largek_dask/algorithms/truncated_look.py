@@ -12,16 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.truncated_lists import lists_of
 from largek_dask.algorithms.truncated_plan import LENGTHS, LONG
-from largek_dask.kernels.distances import pack_centers, scores
+from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
+from largek_dask.kernels.distances import pack_centers, scores, squared_distances
 from largek_dask.kernels.splits import split_clusters
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.truncated import order_by_label
 
-__all__ = ["Labelled", "gains_of_lists", "gains_of_splits"]
+__all__ = ["Labelled", "gains_of_lists", "gains_of_splits", "share_of_strays"]
 
 PROBES = 1_024
 """Rows that are compared with all centres."""
+LED = 4_096
+"""Rows that are led to their centres by coarse cells."""
 PROBED = 128
 """Of these, so many at a time."""
 PROBED_VALUES = 1 << 23
@@ -100,3 +104,31 @@ def gains_of_lists(
         if length >= k:
             reached[i] = reached[-1]
     return tuple(scale * gain for gain in reached)
+
+
+def share_of_strays(
+    rows: Labelled, cells: Order, table: NDArray[np.int32], length: int, n_threads: int
+) -> float:
+    """By what share rows would cost more if coarse cells had led them to their centres.
+
+    That is how rows of a larger sample find their centres: in a pass ``cells``, and one with lists
+    of so many of the nearest centres of each centre in ``table`` (k, m).
+    """
+    present = np.flatnonzero(rows.labels >= 0)
+    n = min(LED, len(present))
+    chosen = present[np.arange(n) * len(present) // max(n, 1)]
+    x, weight = rows.x[chosen], None if rows.weight is None else rows.weight[chosen]
+    k = len(cells.centers)
+    listed = lists_of(table, length)[1]
+    nothing_known = np.stack([np.zeros(k), np.full(k, np.inf)])
+    lists = Order("lists", cells.centers, cells.shift, listed, ways=nothing_known)
+    led = RowArrays.new(n, cells.packed.dtype)
+    for order in (cells, lists):
+        advance(x, weight, led, order, n_threads)
+
+    def cost(labels: NDArray[np.int32]) -> float:
+        squares = squared_distances(x, cells.packed, labels).astype(np.float64)
+        return float(sum((squares if weight is None else weight * squares).tolist()))
+
+    now = cost(rows.labels[chosen])
+    return cost(led.labels) / now - 1 if now > 0 else 0.0

@@ -19,11 +19,17 @@ FEW = 128
 """Up to so many clusters rows meet all centres, which is no dearer than to meet lists."""
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 """Of lists of centres, beside all of them."""
-LONG, MOST_LISTED = 256, 1 << 24
+LONG, MOST_LISTED = 256, 1 << 23
 """Longer lists hold no more than so many centres together."""
 FIRST_LENGTH = 32
 ROWS_TO_MOVE = 32
 """Rows a centre of a sample that tells which centres to move."""
+ROWS_TO_SEARCH = 64
+"""Rows a centre of a sample that is searched in rounds, as all rows are, before more are taken."""
+MOST_STRAYS = 0.05
+"""Rows that would cost so much more if coarse cells led them to their centres meet all centres."""
+MOST_UNDONE = 3
+"""Rounds over a sample that are undone until more rows are taken."""
 BASE = (32, 64)
 """Of the lists of most passes."""
 ROW_WORK, PASS_WORK = 64.0, 8.0
@@ -76,6 +82,8 @@ class Outcome:
     """Moves that were chosen after it and may be carried out in the next step."""
     curve: tuple[float, ...] = ()
     """What a pass with lists of each of ``LENGTHS``, and one with all centres, would gain."""
+    strays: float = 0.0
+    """By what share rows would cost more had they been led to their centres by coarse cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +97,12 @@ class Plan:
     n_clusters: int = 0
     stage: Stage = "sample"
     samples: tuple[int, ...] = ()
-    """Rows of the present sample, and of those to come."""
+    """Rows of the present sample, and of those to come; none: all rows."""
     moves: bool = True
     tol: float = 1e-4
     """Times ``LITTLE`` the share of the cost that a round has to gain."""
     rounds: int = 1_000
-    """Rounds at most."""
+    """Rounds over all rows at most."""
     length: int | None = None
     """Of all lists, where the user has chosen."""
     base: int = FIRST_LENGTH
@@ -118,7 +126,11 @@ class Plan:
     least: int = 0
     """Length of lists that rounds of little gain have come to."""
     n_rounds: int = 0
+    """Over the present rows; so are those that failed, and those that were undone."""
     n_failed: int = 0
+    n_undone: int = 0
+    strays: float = 0.0
+    """Of the present sample; see :class:`Outcome`."""
 
     @classmethod
     def first(
@@ -169,6 +181,18 @@ class Plan:
         return self.length is None and self.n_clusters <= FEW
 
     @property
+    def everywhere(self) -> bool:
+        """The search has come to all rows."""
+        return not self.samples
+
+    @property
+    def searched(self) -> bool:
+        """Rounds are made over the present rows, a sample or all of them."""
+        return self.everywhere or (
+            self.rounds > 0 and self.samples[0] >= ROWS_TO_SEARCH * self.n_clusters
+        )
+
+    @property
     def opens_round(self) -> bool:
         """The next step is the first of a round: what it finds may have to be undone."""
         return self.stage == "round" and self.passes == 0
@@ -188,7 +212,7 @@ class Plan:
         gain = self.cost - done.cost
         now = replace(self, cost=done.cost, passes=self.passes + 1, work=self.work + done.work)
         if self.task.looks:
-            now = replace(now, found=done.n_moves)
+            now = replace(now, found=done.n_moves, strays=done.strays)
         if self.task.everywhere and not done.cost > 0:
             return now._ended(), False
         match self.stage:
@@ -200,34 +224,58 @@ class Plan:
             case "grow":
                 if self.task.looks:
                     return now._next_round(done), False
-                return now._to("search", self._lists(True, looks=True)), False
+                return now._to("search", self._look()), False
             case "search":
                 return now._search(done), False
             case _:
                 return now._round(gain, done)
 
-    def _lists(self, everywhere: bool, looks: bool = False) -> Task:
-        return Task("lists", everywhere, self.base, looks)
+    def _lists(self, looks: bool = False) -> Task:
+        return Task("lists", self.everywhere, self.base, looks)
 
-    def _everything(self, everywhere: bool, looks: bool = False) -> Task:
+    def _everything(self, looks: bool = False) -> Task:
         """All centres, for all rows."""
-        return Task("all", everywhere, self.n_clusters, looks)
+        return Task("all", self.everywhere, self.n_clusters, looks)
 
     def _sampled(self, gain: float, done: Outcome) -> Plan:
-        """A pass over a sample has been done: another one over it, or over the next sample."""
-        n, *larger = self.samples
+        """A pass over a sample has been done: another one, or rounds, or the next sample."""
+        n = self.samples[0]
         if self.task.kind == "cells":
             # Rows are somewhere now.
-            return replace(self, task=self._lists(False, self._moving(n)))
-        after = larger[0] if larger else self.n_rows
-        # Means of more rows are nearer to those of all.
-        hope = done.cost * self.n_clusters * (1 / n - 1 / after)
+            return replace(self, task=self._lists(self._moving(n)))
+        if self.searched:
+            if self.task.kind == "start":
+                # What that has left of the rows is nothing that passes could make again.
+                return replace(self, task=self._anew(n))
+            return self._next_round(done) if self.task.looks else self._to("search", self._look())
+        hope, after = self._hope()
         known = self.passes > 1
         if self.passes < MOST_PASSES and (gain / n > 2 * hope / after if known else self.few):
             return replace(self, task=self._anew(n))
+        return self._larger()
+
+    def _hope(self) -> tuple[float, int]:
+        """What the means of more rows are nearer to those of all, and how many come next."""
+        n, *larger = self.samples
+        after = larger[0] if larger else self.n_rows
+        return self.cost * self.n_clusters * (1 / n - 1 / after), after
+
+    def _larger(self) -> Plan:
+        """On to the next sample, or to all rows."""
+        exact, larger = self._exact, self.samples[1:]
+        now = replace(
+            self,
+            samples=larger,
+            share=max(self.share, LEAST_SHARE),
+            least=0,
+            n_rounds=0,
+            n_failed=0,
+            n_undone=0,
+        )
         if not larger:
-            return self._grown("all" if self.few else "cells")
-        return replace(self._to("sample", self._anew(after)), samples=tuple(larger))
+            return now._grown("all" if exact else "cells")
+        everything = exact and not self.few
+        return now._to("sample", now._everything() if everything else now._anew(larger[0]))
 
     def _begin(self, n: int) -> Task:
         """The two-level start on a sample of n rows, and a pass over it."""
@@ -235,7 +283,7 @@ class Plan:
 
     def _anew(self, n: int) -> Task:
         """A pass over a sample of n rows that asks nothing of what they were."""
-        return self._everything(False, self._moving(n)) if self.few else Task("cells", False)
+        return self._everything(self._moving(n)) if self.few else Task("cells", False)
 
     def _moving(self, n: int) -> bool:
         """Whether a sample of n rows tells which centres to move."""
@@ -243,8 +291,8 @@ class Plan:
 
     def _grown(self, kind: Kind) -> Plan:
         """On to all rows."""
-        task = self._everything(True, self.few) if kind == "all" else Task(kind, True)
-        return self._to("grow", task)
+        now = replace(self, samples=())
+        return now._to("grow", now._everything(self.few) if kind == "all" else Task(kind, True))
 
     def _to(self, stage: Stage, task: Task) -> Plan:
         """Begin a stage."""
@@ -257,7 +305,7 @@ class Plan:
         return replace(self, task=self._look())
 
     def _look(self) -> Task:
-        return self._everything(True, looks=True) if self.few else self._lists(True, looks=True)
+        return self._everything(looks=True) if self.few else self._lists(looks=True)
 
     def _round(self, gain: float, done: Outcome) -> tuple[Plan, bool]:
         """A pass of a round has been done: moves first, a look at last."""
@@ -278,7 +326,9 @@ class Plan:
 
     def _pass(self) -> Task:
         """A pass that leaves out what is settled."""
-        return Task("rest", True, self.n_clusters) if self.few else self._lists(True)
+        if self.few:
+            return Task("rest", self.everywhere, self.n_clusters)
+        return self._lists()
 
     def _judged(self, done: Outcome) -> tuple[Plan, bool]:
         """After a round: go on from it, or go back to where it began."""
@@ -293,7 +343,11 @@ class Plan:
         after = replace(self, n_rounds=n_rounds, n_failed=failed, least=max([self.least, *longer]))
         if not kept:
             after = replace(
-                after, cost=self.begun, share=self.share / 2, factor=min(1.0, self.factor * 1.1)
+                after,
+                cost=self.begun,
+                share=self.share / 2,
+                factor=min(1.0, self.factor * 1.1),
+                n_undone=self.n_undone + 1,
             )
         elif failed == self.n_failed:
             after = replace(
@@ -302,22 +356,39 @@ class Plan:
                 factor=max(min(self.factor, LEAST_FACTOR), self.factor * 0.85),
             )
         settled = self.cost == self.begun and not done.n_moves and not max(done.curve, default=0)
-        if failed >= FAILURES or n_rounds >= self.rounds or settled:
-            return after._ended(), not kept
+        ends = failed >= FAILURES or settled
+        if self.everywhere:
+            if ends or n_rounds >= self.rounds:
+                return after._ended(), not kept
+        elif ends or done.n_replayed > MOST_REPLAYED or self._outgrown(after.n_undone, kept):
+            return after._larger(), not kept
         if not kept:
             return after._to("search", self._look()), True
         return after._next_round(done), False
 
+    @property
+    def _exact(self) -> bool:
+        """Whether rows of a larger sample meet all centres first: no others lead them to theirs."""
+        return self.few or (self.stage == "round" and self.strays > MOST_STRAYS)
+
+    def _outgrown(self, n_undone: int, kept: bool) -> bool:
+        """After a round over a sample: more rows would gain more for the work."""
+        if not kept:
+            return n_undone >= MOST_UNDONE
+        hope, after = self._hope()
+        a_row = (self.n_clusters if self._exact else 2 * self.base) + ROW_WORK + PASS_WORK
+        return (self.begun - self.cost) / self.work <= hope / (after * a_row)
+
     def _next_round(self, done: Outcome) -> Plan:
         """Moves, and lists as long as pays."""
-        if self.n_rounds >= self.rounds:
+        if self.everywhere and self.n_rounds >= self.rounds:
             return self._ended()
         if done.n_replayed > MOST_REPLAYED:
             # What was lost would take too long to make again: a pass that begins anew.
-            return self._to("search", Task("all", True))
+            return self._to("search", self._everything())
         if self.few:
             # Where centres are moved no row is settled.
-            anew = self._everything(True) if done.n_moves else self._pass()
+            anew = self._everything() if done.n_moves else self._pass()
             return self._to("round", anew)
         k = self.n_clusters
         gains = dict(zip((*LENGTHS, k), done.curve, strict=True))
@@ -337,7 +408,8 @@ class Plan:
             lengths = [n for n in gains if n >= base and (n <= longest or n >= k)]
         length = max(lengths, key=lambda length: (rate(length, base), -length))
         now = replace(self, base=min(base, k))
-        return now._to("round", Task("rest" if length >= k else "lists", True, min(length, k)))
+        kind: Kind = "rest" if length >= k else "lists"
+        return now._to("round", Task(kind, self.everywhere, min(length, k)))
 
     def _ended(self) -> Plan:
         return self._to("end", Task("all", True))

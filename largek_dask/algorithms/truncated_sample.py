@@ -160,10 +160,16 @@ def _pick(passes: Passes, rows: Places) -> tuple[Array | None, Weights | None]:
         combine=PickedRows.combine,
         chunks=touched.tolist(),
     )
-    parts = [picked.parts[index] for index in sorted(picked.parts)]
-    x, weight = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    places = np.searchsorted(wanted, rows)
-    return x[places], weight[places]
+    x = np.empty((len(rows), passes.n_features), passes.statistics.dtype)
+    weight = np.empty(len(rows))
+    # Where the rows of each chunk, one chunk after the other, belong.
+    order, begin = np.argsort(rows), 0
+    for index in sorted(picked.parts):
+        own, of = picked.parts.pop(index)
+        places = order[begin : begin + len(own)]
+        x[places], weight[places] = own, of
+        begin += len(own)
+    return x, weight
 
 
 def _taken(passes: Passes, rows: Places) -> Array:

@@ -28,7 +28,7 @@ GROWTH = 4
 """Further samples are so many times as large as the one before."""
 LARGEST_SHARE = 3
 """A sample has at most one row out of so many."""
-START_VALUES, LARGEST_VALUES = 1 << 25, 1 << 23
+START_VALUES, LARGEST_VALUES = 1 << 25, 1 << 26
 """Values (rows times features) of the sample to go on from, at most, and of further ones."""
 LEAST_ROWS = 4
 """Rows a centre of any sample, however many values that are."""

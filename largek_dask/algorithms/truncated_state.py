@@ -65,10 +65,12 @@ class TruncatedState:
     """Where the last round began."""
     restores: bool = False
     """The next step goes back there."""
+    cost: float = float("inf")
+    """Of the rows as the last step has labelled them, with the centres that it has left."""
 
     @property
     def lead(self) -> Round | None:
         """Where the present round began, while its moves have not lowered the cost."""
         plan = self.plan
-        behind = plan.stage == "round" and plan.passes > 0 and plan.cost >= plan.begun
+        behind = plan.stage == "round" and plan.passes > 0 and self.cost >= plan.begun
         return self.round if behind or self.moves is not None else None

@@ -118,6 +118,7 @@ def fit(
         "inertia": result.inertia,
         "seconds": result.seconds,
         "row_state_bytes": kept_for_rows(result.history),
+        "readings": readings(result.history, rows.n_rows),
         "digest": model.digest(),
     }
     emit(told, as_json, lambda: summary(told, rows.nbytes))
@@ -129,6 +130,12 @@ def kept_for_rows(history: Sequence[StepRecord]) -> int:
     """Most bytes that a step kept for its rows: labels, and bounds where there were any."""
     kept = (record["rows"] * (record["extra"].get("row_state_bytes") or 0) for record in history)
     return int(max(kept, default=0))
+
+
+def readings(history: Sequence[StepRecord], n_rows: int) -> float:
+    """How often the steps have gone through all rows; those over a sample in memory have not."""
+    from_table = (h["rows"] for h in history if h["extra"].get("everywhere", 1))
+    return sum(from_table) / n_rows
 
 
 def check_folder(folder: Folder, force: bool) -> None:
@@ -165,6 +172,7 @@ def summary(told: dict[str, Any], nbytes: int) -> Any:
             f"({told['stop_reason']})",
             "inertia": f"{told['inertia']:.10g}",
             "time": human_seconds(told["seconds"]),
+            "steps": f"{told['n_iter']:,} for {told['readings']:.3g} readings of all rows",
             "kept per row": f"{human_bytes(told['row_state_bytes'])} in all, at most",
             "model": told["model"],
             "labels": told["labels"] or "not written",

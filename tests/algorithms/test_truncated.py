@@ -20,9 +20,15 @@ N, D, K = 4_000, 10, 30
 
 @pytest.fixture(scope="module", params=[0, 128], ids=["lists", "all"], autouse=True)
 def few(request):
-    """With so many clusters, both ways of going on: few clusters meet all centres."""
+    """With so many clusters, both ways of going on: few clusters meet all centres.
+
+    So few rows are searched in rounds over a sample already.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("largek_dask.algorithms.truncated_plan.FEW", request.param)
+        patched.setattr("largek_dask.algorithms.truncated_plan.ROWS_TO_SEARCH", 32)
+        patched.setattr("largek_dask.algorithms.truncated_start.START_ROWS", 8)
+        patched.setattr("largek_dask.algorithms.truncated_start.FIRST_ROWS", 2)
         yield request.param
 
 
@@ -89,28 +95,60 @@ def test_passes_without_moves_never_raise_the_cost(x):
 def test_the_best_model_so_far_is_at_hand(x):
     """Also in the middle of a round, whose moves raise the cost at first."""
     algorithm, rng = replace(lk.Truncated(), problem=KMeansProblem(K, tol=0)), Rng(3)
-    behind, lowest = 0, np.inf
+    behind, on_sample, lowest = 0, 0, np.inf
     with LocalPasses(lk.open_rows(x), n_threads=1) as passes:
         state = algorithm.init(passes, rng)
         for _ in range(60):
             state, info = algorithm.step(passes, rng, state)
             if info.converged:
                 break
-            if not state.everywhere:
-                continue
             centers = algorithm.model(state).centers
+            if not state.everywhere:
+                if state.plan.stage == "round" and state.moves is None:
+                    on_sample += 1
+                    assert_labels_of(algorithm.labels(passes, rng, state), x, centers)
+                continue
             cost = brute_force(x, centers).min(axis=1).sum()
             if state.plan.stage == "round":
                 assert cost <= lowest * (1 + 1e-6)
-                lowest = min(state.plan.begun, state.plan.cost)
+                lowest = min(state.plan.begun, state.cost)
             if state.lead is not None and state.moves is None:
                 behind += 1
-                labels, told, counts = algorithm.labels(passes, rng, state)
-                own = brute_force(x, centers)[np.arange(len(x)), labels].sum()
-                assert np.isclose(told, own, rtol=1e-5)
+                own = assert_labels_of(algorithm.labels(passes, rng, state), x, centers)
                 assert own <= lowest * (1 + 1e-6)
-                assert (counts == np.bincount(labels, minlength=K)).all()
     assert behind > 0
+    assert on_sample > 0
+
+
+def assert_labels_of(told, x, centers) -> float:
+    """What a cut search says of its rows is so; returns their cost."""
+    labels, cost, counts = told
+    own = brute_force(x, centers)[np.arange(len(x)), labels].sum()
+    assert np.isclose(cost, own, rtol=1e-5)
+    assert (counts == np.bincount(labels, minlength=K)).all()
+    return float(own)
+
+
+def test_rounds_begin_on_a_sample(clean, x):
+    """Rounds are limited over all rows only, and where there are to be none there are none."""
+    opened = [h for h in clean.history_ if h["extra"]["opens_round"]]
+    places = [h["extra"]["everywhere"] for h in opened]
+    assert places == sorted(places)
+    assert set(places) == {0, 1}
+    opened = [
+        h for h in fit(x, algorithm=lk.Truncated(rounds=2)).history_ if h["extra"]["opens_round"]
+    ]
+    assert [h["extra"]["everywhere"] for h in opened].count(1) == 2
+    assert len(opened) > 2
+    none = fit(x, algorithm=lk.Truncated(rounds=0))
+    assert not any(h["extra"]["opens_round"] for h in none.history_)
+
+
+def test_what_a_reading_is_worth(clean):
+    history = clean.history_
+    for done, h in enumerate(history, 1):
+        whole = sum(before["extra"]["everywhere"] for before in history[:done])
+        assert h["extra"]["steps_per_reading"] == pytest.approx(done / max(1, whole))
 
 
 def test_labels_are_exact(clean, x):
@@ -158,7 +196,24 @@ def test_resume(stored, x, clean, tmp_path):
         lk.ingest(x, data, chunk_rows=700, progress=False)
     undone = [h["step"] for h in clean.history_ if h["extra"]["back"]]
     opened = [h["step"] for h in clean.history_ if h["extra"]["opens_round"]]
-    steps = {1, 2, 3, 4, opened[0], opened[0] + 1, undone[0], undone[0] + 1, undone[-1] + 2}
+    places = [0, 1]
+    first = [
+        next(s for s in opened if clean.history_[s - 1]["extra"]["everywhere"] == at)
+        for at in places
+    ]
+    steps = {
+        1,
+        2,
+        3,
+        4,
+        *first,
+        first[0] + 1,
+        first[0] + 2,
+        first[1] + 1,
+        undone[0],
+        undone[0] + 1,
+        undone[-1] + 2,
+    }
     for steps_done in sorted(steps & set(range(clean.n_iter_))):
         folder = str(tmp_path / f"stop-{steps_done}")
         fit(data, max_iter=steps_done, checkpoint=folder)
@@ -299,7 +354,8 @@ def test_parameters(algorithm, x):
     km = fit(x, algorithm=algorithm)
     assert_exact(km, x)
     if algorithm.rounds != "auto":
-        assert sum(h["extra"]["ends_round"] for h in km.history_) <= max(1, algorithm.rounds)
+        rounds = [h for h in km.history_ if h["extra"]["ends_round"] and h["extra"]["everywhere"]]
+        assert len(rounds) <= algorithm.rounds
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,16 @@ from largek_dask.algorithms.truncated_lists import (
     lists_with_moves,
     reach_of,
 )
-from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists
+from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, share_of_strays
 from largek_dask.algorithms.truncated_moves import BEYOND, Moves, choose_moves, overstep
-from largek_dask.algorithms.truncated_plan import FAILURES, LENGTHS, Outcome, Plan, Task
+from largek_dask.algorithms.truncated_plan import (
+    FAILURES,
+    LEAST_SHARE,
+    LENGTHS,
+    Outcome,
+    Plan,
+    Task,
+)
 from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.algorithms.truncated_start import cells_order, sample_sizes, shares
 
@@ -27,8 +34,8 @@ N, K = 1_000_000, 1_000
 FLAT = (0.0,) * (len(LENGTHS) + 1)
 
 
-def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3) -> Outcome:
-    return Outcome(cost, work, changed, replayed, moves, curve)
+def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3, strays=0.0) -> Outcome:
+    return Outcome(cost, work, changed, replayed, moves, curve, strays)
 
 
 def in_round(cost=100.0) -> Plan:
@@ -46,30 +53,107 @@ def in_round(cost=100.0) -> Plan:
 
 
 def test_way_to_the_first_round():
-    plan = Plan.first(True, None, None, N, K, (8_000, 32_000, 128_000))
+    plan = Plan.first(True, None, None, N, K, (8_000, 32_000, 60_000))
     assert plan.task == Task("cells", False)
     plan, _ = plan.after(done(300.0))
     assert plan.task == Task("start", False, 32, looks=True)
     plan, _ = plan.after(done(220.0))
     assert plan.task == Task("cells", False), "on to more rows"
-    assert plan.samples == (128_000,)
+    assert plan.samples == (60_000,)
     plan, _ = plan.after(done(215.0))
     assert plan.task == Task("lists", False, 32, looks=True)
     plan, _ = plan.after(done(214.9))
     assert plan.task == Task("cells", True)
+    assert plan.everywhere
     plan, _ = plan.after(done(210.0))
     assert plan.task == Task("lists", True, 32, looks=True)
     plan, _ = plan.after(done(185.0))
     assert plan.opens_round
 
 
+def on_sample(n=128_000, k=K, rounds=None) -> Plan:
+    """A plan whose next step opens the first round, over a sample of n rows."""
+    plan = Plan.first(True, rounds, None, N, k, (n,))
+    while not plan.opens_round:
+        plan, _ = plan.after(done(100.0))
+    assert not plan.task.everywhere
+    return plan
+
+
+def round_over(plan, cost, **about) -> tuple[Plan, bool]:
+    """The plan after a round whose passes all come to a cost, and whether it is undone."""
+    assert plan.opens_round
+    plan, back = plan.after(done(cost, **about))
+    while plan.passes > 0:
+        plan, back = plan.after(done(cost, **about))
+    return plan, back
+
+
+def test_sample_is_searched_while_a_round_gains_more_for_its_work_than_more_rows_would():
+    # All rows would lower 100 by about 0.68, at some 136 distances each: 5e-9 a distance.
+    plan, back = round_over(on_sample(), 99.9)
+    assert plan.opens_round
+    assert not back
+    assert not plan.task.everywhere
+    plan, back = round_over(plan, 99.889)
+    assert not back
+    assert plan.task == Task("cells", True), "0.01 for 3 million distances are less"
+    plan, _ = round_over(on_sample(), 99.9, work=1e9)
+    assert plan.task == Task("cells", True)
+
+
+def test_sample_is_left_when_three_rounds_have_been_undone():
+    plan, places = on_sample(), []
+    for _ in range(3):
+        while not plan.opens_round:
+            plan, _ = plan.after(done(plan.cost))
+        plan, back = round_over(plan, 150.0)
+        assert back
+        assert plan.cost == 100
+        places.append(plan.task.everywhere)
+    assert places == [False, False, True]
+    assert plan.share == LEAST_SHARE, "bold enough for other rows"
+    assert (plan.n_rounds, plan.n_failed, plan.n_undone, plan.least) == (0, 0, 0, 0)
+
+
+def test_sample_is_left_for_good_when_nothing_is_left_to_gain():
+    plan, _ = round_over(on_sample(), 100.0, moves=0)
+    assert plan.task.everywhere
+
+
+@pytest.mark.parametrize(("strays", "kind"), [(0.04, "cells"), (0.06, "all")])
+@pytest.mark.parametrize("larger", [(), (512_000,)])
+def test_further_rows_meet_all_centres_where_cells_lead_astray(strays, kind, larger):
+    plan = replace(on_sample(), samples=(128_000, *larger))
+    plan, _ = round_over(plan, 99.99, strays=strays, work=1e9)
+    assert plan.task.kind == kind
+    assert plan.task.everywhere is not bool(larger)
+
+
+def test_rounds_over_samples_are_not_counted():
+    plan = on_sample(rounds=1)
+    for cost in (99.0, 98.0, 97.0):
+        plan, _ = round_over(plan, cost)
+        assert not plan.everywhere
+    plan, _ = round_over(plan, 96.999)
+    while not plan.opens_round:
+        assert plan.stage != "end"
+        plan, _ = plan.after(done(97.0))
+    plan, _ = round_over(plan, 96.0)
+    assert plan.stage == "end"
+    plan = Plan.first(True, 0, None, N, K, (128_000,))
+    while plan.stage != "end":
+        assert not plan.opens_round
+        plan, _ = plan.after(done(100.0))
+
+
 def test_sample_is_gone_through_while_it_gains_more_than_further_rows_would():
-    plan = Plan.first(True, None, None, N, K, (128_000,))
+    plan = Plan.first(True, None, None, N, K, (32_000,))
     plan, _ = plan.after(done(215.0))
     assert plan.task == Task("cells", True), "one pass tells nothing yet"
-    plan = Plan.first(True, None, None, N, 50, (6_400,))
+    plan = Plan.first(True, None, None, N, 50, (1_600,))
     plan, _ = plan.after(done(215.0))
-    # Means of 128 rows are 0.8 % above what they could be, and all rows are 156 times as many.
+    # Means of 32 rows are 3 % above what they could be, and all rows are 625 times as many.
     for cost, goes_on in ((210.0, True), (209.9, True), (209.89, False)):
         plan, _ = plan.after(done(cost))
         assert plan.task.everywhere is not goes_on
@@ -88,7 +172,7 @@ def test_few_clusters_meet_all_centres():
     ("n", "d", "k", "sizes"),
     [
         (200_000, 64, 1_000, (8_000, 32_000)),
-        (10_000_000, 16, 1_000, (8_000, 32_000, 128_000, 512_000)),
+        (10_000_000, 16, 1_000, (8_000, 32_000, 128_000, 512_000, 2_048_000)),
         (1_000_000, 1_000, 100_000, (333_333,)),
         (10_000_000, 1_000, 10_000, (40_000,)),
         (20_000, 64, 1_000, (20_000,)),
@@ -220,8 +304,10 @@ def test_passes_since_the_anchor_are_bounded():
     while not plan.task.looks:
         plan, _ = plan.after(done(plan.cost - 0.1))
     plan, _ = plan.after(done(plan.cost - 0.1, replayed=1_000))
-    assert plan.task == Task("all", True)
+    assert plan.task == Task("all", True, K)
     assert not plan.opens_round
+    plan, _ = round_over(on_sample(), 99.0, replayed=1_000)
+    assert plan.task == Task("cells", True), "there is no need to begin anew on a sample"
 
 
 # --- moves ----------------------------------------------------------------------------------------
@@ -323,6 +409,30 @@ def test_every_cell_has_a_centre(n_cells, lists, monkeypatch):
     order = cells_order(centers, coarse, np.zeros(2, np.float32))
     met = [order.lists.of_group(c).tolist() for c in range(3)]
     assert met == lists
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_strays_are_what_cells_and_lists_miss(weighted):
+    """Two coarse cells that tell nothing of where rows are, and lists that reach half the way."""
+    centers = np.arange(40, dtype=np.float32)[:, None]
+    shift = np.zeros(1, np.float32)
+    coarse = np.array([[0.0], [1000.0]], np.float32)
+    x = np.array([[0.4], [12.4], [30.4], [5.0]], np.float32)
+    labels = np.array([0, 12, 30, -1], np.int32)
+    weight = np.array([1.0, 2.0, 3.0, 0.0]) if weighted else None
+    rows = Labelled(x, weight, labels, 1.0)
+    listed = np.concatenate([np.arange(11), np.arange(11, 40)]).astype(np.int32)
+    cells = Order("cells", centers, shift, listed, np.array([0, 11, 40]), coarse)
+    table = np.argsort(np.abs(centers - centers.T), axis=1, kind="stable").astype(np.int32)
+    # The cell of 0 has 0 to 10; five of the nearest centres of 10 lead on to 12.
+    found = np.array([0.0, 12.0, 12.0])
+    near = np.array([1.0, 2.0, 3.0]) if weighted else np.ones(3)
+    now, then = near @ np.full(3, 0.4**2), near @ (x[:3, 0] - found) ** 2
+    strays = share_of_strays(rows, cells, table[:, :9], 5, 1)
+    assert strays == pytest.approx(then / now - 1, rel=1e-4)
+    assert share_of_strays(rows, cells, table, 40, 2) == pytest.approx(0, abs=1e-6)
+    nobody = replace(rows, labels=np.full(4, -1, np.int32))
+    assert share_of_strays(nobody, cells, table, 5, 1) == 0
 
 
 def test_probe_counts_what_lists_would_gain():

@@ -51,6 +51,7 @@ def test_fit__writes_everything_and_says_what_kmeans_says(data, tmp_path):
     assert told["stop_reason"] == "converged"
     assert (told["n_rows"], told["n_features"], told["n_clusters"]) == (600, 4, 5)
     assert told["row_state_bytes"] == 600 * 4
+    assert told["readings"] == km.n_iter_
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"job.json", "events.jsonl", "checkpoints", "model.zarr", "labels.zarr"}
     np.testing.assert_array_equal(labels_in(tmp_path / "run"), km.labels_)
@@ -83,6 +84,7 @@ def test_fit__table_and_progress(data, tmp_path):
     done = run("fit", data[0], "-k", 3, "--out", tmp_path / "run")
     assert "600 × 4" in done.stdout
     assert "kept per row" in done.stdout
+    assert "readings of all rows" in done.stdout
     assert "largek plot" in done.stdout
     assert "stopped: " in done.stderr
 
