@@ -1,13 +1,18 @@
 """`algorithm="auto"` on more threads, more workers, and with very many clusters.
 
-    python -m benchmarks.auto_scale [--only threads workers large] [--rows 10_000_000]
+    python -m benchmarks.auto_scale [--only threads workers storage large] [--rows 10_000_000]
                                     [--clusters 10_000 32_000] [--keep-rivals] [--write]
 
 threads
     Wall seconds of whole fits of set A, k = 1000, on one and on two threads; in turns, medians.
 workers
     Rows of 32 features in a Zarr store, k = 4000, one and two local workers of one thread each:
-    wall seconds of the same steps, the scan and the sample's share in the driver included.
+    wall seconds until all rows have been gone through ten times, the scan and the search of
+    samples in the driver included.
+storage
+    4,000,000 × 32, k = 2000, in a Zarr store four times as large as the memory for chunks: how
+    often all rows are read until the energy of 100,000 other rows of the kind is within 1 % and
+    0.5 % of the lowest, with and without rounds over samples; wall seconds on all threads.
 large
     2,000,000 × 32, k = 10,000 and 32,000: CPU seconds on one thread until our energy is within 1 %
     of the lowest that anybody has come to, peak memory beyond the rows, whole calls of SuperKMeans
@@ -38,9 +43,14 @@ from benchmarks.curves import AUTO, Task, measure, time_to
 from benchmarks.lloyd import prepare
 from benchmarks.tables import write_table
 
+PARTS = ["threads", "workers", "storage", "large"]
 ROUNDS = 3
-STEPS = 14
-"""Of the fits on workers: the sample, the growth, and passes over all rows."""
+STEPS, WHOLE = 3, 10
+"""Of the fits on workers: first some steps, then as many as go through all rows so many times."""
+STORED_ROWS, STORED_CLUSTERS, OTHER_ROWS = 4_000_000, 2_000, 100_000
+STORED_LIMIT = 100.0
+"""Wall seconds after which a search over storage is cut."""
+NEAR = (1.01, 1.005)
 LARGE = [10_000, 32_000]
 LIMIT = 240.0
 """CPU seconds after which a run with very many clusters is cut."""
@@ -103,16 +113,78 @@ def on_workers(store: str, k: int, n_workers: int) -> dict[str, Any]:
     ):
         client.wait_for_workers(n_workers)
         costs: list[float] = []
-        for steps in (3, STEPS):
-            costs = []
+        for most in (STEPS, 1_000):
+            costs, whole = [], 0.0
             begun = time.perf_counter()
             with ClusterPasses(rows, client) as passes:
                 state = algorithm.init(passes, Rng(0))
-                for _ in range(steps):
+                while len(costs) < most and whole < WHOLE:
                     state, info = algorithm.step(passes, Rng(0), state)
                     costs.append(info.cost)
+                    whole += info.extra["everywhere"]
             seconds = time.perf_counter() - begun
     return {"seconds": seconds, "costs": costs}
+
+
+def from_storage(folder: str, searched: int) -> dict[str, Any]:
+    """Readings, wall seconds and energies after some steps of a search."""
+    import dask
+
+    from benchmarks.curves import Energies
+    from largek_dask.algorithms import truncated_plan
+    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.data.sources import open_rows
+    from largek_dask.passes.local import LocalPasses
+
+    if not searched:
+        truncated_plan.ROWS_TO_SEARCH = 1 << 60
+    others = np.load(Path(folder) / "others.npy")
+    algorithm = replace(lk.Truncated(), problem=KMeansProblem(STORED_CLUSTERS))
+    rows = open_rows(str(Path(folder) / "stored.zarr"))
+    found: dict[str, Any] = {"steps": [], "readings": [], "seconds": [], "energies": []}
+    lost = readings = 0.0
+    with dask.config.set({"largek.passes.cache-bytes": rows.nbytes // 4}):
+        for limit in (3.0, STORED_LIMIT):
+            # A short search first: code is compiled and loaded.
+            found = {name: [] for name in found}
+            begun, lost, readings, step = time.perf_counter(), 0.0, 0.0, 0
+            with LocalPasses(rows) as passes:
+                state = algorithm.init(passes, Rng(0))
+                while True:
+                    state, info = algorithm.step(passes, Rng(0), state)
+                    seconds = time.perf_counter() - begun - lost
+                    readings += info.extra["everywhere"]
+                    step += 1
+                    if seconds > 1.05 * (found["seconds"] or [0.0])[-1]:
+                        met = [algorithm.model(state).centers]
+                        told = (step, readings, seconds, Energies(others, met)[0])
+                        for name, value in zip(found, told, strict=True):
+                            found[name].append(value)
+                        lost = time.perf_counter() - begun - seconds
+                    if info.converged or seconds > limit:
+                        break
+    return found
+
+
+def storage(folder: Path) -> dict[str, Any]:
+    """Searches over storage, as they are and on all rows from the first round on."""
+    x = mixture(STORED_ROWS + OTHER_ROWS, 32, 2 * STORED_CLUSTERS)
+    np.save(folder / "others.npy", x[STORED_ROWS:])
+    lk.ingest(x[:STORED_ROWS], str(folder / "stored.zarr"), progress=False)
+    return {
+        name: child("storage", str(folder), searched)
+        for name, searched in (("as it is", "1"), ("rounds over all rows only", "0"))
+    }
+
+
+def readings_to(run: dict[str, Any], level: float) -> str:
+    """How often all rows were read until an energy, in words."""
+    points = zip(run["steps"], run["readings"], run["seconds"], run["energies"], strict=True)
+    hit = next((point for point in points if point[3] <= level), None)
+    if hit is None:
+        return "never"
+    steps, readings, seconds, _ = hit
+    return f"{readings:.0f} readings, {steps} steps, {seconds:.0f} s"
 
 
 def threads(folder: Path) -> dict[str, float]:
@@ -170,6 +242,18 @@ def table(result: dict[str, Any]) -> str:
                 f"| two {name} against one, {what} | {one:.1f} s / {two:.1f} s = {one / two:.2f}x "
                 f"| {aim}x |"
             )
+    stored = result.get("storage", {})
+    lowest = min((min(run["energies"]) for run in stored.values()), default=0.0)
+    for name, run in stored.items():
+        told = "; ".join(
+            f"to +{100 * (near - 1):.2g} %: {readings_to(run, near * lowest)}" for near in NEAR
+        )
+        lines.append(
+            f"| {STORED_ROWS:,} × 32 from storage, a quarter of it in memory, "
+            f"k = {STORED_CLUSTERS:,}: {name} | {told}; after {run['seconds'][-1]:.0f} s "
+            f"{run['steps'][-1] / max(1, run['readings'][-1]):.1f} steps a reading, "
+            f"{run['energies'][-1]:.5g} | |"
+        )
     for record in result.get("large", []):
         run = record["run"]
         points = [
@@ -200,7 +284,7 @@ def table(result: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, save, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", default=["threads", "workers", "large"])
+    parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows for the workers")
     parser.add_argument("--write", action="store_true", help="save results, write the table")
     parser.add_argument("--clusters", nargs="*", type=int, default=LARGE)
@@ -212,7 +296,8 @@ def main() -> None:
     if args.child:
         kind, path, *rest = args.child
         numbers = [int(number) for number in rest]
-        print(json.dumps((on_threads if kind == "threads" else on_workers)(path, *numbers)))
+        runs = {"threads": on_threads, "workers": on_workers, "storage": from_storage}
+        print(json.dumps(runs[kind](path, *numbers)))
         return
     file = RESULTS / "auto_scale.json"
     result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
@@ -223,6 +308,8 @@ def main() -> None:
             result["threads"] = threads(folder)
         if "workers" in args.only:
             result["workers"] = workers(folder, args.rows)
+        if "storage" in args.only:
+            result["storage"] = storage(folder)
         if "large" in args.only:
             old = result.get("large", [])
             known = {r["k"]: r["rivals"] for r in old} if args.keep_rivals else {}
