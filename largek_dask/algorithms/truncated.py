@@ -305,13 +305,15 @@ class Truncated:
                 near=begun.near,
                 table=begun.table,
                 moves=None,
-                restores=state.everywhere and state.moves is None and not few,
+                restores=state.moves is None and not few,
             )
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
             order = cells_order(state.centers, state.coarse, state.shift)
             run_everywhere(passes, 1, (), order, state.step + 1, None)
-            state = replace(state, everywhere=True, generation=1, replay=(order,), strange=None)
+            state = replace(
+                state, everywhere=True, generation=1, replay=(order,), strange=None, restores=False
+            )
         k = len(state.centers)
         task = Task("all", True, k) if few else Task("lists", True, state.plan.base)
         plan = replace(state.plan, task=task)
