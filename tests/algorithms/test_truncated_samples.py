@@ -1,0 +1,82 @@
+"""A truncated search from its first sample to all rows: the same bits wherever it runs."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from tests.algorithms.conftest import blobs
+
+N, D, K = 12_000, 10, 24
+
+ALGORITHMS = {"all": lk.Truncated(), "lists": lk.Truncated(neighbours=8)}
+every_kind = pytest.mark.parametrize("kind", ALGORITHMS)
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray:
+    return blobs(N, D, 40, seed=11, spread=1.5)
+
+
+@pytest.fixture(scope="module")
+def url(x, tmp_path_factory) -> str:
+    out = tmp_path_factory.mktemp("samples") / "rows.zarr"
+    lk.ingest(x, str(out), chunk_rows=1_000, progress=False)
+    return str(out)
+
+
+def fit(data, kind, **options):
+    options = {"max_iter": 60, "tol": 0, "random_state": 5} | options
+    return lk.KMeans(K, algorithm=ALGORITHMS[kind], **options).fit(data)
+
+
+def bits(km) -> tuple[str, bytes, float, int]:
+    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
+
+
+@pytest.fixture(scope="module")
+def clean(url):
+    return {kind: fit(url, kind, n_threads=1) for kind in ALGORITHMS}
+
+
+@every_kind
+def test_it_goes_through_samples_and_all_rows(kind, clean):
+    """So that what the tests below compare is there."""
+    opened = [h for h in clean[kind].history_ if h["extra"]["opens_round"]]
+    assert {h["extra"]["everywhere"] for h in opened} == {0.0, 1.0}
+    sizes = [h["rows"] for h in clean[kind].history_]
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) == 4
+
+
+@every_kind
+def test_memory_or_store(kind, x, clean):
+    assert bits(fit(x, kind)) == bits(clean[kind])
+
+
+@every_kind
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+def test_workers(kind, n_workers, url, clean, worker_clients):
+    assert bits(fit(url, kind, client=worker_clients(n_workers))) == bits(clean[kind])
+
+
+@every_kind
+@pytest.mark.parametrize("tile", ["avx512", "avx2", "plain"])
+def test_vector_widths(kind, tile, url, clean):
+    with dask.config.set({"largek.kernels.tile": tile}):
+        assert bits(fit(url, kind, n_threads=2)) == bits(clean[kind])
+
+
+@every_kind
+def test_resume_on_a_cluster(kind, url, clean, tmp_path, worker_clients):
+    """In the first round over a sample, in the first over all rows, and just before it."""
+    history = clean[kind].history_
+    opened = [h for h in history if h["extra"]["opens_round"]]
+    first = [next(h["step"] for h in opened if h["extra"]["everywhere"] == at) for at in (0, 1)]
+    for step in (first[0] + 1, first[1] - 1, first[1] + 1):
+        folder = str(tmp_path / f"stop-{step}")
+        fit(url, kind, max_iter=step, checkpoint=folder)
+        km = fit(url, kind, checkpoint=folder, client=worker_clients(2))
+        assert bits(km) == bits(clean[kind])
