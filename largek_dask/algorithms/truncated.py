@@ -31,6 +31,7 @@ of it: these are kept, and whoever has lost the state repeats them
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -47,10 +48,15 @@ from largek_dask.algorithms.truncated_look import (
 )
 from largek_dask.algorithms.truncated_moves import Moves, choose_moves, overstep
 from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
-from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK, Outcome, Plan, Task
+from largek_dask.algorithms.truncated_plan import BASE, PASS_WORK, ROW_WORK, Outcome, Plan, Task
 from largek_dask.algorithms.truncated_rows import Order, PassTotal
 from largek_dask.algorithms.truncated_sample import Sample, drop_sample, take_sample
-from largek_dask.algorithms.truncated_start import cells_order, sample_sizes, two_level_start
+from largek_dask.algorithms.truncated_start import (
+    NEAR_CELLS,
+    cells_order,
+    sample_sizes,
+    two_level_start,
+)
 from largek_dask.algorithms.truncated_state import Round, TruncatedState
 from largek_dask.errors import ParameterError
 
@@ -66,6 +72,8 @@ MORE_MOVES = 6
 """More than twice as many moves as were found last time are not looked for, but for so many."""
 SHARE_TRIED = 16
 """In one cluster out of so many a split is tried at least."""
+GATHERED = 1.5
+"""What distances to lists take for all rows at once, beside those to all centres (measured)."""
 ROW_BYTES = 16
 """Kept of a row: label, two distances, and the label to go back to."""
 
@@ -327,6 +335,12 @@ class Truncated:
         assert labels is not None
         cost = total.sums.cost(state.centers, total.squares)
         return labels, cost, total.sums.counts
+
+    def share_of_labels(self, k: int) -> float:
+        """How long ``labels`` takes at most, as a share of a pass over all centres, about."""
+        cells = sqrt(k)
+        met = cells + NEAR_CELLS * k / cells + max(BASE)
+        return min(1.0, GATHERED * (met + 2 * (ROW_WORK + PASS_WORK)) / k)
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most."""

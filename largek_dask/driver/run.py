@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
 from largek_dask.driver.checkpoint import Checkpoints, Progress
@@ -20,7 +20,16 @@ from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.passes.base import BasePasses
 from largek_dask.points import at
 
-__all__ = ["Callback", "Clock", "RunResult", "Snapshot", "no_model", "run", "state_class"]
+__all__ = [
+    "Callback",
+    "Clock",
+    "Reserve",
+    "RunResult",
+    "Snapshot",
+    "no_model",
+    "run",
+    "state_class",
+]
 
 State = TypeVar("State")
 
@@ -39,6 +48,15 @@ Callback = Callable[[Snapshot], object]
 """Called after every step; a true result stops the fit."""
 
 
+class Reserve(NamedTuple):
+    """What the last pass means for a time limit, in seconds."""
+
+    last_pass: float = 0.0
+    """How long it is going to take, about."""
+    kept_back: float = 0.0
+    """How much sooner the steps end: less where it does not fit, and can be done without."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult(Generic[State]):
     """How a run ended."""
@@ -50,8 +68,8 @@ class RunResult(Generic[State]):
     state: State
     seconds: float
     """Seconds used, earlier runs included."""
-    kept_back: float = 0.0
-    """Seconds that were kept back from the time limit for the last pass."""
+    reserve: Reserve
+    """What was kept back from the time limit for the last pass."""
 
 
 def state_class(algorithm: Algorithm[State]) -> type[State]:
@@ -70,7 +88,7 @@ def run(
     cancelled: Callable[[], bool] | None = None,
     callbacks: Sequence[Callback] = (),
     seconds_used: float = 0.0,
-    last_pass: Callable[[ModelArrays], float] | None = None,
+    last_pass: Callable[[ModelArrays, float], Reserve] | None = None,
 ) -> RunResult[State]:
     """Step until a rule says stop, from the newest checkpoint if there is one.
 
@@ -98,8 +116,8 @@ def run(
     seconds_used : float
         Time that the fit has used before this run (a scan of the rows, other starts).
     last_pass : callable, optional
-        Tells for a model how many seconds to keep back from ``max_time`` for what comes after the
-        last step; called once, and only where there is such a limit.
+        Tells for a model and the seconds that are left of ``max_time`` what to keep back of them
+        for what comes after the last step; called once, and only where there is such a limit.
 
     Returns
     -------
@@ -126,12 +144,14 @@ def run(
         n_iter=0 if progress is None else progress.n_iter,
     )
     reason: StopReason | None = None
+    reserve = Reserve()
     passes.cancelled = lambda: asked() or clock.is_over()
     try:
         if progress is None:
             progress = Progress(algorithm.init(passes, rng), 0, [], clock.seconds())
         if last_pass is not None and not math.isinf(stop.seconds):
-            clock.kept_back = last_pass(algorithm.model(progress.state))
+            reserve = last_pass(algorithm.model(progress.state), stop.seconds - clock.seconds())
+            clock.kept_back = reserve.kept_back
         reason = _reason(stop, progress, clock, asked)
         while reason is None:
             _save_if_due(checkpoints, progress, events)
@@ -168,7 +188,7 @@ def run(
         reason,
         progress.state,
         clock.seconds(),
-        clock.kept_back,
+        reserve,
     )
 
 

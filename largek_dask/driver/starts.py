@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from largek_dask.algorithms.base import Algorithm, KMeansProblem, Rng
+from largek_dask.algorithms.base import Algorithm, KMeansProblem, ModelArrays, Rng
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.events import Events
 from largek_dask.driver.final import Final, finalize, of_search, seconds_of_last_pass
 from largek_dask.driver.labels import LabelStore
-from largek_dask.driver.run import Callback, RunResult, run, state_class
+from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
 from largek_dask.driver.stopping import StopReason, StopRules
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import NoModelError
@@ -33,6 +32,11 @@ ENDS_THE_FIT = (
 
 SLACK, SLACK_SECONDS = 1.05, 0.05
 """How far beyond its time limit a fit may end: times so much, or so many seconds."""
+MOST_KEPT = 0.8
+"""Of the time that is left after the start, for the last pass, where it can be done without; or
+for labels without it. The rest is for steps."""
+WITHOUT = ("max_time", "max_iter")
+"""Reasons to stop after which the last pass is left out where it has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +120,10 @@ class Starts:
             cancelled=self.cancelled,
             callbacks=self.callbacks,
             seconds_used=seconds,
-            last_pass=partial(seconds_of_last_pass, self.passes),
+            last_pass=self._reserve,
         )
         reason = result.stop_reason
-        if reason == "max_time" and self._is_late(result):
+        if reason in WITHOUT and self._can_do_without() and self._is_late(result):
             final = self._searched(stream, result)
             return Outcome(
                 stream, result, "max_time_without_last_pass", final.assignment.inertia, final
@@ -139,11 +143,22 @@ class Starts:
             folder.publish("counted.json", json.dumps(note).encode())
         return Outcome(stream, result, reason, inertia, final)
 
+    def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
+        """What to keep back of so many seconds for the last pass, or for labels without it."""
+        full = seconds_of_last_pass(self.passes, arrays)
+        if full <= MOST_KEPT * left or not self._can_do_without():
+            return Reserve(full, full)
+        share = self.algorithm.share_of_labels(len(arrays.centers))  # type: ignore[attr-defined]
+        return Reserve(full, min(share * full, MOST_KEPT * left))
+
+    def _can_do_without(self) -> bool:
+        """Whether labels may be those of a search."""
+        return hasattr(self.algorithm, "labels") and self.labels and self.out is None
+
     def _is_late(self, result: RunResult[Any]) -> bool:
-        """Whether the last pass has no room within the time limit, and can be left out."""
+        """Whether the last pass has no room within the time limit."""
         most = max(SLACK * self.stop.seconds, self.stop.seconds + SLACK_SECONDS)
-        can = hasattr(self.algorithm, "labels") and self.labels and self.out is None
-        return can and result.seconds + result.kept_back > most
+        return result.seconds + result.reserve.last_pass > most
 
     def _searched(self, stream: int, result: RunResult[Any]) -> Final:
         """Labels without looking at all centres."""

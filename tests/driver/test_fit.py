@@ -76,6 +76,9 @@ class Searching(Toy):
     def labels(self, passes: Any, rng: Any, state: Any) -> tuple[Any, ...]:
         return np.full(passes.n_rows, 2, np.int32), 123.0, np.full(5, passes.n_rows / 5)
 
+    def share_of_labels(self, k: int) -> float:
+        return 1e-3
+
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_no_time_for_the_last_pass(
@@ -93,6 +96,7 @@ def test_no_time_for_the_last_pass(
         assert late.stop_reason == "max_time"
     else:
         assert late.stop_reason == "max_time_without_last_pass"
+        assert (late.n_iter, exact.n_iter) == (6, 0), "1,000 s are kept back, not all there are"
         assert late.inertia == 123.0
         np.testing.assert_array_equal(late.labels, np.full(len(X), 2))
 

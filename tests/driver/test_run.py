@@ -8,7 +8,7 @@ import pytest
 from largek_dask.algorithms.base import Rng
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.events import Events
-from largek_dask.driver.run import RunResult, Snapshot, run
+from largek_dask.driver.run import Reserve, RunResult, Snapshot, run
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NoModelError, OutputError
@@ -133,16 +133,16 @@ def test_time_for_what_comes_last_is_kept_back(monkeypatch: pytest.MonkeyPatch) 
     passes.after_chunk = lambda n: now.__setitem__(0, now[0] + 1.0)
     asked: list[Any] = []
 
-    def three_seconds(arrays: Any) -> float:
-        asked.append(arrays)
-        return 3.0
+    def three_seconds(arrays: Any, left: float) -> Reserve:
+        asked.append((arrays, left))
+        return Reserve(5.0, 3.0)
 
     rules = StopRules(max_iter=50, tol=0, max_time=20)
     result = go(rules, passes=passes, last_pass=three_seconds)
     # 4 s of init, three steps of 4 s, and one that was cut after 1 s
     assert (result.n_iter, result.stop_reason, result.seconds) == (3, "max_time", 17.0)
-    assert result.kept_back == 3.0
-    assert len(asked) == 1
+    assert result.reserve == Reserve(5.0, 3.0)
+    assert [left for _, left in asked] == [16.0]
     go(StopRules(max_iter=2, tol=0), last_pass=three_seconds)
     assert len(asked) == 1, "without a limit nobody need know"
 
