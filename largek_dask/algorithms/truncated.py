@@ -164,7 +164,7 @@ class Truncated:
     def _split_sample(self, passes: Passes, rng: Rng) -> Sample:
         assert self.problem is not None
         n = min(SPLIT_ROWS * self.problem.n_clusters, SPLIT_VALUES // passes.n_features)
-        return take_sample(passes, rng, n, "split", ascending=True)
+        return take_sample(passes, rng, n, "split", ascending=True, in_place=True)
 
     def _start(
         self, sample: Sample, shift: NDArray[Any], n_threads: int
@@ -392,9 +392,10 @@ def _strange(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
 
 def _labelled(sample: Sample, labels: NDArray[np.int32], total: PassTotal) -> Labelled:
     """The sample as the pass has labelled it."""
-    x, weight = sample.held.x, sample.held.weight
-    mass = float(len(x)) if weight is None else sum(weight.tolist())
-    return Labelled(x, weight, labels, sum(total.sums.counts.tolist()) / mass)
+    weight = sample.held.weight
+    mass = float(len(labels)) if weight is None else sum(weight.tolist())
+    scale = sum(total.sums.counts.tolist()) / mass
+    return Labelled(sample.held.x, weight, labels, scale, sample.places)
 
 
 def _choose(

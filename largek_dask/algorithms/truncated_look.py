@@ -39,11 +39,18 @@ class Labelled:
     """Rows of the sample with the labels that they have now."""
 
     x: Any
-    """(m, d)"""
+    """(m, d), or more rows"""
     weight: NDArray[np.float64] | None
     labels: NDArray[np.int32]
+    """(m,)"""
     scale: float
     """How many times all rows weigh what these do."""
+    places: NDArray[np.int32] | None = None
+    """(m,) which rows of ``x`` they are, of weight 1 each; None: one after the other."""
+
+    def taken(self, chosen: NDArray[np.int64]) -> Any:
+        """Some of the rows, by their number among these."""
+        return self.x[chosen if self.places is None else self.places[chosen]]
 
 
 def gains_of_splits(
@@ -55,6 +62,8 @@ def gains_of_splits(
     """
     k = len(centers)
     order, starts = order_by_label(rows.labels, k)
+    if rows.places is not None:
+        order = rows.places[order]
     gains, halves = np.zeros(k), np.repeat(centers[:, None], 2, axis=1)
     gains[clusters], halves[clusters] = split_clusters(
         rows.x, order, starts, clusters, centers, rows.weight, SPLIT_ROWS, n_threads
@@ -81,7 +90,7 @@ def gains_of_lists(
     def probe(begin: int) -> None:
         part = slice(begin, begin + PROBED)
         home = own[part]
-        distances = scores(rows.x[chosen[part]], packed)
+        distances = scores(rows.taken(chosen[part]), packed)
         best, at = distances.argmin(axis=1), np.arange(len(home))
         saved[part] = distances[at, home] - distances[at, best]
         between = scores(centers[home], packed)
@@ -117,7 +126,7 @@ def share_of_strays(
     present = np.flatnonzero(rows.labels >= 0)
     n = min(LED, len(present))
     chosen = present[np.arange(n) * len(present) // max(n, 1)]
-    x, weight = rows.x[chosen], None if rows.weight is None else rows.weight[chosen]
+    x, weight = rows.taken(chosen), None if rows.weight is None else rows.weight[chosen]
     k = len(cells.centers)
     listed = lists_of(table, length)[1]
     nothing_known = np.stack([np.zeros(k), np.full(k, np.inf)])

@@ -33,6 +33,9 @@ class Sample:
     """(m,) global indices; all of positive weight."""
     held: Held
     key: tuple[Any, ...] = ()
+    places: NDArray[np.int32] | None = None
+    """(m,) where the rows are in ``held.x``, if that is the whole table; None: they are all of it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,14 @@ def pick_chunk(chunk: Chunk, total: PickedRows, wanted: Places, dtype: np.dtype[
 
 
 def take_sample(
-    passes: Passes, rng: Rng, n: int, purpose: str, *, ascending: bool, largest: int | None = None
+    passes: Passes,
+    rng: Rng,
+    n: int,
+    purpose: str,
+    *,
+    ascending: bool,
+    largest: int | None = None,
+    in_place: bool = False,
 ) -> Sample:
     """About ``n`` rows drawn without replacement, those that weigh nothing left out.
 
@@ -94,6 +104,9 @@ def take_sample(
         By index, not in random order.
     largest : int, optional
         Rows of the largest sample of this purpose, which smaller ones are the first rows of.
+    in_place : bool
+        Rows that lie in this process as they are wanted are not copied (fresh memory is dear), and
+        ``places`` of the sample says where they are.
     """
     name = f"{SAMPLE}: {purpose}"
     largest = n if largest is None else max(n, largest)
@@ -106,8 +119,15 @@ def take_sample(
         draw = _draw(passes, rng, largest, purpose, ascending)
         passes.scratch[f"{name}, drawn"] = draw
     rows, weight = draw.rows[:n], None if draw.weight is None else draw.weight[:n]
-    x = _taken(passes, rows) if draw.x is None else draw.x[:n]
-    sample = Sample(rows, Held(x, weight, passes.driver_threads, passes.raise_if_stopped), key)
+    places: NDArray[np.int32] | None = None
+    if draw.x is not None:
+        x = draw.x[:n]
+    elif in_place and weight is None and _as_wanted(passes):
+        x, places = passes.whole()[0], rows.astype(np.int32)  # type: ignore[index]
+    else:
+        x = _taken(passes, rows)
+    held = Held(x, weight, passes.driver_threads, passes.raise_if_stopped)
+    sample = Sample(rows, held, key, places)
     passes.scratch[name] = sample
     return sample
 
@@ -170,6 +190,12 @@ def _pick(passes: Passes, rows: Places) -> tuple[Array | None, Weights | None]:
         x[places], weight[places] = own, of
         begin += len(own)
     return x, weight
+
+
+def _as_wanted(passes: Passes) -> bool:
+    """The whole table lies in this process, of the type to compute with."""
+    whole = passes.whole()
+    return whole is not None and whole[0].dtype == passes.statistics.dtype
 
 
 def _taken(passes: Passes, rows: Places) -> Array:

@@ -17,7 +17,12 @@ from largek_dask.algorithms.truncated_lists import (
     lists_with_moves,
     reach_of,
 )
-from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, share_of_strays
+from largek_dask.algorithms.truncated_look import (
+    Labelled,
+    gains_of_lists,
+    gains_of_splits,
+    share_of_strays,
+)
 from largek_dask.algorithms.truncated_moves import BEYOND, Moves, choose_moves, overstep
 from largek_dask.algorithms.truncated_plan import (
     FAILURES,
@@ -29,6 +34,7 @@ from largek_dask.algorithms.truncated_plan import (
 )
 from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.algorithms.truncated_start import cells_order, sample_sizes, shares
+from largek_dask.kernels.distances import nearest, pack_centers
 
 N, K = 1_000_000, 1_000
 FLAT = (0.0,) * (len(LENGTHS) + 1)
@@ -486,3 +492,26 @@ def test_order_is_kept_without_its_lists_and_makes_the_same_ones_again():
         kept.forget()
         assert "lists" not in kept.__dict__
         assert "kept" not in near.__dict__
+
+
+def test_rows_looked_at_in_place_are_those_of_a_copy():
+    """Splits and probes say the same of rows that lie among others."""
+    r = np.random.default_rng(0)
+    x = r.standard_normal((5_000, 6)).astype(np.float32)
+    places = np.sort(r.choice(5_000, 2_000, replace=False)).astype(np.int32)
+    centers, shift = x[:40].copy(), np.zeros(6, np.float32)
+    labels = nearest(x[places], pack_centers(centers, shift))
+    labels[::7] = -1
+    labels[1::9] = 3
+    copied = Labelled(x[places], None, labels, 2.5)
+    within = Labelled(x, None, labels, 2.5, places)
+    clusters = np.arange(0, 40, 2)
+    for one, other in zip(
+        gains_of_splits(copied, centers, clusters, 1),
+        gains_of_splits(within, centers, clusters, 2),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    gains = gains_of_lists(copied, centers, shift, 1)
+    assert max(gains) > 0
+    assert gains_of_lists(within, centers, shift, 2) == gains
