@@ -258,7 +258,9 @@ class Truncated:
                 "row_state_bytes": float(ROW_BYTES),
             },
         )
-        if plan.goes_on and not back:
+        if state.plan.holds:
+            centers = state.centers
+        elif plan.goes_on and not back:
             centers = overstep(state.centers, centers, state.moves)
             cost = scale * total.sums.cost(centers, total.squares)
         after = TruncatedState(

@@ -131,6 +131,9 @@ class Plan:
     n_undone: int = 0
     strays: float = 0.0
     """Of the present sample; see :class:`Outcome`."""
+    holds: bool = False
+    """The next step looks where rows that have been added belong, and leaves centres where they
+    are: means of rows that are there roughly would be worse."""
 
     @classmethod
     def first(
@@ -210,7 +213,9 @@ class Plan:
     def after(self, done: Outcome) -> tuple[Plan, bool]:
         """The plan after a step, and whether to go back to where the round began."""
         gain = self.cost - done.cost
-        now = replace(self, cost=done.cost, passes=self.passes + 1, work=self.work + done.work)
+        now = replace(
+            self, cost=done.cost, passes=self.passes + 1, work=self.work + done.work, holds=False
+        )
         if self.task.looks:
             now = replace(now, found=done.n_moves, strays=done.strays)
         if self.task.everywhere and not done.cost > 0:
@@ -267,6 +272,7 @@ class Plan:
             self,
             samples=larger,
             share=max(self.share, LEAST_SHARE),
+            holds=self.searched and not exact,
             least=0,
             n_rounds=0,
             n_failed=0,

@@ -134,6 +134,8 @@ def test_further_rows_meet_all_centres_where_cells_lead_astray(strays, kind, lar
     plan, _ = round_over(plan, 99.99, strays=strays, work=1e9)
     assert plan.task.kind == kind
     assert plan.task.everywhere is not bool(larger)
+    assert plan.holds is (kind == "cells"), "centres wait until rows are where they belong"
+    assert not plan.after(done(100.0))[0].holds
 
 
 def test_rounds_over_samples_are_not_counted():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dask
 import numpy as np
 import pytest
 
 import largek_dask as lk
+from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
 
 N, D, K = 12_000, 10, 24
@@ -49,6 +53,21 @@ def test_it_goes_through_samples_and_all_rows(kind, clean):
     sizes = [h["rows"] for h in clean[kind].history_]
     assert sizes == sorted(sizes)
     assert len(set(sizes)) == 4
+
+
+@every_kind
+def test_growing_does_not_harm_the_model(kind, x):
+    """Centres that were found on a sample are not moved by rows that are roughly labelled."""
+    algorithm = replace(ALGORITHMS[kind], problem=KMeansProblem(K, tol=0))
+    with LocalPasses(lk.open_rows(x)) as passes:
+        state, energies = algorithm.init(passes, Rng(5)), []
+        while not state.everywhere:
+            before = state
+            state, _ = algorithm.step(passes, Rng(5), state)
+        for known in (before, state):
+            centers = algorithm.model(known).centers.astype(np.float64)
+            energies.append(((x[:, None] - centers) ** 2).sum(axis=2).min(axis=1).sum())
+    assert energies[1] <= energies[0] * (1 + 1e-9)
 
 
 @every_kind
