@@ -60,14 +60,16 @@ def test_growing_does_not_harm_the_model(kind, x):
     """Centres that were found on a sample are not moved by rows that are roughly labelled."""
     algorithm = replace(ALGORITHMS[kind], problem=KMeansProblem(K, tol=0))
     with LocalPasses(lk.open_rows(x)) as passes:
-        state, energies = algorithm.init(passes, Rng(5)), []
+        state, energies, models = algorithm.init(passes, Rng(5)), [], []
         while not state.everywhere:
             before = state
             state, _ = algorithm.step(passes, Rng(5), state)
         for known in (before, state):
-            centers = algorithm.model(known).centers.astype(np.float64)
+            models.append(algorithm.model(known).centers)
+            centers = models[-1].astype(np.float64)
             energies.append(((x[:, None] - centers) ** 2).sum(axis=2).min(axis=1).sum())
     assert energies[1] <= energies[0] * (1 + 1e-9)
+    assert (models[0] == models[1]).all() == (kind == "lists"), "all centres were met at once"
 
 
 @every_kind
