@@ -1,4 +1,4 @@
-"""Data on which algorithms are tested."""
+"""Data on which algorithms are tested, and what makes two results the same."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ def blobs(n: int, d: int, k: int, seed: int = 0, spread: float = 6.0) -> np.ndar
     r = np.random.default_rng(seed)
     centers = r.normal(size=(k, d)) * spread
     return (centers[r.integers(k, size=n)] + r.normal(size=(n, d))).astype(np.float32)
+
+
+def bits(km) -> tuple[str, bytes, float, int]:
+    """All that has to be equal of two fits."""
+    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from tests.algorithms.conftest import blobs
+from tests.algorithms.conftest import bits, blobs
 from tests.faults import Killer, WithBarrier
 
 N_ROWS, N_FEATURES, K = 12_000, 10, 24
@@ -54,10 +54,6 @@ def url(x, tmp_path_factory) -> str:
 def fit(data, name, *, algorithm=None, **options):
     options = {"init": "k-means++", "max_iter": 9, "tol": 0, "random_state": 7} | options
     return lk.KMeans(K, algorithm=algorithm or ALGORITHMS[name], **options).fit(data)
-
-
-def bits(km) -> tuple[str, bytes, float, int]:
-    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 import largek_dask as lk
-from tests.algorithms.conftest import blobs
+from tests.algorithms.conftest import bits, blobs
 from tests.faults import Killer, WithBarrier
 
 N, D, K = 8_000, 10, 24
@@ -54,10 +54,6 @@ def fit(data, algorithm=IN_PLACE, *, cache=None, sample_weight=None, **options):
     with dask.config.set(config):
         model = lk.KMeans(K, algorithm=algorithm, **options)
         return model.fit(data, sample_weight=sample_weight)
-
-
-def bits(km):
-    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
 
 
 CASES = {

@@ -13,6 +13,7 @@ from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import BadRowsError, ParameterError
 from tests import oracles
+from tests.algorithms.conftest import bits
 
 N, D, K = 6_000, 60, 12
 
@@ -56,10 +57,6 @@ def fit(data, name, **options):
     options = {"init": "k-means++", "max_iter": 9, "tol": 0, "random_state": 7} | options
     algorithm = options.pop("algorithm", ALGORITHMS[name])
     return lk.KMeans(K, algorithm=algorithm, **options).fit(data)
-
-
-def bits(km) -> tuple[str, bytes, float, int]:
-    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import largek_dask as lk
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterError
 from largek_dask.passes.local import LocalPasses
-from tests.algorithms.conftest import blobs
+from tests.algorithms.conftest import bits, blobs
 
 N, D, K = 4_000, 10, 30
 
@@ -40,10 +40,6 @@ def x() -> np.ndarray:
 def fit(data, k=K, *, weight=None, **options):
     given = {"algorithm": lk.Truncated(), "random_state": 3, "tol": 0, "max_iter": 500}
     return lk.KMeans(k, **(given | options)).fit(data, sample_weight=weight)
-
-
-def bits(km) -> tuple[str, bytes, float, int]:
-    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
 
 
 @pytest.fixture(scope="module")

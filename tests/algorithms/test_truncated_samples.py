@@ -11,7 +11,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.passes.local import LocalPasses
-from tests.algorithms.conftest import blobs
+from tests.algorithms.conftest import bits, blobs
 
 N, D, K = 12_000, 10, 24
 
@@ -34,10 +34,6 @@ def url(x, tmp_path_factory) -> str:
 def fit(data, kind, **options):
     options = {"max_iter": 60, "tol": 0, "random_state": 5} | options
     return lk.KMeans(K, algorithm=ALGORITHMS[kind], **options).fit(data)
-
-
-def bits(km) -> tuple[str, bytes, float, int]:
-    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
 
 
 @pytest.fixture(scope="module")
