@@ -35,7 +35,7 @@ SLACK, SLACK_SECONDS = 1.05, 0.05
 MOST_KEPT = 0.8
 """Of the time that is left after the start, for the last pass, where it can be done without; or
 for labels without it. The rest is for steps."""
-WITHOUT = ("max_time", "max_iter")
+WITHOUT = ("converged", "tol", "max_iter", "max_time")
 """Reasons to stop after which the last pass is left out where it has no room."""
 
 

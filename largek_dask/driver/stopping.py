@@ -37,8 +37,8 @@ tol
 max_iter, max_time
     The budget of steps or of seconds is used up.
 max_time_without_last_pass
-    The same, and there was no time left for the last pass over all rows and centres: labels and
-    inertia are those of a search that did not look at all centres.
+    One of these, and there was no time left for the last pass over all rows and centres: labels
+    and inertia are those of a search that did not look at all centres.
 callback
     A callback returned true.
 cancelled
