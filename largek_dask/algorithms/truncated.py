@@ -72,7 +72,7 @@ MORE_MOVES = 6
 """More than twice as many moves as were found last time are not looked for, but for so many."""
 SHARE_TRIED = 16
 """In one cluster out of so many a split is tried at least."""
-GATHERED = 1.5
+GATHERED = 2.0
 """What distances to lists take for all rows at once, beside those to all centres (measured)."""
 ROW_BYTES = 16
 """Kept of a row: label, two distances, and the label to go back to."""
