@@ -259,7 +259,7 @@ class Truncated:
             },
         )
         if state.plan.holds:
-            centers = state.centers
+            centers, cost = state.centers, cost + by_means
         elif plan.goes_on and not back:
             centers = overstep(state.centers, centers, state.moves)
             cost = scale * total.sums.cost(centers, total.squares)
