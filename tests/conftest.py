@@ -81,6 +81,13 @@ def impatient_stores() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def chunks_as_stored() -> Iterator[None]:
+    """Stored chunks are read one by one: small ones would be read together, as a single chunk."""
+    with dask.config.set({"largek.data.read-chunk-bytes": 1}):
+        yield
+
+
 @pytest.fixture
 def quick_slices() -> Iterator[None]:
     """Tasks give their thread back after every chunk."""

@@ -27,6 +27,8 @@ from largek_dask.errors import (
 from largek_dask.model import Model, load_model
 from tests.driver.toy import CutRows, Toy, toy_rows
 
+pytestmark = pytest.mark.usefixtures("chunks_as_stored")
+
 DATA_FILES = Path(__file__).parent / "data_files"
 X = toy_rows(200, 3)
 
@@ -51,6 +53,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("largek_dask.data.memory_rows.MIN_CHUNK_ROWS", 1)
     monkeypatch.setattr(labels_module, "GROUP_ROWS", 48)
     with dask.config.set({"largek.data.memory-chunk-bytes": 24 * 3 * 8}):
+        assert open_rows(X).n_chunks == 9
         yield
 
 
@@ -71,6 +74,7 @@ def test_predict_gives_the_labels_of_the_fit(options: dict[str, Any], chunks: No
 
 def test_predict_takes_what_open_rows_takes(model: Model, tmp_path: Path) -> None:
     stored = zarr.create_array(str(tmp_path / "x.zarr"), data=X, chunks=(64, 3))
+    assert open_rows(stored).n_chunks == 4
     expected = model.predict(X)
     np.testing.assert_array_equal(model.predict(stored), expected)
     np.testing.assert_array_equal(model.predict(str(tmp_path / "x.zarr")), expected)

@@ -18,6 +18,11 @@ def bits(km) -> tuple[str, bytes, float, int]:
     return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
 
 
+@pytest.fixture(scope="module", autouse=True)
+def many_chunks(chunks_as_stored) -> None:
+    """A store that a test writes in chunks has as many of them when it is read."""
+
+
 @pytest.fixture(scope="session")
 def rows_20k() -> np.ndarray:
     """20,000 x 12 overlapping blobs."""

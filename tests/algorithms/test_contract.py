@@ -18,9 +18,11 @@ import pytest
 
 import largek_dask as lk
 from tests.algorithms.conftest import bits, blobs
+from tests.checks import computing_workers, watched_passes
 from tests.faults import Killer, WithBarrier
 
 N_ROWS, N_FEATURES, K = 12_000, 10, 24
+CHUNK_ROWS, N_CHUNKS = 1_024, 12
 
 ALGORITHMS = {
     "lloyd": lk.Lloyd(),
@@ -47,13 +49,20 @@ def x() -> np.ndarray:
 @pytest.fixture(scope="module")
 def url(x, tmp_path_factory) -> str:
     out = tmp_path_factory.mktemp("contract") / "rows.zarr"
-    lk.ingest(x, str(out), chunk_rows=1000, progress=False)
+    lk.ingest(x, str(out), chunk_rows=CHUNK_ROWS, progress=False)
     return str(out)
 
 
-def fit(data, name, *, algorithm=None, **options):
+def fit(data, name, *, algorithm=None, n_chunks=N_CHUNKS, n_workers=0, **options):
+    """A fit of so many chunks; at least so many workers have computed some of them."""
     options = {"init": "k-means++", "max_iter": 9, "tol": 0, "random_state": 7} | options
-    return lk.KMeans(K, algorithm=algorithm or ALGORITHMS[name], **options).fit(data)
+    km = lk.KMeans(K, algorithm=algorithm or ALGORITHMS[name], **options)
+    with watched_passes() as seen:
+        km.fit(data)
+    (passes,) = seen
+    assert passes.n_chunks == n_chunks
+    assert computing_workers(passes) >= n_workers
+    return km
 
 
 @pytest.fixture(scope="module")
@@ -71,25 +80,27 @@ def test_threads(name, n_threads, url, clean):
 @every_algorithm
 def test_memory_or_store(name, x, url, clean):
     """The same chunks from an array: only where they come from differs."""
-    with dask.config.set({"largek.data.memory-chunk-bytes": 1024 * N_FEATURES * 4}):
-        in_memory = bits(fit(x, name, init=x[:K]))
-    if name in ANY_CHUNKING:
-        assert in_memory == bits(fit(url, name, init=x[:K]))
-    assert in_memory[3] == clean[name][3] or name in ANY_CHUNKING
+    with dask.config.set({"largek.data.memory-chunk-bytes": CHUNK_ROWS * N_FEATURES * 4}):
+        np.testing.assert_array_equal(lk.open_rows(x).chunk_table, lk.open_rows(url).chunk_table)
+        assert bits(fit(x, name)) == clean[name]
 
 
 @pytest.mark.parametrize("name", sorted(ANY_CHUNKING))
-@pytest.mark.parametrize("chunk_rows", [37, 4096, N_ROWS])
-def test_chunking(name, chunk_rows, x, tmp_path):
+@pytest.mark.parametrize(
+    ("chunk_rows", "n_chunks"), [(37, 325), (CHUNK_ROWS, N_CHUNKS), (4096, 3), (N_ROWS, 1)]
+)
+def test_chunking(name, chunk_rows, n_chunks, x, tmp_path):
     out = str(tmp_path / "rows.zarr")
     lk.ingest(x, out, chunk_rows=chunk_rows, progress=False)
-    assert bits(fit(out, name, init=x[:K])) == bits(fit(x, name, init=x[:K]))
+    in_one_piece = bits(fit(x, name, init=x[:K], n_chunks=1))
+    assert bits(fit(out, name, init=x[:K], n_chunks=n_chunks)) == in_one_piece
 
 
 @every_algorithm
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
 def test_workers(name, n_workers, url, clean, worker_clients):
-    assert bits(fit(url, name, client=worker_clients(n_workers))) == clean[name]
+    km = fit(url, name, client=worker_clients(n_workers), n_workers=n_workers)
+    assert bits(km) == clean[name]
 
 
 @every_algorithm
@@ -107,7 +118,8 @@ def test_resume_at_every_checkpoint(name, url, clean, tmp_path):
 def test_resume_on_a_cluster(name, url, clean, tmp_path, worker_clients):
     folder = str(tmp_path / "job")
     fit(url, name, max_iter=4, checkpoint=folder)
-    assert bits(fit(url, name, checkpoint=folder, client=worker_clients(2))) == clean[name]
+    km = fit(url, name, checkpoint=folder, client=worker_clients(2), n_workers=2)
+    assert bits(km) == clean[name]
 
 
 @every_algorithm
@@ -117,7 +129,7 @@ def test_worker_killed_inside_a_pass(name, url, clean, tmp_path, fresh_cluster):
     killer = Killer(tmp_path)
     killer.start()
     algorithm = WithBarrier(ALGORITHMS[name], str(tmp_path))
-    km = fit(url, name, algorithm=algorithm, client=client)
+    km = fit(url, name, algorithm=algorithm, client=client, n_workers=2)
     killer.join()
     assert killer.killed in before, "the pass was not in flight on a worker"
     assert bits(km) == clean[name]
@@ -136,7 +148,7 @@ def test_worker_joins(name, url, clean, fresh_cluster):
             cluster.scale(2)
             client.wait_for_workers(2)
 
-    km = fit(url, name, client=client, callbacks=[join])
+    km = fit(url, name, client=client, callbacks=[join], n_workers=2)
     assert bits(km) == clean[name]
     assert len(worker_identities(client)) == 2
 
@@ -159,9 +171,10 @@ def test_vector_widths(name, tile, url, clean):
 @pytest.mark.parametrize("dtype", [np.float64, np.uint8])
 def test_vector_widths_of_other_types(tile, dtype, x):
     x = (x * 9 + 120).clip(0, 255).astype(dtype)
-    expected = bits(fit(x, "lloyd"))
-    with dask.config.set({"largek.kernels.tile": tile}):
-        assert bits(fit(x, "lloyd")) == expected
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1}):
+        expected = bits(fit(x, "lloyd"))
+        with dask.config.set({"largek.kernels.tile": tile}):
+            assert bits(fit(x, "lloyd")) == expected
 
 
 SCRIPT = """
@@ -187,7 +200,7 @@ def test_other_libraries_choices_do_not_matter(environment, url, clean):
     """BLAS and numpy pick their code by CPU; nothing of theirs may reach a model."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, url],
-        env=os.environ | environment,
+        env=os.environ | environment | {"DASK_LARGEK__DATA__READ_CHUNK_BYTES": "1"},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

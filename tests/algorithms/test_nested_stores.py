@@ -11,6 +11,7 @@ from zarr.storage import MemoryStore
 
 import largek_dask as lk
 from tests.algorithms.conftest import bits, blobs
+from tests.checks import computing_workers, watched_passes
 from tests.faults import Killer, WithBarrier
 
 N, D, K = 8_000, 10, 24
@@ -50,6 +51,8 @@ def small_reads():
 
 def fit(data, algorithm=IN_PLACE, *, cache=None, sample_weight=None, **options):
     options = {"init": "k-means++", "max_iter": 10, "tol": 0, "random_state": 7} | options
+    if isinstance(data, str):
+        assert lk.open_rows(data).n_chunks == 8
     config = {} if cache is None else {"largek.passes.cache-bytes": cache}
     with dask.config.set(config):
         model = lk.KMeans(K, algorithm=algorithm, **options)
@@ -78,7 +81,9 @@ def test_no_bit_depends_on_where_rows_are_kept(case, cluster2):
     assert bits(fit(url, cache=0, n_threads=1, **options)) == clean
     with dask.config.set({"largek.passes.row-state-bytes": 0}):
         assert bits(fit(url, cache=40_000, n_threads=2, **options)) == clean
-    assert bits(fit(url, client=cluster2, **options)) == clean
+    with watched_passes() as seen:
+        assert bits(fit(url, client=cluster2, **options)) == clean
+    assert computing_workers(seen[0]) == 2
 
 
 def test_a_worker_that_is_killed(stores, tmp_path, fresh_cluster):

@@ -14,6 +14,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.errors import BadRowsError, ParameterError
 from tests import oracles
 from tests.algorithms.conftest import bits
+from tests.checks import computing_workers, watched_passes
 
 N, D, K = 6_000, 60, 12
 
@@ -73,7 +74,9 @@ def test_threads(name, url, clean):
 
 @every_algorithm
 def test_workers(name, url, clean, worker_clients):
-    assert bits(fit(url, name, client=worker_clients(2))) == clean[name]
+    with watched_passes() as seen:
+        assert bits(fit(url, name, client=worker_clients(2))) == clean[name]
+    assert computing_workers(seen[0]) == 2
 
 
 @every_algorithm
@@ -87,13 +90,17 @@ def test_resume(name, url, clean, tmp_path):
 def test_memory__on_workers_and_on_threads(matrix, worker_clients, sample_weight):
     """A matrix of this process is written to where workers can read it."""
     km = lk.KMeans(K, algorithm=lk.Lloyd(), max_iter=4, random_state=1)
-    here = bits(km.fit(matrix, sample_weight=sample_weight))
-    km.set_params(client=worker_clients(2))
-    assert bits(km.fit(matrix, sample_weight=sample_weight)) == here
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1}), watched_passes() as seen:
+        here = bits(km.fit(matrix, sample_weight=sample_weight))
+        km.set_params(client=worker_clients(2))
+        assert bits(km.fit(matrix, sample_weight=sample_weight)) == here
+    assert [passes.n_chunks for passes in seen] == [2, 2]
+    assert computing_workers(seen[1]) == 2
 
 
 def test_lloyd__does_not_see_the_chunks(matrix, url):
     x = matrix.toarray()
+    assert open_rows(matrix).n_chunks != open_rows(url).n_chunks
     assert bits(fit(matrix, "lloyd", init=x[:K])) == bits(fit(url, "lloyd", init=x[:K]))
 
 

@@ -14,6 +14,7 @@ from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
+from tests.checks import watched_passes
 
 N, D, K = 4_000, 10, 30
 
@@ -161,6 +162,14 @@ def test_beats_lloyd(clean, x):
 # --- the same bits --------------------------------------------------------------------------------
 
 
+def stored(x, folder, chunk_rows, n_chunks) -> str:
+    """A store of the rows that is read in so many chunks."""
+    url = str(folder / "rows.zarr")
+    lk.ingest(x, url, chunk_rows=chunk_rows, progress=False)
+    assert lk.open_rows(url).n_chunks == n_chunks
+    return url
+
+
 @pytest.mark.parametrize("n_threads", [2, 5])
 def test_threads(n_threads, x, clean, monkeypatch):
     # So few rows would not be shared.
@@ -171,26 +180,23 @@ def test_threads(n_threads, x, clean, monkeypatch):
     assert bits(fit(x, n_threads=n_threads)) == bits(clean)
 
 
-@pytest.mark.parametrize("chunk_rows", [97, 1_500, N])
-def test_chunks_or_one_piece(chunk_rows, x, clean, tmp_path):
-    out = str(tmp_path / "rows.zarr")
-    lk.ingest(x, out, chunk_rows=chunk_rows, progress=False)
+@pytest.mark.parametrize(("chunk_rows", "n_chunks"), [(97, 42), (1_500, 3), (N, 1)])
+def test_chunks_or_one_piece(chunk_rows, n_chunks, x, clean, tmp_path):
+    out = stored(x, tmp_path, chunk_rows, n_chunks)
     assert bits(fit(out, n_threads=2)) == bits(clean)
 
 
 def test_row_state_that_does_not_fit_is_rebuilt(x, clean, tmp_path):
-    out = str(tmp_path / "rows.zarr")
-    lk.ingest(x, out, chunk_rows=500, progress=False)
-    assert bits(fit(out, memory_limit=N * 6)) == bits(clean)
+    out = stored(x, tmp_path, 500, 8)
+    with watched_passes() as seen:
+        assert bits(fit(out, memory_limit=N * 6)) == bits(clean)
+    assert seen[0].total.rebuilt > 0, "it did fit"
 
 
-@pytest.mark.parametrize("stored", [False, True])
-def test_resume(stored, x, clean, tmp_path):
+@pytest.mark.parametrize("from_store", [False, True])
+def test_resume(from_store, x, clean, tmp_path):
     """Also inside rounds, and between a round that was undone and what follows it."""
-    data = x
-    if stored:
-        data = str(tmp_path / "rows.zarr")
-        lk.ingest(x, data, chunk_rows=700, progress=False)
+    data = stored(x, tmp_path, 700, 6) if from_store else x
     undone = [h["step"] for h in clean.history_ if h["extra"]["back"]]
     opened = [h["step"] for h in clean.history_ if h["extra"]["opens_round"]]
     places = [0, 1]
@@ -245,6 +251,7 @@ def test_weights_are_repetitions_in_the_end(x, tmp_path):
     assert len(np.unique(km.labels_[there])) == K
     with dask.config.set({"largek.data.memory-chunk-bytes": 4096}):
         frame = lk.open_rows(np.asfortranarray(x))  # read chunk by chunk
+        assert frame.n_chunks == 4
         assert bits(fit(frame, weight=weight)) == bits(km)
     # what does not count may hold anything
     x = x.copy()

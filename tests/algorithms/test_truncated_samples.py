@@ -12,6 +12,7 @@ import largek_dask as lk
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
+from tests.checks import computing_workers, watched_passes
 
 N, D, K = 12_000, 10, 24
 
@@ -28,12 +29,17 @@ def x() -> np.ndarray:
 def url(x, tmp_path_factory) -> str:
     out = tmp_path_factory.mktemp("samples") / "rows.zarr"
     lk.ingest(x, str(out), chunk_rows=1_000, progress=False)
+    assert lk.open_rows(str(out)).n_chunks == 12
     return str(out)
 
 
-def fit(data, kind, **options):
+def fit(data, kind, *, n_workers=0, **options):
+    """A fit; at least so many workers have computed chunks of it."""
     options = {"max_iter": 60, "tol": 0, "random_state": 5} | options
-    return lk.KMeans(K, algorithm=ALGORITHMS[kind], **options).fit(data)
+    with watched_passes() as seen:
+        km = lk.KMeans(K, algorithm=ALGORITHMS[kind], **options).fit(data)
+    assert computing_workers(seen[0]) >= n_workers
+    return km
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +82,8 @@ def test_memory_or_store(kind, x, clean):
 @every_kind
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
 def test_workers(kind, n_workers, url, clean, worker_clients):
-    assert bits(fit(url, kind, client=worker_clients(n_workers))) == bits(clean[kind])
+    km = fit(url, kind, client=worker_clients(n_workers), n_workers=n_workers)
+    assert bits(km) == bits(clean[kind])
 
 
 @every_kind
@@ -95,5 +102,5 @@ def test_resume_on_a_cluster(kind, url, clean, tmp_path, worker_clients):
     for step in (first[0] + 1, first[1] - 1, first[1] + 1):
         folder = str(tmp_path / f"stop-{step}")
         fit(url, kind, max_iter=step, checkpoint=folder)
-        km = fit(url, kind, checkpoint=folder, client=worker_clients(2))
+        km = fit(url, kind, checkpoint=folder, client=worker_clients(2), n_workers=2)
         assert bits(km) == bits(clean[kind])

@@ -17,6 +17,8 @@ from largek_dask.service.job import Job
 from largek_dask.service.lines import Lines
 from tests.conftest import make_client
 
+pytestmark = pytest.mark.usefixtures("chunks_as_stored")
+
 ENDLESS = ("--algorithm", "minibatch", "--set", "batch_rows=64", "--tol", 0, "--max-iter", 10**6)
 
 
@@ -35,6 +37,7 @@ def data(tmp_path_factory):
     x = np.random.default_rng(0).standard_normal((600, 4)).astype(np.float32)
     url = str(tmp_path_factory.mktemp("data") / "x.zarr")
     lk.ingest(x, url, chunk_rows=200, progress=False)
+    assert lk.open_rows(url).n_chunks == 3
     return url
 
 

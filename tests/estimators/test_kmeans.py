@@ -24,6 +24,9 @@ from largek_dask.errors import (
     RecoveryWarning,
 )
 from largek_dask.estimators.kmeans import algorithm_of
+from tests.checks import watched_passes
+
+pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +178,11 @@ def test_inputs_of_any_kind_give_the_same(blobs, tmp_path):
         "dask": dask.array.from_array(x, chunks=(77, 3)),
         "rows": lk.open_rows(x),
     }
+    several = {"zarr": 3, "url": 3, "dask": 4}
     for name, source in sources.items():
-        km = fitted(source, init=start)
+        with watched_passes() as seen:
+            km = fitted(source, init=start)
+        assert seen[0].n_chunks == several.get(name, 1), name
         np.testing.assert_array_equal(km.labels_, wanted.labels_, err_msg=name)
         assert km.n_features_in_ == 3
         np.testing.assert_array_equal(km.predict(source), km.labels_, err_msg=name)
@@ -428,6 +434,7 @@ def test_partial_fit__does_not_depend_on_chunks_or_threads(blobs):
         for chunk in (17, 240):
             km = lk.KMeans(4, random_state=0, init=x[:4], n_threads=n_threads)
             lazy = dask.array.from_array(x, chunks=(chunk, 3))
+            assert lk.open_rows(lazy).n_chunks == -(-240 // chunk)
             digests.add(km.partial_fit(lazy).partial_fit(lazy).model_.digest())
     assert len(digests) == 1
 

@@ -2,6 +2,7 @@
 
 import json
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,6 +15,17 @@ from largek_dask.cli import main
 from largek_dask.driver.fit import fit
 from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import NoModelError
+from tests.checks import computing_workers, watched_passes
+
+MEMORY_CHUNKS = {"largek.data.memory-chunk-bytes": 200 * 5 * 4}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def many_chunks(chunks_as_stored):
+    """Five of 200 rows, also of what lies in memory."""
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(MEMORY_CHUNKS):
+        patch.setattr("largek_dask.data.memory_rows.MIN_CHUNK_ROWS", 200)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +62,10 @@ def url(x, tmp_path_factory):
 
 def test_url__same_bits_as_here(client, x, url):
     here = lk.KMeans(6, random_state=1, tol=0).fit(x)
-    there = lk.KMeans(6, random_state=1, tol=0, client=client).fit(url)
+    with watched_passes() as seen:
+        there = lk.KMeans(6, random_state=1, tol=0, client=client).fit(url)
+    assert seen[0].n_chunks == 5
+    assert computing_workers(seen[0]) == 2
     np.testing.assert_array_equal(there.labels_, here.labels_)
     np.testing.assert_array_equal(there.predict(url), here.labels_)
     assert there.inertia_ == here.inertia_
@@ -62,7 +77,10 @@ def test_url__same_bits_as_here(client, x, url):
 def test_what_lies_in_memory_works_as_well(client, x, kind):
     here = lk.KMeans(6, random_state=1, max_iter=3).fit(x)
     km = lk.KMeans(6, random_state=1, max_iter=3, client=client)
-    np.testing.assert_array_equal(km.fit_predict(kind(x)), here.labels_)
+    with watched_passes() as seen:
+        np.testing.assert_array_equal(km.fit_predict(kind(x)), here.labels_)
+    assert seen[0].n_chunks == 5
+    assert computing_workers(seen[0]) == 2
 
 
 def run_json(*arguments, code=0):

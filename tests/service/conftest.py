@@ -13,12 +13,19 @@ from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from largek_dask.service.store import Records
 
 
+@pytest.fixture(scope="module", autouse=True)
+def many_chunks(chunks_as_stored):
+    """A store that a test writes in chunks has as many of them when it is read."""
+
+
 @pytest.fixture(scope="session")
 def rows_url(tmp_path_factory):
     """3,000 rows without structure, in six chunks: Lloyd takes many steps."""
     x = np.random.default_rng(0).standard_normal((3_000, 4)).astype(np.float32)
     url = str(tmp_path_factory.mktemp("rows") / "x.zarr")
     lk.ingest(x, url, chunk_rows=500, progress=False)
+    with dask.config.set({"largek.data.read-chunk-bytes": 1}):
+        assert lk.open_rows(url).n_chunks == 6
     return url
 
 
