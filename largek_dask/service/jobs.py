@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
@@ -29,9 +31,11 @@ from largek_dask.errors import (
 from largek_dask.model import Model, load_model
 from largek_dask.service.credentials import missing, options_of, output_folder, redactor
 from largek_dask.service.fitting import JOB_FILES, MODEL
+from largek_dask.service.lease import check_job, claimed_for, reserve
+from largek_dask.service.places import Place, place_of
 from largek_dask.service.running import Job, Runner
 from largek_dask.service.spec import JobSpec
-from largek_dask.service.store import ENDS, Records, Result, checked_id
+from largek_dask.service.store import ENDS, Record, Records, Result, checked_id
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,6 +55,22 @@ START_SECONDS = 60.0
 """How long to wait for a scheduler that is starting."""
 
 Check = Callable[["Client", Rows, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where a job reads and writes."""
+
+    url: str
+    """Of the output, as its user calls it."""
+    output: Place
+    data: tuple[Place, ...]
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> _Places:
+        urls = (spec.data, spec.sample_weight)
+        data = tuple(place_of(url) for url in urls if url is not None)
+        return cls(spec.output, place_of(spec.output), data)
 
 
 class Jobs:
@@ -79,6 +99,10 @@ class Jobs:
         self._tell = tell
         self._owner = owner
         self._jobs: dict[str, Job] = {}
+        self._places: dict[str, _Places] = {}
+        """Of each job."""
+        self._submitting: list[_Places] = []
+        self._store = place_of(records.url)
         self._runners: set[Runner] = set()
         self._served: Counter[str] = Counter()
         """How many runs of each owner's have begun: who has had fewest comes first."""
@@ -112,9 +136,12 @@ class Jobs:
     def _load(self) -> None:
         with warnings_heard_by(lambda message, _: logger.warning(message)):
             found = self._records.all()
+        places = {record.id: _Places.of(record.spec) for record in found}
         with self._changed:
             for record in found:
-                self._jobs.setdefault(record.id, Job(record, {}, self._tell, is_new=False))
+                if record.id not in self._jobs:
+                    self._jobs[record.id] = Job(record, {}, self._tell, is_new=False)
+                    self._places[record.id] = places[record.id]
             self._loaded.set()
 
     def _next(self) -> list[Job]:
@@ -232,17 +259,52 @@ class Jobs:
         if absent := missing(spec, secrets):
             raise ParameterError(f"storage_options has no value for {', '.join(absent)}.")
         options = options_of(spec, secrets)
-        try:
-            self._check(spec, options, check)
-        except (LargekError, OSError) as error:
-            raise _without_secrets(error, redactor(options)) from None
-        with self._changed:
-            self._check_free(spec.output)
-            record = self._records.create(spec, owner, time.time())
-            job = self._jobs[record.id] = Job(record, secrets, self._tell, is_new=True)
-            self._changed.notify_all()
+        places = _Places.of(spec)
+        with self._reserved(places):
+            try:
+                self._check(spec, options, check)
+                record = self._create(spec, options, owner)
+            except (LargekError, OSError) as error:
+                raise _without_secrets(error, redactor(options)) from None
+            with self._changed:
+                job = self._jobs[record.id] = Job(record, secrets, self._tell, is_new=True)
+                self._places[record.id] = places
+                self._changed.notify_all()
         job.feed({"event": "queued", "run": record.run, "owner": owner})
         return record.id
+
+    @contextlib.contextmanager
+    def _reserved(self, places: _Places) -> Iterator[None]:
+        """No other job is submitted to the same output meanwhile.
+
+        Raises
+        ------
+        OutputError
+            There is one already, or it is no place for an output.
+        """
+        self._loaded.wait(START_SECONDS)
+        with self._changed:
+            self._check_free(places)
+            self._submitting.append(places)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._submitting.remove(places)
+
+    def _create(self, spec: JobSpec, options: dict[str, Any], owner: str) -> Record:
+        """Keep a new job, and make its output its own.
+
+        The record comes first: of a crash between both remains a job that goes on, and not a
+        folder that nobody can have.
+        """
+        record = self._records.create(spec, owner, time.time())
+        try:
+            reserve(output_folder(spec, options), record.id, self._owner)
+        except BaseException:
+            self._records.remove(record.id)
+            raise
+        return record
 
     def _check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> None:
         """Data, numbers, memory, output and workers."""
@@ -255,6 +317,8 @@ class Jobs:
         folder = output_folder(spec, options)
         folder.check_writable()
         if names := folder.names():
+            if (job_id := claimed_for(folder)) is not None:
+                raise OutputError(f"{folder.url} is the output of job {job_id}.")
             raise OutputError(
                 f"{folder.url} is not empty ({names[0]!r} lies there); nothing was changed. "
                 "Choose another output, or go on with its job by submit(resume=id)."
@@ -262,10 +326,21 @@ class Jobs:
         if check is not None and client is not None:
             check(client, rows, float(config.get("service.check-seconds")))
 
-    def _check_free(self, output: str) -> None:
-        for job in self._jobs.values():
-            if job.record.spec.output.rstrip("/") == output.rstrip("/"):
-                raise OutputError(f"{output} is the output of job {job.record.id}.")
+    def _check_free(self, wanted: _Places) -> None:
+        """Refuse an output that is in the way of something else, or it in that one's."""
+        output, url = wanted.output, wanted.url
+        if output.overlaps(self._store):
+            raise OutputError(f"{url} is where the scheduler keeps its jobs: {self._records.url}.")
+        if any(output.overlaps(data) for data in wanted.data):
+            raise OutputError(f"{url} is in the job's own data: choose a folder of its own.")
+        if any(output.overlaps(other.output) for other in self._submitting):
+            raise OutputError(f"{url} is the output of a job that is just being submitted.")
+        for job_id, other in self._places.items():
+            if output.overlaps(other.output):
+                raise OutputError(f"{url} overlaps {other.url}, the output of job {job_id}.")
+            ended = self._jobs[job_id].state in ENDS
+            if not ended and any(output.is_within(data) for data in other.data):
+                raise OutputError(f"{url} is in the data of job {job_id}, which has not ended.")
 
     def resume(self, job_id: str, changes: Mapping[str, Any], secrets: Mapping[str, Any]) -> str:
         """Go on with a job that has ended, by other stop rules if these are given.
@@ -327,7 +402,9 @@ class Jobs:
     def _recall(self, job: Job) -> None:
         """Events of a time before this scheduler's, if its files can be reached."""
         if not job.feed.is_loaded and not job.needs():
-            job.recall(output_folder(job.record.spec, options_of(job.record.spec, job.secrets)))
+            folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
+            is_own = claimed_for(folder) in (None, job.record.id)
+            job.recall(folder) if is_own else job.feed.load([])
 
     def cancel(self, job_id: str) -> str:
         """Ask a job to end, also after a restart; its state now."""
@@ -363,11 +440,14 @@ class Jobs:
                 raise ParameterError(f"job {job_id} is {job.state}: cancel it first.")
         options = options_of(job.record.spec, job.secrets)
         folder = output_folder(job.record.spec, options)
-        for name in JOB_FILES:
-            folder.remove(name)
+        # A job that has failed because its folder is another's leaves that alone.
+        if claimed_for(folder) in (None, job_id):
+            for name in JOB_FILES:
+                folder.remove(name)
         with self._changed:
             self._records.remove(job_id)
             self._jobs.pop(job_id, None)
+            self._places.pop(job_id, None)
         job.feed({"event": "deleted", "run": job.record.run})
 
     def _has_ended(self, job: Job) -> bool:
@@ -402,13 +482,24 @@ class Jobs:
         options = options_of(spec, job.secrets)
         folder = output_folder(spec, options)
         try:
-            return load_model(folder.sub(MODEL))
+            check_job(folder, job_id)
+        except ParameterError as error:
+            raise NoModelError(f"job {job_id} has no model: {error}", "cancelled") from None
+        try:
+            model = load_model(folder.sub(MODEL))
         except ModelFormatError as error:
             if folder.exists(MODEL) and job.state == "finished":
                 raise
             raise NoModelError(
                 f"job {job_id} is {job.state} and has no centres yet.", "cancelled"
             ) from error
+        result = job.record.result
+        if result is not None and result.digest not in (None, model.digest()):
+            raise OutputError(
+                f"{folder.url}/{MODEL} is not the model that job {job_id} has written "
+                f"(digest {model.digest()}, not {result.digest})."
+            )
+        return model
 
 
 def _without_secrets(error: Exception, redact: Callable[[Any], Any]) -> Exception:

@@ -2,10 +2,12 @@
 
 A job's folder holds ``claims/000001.json``, ``claims/000002.json``, …, each created exclusively, so
 that of several schedulers one gets each number. The holder of the highest one writes the job; the
-number is its fencing token. It shows that it is alive by changing ``claims/000002.beat`` again and
-again. Whoever sees the same beat for longer than a patience, by its own clock (the clocks of two
-machines are never compared), may claim the next number; from then on the one before has lost the
-job, notices it before whatever it writes next, and stops.
+number is its fencing token. A claim says which job it is for, so that no other job is written into
+this folder; the first one is made when the job is submitted, and given back at once. The holder
+shows that it is alive by changing ``claims/000002.beat`` again and again. Whoever sees the same
+beat for longer than a patience, by its own clock (the clocks of two machines are never compared),
+may claim the next number; from then on the one before has lost the job, notices it before whatever
+it writes next, and stops.
 
 Between that look and the write there is a moment in which a stopped process may have lost the
 job unknown to itself. So what is published once and for all must be created exclusively
@@ -22,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from largek_dask.driver.storage import DamagedError, Folder
-from largek_dask.errors import LostJobError
+from largek_dask.errors import LostJobError, OutputError, ParameterError
 
-__all__ = ["Contender", "Lease"]
+__all__ = ["Contender", "Lease", "check_job", "claimed_for", "reserve"]
 
 CLAIM = re.compile(r"(\d{6,12})\.json")
 SMALL = 4_096
@@ -43,6 +45,53 @@ def _beat(folder: Folder, number: int) -> bytes:
         return folder.read(f"{number:06d}.beat", limit=SMALL)
     except (FileNotFoundError, DamagedError):
         return b""
+
+
+def _job_of(claims: Folder, number: int) -> str | None:
+    """The job that a claim is for; None where it does not say (a kill, an earlier version)."""
+    try:
+        document = json.loads(claims.read(f"{number:06d}.json", limit=SMALL))
+    except (FileNotFoundError, DamagedError, ValueError, RecursionError):
+        return None
+    job = document.get("job") if isinstance(document, dict) else None
+    return job if isinstance(job, str) else None
+
+
+def claimed_for(folder: Folder) -> str | None:
+    """The job whose folder this is; None where no claim says so."""
+    claims = folder.sub("claims")
+    number = _newest(claims)
+    return _job_of(claims, number) if number else None
+
+
+def check_job(folder: Folder, job: str) -> None:
+    """Find out that a folder is another job's before anything in it is taken for this one's.
+
+    Raises
+    ------
+    ParameterError
+        It is.
+    """
+    found = claimed_for(folder)
+    if found not in (None, job):
+        raise ParameterError(f"{folder.url} is the output of job {found}, not of {job}.")
+
+
+def reserve(folder: Folder, job: str, owner: str) -> None:
+    """Make this folder a job's, before anything else lies in it.
+
+    Raises
+    ------
+    OutputError
+        It is another job's already, or cannot be written.
+    """
+    try:
+        lease = Contender(folder, job, owner, 0.0).claim()
+    except ParameterError as error:
+        raise OutputError(str(error)) from None
+    if lease is None:
+        raise OutputError(f"{folder.url} has become the output of another job this moment.")
+    lease.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +148,8 @@ class Contender:
     ----------
     folder : Folder
         The job's.
+    job : str
+        Its id.
     owner : str
         Told to whoever loses the job to this one.
     patience : float
@@ -110,11 +161,14 @@ class Contender:
     def __init__(
         self,
         folder: Folder,
+        job: str,
         owner: str,
         patience: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._job_folder = folder
         self._folder = folder.sub("claims")
+        self._job = job
         self._owner = owner
         self._patience = patience
         self._clock = clock
@@ -126,11 +180,14 @@ class Contender:
 
         Raises
         ------
+        ParameterError
+            The folder is another job's.
         OutputError
             The claim cannot be written.
         """
         number = _newest(self._folder)
         if number:
+            check_job(self._job_folder, self._job)
             seen = (number, _beat(self._folder, number))
             if seen != self._seen:
                 self._seen, self._since = seen, self._clock()
@@ -138,8 +195,12 @@ class Contender:
             if seen[1] != RELEASED and waited <= self._patience:
                 return None
         token = number + 1
-        document = json.dumps({"owner": self._owner, "claimed": uuid.uuid4().hex}).encode()
-        if not self._folder.create(f"{token:06d}.json", document):
+        claim = {"job": self._job, "owner": self._owner, "claimed": uuid.uuid4().hex}
+        document = json.dumps(claim).encode()
+        name = f"{token:06d}.json"
+        # What failed and was tried again may be there by the first try.
+        if not self._folder.create(name, document) and self._folder.read(name) != document:
+            check_job(self._job_folder, self._job)
             return None
         lease = Lease(self._folder, token, self._owner)
         try:

@@ -24,7 +24,7 @@ from largek_dask.points import at
 from largek_dask.service.credentials import missing, options_of, output_folder, redactor
 from largek_dask.service.feed import Feed
 from largek_dask.service.fitting import LABELS, fit_into
-from largek_dask.service.lease import Contender, Lease
+from largek_dask.service.lease import Contender, Lease, check_job
 from largek_dask.service.store import Record, Records, Result, read_result, write_result
 
 if TYPE_CHECKING:
@@ -263,15 +263,16 @@ class Runner(threading.Thread):
 
     def _attempt(self, folder: Folder, options: Mapping[str, Any]) -> None:
         job = self._job
+        check_job(folder, job.record.id)
         job.recall(folder)
-        standing = read_result(folder, job.record.run)
+        standing = read_result(folder, job.record.id, job.record.run)
         if standing is not None:
             # It ended while this scheduler was away, or elsewhere.
             self._keep(standing)
             return
         if job.contender is None:
             patience = float(config.get("service.patience-seconds"))
-            job.contender = Contender(folder, self._owner, patience)
+            job.contender = Contender(folder, job.record.id, self._owner, patience)
         with at("claim"):
             lease = job.contender.claim()
         if lease is None:

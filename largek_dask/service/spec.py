@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
+from fsspec.core import split_protocol
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,7 +26,6 @@ from pydantic import (
 
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.seeding import INITS
-from largek_dask.data.stores import is_local
 from largek_dask.errors import ParameterError
 
 __all__ = [
@@ -56,7 +56,8 @@ def _plain_text(text: str) -> str:
 def _address(url: str) -> str:
     """Refuse what means something else on every machine."""
     _plain_text(url)
-    if is_local(url) and not posixpath.isabs(url):
+    protocol, path = split_protocol(url)
+    if protocol in (None, "file", "local") and not posixpath.isabs(path):
         raise ValueError("is a relative path, which workers cannot follow; give a URL")
     if ".." in url.split("/"):
         raise ValueError("leads out of its folder by '..'")

@@ -225,23 +225,26 @@ def _dumped(record: Record) -> bytes:
     return json.dumps(document, allow_nan=False).encode()
 
 
-def read_result(folder: Folder, run: int) -> Result | None:
+def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
     """How a run of the job in this folder ended; None while that is not known.
 
     Raises
     ------
     ParameterError
-        What lies there is no result.
+        What lies there is no result, or that of another job.
     """
     name = f"results/{run:06d}.json"
     try:
-        return Result.model_validate_json(folder.read(name, MOST_BYTES))
+        found = Result.model_validate_json(folder.read(name, MOST_BYTES))
     except FileNotFoundError:
         return None
     except (ValueError, DamagedError) as error:
         raise ParameterError(
             f"{folder.url}/{name} is no result of a job ({type(error).__name__})."
         ) from None
+    if found.job != job_id:
+        raise ParameterError(f"{folder.url} is the output of job {found.job}, not of {job_id}.")
+    return found
 
 
 def write_result(folder: Folder, result: Result) -> Result:
@@ -256,10 +259,12 @@ def write_result(folder: Folder, result: Result) -> Result:
     ------
     OutputError
         It cannot be written.
+    ParameterError
+        What stands there is another job's, or no result.
     """
     document = result.model_dump_json().encode()
     if folder.create(f"results/{result.run:06d}.json", document):
         return result
-    standing = read_result(folder, result.run)
+    standing = read_result(folder, result.job, result.run)
     assert standing is not None
     return standing

@@ -1,6 +1,7 @@
 """Jobs in one process: no cluster, quick beats."""
 
 import logging
+import os
 
 import dask
 import numpy as np
@@ -59,7 +60,8 @@ def document(rows_url, tmp_path):
     def make(output="out", algorithm=None, **changes):
         spec = {
             "data": rows_url,
-            "output": output if "://" in output else str(tmp_path / output),
+            # A path or URL stays as it is.
+            "output": output if "://" in output else os.path.join(tmp_path, output),
             "n_clusters": 7,
             "algorithm": AlgorithmSpec.of(algorithm or lk.Lloyd()).model_dump(mode="json"),
             **changes,

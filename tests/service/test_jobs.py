@@ -78,7 +78,7 @@ def test_submit__gives_the_model_of_a_plain_fit(open_jobs, document, rows_url, t
     assert status["rows"] > 0
     assert status["owner"] == "somebody"
     # the lease is given back, so that somebody else would have it at once
-    assert Contender(Folder(str(tmp_path / "out")), "other", 1000.0).claim() is not None
+    assert Contender(Folder(str(tmp_path / "out")), job_id, "other", 1000.0).claim() is not None
 
 
 def test_submit__what_cannot_work_is_refused_and_leaves_nothing(open_jobs, document, tmp_path):
@@ -142,7 +142,7 @@ def test_failure__is_told_with_its_traceback(open_jobs, document, tmp_path):
     assert "Traceback" in status["result"]["traceback"]
     with pytest.raises(NoModelError):
         jobs.model(job_id)
-    published = read_result(Folder(str(tmp_path / "out")), 1)
+    published = read_result(Folder(str(tmp_path / "out")), job_id, 1)
     assert published.message == status["result"]["message"]
 
 
@@ -179,7 +179,7 @@ def test_cancel__a_job_that_waits_never_begins(open_jobs, document, tmp_path):
         status = wait_until(jobs, job_id, *ENDED)
     assert status["state"] == "cancelled"
     assert "step" not in status
-    assert read_result(Folder(str(tmp_path / "out")), 1).state == "cancelled"
+    assert read_result(Folder(str(tmp_path / "out")), job_id, 1).state == "cancelled"
     with pytest.raises(NoModelError):
         jobs.model(job_id)
 
@@ -404,12 +404,13 @@ def test_output__out_of_reach_for_a_while_is_waited_for(open_jobs, document, tmp
     jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
-        (tmp_path / "out").rmdir()
+        (tmp_path / "out").rename(tmp_path / "aside")
         (tmp_path / "out").write_text("no folder can be here")
     while "cannot be reached" not in jobs.status(job_id)["note"]:
         time.sleep(0.01)
     assert jobs.status(job_id)["state"] in ("queued", "running")
     (tmp_path / "out").unlink()
+    (tmp_path / "aside").rename(tmp_path / "out")
     wait_until(jobs, job_id, "finished")
     assert jobs.model(job_id).digest() == expected(rows_url)
 
@@ -419,7 +420,7 @@ def test_output__out_of_reach_for_good_fails(open_jobs, document, tmp_path, monk
     jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
-        (tmp_path / "out").rmdir()
+        (tmp_path / "out").rename(tmp_path / "aside")
         (tmp_path / "out").write_text("no folder can be here")
     status = wait_until(jobs, job_id, *ENDED)
     assert status["state"] == "failed"

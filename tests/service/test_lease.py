@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 
+import dask
 import pytest
 
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import LostJobError, OutputError
-from largek_dask.service.lease import Contender
+from largek_dask.errors import LostJobError, OutputError, ParameterError
+from largek_dask.service.lease import Contender, claimed_for, reserve
 
 
 class Clock:
@@ -28,7 +30,7 @@ def folder(request, tmp_path):
 
 def contender(folder, owner="a", patience=10.0):
     clock = Clock()
-    return Contender(folder, owner, patience, clock), clock
+    return Contender(folder, "lk-1", owner, patience, clock), clock
 
 
 def test_the_first_one_holds_until_it_is_silent(folder):
@@ -83,7 +85,7 @@ def test_of_many_at_once_one_gets_each_number(tmp_path):
         start, found = threading.Barrier(8), []
 
         def race(start=start, found=found):
-            rival = Contender(folder, "rival", -1.0)
+            rival = Contender(folder, "lk-1", "rival", -1.0)
             start.wait()
             found.append(rival.claim())
 
@@ -108,3 +110,29 @@ def test_create_says_what_is_wrong(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="cannot be written"):
         Folder(str(tmp_path / "file")).create("x", b"")
+
+
+def test_a_claim_whose_answer_was_lost_is_ones_own(folder, monkeypatch):
+    """Written, but the network failed before it was said: tried again, it is there already."""
+    created, failed = Folder._created, []
+
+    def lossy(self, target, data):
+        found = created(self, target, data)
+        if not failed:
+            failed.append(target)
+            raise OSError(errno.EIO, "the answer was lost")
+        return found
+
+    monkeypatch.setattr(Folder, "_created", lossy)
+    with dask.config.set({"largek.stores.pause-seconds": 0}):
+        assert contender(folder)[0].claim().token == 1
+    assert failed
+
+
+def test_a_folder_of_another_job_is_never_claimed(folder):
+    contender(folder)[0].claim().release()
+    assert claimed_for(folder) == "lk-1"
+    with pytest.raises(ParameterError, match="output of job lk-1, not of lk-2"):
+        Contender(folder, "lk-2", "b", -1.0).claim()
+    with pytest.raises(OutputError, match="output of job lk-1, not of lk-2"):
+        reserve(folder, "lk-2", "b")

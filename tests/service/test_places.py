@@ -1,0 +1,220 @@
+"""One place under all its names, and no job in the place of another."""
+
+from __future__ import annotations
+
+import os
+
+import dask
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import NoModelError, OutputError, ParameterError
+from largek_dask.service.lease import claimed_for
+from largek_dask.service.places import place_of
+from largek_dask.service.store import Result, read_result, write_result
+from tests.service.conftest import wait_until
+
+ENDED = ("finished", "failed", "cancelled")
+OTHER = "lk-other"
+
+
+@pytest.fixture
+def waiting():
+    """No job begins."""
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("/d/out", "/d/out/"),
+        ("/d/out", "/d/./out"),
+        ("/d/out", "/d//out"),
+        ("/d/out", "//d/out"),
+        ("/d/out", "file:///d/out"),
+        ("/d/out", "local:///d/out"),
+        ("/d/out", "file:////d//out/."),
+        ("s3://b/out", "s3a://b/out/"),
+        ("s3://b/out", "s3://b//out"),
+        ("s3://b/out", "simplecache::s3://b/out"),
+        ("memory://a/b", "memory:///a/b"),
+    ],
+)
+def test_place__has_many_names(one, other):
+    assert place_of(one) == place_of(other)
+    assert place_of(one).overlaps(place_of(f"{other}/inside"))
+    assert place_of(f"{one}/inside").is_within(place_of(other))
+    assert not place_of(one).is_within(place_of(f"{other}/inside"))
+    assert not place_of(f"{one}2").overlaps(place_of(other))
+
+
+def test_place__others_are_others():
+    assert not place_of("/b/out").overlaps(place_of("s3://b/out"))
+    assert not place_of("s3://b/out").overlaps(place_of("gs://b/out"))
+
+
+def names_of(tmp_path, name):
+    """The folder of that name, called in other ways."""
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    return [
+        f"{tmp_path}/./{name}",
+        f"{tmp_path}//{name}",
+        f"/{tmp_path}/{name}",
+        f"file://{tmp_path}/{name}",
+        f"local://{tmp_path}/{name}",
+        f"{tmp_path}/link/{name}",
+    ]
+
+
+def test_submit__an_output_is_taken_under_all_its_names(open_jobs, document, tmp_path, waiting):
+    jobs = open_jobs()
+    first = jobs.submit(document("a/out"), {}, "me")
+    for output in names_of(tmp_path, "a/out"):
+        assert os.path.realpath(output.split("://")[-1]) == str(tmp_path / "a" / "out")
+        with pytest.raises(OutputError, match=first):
+            jobs.submit(document(output), {}, "me")
+    assert [status["id"] for status in jobs.all()] == [first]
+
+
+def test_submit__not_inside_another_jobs_output_nor_around_it(
+    open_jobs, document, tmp_path, waiting
+):
+    jobs = open_jobs()
+    first = jobs.submit(document("a/out"), {}, "me")
+    for output in (f"file://{tmp_path}/a//out/inside", f"{tmp_path}/a"):
+        with pytest.raises(OutputError, match=first):
+            jobs.submit(document(output), {}, "me")
+    jobs.submit(document("a/out2"), {}, "me")
+
+
+def test_submit__not_inside_data(open_jobs, document, tmp_path, rows_url, waiting):
+    jobs = open_jobs()
+    weights = str(tmp_path / "weights.zarr")
+    lk.ingest(np.ones((3_000, 1), np.float32), weights, chunk_rows=500, progress=False)
+    os.symlink(rows_url, tmp_path / "link")
+    for output in (rows_url, f"{rows_url}/run", f"file://{tmp_path}/link/run", f"{weights}/run"):
+        with pytest.raises(OutputError, match="data"):
+            jobs.submit(document(output, sample_weight=weights), {}, "me")
+    assert jobs.all() == []
+
+
+def test_submit__not_inside_the_data_of_a_job_that_goes_on(
+    open_jobs, document, tmp_path, rows_url, waiting
+):
+    other = str(tmp_path / "other.zarr")
+    lk.ingest(np.ones((30, 4), np.float32), other, progress=False)
+    jobs = open_jobs()
+    first = jobs.submit(document("a", data=other, n_clusters=1), {}, "me")
+    with pytest.raises(OutputError, match=f"data of job {first}"):
+        jobs.submit(document(f"{other}/run"), {}, "me")
+
+
+def test_submit__not_inside_the_store_nor_around_it(open_jobs, document, tmp_path, waiting):
+    jobs = open_jobs(store=str(tmp_path / "s" / "store"))
+    for output in ("s/store/run", "s/store", "s/store/jobs", "s"):
+        with pytest.raises(OutputError, match="keeps its jobs"):
+            jobs.submit(document(output), {}, "me")
+    assert jobs.all() == []
+
+
+def test_submit__a_relative_file_url_is_refused(document):
+    with pytest.raises(ParameterError, match="relative"):
+        document("file://run1")
+
+
+def test_submit__the_folder_is_reserved_for_other_schedulers_too(
+    open_jobs, document, tmp_path, waiting
+):
+    """Of two names that only the file system knows to be one, the claim in the folder tells."""
+    one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
+    first = one.submit(document(), {}, "me")
+    assert claimed_for(Folder(str(tmp_path / "out"))) == first
+    with pytest.raises(OutputError, match=first):
+        other.submit(document(), {}, "me")
+
+
+def test_submit__of_two_at_the_same_moment_one_has_the_folder(
+    open_jobs, document, tmp_path, waiting, monkeypatch
+):
+    """Both have found it empty before either has reserved it."""
+    one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
+    create, taken = other._records.create, []
+
+    def late(*arguments):
+        record = create(*arguments)
+        taken.append(one.submit(document(), {}, "me"))
+        return record
+
+    monkeypatch.setattr(other._records, "create", late)
+    with pytest.raises(OutputError, match="lk-"):
+        other.submit(document(), {}, "me")
+    assert taken == [claimed_for(Folder(str(tmp_path / "out")))]
+    assert other.all() == []
+    assert list((tmp_path / "other" / "jobs").iterdir()) == [], "its record is gone as well"
+    monkeypatch.undo()
+    other.submit(document("elsewhere"), {}, "me")
+
+
+def test_run__not_where_another_job_is(open_jobs, document, tmp_path, rows_url):
+    jobs = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        mine = jobs.submit(document(n_clusters=5), {}, "me")
+        folder = Folder(str(tmp_path / "out"))
+        folder.remove("claims")
+        folder.create("claims/000001.json", f'{{"job": "{OTHER}", "owner": "x"}}'.encode())
+        lk.KMeans(7, random_state=0).fit(rows_url).model_.save(str(tmp_path / "out" / "model.zarr"))
+    status = wait_until(jobs, mine, *ENDED)
+    assert status["state"] == "failed"
+    assert OTHER in status["result"]["message"]
+    with pytest.raises(NoModelError, match=OTHER):
+        jobs.model(mine)
+    jobs.delete(mine)
+    assert (tmp_path / "out" / "model.zarr").exists(), "it is the other one's"
+    assert claimed_for(folder) == OTHER
+
+
+def test_result__of_another_job_is_not_taken(open_jobs, document, tmp_path):
+    folder = Folder(str(tmp_path / "out"))
+    theirs = Result(job=OTHER, run=1, token=1, state="finished", digest="d")
+    assert write_result(folder, theirs) == theirs
+    with pytest.raises(ParameterError, match=OTHER):
+        read_result(folder, "lk-mine", 1)
+    with pytest.raises(ParameterError, match=OTHER):
+        write_result(folder, theirs.model_copy(update={"job": "lk-mine"}))
+    assert read_result(folder, OTHER, 1) == theirs
+
+
+def test_model__is_the_one_that_was_fitted(open_jobs, document, tmp_path, rows_url):
+    """Somebody has written another one in its place."""
+    jobs = open_jobs()
+    mine = jobs.submit(document(n_clusters=5), {}, "me")
+    wait_until(jobs, mine, "finished")
+    assert jobs.model(mine).n_clusters == 5
+    other = lk.KMeans(7, random_state=0).fit(rows_url).model_
+    other.save(str(tmp_path / "out" / "model.zarr"), overwrite=True)
+    with pytest.raises(OutputError, match="not the model"):
+        jobs.model(mine)
+
+
+def test_submit__of_two_that_are_being_looked_at_the_second_is_refused(
+    open_jobs, document, waiting, monkeypatch
+):
+    jobs = open_jobs()
+    check, second = jobs._check, []
+
+    def slow(*arguments):
+        if not second:
+            second.append(None)
+            with pytest.raises(OutputError, match="just being submitted") as refused:
+                jobs.submit(document("out/."), {}, "me")
+            second.append(refused)
+        return check(*arguments)
+
+    monkeypatch.setattr(jobs, "_check", slow)
+    jobs.submit(document("out"), {}, "me")
+    assert len(second) == 2
+    with pytest.raises(OutputError, match="the output of job"):
+        jobs.submit(document("out"), {}, "me")
