@@ -318,10 +318,12 @@ class Plan:
         if not self.task.looks:
             # The next pass will gain about so much less as this one did.
             ratio = min(0.9, max(0.3, gain / self.gain)) if self.gain > 0 else 0.5
-            # What all further ones would gain together, if they are good ones.
+            # What all further ones would gain together, if they are good ones; a pass that has
+            # raised the cost says that they will not.
             hope = max(HOPE, ratio)
-            left = gain * hope / (1 - hope)
-            if self.passes > 2 and self.cost - left >= self.begun:
+            left = max(0.0, gain * hope / (1 - hope))
+            if self.passes > 2 and self.cost - left > self.begun:
+                # It will be undone, and needs no look: that is for rounds that may be kept.
                 return self._judged(done)
             average = (self.begun - self.cost) / self.work
             on = self.passes < MOST_PASSES and (
@@ -341,8 +343,8 @@ class Plan:
         n_rounds = self.n_rounds + 1
         kept = self.cost < self.begun
         failed = self.n_failed + (not self.begun - self.cost > LITTLE * self.tol * self.cost)
-        share = (self.begun - self.cost) / self.cost if kept else 0.0
-        longer = [n for n, below in LEAST if share < below]
+        gained = max(0.0, self.begun - self.cost)
+        longer = [n for n, below in LEAST if gained < below * self.cost]
         if not kept:
             # It may also have been too many moves: one step is enough.
             longer = [n for n in longer if n > self.base][:1]

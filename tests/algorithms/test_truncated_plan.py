@@ -1,0 +1,320 @@
+"""Driven by anything that passes may come to, a plan of the truncated search goes its way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+import largek_dask as lk
+from largek_dask.algorithms.truncated_plan import (
+    FAILURES,
+    FEW,
+    LENGTHS,
+    MOST_PASSES,
+    MOST_REPLAYED,
+    Outcome,
+    Plan,
+    Task,
+)
+
+STEPS_TO_END = 400
+"""In which a search ends that gains nothing any more."""
+
+FACTORS = (0.0, 0.5, 0.9, 0.999, 1 - 1e-6, 1 - 1e-12, 1.0, 1 + 1e-12, 1 + 1e-6, 1.001, 1.1, 3.0)
+"""What a pass makes of the cost; centres that go beyond their means may raise it, too."""
+factors = st.one_of(st.sampled_from(FACTORS), st.floats(0.2, 2.0))
+NOTHING = (0.0,) * (len(LENGTHS) + 1)
+GAINS = (
+    NOTHING,
+    (1e-3,) * len(NOTHING),
+    tuple(0.01 * i for i in range(len(NOTHING))),
+    (*NOTHING[1:], 0.5),
+)
+"""What lists of each length would gain, as a share of the cost: nothing, near, anywhere, far."""
+
+
+class PlanMachine(RuleBasedStateMachine):
+    """A search whose passes come to whatever hypothesis thinks of.
+
+    It keeps for itself what the search keeps beside the plan, by the rules of the search: how many
+    passes there were since the last anchor, and where the last round began.
+    """
+
+    met: ClassVar[Counter[Any]] = Counter()
+    plan: Plan
+    rows: int | str | None = None
+    """Which rows the last pass was over: those of a sample, or "all"."""
+    before: Plan
+    """Before the last step."""
+    back = False
+    n_replayed = 0
+    n_replayed_at_round = 0
+    done: Outcome
+
+    @initialize(
+        k=st.sampled_from([1, 2, 3, 9, 100, FEW, FEW + 1, 200, 256, 1_000, 1_024, 30_000]),
+        a_center=st.sampled_from([1, 2, 80, 200, 1_000]),
+        moves=st.booleans(),
+        rounds=st.sampled_from([None, None, None, 0, 1, 2, 5]),
+        length=st.sampled_from([None, None, None, 2, 24, 300]),
+        shares=st.lists(st.sampled_from([2, 4, 16, 32, 70, 150]), max_size=4, unique=True),
+        guided=st.booleans(),
+        tol=st.sampled_from([0.0, 1e-4, 1.0]),
+    )
+    def begin(
+        self,
+        k: int,
+        a_center: int,
+        moves: bool,
+        rounds: int | None,
+        length: int | None,
+        shares: list[int],
+        guided: bool,
+        tol: float,
+    ) -> None:
+        """Any search, on any samples that are smaller than all rows."""
+        samples = tuple(share * k for share in sorted(shares) if share < a_center)
+        plan = Plan.first(
+            moves and k > 2,
+            rounds,
+            length,
+            a_center * k,
+            k,
+            samples,
+            guided=guided or bool(samples),
+        )
+        self.plan = replace(plan, tol=tol)
+        self.cost = 1e6
+
+    @rule(
+        factors=st.lists(factors, min_size=1, max_size=5),
+        from_begun=st.booleans(),
+        evaluated=st.sampled_from([0.0, 0.01, 1.0]),
+        changed=st.sampled_from([0, 1, 1000]),
+        n_moves=st.sampled_from([0, 1, 50]),
+        gains=st.sampled_from(GAINS),
+        strays=st.sampled_from([0.0, 0.04, 0.06, 10.0]),
+    )
+    def passes(
+        self,
+        factors: list[float],
+        from_begun: bool,
+        evaluated: float,
+        changed: int,
+        n_moves: int,
+        gains: tuple[float, ...],
+        strays: float,
+    ) -> None:
+        """Some passes, and what they come to: costs from the last one on, or from the round's."""
+        for factor in factors:
+            if self.plan.stage == "end":
+                return
+            known = from_begun and self.plan.begun < float("inf")
+            cost = factor * (self.plan.begun if known else self.cost)
+            curve = tuple(gain * cost for gain in gains)
+            self.pass_comes_to(cost, evaluated, changed, n_moves, curve, strays)
+
+    def pass_comes_to(
+        self,
+        cost: float,
+        evaluated: float = 1.0,
+        changed: int = 0,
+        n_moves: int = 0,
+        curve: tuple[float, ...] = NOTHING,
+        strays: float = 0.0,
+    ) -> None:
+        """Carry the task out, as `Truncated.step` does, with this outcome."""
+        plan, task = self.plan, self.plan.task
+        n = plan.n_rows if plan.everywhere else plan.samples[0]
+        self.check_task(plan, n)
+        anchor = task.kind in ("cells", "all", "start")
+        if self.back:
+            # What was undone is not repeated.
+            self.n_replayed = self.n_replayed_at_round
+        self.n_replayed = 1 if anchor else self.n_replayed + 1
+        probed = task.looks and plan.searched and not plan.few
+        self.rows = "all" if plan.everywhere else n
+        self.done = Outcome(
+            cost=cost,
+            work=evaluated * n * plan.n_clusters + 8.0 * n,
+            n_changed=changed,
+            n_replayed=self.n_replayed,
+            n_moves=n_moves if task.looks and plan.moves else 0,
+            curve=curve if probed else (),
+            strays=strays if probed and not plan.everywhere else 0.0,
+        )
+        self.before = plan
+        self.plan, self.back = plan.after(self.done)
+        self.cost = self.plan.begun if self.back else cost
+        if self.plan.opens_round:
+            self.n_replayed_at_round = self.n_replayed
+        self.count()
+        self.a_round_begins_after_a_look_at_the_same_rows()
+        self.rounds_lower_the_cost_or_are_undone()
+        self.nothing_is_settled_without_a_look()
+        # What is lost can be made again in a bounded number of passes.
+        assert self.n_replayed <= MOST_REPLAYED + 2 * MOST_PASSES
+
+    def count(self) -> None:
+        """Where the machine has been."""
+        last, few = self.before, self.before.few
+        if last.stage == "round" and self.back:
+            how = "undone" if last.task.looks else "undone without a look"
+            self.met[how, few, last.everywhere] += 1
+        elif last.stage == "round" and last.task.looks:
+            self.met["kept", few, last.everywhere] += 1
+        self.met["begun anew"] += self.plan.stage == "search" and self.plan.task.kind == "all"
+        self.met["without cost"] += self.done.cost == 0 and not last.everywhere
+
+    def check_task(self, plan: Plan, n: int) -> None:
+        """What a pass may be, after the one before it."""
+        task, k = plan.task, plan.n_clusters
+        rows = "all" if plan.everywhere else n
+        assert task.everywhere is plan.everywhere
+        if rows != self.rows or (task.kind == "start" and plan.everywhere):
+            assert task.kind in (("cells", "all") if plan.everywhere else ("cells", "all", "start"))
+        if self.back and rows == self.rows:
+            assert task.kind == "lists" or plan.few, "rows go back to where they were"
+        if task.kind == "lists":
+            assert 1 <= task.length <= k
+        if task.kind != "start":
+            assert plan.cost < float("inf") or self.rows is None
+
+    def a_round_begins_after_a_look_at_the_same_rows(self) -> None:
+        """Moves and lists are those that the look has found."""
+        if self.plan.opens_round:
+            assert self.before.task.looks
+            assert self.before.samples == self.plan.samples
+            assert not self.back
+
+    def rounds_lower_the_cost_or_are_undone(self) -> None:
+        """A round that is kept has ended lower than it began; else all goes back."""
+        if self.before.stage != "round":
+            assert not self.back
+            return
+        ended = self.plan.stage != "round" or self.plan.passes == 0
+        if self.back:
+            assert ended
+            assert self.plan.cost == self.before.begun
+        elif ended and self.done.cost > 0:
+            assert self.done.cost < self.before.begun
+
+    def nothing_is_settled_without_a_look(self) -> None:
+        """It ends when a look has found nothing, or when so many rounds have failed."""
+        if self.plan.stage != "end" or self.before.task.looks:
+            return
+        last = self.before
+        failed = last.n_failed + 1 >= FAILURES
+        assert failed or self.done.cost == 0 or last.n_rounds + self.back >= last.rounds
+
+    def teardown(self) -> None:
+        """From wherever it is, it ends once it gains nothing any more."""
+        if not hasattr(self, "plan"):
+            return
+        for _ in range(STEPS_TO_END):
+            if self.plan.stage == "end":
+                break
+            self.pass_comes_to(self.cost)
+        assert self.plan.stage == "end"
+        assert self.plan.task == Task("all", True)
+
+
+def test_every_way_that_passes_may_take() -> None:
+    """No exception, and what the machine asserts; derandomized, so that it is always the same."""
+    PlanMachine.met = Counter()
+    run_state_machine_as_test(
+        PlanMachine,
+        settings=settings(
+            max_examples=600, stateful_step_count=30, derandomize=True, deadline=None
+        ),
+    )
+    # It has been everywhere: otherwise it says nothing.
+    for few in (True, False):
+        for everywhere in (True, False):
+            for what in ("kept", "undone", "undone without a look"):
+                assert PlanMachine.met[what, few, everywhere] > 0
+    assert PlanMachine.met["begun anew"] > 0
+    assert PlanMachine.met["without cost"] > 0
+
+
+# --- what it has found ----------------------------------------------------------------------------
+
+HERE = {"n_rows": 1_000_000, "n_clusters": 1_000}
+
+
+def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) -> Plan:
+    """A plan whose round began at 100 and is at a cost after so many passes."""
+    return Plan(
+        Task("lists", not samples, 32),
+        stage="round",
+        samples=samples,
+        begun=100.0,
+        cost=cost,
+        passes=passes,
+        work=1e6,
+        **HERE,
+    )
+
+
+def test_a_pass_that_raises_the_cost_does_not_end_a_round_without_a_look():
+    """The round may still be one to keep, and then the next one needs what a look finds."""
+    plan, back = in_round(3, 90.0).after(Outcome(cost=97.0, work=1e5, n_changed=10, n_replayed=4))
+    assert not back
+    assert plan.stage == "round"
+    assert plan.task.looks
+    plan, back = plan.after(Outcome(97.0, 1e5, 0, 5, 3, NOTHING))
+    assert not back
+    assert plan.opens_round
+
+
+def test_a_round_that_has_changed_nothing_is_settled_by_a_look_alone():
+    """Moves may have led back to the same cost; others may be found."""
+    plan, back = in_round(3, 100.0).after(Outcome(cost=100.0, work=1e5, n_changed=0, n_replayed=4))
+    assert not back
+    assert plan.task.looks
+    assert plan.after(Outcome(100.0, 1e5, 0, 5, 3, NOTHING))[0].task.looks, "undone, and once more"
+    assert plan.after(Outcome(100.0, 1e5, 0, 5, 0, NOTHING))[0].stage == "end"
+
+
+def test_a_sample_may_cost_nothing():
+    plan = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", False, 32, looks=True))
+    plan, back = plan.after(Outcome(0.0, 1e5, 0, 5, 0, NOTHING))
+    assert not back
+    plan, _ = plan.after(Outcome(0.0, 1e5, 0, 6))
+    while not plan.everywhere:
+        plan, _ = plan.after(Outcome(0.0, 1e5, 0, 6, 0, NOTHING))
+    assert plan.task == Task("cells", True), "other rows may cost something"
+
+
+def raised_late(history: list[dict[str, Any]]) -> bool:
+    """Whether a round's fourth pass or a later one has raised a cost that was below the first."""
+    begun, passes = 0.0, 0
+    for before, after in pairwise(history):
+        if after["extra"]["opens_round"]:
+            begun, passes = before["cost"], 0
+        passes += 1
+        if passes > 3 and before["cost"] < after["cost"] < begun:
+            return True
+    return False
+
+
+@pytest.mark.filterwarnings("ignore::largek_dask.errors.DegenerateDataWarning")
+def test_groups_so_tight_that_rounding_decides() -> None:
+    """Passes may then raise the cost a little, at any moment."""
+    raised = 0
+    for seed in range(3, 9):
+        r = np.random.default_rng(seed)
+        x = (r.normal(size=(30, 32)) * 10)[r.integers(0, 30, 2500)]
+        x = (x + r.normal(size=x.shape) * 0.003).astype(np.float32)
+        km = lk.KMeans(150, algorithm=lk.Truncated(), random_state=0, tol=0, max_iter=300).fit(x)
+        assert km.stop_reason_ == "converged"
+        raised += raised_late(km.history_)
+    assert raised > 0, "no pass went the way that this is about"
