@@ -58,9 +58,9 @@ DEFAULTS: dict[str, Any] = {
     "service": {
         # jobs that run at the same time; others wait
         "concurrent-jobs": 4,
-        # how often a scheduler shows that it still has a job
+        # how often a scheduler shows that it still has its store, and each of its jobs
         "beat-seconds": 3.0,
-        # a scheduler that has not shown it for so long has lost its jobs to whoever claims them
+        # a scheduler that has not shown it for so long has lost them to whoever claims them
         "patience-seconds": 20.0,
         # how long a scheduler that is shut down waits for its jobs' last checkpoints
         "shutdown-seconds": 25.0,

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,9 +32,9 @@ from largek_dask.errors import (
 from largek_dask.model import Model, load_model
 from largek_dask.service.credentials import missing, options_of, output_folder, redactor
 from largek_dask.service.fitting import JOB_FILES, MODEL
-from largek_dask.service.lease import check_job, claimed_for, reserve
+from largek_dask.service.lease import STORE, Contender, check_job, claimed_for, reserve
 from largek_dask.service.places import Place, place_of
-from largek_dask.service.running import Job, Runner
+from largek_dask.service.running import Job, Keeper, Runner
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import ENDS, Record, Records, Result, checked_id
 
@@ -84,7 +85,12 @@ class Jobs:
     tell : callable
         Called with every event of every job.
     owner : str
-        Who claims jobs.
+        Who claims the store and jobs: told to whoever comes second, so it says where this one is.
+
+    Attributes
+    ----------
+    epoch : str
+        Another one each time that the store is taken: events are numbered anew.
     """
 
     def __init__(
@@ -108,41 +114,96 @@ class Jobs:
         """How many runs of each owner's have begun: who has had fewest comes first."""
         self._changed = threading.Condition(threading.RLock())
         self._closing = False
+        self._busy: dict[str, str] = {}
+        """Jobs that one thread has for itself, and what it does with them."""
+        self._contender: Contender | None = None
+        self._keeper: Keeper | None = None
+        """Of the lease of the store; None while another scheduler has it."""
+        self._holder = ""
+        """The scheduler that has the store, if it is not this one."""
+        self.epoch = ""
         self._loaded = threading.Event()
         self._queue = threading.Thread(target=self._run_queue, name="largek-queue", daemon=True)
 
     # --- the queue --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take up all jobs that have not ended, and run what is submitted."""
+        """Take the store, take up all jobs that have not ended, and run what is submitted."""
         self._queue.start()
 
     def _run_queue(self) -> None:
-        while not self._closing and not self._loaded.is_set():
+        while not self._closing:
             try:
-                self._load()
+                self._turn()
             except Exception as error:
+                # Whatever it is, it must not be the end of all jobs. (What a driver says may hold
+                # secrets: its words stay here.)
                 kind = type(error).__name__
-                logger.warning("The jobs in %s cannot be read: %s", self._records.url, kind)
-                time.sleep(TICK_SECONDS)
-        while True:
+                logger.warning("The jobs in %s have to wait: %s", self._records.url, kind)
             with self._changed:
-                if self._closing:
-                    return
+                if not self._closing:
+                    self._changed.wait(TICK_SECONDS)
+
+    def _turn(self) -> None:
+        if self._keeper is None:
+            self._contend()
+        if self._keeper is not None and not self._loaded.is_set():
+            self._load()
+        with self._changed:
+            if self._loaded.is_set() and not self._closing:
                 for job in self._next():
                     self._launch(job)
-                self._changed.wait(TICK_SECONDS)
+
+    def _contend(self) -> None:
+        """Take the store, unless another scheduler has it."""
+        if self._contender is None:
+            patience = float(config.get("service.patience-seconds"))
+            self._contender = Contender(self._records.folder, STORE, self._owner, patience)
+        lease = self._contender.claim()
+        if lease is None:
+            self._is_held_by(self._contender.living)
+            return
+        records = self._records.under(lease)
+        keeper = Keeper(lease, self._lost)
+        with self._changed:
+            if self._closing:
+                lease.release()
+                return
+            self._contender, self._holder, self.epoch = None, "", uuid.uuid4().hex
+            self._records, self._keeper = records, keeper
+            keeper.start()
+
+    def _is_held_by(self, owner: str) -> None:
+        with self._changed:
+            if owner and not self._holder:
+                logger.warning("The jobs in %s are those of %s", self._records.url, owner)
+            self._holder = owner
+            self._changed.notify_all()
+
+    def _lost(self) -> None:
+        """Another scheduler has taken the store: nothing here is this one's any more."""
+        with self._changed:
+            self._keeper = None
+            self._loaded.clear()
+            for job in self._jobs.values():
+                job.ask_to_stop("lost")
+            self._jobs.clear()
+            self._places.clear()
+            self._changed.notify_all()
 
     def _load(self) -> None:
+        records = self._records
         with warnings_heard_by(lambda message, _: logger.warning(message)):
-            found = self._records.all()
+            found = records.all()
         places = {record.id: _Places.of(record.spec) for record in found}
         with self._changed:
+            if self._keeper is None or self._records is not records:
+                return
             for record in found:
-                if record.id not in self._jobs:
-                    self._jobs[record.id] = Job(record, {}, self._tell, is_new=False)
-                    self._places[record.id] = places[record.id]
+                self._jobs[record.id] = Job(record, {}, self._tell, is_new=False)
+            self._places.update(places)
             self._loaded.set()
+            self._changed.notify_all()
 
     def _next(self) -> list[Job]:
         """Jobs to begin now."""
@@ -213,14 +274,38 @@ class Jobs:
         until = time.monotonic() + seconds
         for runner in runners:
             runner.join(max(0.0, until - time.monotonic()))
+        if self._queue.is_alive():
+            self._queue.join(max(0.0, until - time.monotonic()))
+        if self._keeper is not None:
+            self._keeper.stop()
         return [runner.name for runner in runners if runner.is_alive()]
 
     # --- what a client may ask --------------------------------------------------------------------
 
+    def wait_until_ready(self) -> None:
+        """Wait until this scheduler has its jobs, as one does that has just been started.
+
+        Raises
+        ------
+        ClusterError
+            Another one has them, or they cannot be read.
+        """
+        ready, url = self._loaded.is_set, self._records.url
+        with self._changed:
+            self._changed.wait_for(lambda: ready() or self._holder, START_SECONDS)
+            if ready():
+                return
+            if not self._holder:
+                raise ClusterError(f"the jobs in {url} cannot be read at the moment.")
+            patience = float(config.get("service.patience-seconds"))
+            raise ClusterError(
+                f"the jobs in {url} are those of {self._holder}: connect to that scheduler. (This "
+                f"one takes over when the other has been silent for {patience:g} s.)"
+            )
+
     def _job(self, job_id: str) -> Job:
         checked_id(job_id)
-        if not self._loaded.wait(START_SECONDS):
-            raise ClusterError(f"the jobs in {self._records.url} cannot be read at the moment.")
+        self.wait_until_ready()
         with self._changed:
             if job_id not in self._jobs:
                 raise JobNotFoundError(
@@ -282,7 +367,7 @@ class Jobs:
         OutputError
             There is one already, or it is no place for an output.
         """
-        self._loaded.wait(START_SECONDS)
+        self.wait_until_ready()
         with self._changed:
             self._check_free(places)
             self._submitting.append(places)
@@ -357,19 +442,42 @@ class Jobs:
                     f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
                     "new job for that."
                 )
-        with self._changed:
+        with self._alone(job, "resumed", "it has not ended yet"):
             job.secrets.update(secrets)
-            if not self._has_ended(job):
-                raise ParameterError(f"job {job_id} is {job.state}: it has not ended yet.")
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
-            job.change(
-                self._records.update, spec=spec, run=job.record.run + 1, cancel=False, result=None
-            )
-            record = job.record
-            self._changed.notify_all()
-        job.feed({"event": "queued", "run": record.run, "owner": record.owner})
+            run = job.record.run + 1
+            job.change(self._records.update, spec=spec, run=run, cancel=False, result=None)
+        job.feed({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
+
+    @contextlib.contextmanager
+    def _alone(self, job: Job, what: str, otherwise: str) -> Iterator[None]:
+        """Have a job that has ended for oneself, without keeping others from theirs.
+
+        Raises
+        ------
+        ParameterError
+            It has not ended, or somebody else has it.
+        """
+        job_id = job.record.id
+        with self._changed:
+            # Its thread has to have ended too, which gives its lease back last.
+            if job.state in ENDS:
+                self._changed.wait_for(lambda: not job.running, END_SECONDS)
+            if doing := self._busy.get(job_id):
+                raise ParameterError(f"job {job_id} is just being {doing}.")
+            if self._jobs.get(job_id) is not job:
+                raise JobNotFoundError(f"there is no job {job_id} any more.")
+            if job.state not in ENDS or job.running:
+                raise ParameterError(f"job {job_id} is {job.state}: {otherwise}.")
+            self._busy[job_id] = what
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._busy[job_id]
+                self._changed.notify_all()
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
         """Values of storage options for a job that waits for them; those that it still needs."""
@@ -388,7 +496,7 @@ class Jobs:
 
     def all(self) -> list[dict[str, Any]]:
         """The status of every job, the oldest first."""
-        self._loaded.wait(START_SECONDS)
+        self.wait_until_ready()
         with self._changed:
             jobs = list(self._jobs.values())
         return [job.status() for job in sorted(jobs, key=lambda job: job.record.created)]
@@ -416,14 +524,24 @@ class Jobs:
             if job.state == "waiting-for-credentials":
                 # Where its output is cannot be reached: that it has ended is known here alone.
                 ended = Result(job=job_id, run=job.record.run, token=0, state="cancelled")
-            job.change(self._records.update, cancel=True, result=ended)
+            job.change_now(cancel=True, result=ended)
             job.not_before = 0.0
             if job.running:
                 job.ask_to_stop("cancel")
             self._changed.notify_all()
+        # It ends now, whether or not the store can be written at the moment.
+        self._keep(job)
         kind = "cancelling" if ended is None else "cancelled"
         job.feed({"event": kind, "run": job.record.run})
         return job.state
+
+    def _keep(self, job: Job) -> None:
+        """Keep the record of a job; where that fails it is tried again."""
+        try:
+            job.keep(self._records.update)
+        except (LargekError, OSError) as error:
+            kind = type(error).__name__
+            logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
 
     def delete(self, job_id: str) -> None:
         """Remove a job that has ended, and all that it has written.
@@ -435,26 +553,18 @@ class Jobs:
             of storage options are needed to remove its files.
         """
         job = self._job(job_id)
-        with self._changed:
-            if not self._has_ended(job):
-                raise ParameterError(f"job {job_id} is {job.state}: cancel it first.")
-        options = options_of(job.record.spec, job.secrets)
-        folder = output_folder(job.record.spec, options)
-        # A job that has failed because its folder is another's leaves that alone.
-        if claimed_for(folder) in (None, job_id):
-            for name in JOB_FILES:
-                folder.remove(name)
-        with self._changed:
+        with self._alone(job, "deleted", "cancel it first"):
+            options = options_of(job.record.spec, job.secrets)
+            folder = output_folder(job.record.spec, options).guarded(self._records.check)
+            # A job that has failed because its folder is another's leaves that alone.
+            if claimed_for(folder) in (None, job_id):
+                for name in JOB_FILES:
+                    folder.remove(name)
             self._records.remove(job_id)
-            self._jobs.pop(job_id, None)
-            self._places.pop(job_id, None)
+            with self._changed:
+                self._jobs.pop(job_id, None)
+                self._places.pop(job_id, None)
         job.feed({"event": "deleted", "run": job.record.run})
-
-    def _has_ended(self, job: Job) -> bool:
-        """Whether a job has ended, and its thread too, which gives its lease back last."""
-        if job.state in ENDS:
-            self._changed.wait_for(lambda: not job.running, END_SECONDS)
-        return job.state in ENDS and not job.running
 
     def model(self, job_id: str) -> Model:
         """The model of a job: the final one, or the best so far.

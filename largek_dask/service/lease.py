@@ -1,4 +1,4 @@
-"""Who may write a job: the highest claim, and nobody else.
+"""Who may write a job, or the jobs of a store: the highest claim, and nobody else.
 
 A job's folder holds ``claims/000001.json``, ``claims/000002.json``, …, each created exclusively, so
 that of several schedulers one gets each number. The holder of the highest one writes the job; the
@@ -8,6 +8,9 @@ shows that it is alive by changing ``claims/000002.beat`` again and again. Whoev
 beat for longer than a patience, by its own clock (the clocks of two machines are never compared),
 may claim the next number; from then on the one before has lost the job, notices it before whatever
 it writes next, and stops.
+
+A scheduler holds the store of its jobs in the same way: who has lost that changes no record any
+more, and whoever has it need not wait for claims of those who had it before.
 
 Between that look and the write there is a moment in which a stopped process may have lost the
 job unknown to itself. So what is published once and for all must be created exclusively
@@ -20,17 +23,24 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Literal
 
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import LostJobError, OutputError, ParameterError
 
-__all__ = ["Contender", "Lease", "check_job", "claimed_for", "reserve"]
+__all__ = ["STORE", "Contender", "Lease", "check_job", "claimed_for", "reserve"]
 
 CLAIM = re.compile(r"(\d{6,12})\.json")
 SMALL = 4_096
 RELEASED = b"released"
+REMEMBERED = 20
+"""Claims before a lease's own that are looked through for those who have lost it."""
+
+
+STORE = "the store of a scheduler"
+"""What the claims in a store say that they are for."""
 
 
 def _newest(folder: Folder) -> int:
@@ -47,21 +57,21 @@ def _beat(folder: Folder, number: int) -> bytes:
         return b""
 
 
-def _job_of(claims: Folder, number: int) -> str | None:
-    """The job that a claim is for; None where it does not say (a kill, an earlier version)."""
+def _told(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | None:
+    """What a claim says; None where it does not say it (a kill, an earlier version)."""
     try:
         document = json.loads(claims.read(f"{number:06d}.json", limit=SMALL))
     except (FileNotFoundError, DamagedError, ValueError, RecursionError):
         return None
-    job = document.get("job") if isinstance(document, dict) else None
-    return job if isinstance(job, str) else None
+    text = document.get(name) if isinstance(document, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def claimed_for(folder: Folder) -> str | None:
     """The job whose folder this is; None where no claim says so."""
     claims = folder.sub("claims")
     number = _newest(claims)
-    return _job_of(claims, number) if number else None
+    return _told(claims, number, "job") if number else None
 
 
 def check_job(folder: Folder, job: str) -> None:
@@ -74,7 +84,8 @@ def check_job(folder: Folder, job: str) -> None:
     """
     found = claimed_for(folder)
     if found not in (None, job):
-        raise ParameterError(f"{folder.url} is the output of job {found}, not of {job}.")
+        what = found if found == STORE else f"the output of job {found}"
+        raise ParameterError(f"{folder.url} is {what}, not of {job}.")
 
 
 def reserve(folder: Folder, job: str, owner: str) -> None:
@@ -119,7 +130,7 @@ class Lease:
         if newest != self.token:
             raise LostJobError(
                 f"{self.folder.url}: claim {self.token} of {self.owner} has been superseded by "
-                f"claim {newest}; this process writes nothing more of the job."
+                f"claim {newest}; this process writes nothing more there."
             )
 
     def renew(self) -> None:
@@ -135,6 +146,12 @@ class Lease:
         self.check()
         self.folder.publish(f"{self.token:06d}.beat", uuid.uuid4().hex.encode())
 
+    def earlier_owners(self) -> frozenset[str]:
+        """Who had the claims before this one, as far as they can be read."""
+        earlier = range(max(1, self.token - REMEMBERED), self.token)
+        found = {_told(self.folder, number, "owner") for number in earlier}
+        return frozenset(owner for owner in found if owner is not None) - {self.owner}
+
     def release(self) -> None:
         """Let anybody claim the job at once."""
         if self.holds():
@@ -147,13 +164,15 @@ class Contender:
     Parameters
     ----------
     folder : Folder
-        The job's.
+        The job's, or a store.
     job : str
-        Its id.
+        Its id, or ``STORE``.
     owner : str
         Told to whoever loses the job to this one.
     patience : float
         Seconds for which a holder may be without a sign of life.
+    gone : collection of str
+        Owners that are known to have lost everything: their claims are not waited for.
     clock : callable
         Seconds of this process, never set back.
     """
@@ -164,6 +183,7 @@ class Contender:
         job: str,
         owner: str,
         patience: float,
+        gone: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job_folder = folder
@@ -171,9 +191,12 @@ class Contender:
         self._job = job
         self._owner = owner
         self._patience = patience
+        self._gone = gone
         self._clock = clock
         self._seen: tuple[int, bytes] = (0, b"")
         self._since = clock()
+        self.living = ""
+        """Who holds it, once that one has been seen to give a sign of life."""
 
     def claim(self) -> Lease | None:
         """The lease, if the job is free or its holder has been silent for too long.
@@ -189,10 +212,13 @@ class Contender:
         if number:
             check_job(self._job_folder, self._job)
             seen = (number, _beat(self._folder, number))
+            owner = _told(self._folder, number, "owner") or "another scheduler"
             if seen != self._seen:
+                if self._seen[0]:
+                    self.living = owner
                 self._seen, self._since = seen, self._clock()
             waited = self._clock() - self._since
-            if seen[1] != RELEASED and waited <= self._patience:
+            if seen[1] != RELEASED and owner not in self._gone and waited <= self._patience:
                 return None
         token = number + 1
         claim = {"job": self._job, "owner": self._owner, "claimed": uuid.uuid4().hex}

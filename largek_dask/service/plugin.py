@@ -76,12 +76,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     async def start(self, scheduler: Any) -> None:
         """Called by Dask when the scheduler has started, or the plugin is registered."""
         self.scheduler = scheduler
-        self.epoch = uuid.uuid4().hex
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(ANSWERING_THREADS, "largek-answer")
         self._client: Client | None = None
         self._client_lock = threading.Lock()
-        owner = f"{socket.gethostname()}-{os.getpid()}-{scheduler.id}"
+        process = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:8]}"
+        owner = f"the scheduler at {scheduler.address} ({process})"
         url = self.store or config.get("store") or default_store()
         self._jobs = await self._aside(self._open, url, owner)
         self.store = url
@@ -169,7 +169,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         jobs = self._jobs
         match operation:
             case "hello":
-                return {"version": __version__, "epoch": self.epoch, "store": self.store}
+                jobs.wait_until_ready()
+                return {"version": __version__, "store": self.store}
             case "submit":
                 return jobs.submit(
                     given["document"], given["secrets"], given["owner"], check_workers
@@ -184,7 +185,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 return jobs.status(given["id"])
             case "events":
                 found = jobs.events(given["id"], int(given["n"]), MOST_EVENTS)
-                return {"epoch": self.epoch, "events": found}
+                return {"epoch": jobs.epoch, "events": found}
             case "cancel":
                 return jobs.cancel(given["id"])
             case "delete":

@@ -30,7 +30,7 @@ from largek_dask.service.store import Record, Records, Result, read_result, writ
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Job", "Runner"]
+__all__ = ["Job", "Keeper", "Runner"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,8 @@ class Job:
         is_new: bool,
     ) -> None:
         self.record = record
+        self.is_kept = True
+        """Whether the record is in the store as it is here."""
         self.secrets = dict(secrets)
         self.feed = Feed(record.id, tell, is_new)
         self.running = False
@@ -76,19 +78,43 @@ class Job:
         self.contender: Contender | None = None
         self._stop = threading.Event()
         self._why: Why | None = None
+        self._writing = threading.Lock()
         self._lock = threading.Lock()
+        """Nothing slow is done under it."""
 
     def change(self, keep: Callable[[Record], object], **changes: Any) -> None:
-        """Change fields of the record, one change after the other, and keep it.
+        """Keep the record with other fields, and then take them, one change after the other.
 
         Raises
         ------
         OutputError
-            It could not be kept; what is in memory has changed nevertheless.
+            It could not be kept; nothing has changed.
         """
+        with self._writing:
+            keep(changed := replace(self.record, **changes))
+            with self._lock:
+                self.record = replace(self.record, **changes)
+                self.is_kept = self.record == changed
+
+    def change_now(self, **changes: Any) -> None:
+        """Change fields of the record at once; :meth:`keep` has to follow."""
         with self._lock:
-            self.record = replace(self.record, **changes)
-            keep(self.record)
+            self.record, self.is_kept = replace(self.record, **changes), False
+
+    def keep(self, keep: Callable[[Record], object]) -> None:
+        """Keep the record as it is now, if that has not been done.
+
+        Raises
+        ------
+        OutputError
+            It could not be kept; to be tried again.
+        """
+        with self._writing:
+            while not self.is_kept:
+                keep(record := self.record)
+                with self._lock:
+                    # What has changed meanwhile is written as well.
+                    self.is_kept = record is self.record
 
     def recall(self, folder: Folder) -> None:
         """Take up the events of earlier schedulers, from the file in the job's folder."""
@@ -272,7 +298,8 @@ class Runner(threading.Thread):
             return
         if job.contender is None:
             patience = float(config.get("service.patience-seconds"))
-            job.contender = Contender(folder, job.record.id, self._owner, patience)
+            gone = self._records.gone
+            job.contender = Contender(folder, job.record.id, self._owner, patience, gone)
         with at("claim"):
             lease = job.contender.claim()
         if lease is None:
@@ -434,10 +461,11 @@ class Runner(threading.Thread):
         job = self._job
         # From here on the model is the one that was written.
         job.snapshot = None
+        job.change_now(result=result)
         try:
-            job.change(self._records.update, result=result)
+            job.keep(self._records.update)
         except Exception as error:
-            # A scheduler that comes back finds the result where the output is.
+            # It is tried again; a scheduler that comes back finds the result where the output is.
             kind = type(error).__name__
             logger.warning("The record of %s cannot be written: %s", job.record.id, kind)
         shown = result.model_dump(mode="json", exclude={"format", "job", "run", "traceback"})

@@ -1,9 +1,11 @@
 """What outlives the scheduler: one small record a job, and one result a run.
 
 Under the scheduler's own address (``largek.store``) lies a record of every job, so that a restarted
-scheduler finds jobs whose outputs are anywhere::
+scheduler finds jobs whose outputs are anywhere; they are written by whoever holds the newest claim
+there, one scheduler a store (see ``lease.py``)::
 
     jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
+    claims/000001.json          who has the store
 
 In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
 two schedulers that both think the job is theirs, one publishes::
@@ -23,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning, warn
+from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 
 __all__ = ["ENDS", "Record", "Records", "Result", "read_result", "write_result"]
@@ -101,11 +104,41 @@ class Records:
     ----------
     folder : Folder
         ``largek.store``.
+    lease : Lease, optional
+        The scheduler's right to the store: asked before anything is written or removed.
+
+    Attributes
+    ----------
+    folder : Folder
+    url : str
+    gone : frozenset of str
+        Schedulers that had the store before: they have lost their jobs with it.
     """
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder.sub("jobs")
+    def __init__(self, folder: Folder, lease: Lease | None = None) -> None:
+        self.folder = folder
         self.url = folder.url
+        self.gone: frozenset[str] = frozenset()
+        self._folder = folder.sub("jobs")
+        self._lease = lease
+        if lease is not None:
+            self._folder = self._folder.guarded(lease.check)
+            self.gone = lease.earlier_owners()
+
+    def under(self, lease: Lease) -> Records:
+        """The same records, for as long as this lease is held."""
+        return Records(self.folder, lease)
+
+    def check(self) -> None:
+        """Look before something is done that only the store's holder may do.
+
+        Raises
+        ------
+        LostJobError
+            Another scheduler has taken the store.
+        """
+        if self._lease is not None:
+            self._lease.check()
 
     def check_writable(self) -> None:
         """Find out at the start that no job could be kept.

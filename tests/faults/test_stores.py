@@ -15,6 +15,7 @@ import pytest
 
 from largek_dask import points
 from largek_dask.driver.storage import Folder
+from largek_dask.errors import ClusterError
 from largek_dask.model import load_model
 from largek_dask.service.running import Runner
 from tests.faults.inprocess import (
@@ -229,47 +230,59 @@ def test_a_damaged_checkpoint(jobs_of, made_of, damage, file):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_two_schedulers_on_one_store(jobs_of, made_of, name):
+    """The second one is refused for as long as the first one lives, and then has its jobs."""
     FaultyFileSystem.follow(Slow(0.0005))
     with scheduler("a") as one:
         job_id = submit(one, jobs_of[name])
         with scheduler("b") as two:
-            made = [Made.by(ended(jobs, job_id)) for jobs in (one, two)]
-            assert made == [made_of[name]] * 2
+            with pytest.raises(ClusterError, match="those of a: connect to that"):
+                two.status(job_id)
+            made = Made.by(ended(one, job_id))
+            assert one.close(20.0) == []
+            with two._changed:
+                assert two._changed.wait_for(two._loaded.is_set, 20.0)
+            assert made == Made.by(ended(two, job_id)) == made_of[name]
             results = {jobs.status(job_id)["result"]["token"] for jobs in (one, two)}
     assert len(results) == 1
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_scheduler_that_slept_has_lost_its_job(jobs_of, made_of, name):
-    sleeper, over = [], threading.Event()
+    sleepers, over, asleep = set(), threading.Event(), threading.Event()
 
     def watch(when, point):
         thread = threading.current_thread()
-        if (when, point) == ("before", ("renewal", "step", "")[min(2, len(sleeper))]):
-            sleeper.append(thread)
-        # The first one's two threads stand still; those of the second are other ones.
-        if thread in sleeper and not over.wait(20):
+        if asleep.is_set() and thread not in sleepers:
+            return
+        if (when, point) in (("before", "renewal"), ("before", "step")):
+            # The first one's three threads stand still (it shows that it has the store, and the
+            # job, and it computes); those of the second are other ones.
+            sleepers.add(thread)
+            if len(sleepers) == 3:
+                asleep.set()
+        if thread in sleepers and not over.wait(20):
             raise AssertionError("nobody has taken the job over")
 
     points.watch(watch)
     FaultyFileSystem.follow(Slow(0.005))
     with scheduler("a") as one:
         job_id = submit(one, jobs_of[name])
-        while len(sleeper) < 2:
-            time.sleep(0.01)
+        assert asleep.wait(20)
+        assert {"largek-keeper-1", "largek-keeper-2"} < {thread.name for thread in sleepers}
         with scheduler("b") as two:
             assert Made.by(ended(two, job_id)) == made_of[name]
             files = {path: file.getvalue() for path, file in FaultyFileSystem.store.items()}
             over.set()
-            # It wakes up, writes nothing, and finds how its job has ended.
-            status = ended(one, job_id)
+            # It wakes up, writes nothing, and says who has its job now.
+            with one._changed:
+                assert one._changed.wait_for(lambda: one._holder, 20.0)
+            with pytest.raises(ClusterError, match="those of b"):
+                one.status(job_id)
             # (The first claim was the submit's.)
-            assert status["result"]["token"] == two.status(job_id)["result"]["token"] == 3
-    kept = {p: f.getvalue() for p, f in FaultyFileSystem.store.items() if "records" not in p}
-    before = {p: data for p, data in files.items() if "records" not in p}
-    assert {p: d for p, d in kept.items() if not p.endswith(".beat")} == {
-        p: d for p, d in before.items() if not p.endswith(".beat")
-    }
+            assert two.status(job_id)["result"]["token"] == 3
+            kept = {path: file.getvalue() for path, file in FaultyFileSystem.store.items()}
+    assert not {path for path in kept if kept[path] != files.get(path) and ".beat" not in path}
+    assert set(kept) == set(files)
 
 
 # --- clocks, cancels, many jobs -------------------------------------------------------------------

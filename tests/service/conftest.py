@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 
 import dask
 import numpy as np
@@ -87,6 +88,24 @@ def open_jobs(tmp_path, quick_leases):
     yield make
     for jobs in opened:
         assert jobs.close(20.0) == []
+
+
+@pytest.fixture
+def slow_steps(monkeypatch):
+    """Steps of Lloyd's algorithm wait for this event, which a test sets to let them go on."""
+    go_on = threading.Event()
+    step = lk.Lloyd.step
+
+    def slow(self, passes, rng, state):
+        while not go_on.wait(0.01) and state.step >= 2:
+            assert passes.cancelled is not None
+            if passes.cancelled():
+                break
+        return step(self, passes, rng, state)
+
+    monkeypatch.setattr(lk.Lloyd, "step", slow)
+    yield go_on
+    go_on.set()
 
 
 def wait_until(jobs, job_id, *states, seconds=30.0):

@@ -30,7 +30,7 @@ def folder(request, tmp_path):
 
 def contender(folder, owner="a", patience=10.0):
     clock = Clock()
-    return Contender(folder, "lk-1", owner, patience, clock), clock
+    return Contender(folder, "lk-1", owner, patience, clock=clock), clock
 
 
 def test_the_first_one_holds_until_it_is_silent(folder):

@@ -141,6 +141,7 @@ def test_submit__of_two_at_the_same_moment_one_has_the_folder(
 ):
     """Both have found it empty before either has reserved it."""
     one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
+    other.wait_until_ready()
     create, taken = other._records.create, []
 
     def late(*arguments):

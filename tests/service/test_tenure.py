@@ -1,0 +1,197 @@
+"""One scheduler a store, and one answer a time for a job."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import dask
+import pytest
+
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import (
+    ClusterError,
+    JobNotFoundError,
+    LostJobError,
+    OutputError,
+    ParameterError,
+)
+from largek_dask.service.running import Keeper
+from tests.service.conftest import wait_until
+
+
+@pytest.fixture
+def asleep(monkeypatch):
+    """``asleep()``: the first scheduler gives no sign of life until the event that this gives.
+
+    ``asleep("store")``: none for its store; it goes on with its jobs.
+    """
+    awake = threading.Event()
+    run = Keeper.run
+
+    def sleep(where=""):
+        def held(self):
+            if self._lease.owner == "scheduler-0" and f"/{where}" in self._lease.folder.url:
+                assert awake.wait(60.0)
+            run(self)
+
+        monkeypatch.setattr(Keeper, "run", held)
+        return awake
+
+    yield sleep
+    awake.set()
+
+
+def record_of(tmp_path, job_id):
+    return tmp_path / "store" / "jobs" / f"{job_id}.json"
+
+
+def test_second__is_refused_with_the_address_of_the_first(open_jobs, document, slow_steps):
+    first = open_jobs()
+    job_id = first.submit(document(), {}, "me")
+    second = open_jobs()
+    for ask in (
+        lambda: second.submit(document("b"), {}, "me"),
+        second.all,
+        lambda: second.status(job_id),
+        lambda: second.cancel(job_id),
+        lambda: second.delete(job_id),
+        lambda: second.resume(job_id, {}, {}),
+        second.wait_until_ready,
+    ):
+        with pytest.raises(ClusterError, match="those of scheduler-0"):
+            ask()
+    slow_steps.set()
+    wait_until(first, job_id, "finished")
+    # As soon as it ends, the other one has everything.
+    assert first.close(20.0) == []
+    with second._changed:
+        assert second._changed.wait_for(second._loaded.is_set, 30.0)
+    assert second.status(job_id)["result"] == first.status(job_id)["result"]
+    second.delete(job_id)
+    assert second.epoch != first.epoch
+
+
+def test_second__takes_over_from_one_that_is_silent(
+    open_jobs, document, slow_steps, tmp_path, asleep
+):
+    """The first stands still, as a process that is stopped; then it goes on and has lost all."""
+    awake = asleep()
+    first = open_jobs()
+    job_id = first.submit(document(), {}, "me")
+    first_step(first, job_id)
+    second = open_jobs()
+    assert second.status(job_id)["run"] == 1, "it waits until it has the store"
+    wait_until(second, job_id, "running")
+    awake.set()
+    with first._changed:
+        assert first._changed.wait_for(lambda: first._holder, 30.0)
+    with pytest.raises(ClusterError, match="those of scheduler-1"):
+        first.status(job_id)
+    slow_steps.set()
+    result = wait_until(second, job_id, "finished")["result"]
+    # Claims: of the submit, of the first one's run, of the second one's.
+    assert result["token"] == 3
+    assert len(list((tmp_path / "out" / "results").iterdir())) == 1
+
+
+def first_step(jobs, job_id):
+    told = threading.Event()
+    while jobs.status(job_id).get("step", 0) < 1:
+        told.wait(0.01)
+
+
+def test_second__need_not_wait_for_the_claims_of_the_first(open_jobs, document, slow_steps, asleep):
+    """It has waited for the store already; a job is not waited for as long again."""
+    asleep()
+    first = open_jobs()
+    job_id = first.submit(document(), {}, "me")
+    first_step(first, job_id)
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        second = open_jobs()
+        second.wait_until_ready()
+    with dask.config.set({"largek.service.patience-seconds": 3600.0}):
+        slow_steps.set()
+        wait_until(second, job_id, "finished")
+
+
+def test_first__asleep_neither_brings_back_nor_deletes(open_jobs, document, tmp_path, asleep):
+    asleep("store/")
+    first = open_jobs()
+    deleted = first.submit(document("a", max_iter=2), {}, "me")
+    again = first.submit(document("b", max_iter=2), {}, "me")
+    for job_id in (deleted, again):
+        wait_until(first, job_id, "finished")
+    second = open_jobs()
+    second.delete(deleted)
+    second.resume(again, {"max_iter": 3}, {})
+    wait_until(second, again, "finished")
+    with pytest.raises(LostJobError):
+        first.resume(deleted, {"max_iter": 5}, {})
+    assert not record_of(tmp_path, deleted).exists()
+    with pytest.raises(LostJobError):
+        first.delete(again)
+    assert (tmp_path / "b" / "model.zarr").exists()
+    assert record_of(tmp_path, again).exists()
+    with pytest.raises(LostJobError):
+        first.submit(document("c"), {}, "me")
+    assert [path.stem for path in (tmp_path / "store" / "jobs").iterdir()] == [again]
+
+
+@pytest.mark.parametrize(("held", "other"), [("delete", "resume"), ("resume", "delete")])
+def test_delete_and_resume__at_the_same_time_one_is_refused(
+    open_jobs, document, tmp_path, monkeypatch, held, other
+):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(max_iter=2, tol=0.0), {}, "me")
+    wait_until(jobs, job_id, "finished")
+    ask = {
+        "delete": lambda: jobs.delete(job_id),
+        "resume": lambda: jobs.resume(job_id, {"max_iter": 3}, {}),
+    }
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(original):
+        def waiting(self, *arguments):
+            if threading.current_thread().name.startswith("held"):
+                inside.set()
+                assert go_on.wait(30.0)
+            return original(self, *arguments)
+
+        return waiting
+
+    # The first change of each: a file of the job, and the record.
+    monkeypatch.setattr(Folder, "remove", wait(Folder.remove))
+    monkeypatch.setattr(Folder, "publish", wait(Folder.publish))
+    with ThreadPoolExecutor(1, "held") as pool:
+        asked = pool.submit(ask[held])
+        assert inside.wait(30.0)
+        with pytest.raises(ParameterError, match=f"just being {held.rstrip('e')}ed"):
+            ask[other]()
+        # Meanwhile all others are answered.
+        assert jobs.status(job_id)["state"] == "finished"
+        go_on.set()
+        asked.result(30.0)
+    if held == "delete":
+        with pytest.raises(JobNotFoundError):
+            jobs.status(job_id)
+        assert not record_of(tmp_path, job_id).exists()
+        assert list((tmp_path / "out").iterdir()) == []
+    else:
+        while jobs.status(job_id)["run"] != 2 or jobs.status(job_id)["state"] != "finished":
+            go_on.wait(0.01)
+        assert jobs.status(job_id)["result"]["n_iter"] == 3
+
+
+def test_resume__that_cannot_be_kept_changes_nothing(open_jobs, document, monkeypatch):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(max_iter=2), {}, "me")
+    before = wait_until(jobs, job_id, "finished")
+
+    def full(record):
+        raise OutputError("no space")
+
+    monkeypatch.setattr(jobs._records, "update", full)
+    with pytest.raises(OutputError, match="no space"):
+        jobs.resume(job_id, {"max_iter": 3}, {})
+    assert jobs.status(job_id) == before
