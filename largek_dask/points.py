@@ -14,6 +14,7 @@ __all__ = ["POINTS", "at", "watch"]
 
 POINTS = (
     "scatter",
+    "receive",
     "submit",
     "chunk",
     "reduce",

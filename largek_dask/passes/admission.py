@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import pickle
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -93,8 +92,6 @@ class Workers:
         """Questions to workers that are not admitted."""
         self._heard: dict[str, tuple[float, float]] = {}
         """Last heartbeat of each worker by the scheduler's clock, and when it was new here."""
-        self._deserted = -math.inf
-        """When there was nobody last who takes tasks (``time.monotonic``)."""
         self._absent: dict[str, _Absence] = {}
         self._told: tuple[bool, frozenset[tuple[str, str]]] = (True, frozenset())
 
@@ -160,12 +157,12 @@ class Workers:
     def is_lost(self, address: str, since: float) -> bool:
         """Whether not to wait for a worker any longer, asked for something at ``since``.
 
-        It is silent, or has been paused all the time that one would wait for a silent one.
-        Or it is gone, and nobody has taken over: Dask hands its tasks to others, but those that
-        meet nobody wait for their own worker for ever after, whoever comes (2026.8).
+        The scheduler has removed it: at once. (Dask gives its tasks to another worker, all to the
+        same, and to nobody if there is nobody at that moment.) It is silent: at once, too. Or it
+        has been paused all the time that one would wait for a silent one.
         """
         if address not in self._heard:
-            return self._deserted > since or time.monotonic() - since > _patience()
+            return True
         why = self._absent.get(address)
         if why is None:
             return False
@@ -182,8 +179,6 @@ class Workers:
             else (info.last_seen, now)
             for address, info in found.items()
         }
-        if not any(info.status == "running" for info in found.values()):
-            self._deserted = now
         self._admitted &= set(found)
         self._asks = {
             address: ask

@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack
@@ -85,11 +85,15 @@ class _Pass:
 
 
 class _Lost(Exception):
-    """A share has to be handed out again; ``killed`` if its workers died of it."""
+    """A share has to be handed out again; ``killed`` if its workers died of it.
 
-    def __init__(self, error: BaseException) -> None:
+    ``left``: a worker was given up, and nothing is known to be lost but what it had.
+    """
+
+    def __init__(self, error: BaseException, left: bool = False) -> None:
         super().__init__(str(error))
         self.killed = type(error).__name__ == "KilledWorker"
+        self.left = left
 
 
 RETRIED = ("KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError")
@@ -203,8 +207,8 @@ class ClusterPasses(BasePasses):
                 return [outcome.total for outcome, _ in current.outcomes], False
             try:
                 return await self._tree(current), True
-            except _Lost:
-                await self._forget_lost(current)
+            except _Lost as lost:
+                await self._forget_lost(current, lost)
 
     async def _hand_out(self, current: _Pass) -> None:
         """Give all missing chunks to workers; those whose workers fail stay missing."""
@@ -217,6 +221,8 @@ class ClusterPasses(BasePasses):
                 await asyncio.sleep(BACKOFF_SECONDS)
                 return
             current.report.bytes_moved += current.size * len(workers)
+            there = await self._workers.ready()
+            workers = {a: n for a, n in workers.items() if a in there} or there
         handed = self._handed(current, workers)
         park_bytes = int(config.get("passes.tree-bytes")) // max(1, len(handed))
         tasks = {
@@ -263,7 +269,7 @@ class ClusterPasses(BasePasses):
         """Follow the workers while they compute: tasks of a worker that is lost wait for ever."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            workers = await self._workers.ready()
+            await self._workers.ready()
             why = pace.is_over()
             for target, task, since, chunks in list(current.at.values()):
                 lost = self._workers.is_lost(target, since)
@@ -272,7 +278,7 @@ class ClusterPasses(BasePasses):
                     current.rescued.update(chunks)
                     self._say("slow", f"{target} {why}: its chunks go to others")
                     lost = True
-                if lost or (target not in workers and await self._network.has_no_worker(task)):
+                if lost:
                     await task.cancel()
 
     async def _attended(self, work: Awaitable[T], workers: Iterable[str]) -> T:
@@ -284,7 +290,7 @@ class ClusterPasses(BasePasses):
                 await self._workers.ready()
                 for address in workers:
                     if self._workers.is_lost(address, begin):
-                        raise _Lost(ClusterError(f"{address} does not answer"))
+                        raise _Lost(ClusterError(f"{address} does not answer"), left=True)
             return task.result()
         finally:
             task.cancel()
@@ -295,13 +301,41 @@ class ClusterPasses(BasePasses):
         payload = current.payload
         current.broadcast = payload if small else await self._send(payload, workers)
 
-    async def _send(self, value: Any, workers: Iterable[str]) -> Future:
-        """Copies of a value on workers; ``_Lost`` if one of them left meanwhile."""
+    async def _send(self, value: Any, workers: Collection[str]) -> Future:
+        """Copies of a value on workers, as far as they do not leave meanwhile."""
+        left = deque(workers)
+        # Not always the same one has most to send.
+        left.rotate(-self._number)
+        while True:
+            source = left.popleft()
+            try:
+                sent = await self._attended(_told(self._network.scatter(value, source)), [source])
+                await self._spread(sent, source, left)
+                return sent
+            except _Lost:
+                there = await self._workers.ready()
+                left = deque(address for address in left if address in there)
+                if not left:
+                    raise
+
+    async def _spread(self, sent: Future, source: str, others: Collection[str]) -> None:
+        """Have a value go from one worker to the others; those that leave are not waited for."""
+        if not others:
+            return
+        begin = time.monotonic()
+        task = asyncio.ensure_future(_told(self._network.spread(sent, source, others)))
         try:
-            return await self._attended(self._network.broadcast(value, workers), workers)
-        except (KeyError, OSError, ValueError) as error:
-            # What Dask raises here for workers that are gone depends on when they went.
-            raise _Lost(error) from error
+            while not (await asyncio.wait([task], timeout=WATCH_SECONDS))[0]:
+                await self._workers.ready()
+                if self._workers.is_lost(source, begin):
+                    raise _Lost(ClusterError(f"{source} does not answer"))
+                without = set(others) - await _told(self._network.holders(sent))
+                if all(self._workers.is_lost(address, begin) for address in without):
+                    return
+            if not task.result():
+                raise _Lost(ClusterError(f"{source} is gone"))
+        finally:
+            task.cancel()
 
     def _blame(self, current: _Pass, chunks: list[int], error: _Lost) -> None:
         """Count a failure against every chunk of a share; too many, and the pass fails."""
@@ -402,7 +436,7 @@ class ClusterPasses(BasePasses):
         current.report.reduce += time.perf_counter() - began
         return result
 
-    async def _forget_lost(self, current: _Pass) -> None:
+    async def _forget_lost(self, current: _Pass, lost: _Lost) -> None:
         """Hand out again what was on workers that are gone, and start a broadcast anew."""
         workers = await self._workers.ready()
         current.broadcast = None
@@ -413,7 +447,7 @@ class ClusterPasses(BasePasses):
                 current.missing |= set(chunks)
             else:
                 kept.append((outcome, chunks))
-        if len(kept) == len(current.outcomes):
+        if len(kept) == len(current.outcomes) and not lost.left:
             # Nobody is gone, and yet a total was lost: compute everything again.
             chunks = [chunk for _, part in current.outcomes for chunk in part]
             self._blame(current, chunks, _Lost(ClusterError("totals were lost on their workers")))
@@ -426,6 +460,15 @@ class ClusterPasses(BasePasses):
         """Let the workers forget the job."""
         self._spent.clear()
         self._finalizer()
+
+
+async def _told(asked: Awaitable[T]) -> T:
+    """An answer of the scheduler; what Dask raises for workers that are gone becomes ``_Lost``."""
+    try:
+        return await asked
+    except (KeyError, OSError, ValueError) as error:
+        # Which of them depends on when they went.
+        raise _Lost(error) from error
 
 
 async def _result(future: Future) -> Any:

@@ -18,6 +18,7 @@ from uuid import uuid4
 from distributed import Client, Future
 
 from largek_dask.errors import ClusterError, ParameterError
+from largek_dask.passes.spreading import SPREAD
 from largek_dask.points import at
 
 __all__ = ["Network", "WorkerInfo"]
@@ -57,6 +58,9 @@ class Network:
         self.client = client
         self.job = job
         self._background: set[asyncio.Future[Any]] = set()
+        self._sending: set[asyncio.Future[Any]] = set()
+        self._seen: set[str] = set()
+        """Addresses of the workers that were there last."""
 
     def run(
         self,
@@ -140,6 +144,10 @@ class Network:
             found = await self.client.scheduler.identity(n_workers=-1)
         except OSError as error:
             raise ClusterError(f"the Dask scheduler cannot be reached any more: {error}") from error
+        # Nobody tells a client. What it asks of them directly it would ask for half a minute.
+        for address in self._seen.difference(found["workers"]):
+            self.client.rpc.remove(address, reason=f"{address} has left the cluster.")
+        self._seen = set(found["workers"])
         return {
             address: WorkerInfo(
                 n_threads=worker["nthreads"],
@@ -159,14 +167,43 @@ class Network:
             return error
         return found[worker]
 
-    async def broadcast(self, value: Any, workers: Iterable[str]) -> Future:
-        """A copy of ``value`` on each of these workers."""
+    async def scatter(self, value: Any, worker: str) -> Future:
+        """A copy of ``value`` on a worker, for :meth:`spread`."""
         key = self._key()
         with at("scatter"):
-            sent = await self.client.scatter(
-                {key: value}, broadcast=True, hash=False, workers=list(workers)
+            # Broken off half-way it would stay on the worker for ever: it is let go when it is
+            # there and nobody waits for it any more.
+            sending = asyncio.ensure_future(
+                self.client.scatter({key: value}, hash=False, workers=[worker])
             )
-        return sent[key]
+            self._sending.add(sending)
+            sending.add_done_callback(self._sent)
+            return (await asyncio.shield(sending))[key]
+
+    def _sent(self, sending: asyncio.Future[Any]) -> None:
+        self._sending.discard(sending)
+        if not sending.cancelled():
+            # Whoever still waits gets it; nobody else has to hear of it.
+            sending.exception()
+
+    async def spread(self, sent: Future, source: str, workers: Iterable[str]) -> bool:
+        """Copies of what :meth:`scatter` has sent on more workers, as far as they can be reached.
+
+        Returns
+        -------
+        bool
+            False: the worker that has it already is not there any more.
+        """
+        message = {"op": SPREAD, "key": sent.key, "addresses": list(workers)}
+        answers = await self.client.scheduler.broadcast(
+            msg=message, workers=[source], on_error="ignore"
+        )
+        return bool(source in answers)
+
+    async def holders(self, sent: Future) -> set[str]:
+        """The workers that have a copy."""
+        found = await self.client.scheduler.who_has(keys=[sent.key])
+        return set(found.get(sent.key, ()))
 
     def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
         """One task, if possible on ``worker``."""
@@ -185,11 +222,3 @@ class Network:
         # begins a new one when the last task of a group is forgotten: some task of ours is always
         # there until the last pass is over.
         return f"largek_{self.job}-{uuid4().hex}"
-
-    async def has_no_worker(self, task: Future) -> bool:
-        """Whether the scheduler lets a task lie: the worker that it was for is gone.
-
-        Dask gives such a task to any other worker there is, but to none that comes later.
-        """
-        states = await self.client.scheduler.get_task_status(keys=[task.key])
-        return bool(states[task.key] == "no-worker")

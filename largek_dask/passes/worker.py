@@ -21,6 +21,7 @@ from largek_dask.passes.engine import Engine, PassSpec, Ticket, total_of
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.placement import unranges
 from largek_dask.passes.rowstate import process_memory
+from largek_dask.passes.spreading import Spreader
 from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.version import __version__
 
@@ -146,6 +147,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
         self.worker = worker
         self.jobs: dict[str, _Job] = {}
         self.lock = threading.Lock()
+        Spreader(worker)
 
     def teardown(self, worker: Any) -> None:
         """End all threads."""

@@ -9,6 +9,8 @@
 ``catalogue``
     The faults: each a small class with ``inject`` and ``heal``. To add one, write such a class
     and put it into ``FAULTS``.
+``broadcasts``
+    Workers that die while something large is on its way to them.
 ``cases``, ``strikes``
     Jobs, and what becomes of one that is struck.
 ``stores``, ``inprocess``

@@ -42,7 +42,7 @@ def combinations() -> list[Fault]:
         step = 0 if point in ENDS else 6
         if point in ("chunk", "labels"):
             faults.append(KillWorker(Moment(when, point, "worker", from_step=step)))
-        elif point != "scatter":
+        elif point not in ("scatter", "receive"):
             # Nothing this small is scattered unless a worker has been lost.
             faults += [
                 kind(Moment(when, point, from_step=step)) for kind in (KillScheduler, TermScheduler)

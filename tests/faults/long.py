@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import dask
@@ -22,6 +23,7 @@ from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask.errors import LargekError
+from tests.faults.broadcasts import killed_in_broadcasts
 from tests.faults.cases import Case
 from tests.faults.catalogue import STEP, Fault, KillAllWorkers, KillScheduler
 from tests.faults.moments import Moment
@@ -278,7 +280,15 @@ def local_disk(folder: Path, cases: dict[str, Case]) -> str:
     return done.stdout.replace("\n", "; ")
 
 
+def broadcasts(folder: Path, cases: dict[str, Case]) -> str:
+    """50 workers die while 8 MB are on their way to them, with Dask's own timeouts."""
+    found = killed_in_broadcasts(folder, 50)
+    seconds = f"{median(found):.1f} s after the death, at most {max(found):.1f} s"
+    return f"{len(found)} passes ended {seconds}"
+
+
 LONG: tuple[Scenario, ...] = (
+    broadcasts,
     deadly_chunk,
     partition,
     large_models,

@@ -41,6 +41,14 @@ QUICK: dict[str, Any] = {
     "DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn",
 }
 """Waits are shorter than a deployment's, and chunks smaller."""
+WAITS: dict[str, Any] = dict.fromkeys(
+    (
+        "LARGEK__PASSES__SILENT_SECONDS",
+        "DISTRIBUTED__SCHEDULER__WORKER_TTL",
+        "DISTRIBUTED__COMM__TIMEOUTS__CONNECT",
+    )
+)
+"""Settings for a ``Rig`` that leaves Dask's timeouts and our patience as a deployment has them."""
 
 
 class Supervised:
@@ -157,7 +165,7 @@ class Rig:
     host : str
         Address of the scheduler and of the first workers.
     settings
-        Added to ``QUICK``: names of Dask's settings as in its environment.
+        Added to ``QUICK``: names of Dask's settings as in its environment; None: as it is.
     """
 
     def __init__(
@@ -183,7 +191,11 @@ class Rig:
             **({DEADLY: deadly} if deadly else {}),
             "PYTHONPATH": str(ROOT),
             "OMP_NUM_THREADS": "1",
-            **{f"DASK_{name}": str(value) for name, value in (QUICK | settings).items()},
+            **{
+                f"DASK_{name}": str(value)
+                for name, value in (QUICK | settings).items()
+                if value is not None
+            },
         }
         self.scheduler = Supervised(
             [

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from largek_dask import points
+from tests.faults.broadcasts import killed_in_broadcasts
 from tests.faults.cases import make_cases
-from tests.faults.catalogue import FAULTS, KillScheduler, KillWorker
+from tests.faults.catalogue import FAULTS, KillNanny, KillScheduler, KillWorker, TermWorker
 from tests.faults.long import adaptive
 from tests.faults.moments import Moment, visited
-from tests.faults.rig import Rig
+from tests.faults.rig import WAITS, Rig
 from tests.faults.strikes import strike
 
 ALL = ("KillWorker", "KillNanny")
@@ -22,6 +25,10 @@ ALL = ("KillWorker", "KillNanny")
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     return make_cases(tmp_path_factory.mktemp("rows"))
+
+
+STALL_SECONDS = 20.0
+"""A wait for Dask's own timeouts is one of 30 s at least, all others are of a few seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +69,32 @@ def test_a_job_that_is_struck_at_its_end(rig, cases, tmp_path, fault):
         strike(rig, service, cases["nmbatch"], fault, tmp_path / "out").check(fault)
 
 
+def test_nothing_waits_for_dasks_own_timeouts(cases, tmp_path):
+    """All other rigs have shorter ones."""
+    # Large enough to be sent to the workers on its own.
+    case = dataclasses.replace(cases["lloyd"], name="large", n_clusters=500)
+    with Rig(tmp_path / "rig", **WAITS) as rig:
+        for fault in (KillWorker(), KillNanny(), TermWorker()):
+            with rig.connected() as service:
+                outcome = strike(rig, service, case, fault, tmp_path / type(fault).__name__)
+            outcome.check(fault)
+            assert outcome.recovery < STALL_SECONDS
+        assert ("before", "receive") in visited(rig.folder), "there was a broadcast"
+
+
+def test_a_death_inside_a_broadcast_keeps_nobody_waiting(tmp_path):
+    """Here of the first one to have it and of others; ``python -m tests.faults`` kills 50."""
+    assert len(killed_in_broadcasts(tmp_path / "broadcasts", 4, most=STALL_SECONDS)) == 4
+
+
 def test_a_cluster_that_adapts_grows_under_jobs_and_shrinks_after_them(cases, tmp_path):
     assert "up to 3 workers" in adaptive(tmp_path / "adaptive", {"lloyd": cases["lloyd"]})
 
 
 def test_every_point_is_there(rig, cases, tmp_path):
     fault = KillWorker()
+    large = dataclasses.replace(cases["lloyd"], name="large", n_clusters=500)
     with rig.connected() as service:
-        strike(rig, service, cases["lloyd"], fault, tmp_path / "out").check(fault)
+        for case in (cases["lloyd"], large):
+            strike(rig, service, case, fault, tmp_path / case.name).check(fault)
     assert visited(rig.folder) >= {(when, p) for when in ("before", "after") for p in points.POINTS}

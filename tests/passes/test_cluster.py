@@ -620,18 +620,18 @@ def test_a_broadcast_to_a_silent_worker_is_given_up(rows, worker_clients, monkey
     values = np.ones(50_000, np.int64)
     monkeypatch.setattr(cluster_module, "EMBED_BYTES", 0)
     monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 0.0)
-    real, lost = Network.broadcast, []
+    real, lost = Network.scatter, []
 
-    async def never(self, value, workers):
+    async def never(self, value, worker):
         if not lost:
-            lost.extend(workers)
+            lost.append(worker)
             await asyncio.Future()
-        return await real(self, value, workers)
+        return await real(self, value, worker)
 
     def is_lost(self, address, since):
         return lost.count(address) == 1 and not lost.append(address)
 
-    monkeypatch.setattr(Network, "broadcast", never)
+    monkeypatch.setattr(Network, "scatter", never)
     monkeypatch.setattr(Workers, "is_lost", is_lost)
     deadline = time.monotonic() + 60  # to fail, not to hang
     with ClusterPasses(rows, worker_clients(1), deadline=deadline) as passes:
