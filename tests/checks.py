@@ -1,15 +1,22 @@
-"""What tests in several folders check of a fit."""
+"""What tests in several folders check of a fit, by brute force and in double precision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from largek_dask.driver import fit as fit_module
 from largek_dask.passes.base import BasePasses
+
+# --- where a fit was computed ---------------------------------------------------------------------
 
 
 @contextmanager
@@ -32,3 +39,151 @@ def watched_passes() -> Iterator[list[BasePasses]]:
 def computing_workers(passes: BasePasses) -> int:
     """How many workers have computed chunks."""
     return sum(report.chunks > 0 for report in passes.by_worker.values())
+
+
+# --- what a fit promises --------------------------------------------------------------------------
+
+
+def dense(x: Any) -> NDArray[np.float64]:
+    """Rows of any kind as a double precision array."""
+    return np.asarray(x.toarray() if sp.issparse(x) else x).astype(np.float64)
+
+
+def squared_distances(x: NDArray[np.float64], centers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared distances of all rows to all centres, as sums of squared differences."""
+    out = np.empty((len(x), len(centers)))
+    for j, center in enumerate(centers):
+        out[:, j] = np.square(x - center).sum(axis=1)
+    return out
+
+
+def _rescaled(*arrays: NDArray[np.float64]) -> tuple[list[NDArray[np.float64]], int]:
+    """The arrays times two to a power that brings them near 1, and the power; that is exact."""
+    largest = max(float(np.abs(a).max(initial=0)) for a in arrays)
+    power = -math.frexp(largest)[1] if 0 < largest < math.inf else 0
+    return [np.ldexp(a, power) for a in arrays], power
+
+
+def distinct_rows(x: Any, weight: Any = None) -> int:
+    """How many distinct rows count."""
+    rows = dense(x) if weight is None else dense(x)[np.asarray(weight) > 0]
+    return len(np.unique(rows, axis=0))
+
+
+def faults_of_fit(
+    km: Any, x: Any, weight: Any = None, *, told: Sequence[warnings.WarningMessage] = ()
+) -> list[str]:
+    """What is wrong with a fit of these rows, a line each; nothing if all is right.
+
+    Parameters
+    ----------
+    km : KMeans
+        Fitted.
+    x : array or sparse matrix
+        The rows.
+    weight : array, optional
+        Their weights.
+    told : sequence of warnings.WarningMessage
+        What the fit has warned of.
+    """
+    labels, centers = km.labels_, km.cluster_centers_
+    k, n, d = km.n_clusters, x.shape[0], x.shape[1]
+    if centers.shape != (k, d) or not np.isfinite(centers).all():
+        return [f"centres: shape {centers.shape}, finite {np.isfinite(centers).all()}"]
+    if labels.shape != (n,) or labels.dtype != np.int32:
+        return [f"labels: shape {labels.shape}, {labels.dtype}"]
+    if labels.min() < 0 or labels.max() >= k:
+        return [f"labels: from {labels.min()} to {labels.max()}"]
+    weights = np.ones(n) if weight is None else np.asarray(weight, np.float64)
+    (rows, places), power = _rescaled(dense(x), centers.astype(np.float64))
+    distances = squared_distances(rows, places)
+    return [
+        *_faults_of_labels(labels, distances, d, np.finfo(centers.dtype).eps),
+        *_faults_of_figures(km, rows, places, weights, power),
+        *_faults_of_clusters(km, x, weight, told),
+    ]
+
+
+def _faults_of_labels(
+    labels: NDArray[np.int32], distances: NDArray[np.float64], d: int, eps: float
+) -> Iterator[str]:
+    """Labels are the nearest centres, but for the rounding of a sum of squared differences."""
+    own = distances[np.arange(len(labels)), labels]
+    least = distances.min(axis=1)
+    wrong = own > least * (1 + (4 * d + 16) * eps)
+    if wrong.any():
+        worst = int(np.argmax(own - least))
+        yield (
+            f"labels: {wrong.sum()} of {len(labels)} rows are not at their nearest centre, cost "
+            f"+{100 * (own.sum() / least.sum() - 1):.2g} %, row {worst}: d² {own[worst]:.8g} "
+            f"instead of {least[worst]:.8g}"
+        )
+
+
+def _faults_of_figures(
+    km: Any,
+    rows: NDArray[np.float64],
+    places: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    power: int,
+) -> Iterator[str]:
+    """``inertia_`` and the counts are those of the labels, added up without rounding."""
+    (n, d), labels = rows.shape, km.labels_
+    own = np.square(rows - places[labels]).sum(axis=1)
+    # Doubles with the exponent of the data's squares, which may lie outside of theirs.
+    expected = math.fsum(weights * own)
+    found = math.ldexp(km.inertia_, 2 * power)
+    rounding = (d + 8) * 2.0**-52
+    if not abs(found - expected) <= rounding * expected + n * 5e-324:
+        yield f"inertia: {found!r} instead of {expected!r}, both times 2**{-2 * power}"
+    counts = km.model_.counts
+    expected_counts = [math.fsum(weights[labels == j]) for j in range(km.n_clusters)]
+    if not np.allclose(counts, expected_counts, rtol=1e-12, atol=0):
+        yield f"counts: {np.abs(counts - expected_counts).max():.3g} off"
+
+
+def _faults_of_clusters(
+    km: Any, x: Any, weight: Any, told: Sequence[warnings.WarningMessage]
+) -> Iterator[str]:
+    """As many clusters are used as rows allow; whoever asks for more is told their number."""
+    k, distinct = km.n_clusters, distinct_rows(x, weight)
+    there = np.ones(x.shape[0], bool) if weight is None else np.asarray(weight) > 0
+    used = len(np.unique(km.labels_[there]))
+    if used != min(k, distinct):
+        yield f"clusters: {used} of {k} are used, and there are {distinct} distinct rows"
+    right = f"{k - distinct} of {k} clusters are empty: the rows have only {distinct} distinct"
+    for warning in told:
+        if k <= distinct or right not in str(warning.message):
+            yield f"warning: {warning.category.__name__}: {str(warning.message)[:200]}"
+    if k > distinct and not told:
+        yield f"warning: none of {k} clusters for {distinct} distinct rows"
+
+
+def faults_of_means(km: Any, x: Any, weight: Any = None) -> list[str]:
+    """Whether the centres are the means of their rows, as they are once Lloyd has converged."""
+    rows, labels = dense(x), km.labels_
+    weights = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)
+    largest = np.abs(rows - rows.mean(axis=0)).max()
+    eps = np.finfo(km.cluster_centers_.dtype).eps
+    worst, faults = 1.0, []
+    for j, center in enumerate(km.cluster_centers_.astype(np.float64)):
+        mine = (labels == j) & (weights > 0)
+        if not mine.any():
+            continue
+        share = weights[mine] / math.fsum(weights[mine])
+        mean = [math.fsum(share * column) for column in rows[mine].T]
+        off = np.abs(center - mean)
+        # The centre is rounded to its type; sums of rows know some 35 bits below the largest.
+        allowed = 2 * eps * np.abs(mean) + 2.0**-30 * largest
+        if (ratio := float((off / np.maximum(allowed, 5e-324)).max())) > worst:
+            worst = ratio
+            faults = [f"means: centre {j} is {off.max():.3g} off, rows reach to {largest:.3g}"]
+    return faults
+
+
+@contextmanager
+def recorded_warnings() -> Iterator[list[warnings.WarningMessage]]:
+    """All warnings inside, and none raised."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield told

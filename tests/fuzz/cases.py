@@ -1,0 +1,246 @@
+"""What a case is, how one is drawn, and the rows it stands for.
+
+A case says all it needs by itself: how others are drawn may change, a pasted one stays the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+import largek_dask as lk
+
+ALGORITHMS: dict[str, Any] = {
+    "auto": "auto",
+    "truncated": lk.Truncated(),
+    "lloyd": lk.Lloyd(),
+    "lloyd without bounds": lk.Lloyd(bounds=None),
+    "lloyd-hamerly": lk.Lloyd(bounds="hamerly"),
+    "lloyd-elkan": lk.Lloyd(bounds="elkan"),
+    "lloyd-groups": lk.Lloyd(bounds="groups"),
+    "minibatch": lk.MiniBatch(batch_rows=200),
+    "nmbatch": lk.NMBatch(),
+    "nmbatch in place": lk.NMBatch(b0=100, gather=0),
+}
+DENSE_ONLY = {"truncated", "lloyd-hamerly", "lloyd-elkan", "lloyd-groups"}
+THRESHOLDS = [1, 2, 8, 9, 44, 100, 101, 128, 129, 200, 250, 300]
+"""Numbers of clusters at which something else is done, and some above them."""
+FEATURES = [1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 17, 31, 33, 64]
+INITS = ["random", "k-means++", "greedy-k-means++", "k-means||", "two-level", "rows"]
+LAYOUTS = ["F", "reversed", "strided", "columns", "read-only"]
+WORK = 3e7
+"""Products of rows, features and clusters of a case, at most: cases are to be many."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One fit, and what is compared with it."""
+
+    seed: int
+    """Of the rows, the weights and the fit."""
+    kind: str
+    """Of rows; see KINDS."""
+    n: int
+    d: int
+    dtype: str
+    layout: str
+    """Of the array: C, F, reversed, strided, columns, read-only or csr."""
+    weights: str
+    """Kind of weights; see WEIGHTS."""
+    k: int
+    algorithm: str
+    """A name of ALGORITHMS."""
+    init: str
+    """A name, or "rows": the centres are rows of the data."""
+    tol: float
+    max_iter: int
+    source: str
+    """array, store or workers."""
+    also: str = ""
+    """What else is compared: threads, resume, repeats, or nothing."""
+
+    def rows(self) -> NDArray[Any]:
+        """The rows as a dense C-contiguous array, of CSR ones too."""
+        rng = np.random.default_rng([self.seed, 1])
+        x = KINDS[self.kind](rng, self.n, self.d)
+        if self.layout == "csr":
+            x = x * (rng.random(x.shape) < rng.choice([0.05, 0.3]))
+        return typed(x, self.dtype)
+
+    def data(self, x: NDArray[Any]) -> Any:
+        """The rows in their layout."""
+        n, d = x.shape
+        if self.layout == "csr":
+            return sp.csr_matrix(x)
+        if self.layout == "F":
+            return np.asfortranarray(x)
+        if self.layout == "reversed":
+            return np.ascontiguousarray(x[::-1])[::-1]
+        if self.layout == "strided":
+            return np.repeat(x, 2, axis=0)[::2]
+        if self.layout == "columns":
+            wide = np.zeros((n, 2 * d + 1), x.dtype)
+            wide[:, 1::2] = x
+            return wide[:, 1::2]
+        x.flags.writeable = self.layout != "read-only"
+        return x
+
+    def weight(self) -> NDArray[np.float64] | None:
+        """The weights; at least ``k`` rows count."""
+        if self.weights == "none":
+            return None
+        weight = WEIGHTS[self.weights](np.random.default_rng([self.seed, 2]), self.n)
+        weight[: self.k] = np.where(weight[: self.k] > 0, weight[: self.k], 1.0)
+        return weight
+
+    def start(self, x: NDArray[Any]) -> Any:
+        """What is given as ``init``."""
+        if self.init != "rows":
+            return self.init
+        chosen = np.random.default_rng([self.seed, 3]).choice(self.n, self.k, replace=False)
+        return x[np.sort(chosen)].astype(np.float64)
+
+
+# --- kinds of rows and weights --------------------------------------------------------------------
+
+
+def _tight(r: np.random.Generator, n: int, d: int) -> NDArray[Any]:
+    """Groups far apart, each much smaller than its distance to the next."""
+    centers = r.normal(size=(int(r.integers(2, 40)), d)) * 10
+    return centers[r.integers(len(centers), size=n)] + r.normal(size=(n, d)) * r.choice(
+        [3e-3, 0.01]
+    )
+
+
+def _groups(r: np.random.Generator, n: int, d: int) -> NDArray[Any]:
+    centers = r.normal(size=(int(r.integers(1, 50)), d)) * 4
+    return centers[r.integers(len(centers), size=n)] + r.normal(size=(n, d))
+
+
+def _repeated(r: np.random.Generator, n: int, d: int) -> NDArray[Any]:
+    distinct = r.normal(size=(max(1, n // int(r.integers(2, 30))), d))
+    return distinct[r.integers(len(distinct), size=n)]
+
+
+def _near(r: np.random.Generator, n: int, d: int) -> NDArray[Any]:
+    """Embeddings of unit length, many of which are all but another's."""
+    x = r.normal(size=(max(1, n // 20), d))[r.integers(max(1, n // 20), size=n)]
+    x = x + r.normal(size=(n, d)) * 1e-3
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def _columns(r: np.random.Generator, n: int, d: int) -> NDArray[Any]:
+    """A column of large numbers beside small ones."""
+    x = r.normal(size=(n, d))
+    x[:, 0] *= 1e6
+    return x
+
+
+def _outlier(r: np.random.Generator, n: int, d: int) -> NDArray[Any]:
+    x = _groups(r, n, d) / 10
+    x[r.integers(n)] = r.choice([1e4, 1e6, 1e8])
+    return x
+
+
+KINDS: dict[str, Callable[[np.random.Generator, int, int], NDArray[Any]]] = {
+    "normal": lambda r, n, d: r.normal(size=(n, d)),
+    "groups": _groups,
+    "tight groups": _tight,
+    "repeated": _repeated,
+    "equal": lambda r, n, d: np.tile(r.normal(size=(1, d)), (n, 1)),
+    "grid": lambda r, n, d: r.integers(-3, 4, size=(n, d)).astype(float),
+    "binary": lambda r, n, d: (r.random((n, d)) < 0.3).astype(float),
+    "heavy tails": lambda r, n, d: r.standard_t(1.5, size=(n, d)),
+    "outlier": _outlier,
+    "tiny": lambda r, n, d: r.normal(size=(n, d)) * r.choice([1e-10, 1e-24, 1e-170]),
+    "huge": lambda r, n, d: r.normal(size=(n, d)) * 1e12,
+    "near": _near,
+    "columns": _columns,
+    "far away": lambda r, n, d: _groups(r, n, d) + 1e4,
+    "low rank": lambda r, n, d: r.normal(size=(n, min(d, 2))) @ r.normal(size=(min(d, 2), d)),
+}
+SHARES = {"tight groups": 4.0, "near": 2.0, "binary": 2.0, "normal": 0.5, "equal": 0.5}
+"""Kinds that are drawn more often than others, or less; the rest 1."""
+
+WEIGHTS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
+    "ones": lambda r, n: np.ones(n),
+    "whole": lambda r, n: r.integers(0, 4, n).astype(float),
+    "zeros": lambda r, n: (r.random(n) < 0.7).astype(float),
+    "fractions": lambda r, n: r.random(n),
+    "wide": lambda r, n: 10.0 ** r.uniform(-6, 6, n),
+    "wider": lambda r, n: 10.0 ** r.uniform(-12, 12, n),
+    "small": lambda r, n: 1e-12 * (1 - r.random(n)),
+}
+
+
+def typed(x: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Rows in a type: small numbers are stretched over the range of whole ones."""
+    if dtype == "bool":
+        return np.asarray(x > x.mean())
+    if np.dtype(dtype).kind == "f":
+        limit = float(np.finfo(dtype).max) / 8
+        return x.clip(-limit, limit).astype(dtype)
+    if (x != np.rint(x)).any():
+        x = np.rint(x * 20)
+    info = np.iinfo(dtype)
+    middle = 0 if info.min < 0 else 100
+    return (x + middle).clip(info.min, info.max).astype(dtype)
+
+
+# --- drawing --------------------------------------------------------------------------------------
+
+
+def draw(seed: int) -> Case:
+    """The case of a seed."""
+    r = np.random.default_rng([seed, 0])
+    share = np.array([SHARES.get(kind, 1.0) for kind in KINDS])
+    kind = str(r.choice(list(KINDS), p=share / share.sum()))
+    d = int(r.choice(FEATURES))
+    n = int(r.integers(1, 40)) if r.random() < 0.15 else int(np.exp(r.uniform(4.0, 8.3)))
+    dtype = pick(r, {"float32": 8, "float64": 4, "float16": 2, "uint8": 2, "int16": 1, "bool": 1})
+    layout = "C" if r.random() < 0.5 else str(r.choice(LAYOUTS))
+    algorithm = pick(r, dict.fromkeys(ALGORITHMS, 1) | {"auto": 4, "truncated": 3, "lloyd": 2})
+    if dtype.startswith("float") and dtype != "float16" and r.random() < 0.15:
+        layout = "csr"
+        algorithm = "auto" if algorithm in DENSE_ONLY else algorithm
+    weights = "none" if r.random() < 0.5 else str(r.choice(list(WEIGHTS)))
+    k = int(r.choice(THRESHOLDS)) if r.random() < 0.7 else int(np.exp(r.uniform(0, 6)))
+    k = max(1, min(k, n, int(WORK / (n * d))))
+    init = "auto" if r.random() < 0.5 else str(r.choice(INITS))
+    if init == "two-level" and layout == "csr":
+        init = "random"
+    source = pick(r, {"array": 34, "store": 5, "workers": 1})
+    if source == "workers" and init.endswith("k-means++"):
+        init = "auto"  # a pass for every centre
+    also = pick(r, {"": 4, "threads": 2, "resume": 2, "repeats": 1})
+    if also == "repeats":
+        weights, init = "whole", "rows"
+        algorithm = algorithm if algorithm.startswith("lloyd") else "lloyd"
+        algorithm = "lloyd" if layout == "csr" else algorithm
+    return Case(
+        seed=seed,
+        kind=kind,
+        n=n,
+        d=d,
+        dtype=dtype,
+        layout=layout,
+        weights=weights,
+        k=k,
+        algorithm=algorithm,
+        init=init,
+        tol=float(r.choice([0.0, 1e-4])),
+        max_iter=int(r.choice([1, 3, 10, 40])),
+        source=source,
+        also=also,
+    )
+
+
+def pick(r: np.random.Generator, shares: dict[str, int]) -> str:
+    """One of these names, by their shares."""
+    share = np.array(list(shares.values()), float)
+    return str(r.choice(list(shares), p=share / share.sum()))
