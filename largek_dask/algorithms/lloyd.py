@@ -38,7 +38,7 @@ from largek_dask.algorithms.bounded import (
     no_groups_for_sparse,
     row_bytes,
 )
-from largek_dask.algorithms.relocation import relocate_empty
+from largek_dask.algorithms.relocation import relocate_empty, returns
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.kernels import bounds as row_bounds
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
@@ -219,14 +219,14 @@ class Lloyd:
         empty = np.flatnonzero(counts == 0)
         n_moved = 0
         if len(empty) and self.problem.empty_clusters == "relocate":
-            centers, n_moved = relocate_empty(passes, packed, centers, empty)
+            centers, n_moved, _ = relocate_empty(passes, packed, centers, empty)
             extra["relocated"] = float(n_moved)
         info = Info(
             cost=total.sums.cost(state.centers, total.squares),
             rows=passes.n_rows,
             n_changed=total.n_changed,
             shift=squared_movement(centers, state.centers) / variance if variance > 0 else 0.0,
-            converged=total.n_changed == 0 and n_moved == 0,
+            converged=(total.n_changed == 0 and n_moved == 0) or returns(centers, state.previous),
             extra=extra,
         )
         bounds = self._next_bounds(passes, state, packed, centers, total.n_changed)

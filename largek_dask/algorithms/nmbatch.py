@@ -49,7 +49,7 @@ from largek_dask.algorithms.bounded import (
 )
 from largek_dask.algorithms.moves import MOVED_SHARE, choose_moves, split_clusters
 from largek_dask.algorithms.nested import Batch, gather, open_batch, sample_points
-from largek_dask.algorithms.relocation import relocate_empty
+from largek_dask.algorithms.relocation import relocate_empty, returns
 from largek_dask.algorithms.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.votes import (
     NestedTotal,
@@ -275,7 +275,9 @@ class NMBatch:
         grows = state.rows < n and (ratio > self.rho or settled)
         again = state.rows == n and settled and rounds < ROUNDS
         looks = self.moves and k > 2 and ((grows and worthwhile) or again)
-        info = self._info(passes, state, total, sse, centers, extra, n_relocated == 0 and not looks)
+        still = n_relocated == 0 and not looks
+        returned = state.previous_rows == n and not looks and returns(centers, state.previous)
+        info = self._info(passes, state, total, sse, centers, extra, still, returned)
         after = NMBatchState(
             step=step,
             centers=centers,
@@ -370,7 +372,7 @@ class NMBatch:
         empty = np.flatnonzero(counts == 0)
         if not len(empty) or self.problem.empty_clusters == "keep":
             return centers, 0
-        return relocate_empty(batch, packed, centers, empty)
+        return relocate_empty(batch, packed, centers, empty)[:2]
 
     def _with_moves(
         self,
@@ -414,11 +416,13 @@ class NMBatch:
         centers: NDArray[Any],
         extra: dict[str, float],
         still: bool,
+        returned: bool,
     ) -> Info:
         """What the step did; the cost is an estimate until the batch is everything.
 
         ``still``: no centre was or will be moved by anything but the mean of its rows; else
-        there is no fixed point, and no shift that a tolerance could end the fit by.
+        there is no fixed point, and no shift that a tolerance could end the fit by. ``returned``:
+        the centres are those of two steps ago.
         """
         everything = state.rows == passes.n_rows
         all_weight = passes.statistics.total_weight
@@ -436,7 +440,7 @@ class NMBatch:
             rows=total.n_rows,
             n_changed=total.n_changed,
             shift=shift,
-            converged=everything and still and total.n_changed == 0,
+            converged=everything and ((still and total.n_changed == 0) or returned),
             extra=extra,
         )
 

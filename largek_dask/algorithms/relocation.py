@@ -1,24 +1,29 @@
 """Centres without rows are moved to the rows farthest from their own centres.
 
-What scikit-learn's ``KMeans`` does too, here without order dependence: candidates are ranked by
-exact squared distance, ties by global row index, and no two centres go to equal rows.
+What scikit-learn's ``KMeans`` does too, here without order dependence: candidates are distinct
+rows, ranked by exact squared distance, ties by global row index. So a row that is there twice
+counts once, as a row of weight 2 does.
+
+A row takes a centre only from a cluster that holds other rows as well: a cluster of equal rows
+needs no second centre, however far the mean of these rows, as it was rounded, lies from them. Where
+every cluster is of that kind there are no more distinct rows than clusters with rows, and their
+number is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ChunkFunction
 from largek_dask.kernels.distances import PackedCenters, nearest, squared_distances
-from largek_dask.kernels.sparse import Table, dense_rows
-from largek_dask.kernels.statistics import Statistics
+from largek_dask.kernels.sparse import SparseBlock, Table, dense_rows
 
-__all__ = ["FarthestRows", "relocate_empty"]
+__all__ = ["FarthestRows", "Relocation", "relocate_empty", "returns"]
 
 Total = TypeVar("Total")
 
@@ -29,10 +34,6 @@ class Reducible(Protocol):
     @property
     def n_features(self) -> int:
         """Features of a row."""
-
-    @property
-    def statistics(self) -> Statistics:
-        """Statistics of all rows."""
 
     def reduce(
         self,
@@ -45,52 +46,188 @@ class Reducible(Protocol):
 
 
 class FarthestRows:
-    """The ``size`` rows with the largest squared distance to their nearest centre."""
+    """Distinct rows far from their centres, and which clusters hold more than one.
 
-    __slots__ = ("distances", "rows", "size", "x")
+    Parameters
+    ----------
+    size : int
+        How many rows are kept.
+    k, d : int
+    dtype : numpy dtype
+        Compute dtype; rows are told apart in it.
+    """
 
-    def __init__(self, size: int, d: int, dtype: np.dtype[Any]) -> None:
+    __slots__ = ("distances", "labels", "rows", "several", "single", "single_x", "size", "x")
+
+    def __init__(self, size: int, k: int, d: int, dtype: np.dtype[Any]) -> None:
         self.size = size
         self.distances = np.empty(0, np.float64)
+        """Of the farthest rows, descending."""
         self.rows = np.empty(0, np.int64)
+        """Their global indices: of equal rows the first."""
+        self.labels = np.empty(0, np.int32)
+        """Their clusters."""
         self.x = np.empty((0, d), dtype)
+        """Their coordinates, no two alike."""
+        self.several = np.zeros(k, np.bool_)
+        """Clusters that hold rows that differ."""
+        self.single = np.empty(0, np.int32)
+        """The other clusters that hold rows, ascending."""
+        self.single_x = np.empty((0, d), dtype)
+        """What all rows of these are."""
 
     @property
     def nbytes(self) -> int:
         """Bytes that travel when this total is sent."""
-        return self.distances.nbytes + self.rows.nbytes + self.x.nbytes
+        names = (name for name in self.__slots__ if name != "size")
+        return sum(getattr(self, name).nbytes for name in names)
 
-    def add(self, distances: NDArray[np.float64], rows: NDArray[np.int64], x: Table) -> None:
-        """Offer rows: squared distances (n,), global indices (n,), coordinates (n, d)."""
-        best = np.lexsort((rows, -distances))[: self.size]
+    def add(
+        self,
+        distances: NDArray[np.float64],
+        rows: NDArray[np.int64],
+        labels: NDArray[np.int32],
+        x: Table,
+    ) -> None:
+        """Offer rows: squared distances, global indices, clusters (n,), coordinates (n, d)."""
+        x = x.astype(self.x.dtype)
+        best = _farthest(distances, rows, x, self.size, self._least())
         distances = np.concatenate([self.distances, distances[best]])
         rows = np.concatenate([self.rows, rows[best]])
-        x = np.concatenate([self.x, dense_rows(x[best]).astype(self.x.dtype)])
-        best = np.lexsort((rows, -distances))[: self.size]
-        self.distances, self.rows, self.x = distances[best], rows[best], x[best]
+        labels = np.concatenate([self.labels, labels[best]])
+        together = np.concatenate([self.x, dense_rows(x[best])])
+        best = _farthest(distances, rows, together, self.size)
+        self.distances, self.rows = distances[best], rows[best]
+        self.labels, self.x = labels[best], together[best]
+
+    def _least(self) -> float:
+        """What is nearer than that has no place any more."""
+        return float(self.distances[-1]) if len(self.distances) == self.size else 0.0
+
+    def tell_apart(
+        self, distances: NDArray[np.float64], labels: NDArray[np.int32], x: Table
+    ) -> None:
+        """Find out which clusters hold rows that differ; all rows have to be shown."""
+        order = np.flatnonzero(~self.several[labels])
+        if not len(order):
+            return
+        order = order[np.argsort(labels[order], kind="stable")]
+        starts, sizes = _runs(labels[order])
+        own = distances[order]
+        # Equal rows are equally far: most clusters need no closer look.
+        alike = np.minimum.reduceat(own, starts) == np.maximum.reduceat(own, starts)
+        self.several[labels[order[starts[~alike]]]] = True
+        order = order[np.repeat(alike, sizes)]
+        if not len(order):
+            return
+        starts, sizes = _runs(labels[order])
+        numbers = _numbers(x[order].astype(self.x.dtype))
+        differ = numbers != np.repeat(numbers[starts], sizes)
+        self.several[labels[order[differ]]] = True
+        firsts = order[starts]
+        self._compare(labels[firsts], dense_rows(x[firsts]).astype(self.x.dtype))
+
+    def _compare(self, labels: NDArray[np.int32], x: NDArray[Any]) -> None:
+        """Account for one row of each of these clusters, ascending."""
+        labels = np.concatenate([self.single, labels])
+        x = np.concatenate([self.single_x, x])
+        order = np.argsort(labels, kind="stable")
+        before, after = order[:-1], order[1:]
+        twice = labels[before] == labels[after]
+        differ = (x[before[twice]] != x[after[twice]]).any(axis=1)
+        self.several[labels[after[twice][differ]]] = True
+        first = np.concatenate([[True], ~twice])[: len(order)]
+        order = order[first & ~self.several[labels[order]]]
+        self.single, self.single_x = labels[order], x[order]
 
     @staticmethod
     def combine(a: FarthestRows, b: FarthestRows) -> FarthestRows:
         """Add ``b`` into ``a``."""
-        a.add(b.distances, b.rows, b.x)
+        a.add(b.distances, b.rows, b.labels, b.x)
+        a.several |= b.several
+        a._compare(b.single, b.single_x)
         return a
 
 
+def _farthest(
+    distances: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    x: Table,
+    size: int,
+    least: float = 0.0,
+) -> NDArray[np.int64]:
+    """The ``size`` distinct rows that are farthest, in order; of equal ones the first."""
+    kept = np.flatnonzero(distances >= least)
+    values = np.unique(distances[kept])
+    if len(values) > size:
+        # Rows at different distances differ, so there are enough of them from here on.
+        kept = kept[distances[kept] >= values[-size]]
+    kept = kept[np.lexsort((rows[kept], -distances[kept]))]
+    _, first = np.unique(_numbers(x[kept]), return_index=True)
+    chosen: NDArray[np.int64] = kept[np.sort(first)[:size]]
+    return chosen
+
+
+def _numbers(x: Table) -> NDArray[np.int64]:
+    """(n,) numbers that are equal where rows (n, d) of floats are."""
+    if isinstance(x, SparseBlock):
+        known: dict[tuple[bytes, bytes], int] = {}
+        numbers = np.empty(len(x), np.int64)
+        for i in range(len(x)):
+            at = slice(x.indptr[i], x.indptr[i + 1])
+            data = x.data[at]
+            stored = data != 0
+            key = data[stored].tobytes(), x.indices[at][stored].tobytes()
+            numbers[i] = known.setdefault(key, len(known))
+        return numbers
+    plain = np.ascontiguousarray(x + x.dtype.type(0))  # -0 becomes 0
+    values = plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1])))
+    _, numbers = np.unique(values.ravel(), return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def _runs(labels: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each of some ascending labels begins, and how often it is there."""
+    starts = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
+    return starts, np.diff(np.concatenate([starts, [len(labels)]]))
+
+
 def farthest_chunk(
-    chunk: Chunk, total: FarthestRows, centers: PackedCenters, resolution: float
+    chunk: Chunk,
+    total: FarthestRows,
+    centers: PackedCenters,
+    several: NDArray[np.bool_] | None,
 ) -> None:
-    """Offer the chunk's rows that lie off their centre by more than the resolution."""
-    distances = squared_distances(chunk.x, centers, nearest(chunk.x, centers))
-    away = distances > resolution
+    """Offer the chunk's rows that lie off their centre.
+
+    ``several`` are the clusters to look at; None: all, and find out which hold rows that differ.
+    """
+    labels = nearest(chunk.x, centers)
+    distances = squared_distances(chunk.x, centers, labels)
+    x = chunk.x
+    rows = np.arange(len(labels)) if chunk.rows is None else chunk.rows
     if chunk.weight is not None:
-        away &= chunk.weight > 0
-    keep = np.flatnonzero(away)
-    if len(keep) > total.size:
-        # Enough to hold the `size` farthest and every tie with the last of them.
-        threshold = np.partition(distances[keep], -total.size)[-total.size]
-        keep = keep[distances[keep] >= threshold]
-    rows = keep if chunk.rows is None else chunk.rows[keep]
-    total.add(distances[keep], chunk.start + rows, chunk.x[keep])
+        present = np.flatnonzero(chunk.weight > 0)
+        labels, distances, rows, x = labels[present], distances[present], rows[present], x[present]
+    away = distances > 0
+    if several is None:
+        total.tell_apart(distances, labels, x)
+    else:
+        away &= several[labels]
+    # What cannot have a place need not be copied.
+    keep = np.flatnonzero(away & (distances >= total._least()))
+    total.add(distances[keep], chunk.start + rows[keep], labels[keep], x[keep])
+
+
+class Relocation(NamedTuple):
+    """What became of centres without rows."""
+
+    centers: NDArray[Any]
+    """(k, d)"""
+    n_moved: int
+    """How many of them are elsewhere now."""
+    distinct: tuple[NDArray[np.int32], NDArray[Any]] | None
+    """The distinct rows (n, d), and the centre that each has already; None: some share one."""
 
 
 def relocate_empty(
@@ -98,7 +235,7 @@ def relocate_empty(
     packed: PackedCenters,
     centers: NDArray[Any],
     empty: NDArray[np.int64],
-) -> tuple[NDArray[Any], int]:
+) -> Relocation:
     """Move the centres ``empty`` to the rows farthest from the centres ``packed``.
 
     Parameters
@@ -113,25 +250,39 @@ def relocate_empty(
 
     Returns
     -------
-    centers : ndarray of shape (k, d)
-    n_moved : int
-        How many were moved: fewer than ``len(empty)`` where fewer distinct rows lie off their
-        centres, 0 where every row lies on its centre.
+    Relocation
+        Fewer are moved than there are where fewer rows share a centre with rows that differ from
+        them; none where no rows do.
     """
-    # A mean of equal rows may differ from them by a step of the sums' grid in every feature.
-    step = 2.0**-passes.statistics.grid.bits
-    resolution = passes.n_features * (2 * step) ** 2
-    # Duplicates of one far row must not take every place, hence some candidates to spare.
-    size = 4 * len(empty) + 64
-    farthest: FarthestRows = passes.reduce(
-        farthest_chunk,
-        packed,
-        resolution,
-        start=partial(FarthestRows, size, passes.n_features, centers.dtype),
-        combine=FarthestRows.combine,
-    )
-    _, first = np.unique(farthest.x, axis=0, return_index=True)
-    chosen = np.sort(first)[: len(empty)]
+
+    def look(several: NDArray[np.bool_] | None) -> FarthestRows:
+        found: FarthestRows = passes.reduce(
+            farthest_chunk,
+            packed,
+            several,
+            start=partial(FarthestRows, len(empty), len(centers), passes.n_features, centers.dtype),
+            combine=FarthestRows.combine,
+        )
+        return found
+
+    found = look(None)
+    several = found.several
+    if not several.any():
+        return Relocation(centers, 0, (found.single, found.single_x))
+    x = found.x[several[found.labels]]
+    if len(x) < len(found.x) == found.size:
+        # Rows that need no centre of their own have taken places of others.
+        x = look(several).x
     moved = centers.copy()
-    moved[empty[: len(chosen)]] = farthest.x[chosen]
-    return moved, len(chosen)
+    moved[empty[: len(x)]] = x
+    n_moved = int(np.count_nonzero((moved[empty] != centers[empty]).any(axis=1)))
+    return Relocation(moved, n_moved, None)
+
+
+def returns(centers: NDArray[Any], before: NDArray[Any] | None) -> bool:
+    """Whether centres are back where they were two steps ago, and would go that way for ever.
+
+    Rows that differ by less than a step of the sums' grid have one mean, so two centres that were
+    moved to them meet there, and one of them is without rows again.
+    """
+    return before is not None and np.array_equal(centers, before)

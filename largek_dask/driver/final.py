@@ -30,8 +30,6 @@ from largek_dask.passes.base import BasePasses
 
 __all__ = ["Assignment", "Final", "assign_rows", "finalize", "of_search", "seconds_of_last_pass"]
 
-RELOCATION_ROUNDS = 32
-"""Each round lowers the inertia; one is the rule, two are rare."""
 SKIPPED = -1
 """Label of a row with NaN or infinity."""
 TRIAL_ROWS = 2_048
@@ -236,8 +234,9 @@ def finalize(
     """Assign all rows to the centres that are returned; move those that nobody needs.
 
     A centre without rows goes to the row farthest from its own centre, until every cluster has
-    rows or every row lies on its centre: then there are fewer distinct rows than clusters, and
-    their number is the number of clusters that have rows.
+    rows or every distinct row a centre. One round is the rule, two are rare. Every round leaves at
+    least one more centre on a row, from where nothing takes that row away, so there cannot be
+    more rounds than centres.
 
     Parameters
     ----------
@@ -249,15 +248,21 @@ def finalize(
     """
     n_relocated = 0
     n_distinct = None
-    for _ in range(RELOCATION_ROUNDS):
+    rounds = len(arrays.centers)
+    while True:
         found = assign_rows(passes, arrays, labels=labels, out=out, told=told)
         empty = np.flatnonzero(found.counts == 0)
-        if not len(empty) or empty_clusters == "keep":
+        if not len(empty) or empty_clusters == "keep" or not rounds:
             break
+        rounds -= 1
         packed = pack_centers(arrays.centers, arrays.shift)
-        centers, n_moved = relocate_empty(passes, packed, arrays.centers, empty)
-        if n_moved == 0:
-            n_distinct = len(arrays.centers) - len(empty)
+        centers, n_moved, distinct = relocate_empty(passes, packed, arrays.centers, empty)
+        if distinct is not None:
+            # What is left of an error is that of a mean of equal rows, or of an early end.
+            n_distinct = len(distinct[0])
+            centers = centers.copy()
+            centers[distinct[0]] = distinct[1]
+        if np.array_equal(centers, arrays.centers):
             break
         n_relocated += n_moved
         arrays = replace(arrays, centers=centers)

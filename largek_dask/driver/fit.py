@@ -290,13 +290,14 @@ def _warn_of_empty(best: Outcome, n_clusters: int, empty_clusters: str) -> None:
     """Say why clusters are empty, unless they were meant to stay so."""
     if best.final is None or not best.final.n_empty or empty_clusters == "keep":
         return
-    n_distinct = best.final.n_distinct
-    why = (
-        f"the rows have only {n_distinct} distinct values"
-        if n_distinct is not None
-        else "moving their centres to far rows kept emptying others"
-    )
+    final = best.final
+    if final.n_distinct is not None:
+        why = f"the rows have only {final.n_distinct} distinct values. Ask for fewer clusters"
+    elif final.n_relocated:
+        why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
+    else:
+        why = "there was no time to move their centres. Give the fit more time"
     warn(
-        f"{best.final.n_empty} of {n_clusters} clusters are empty: {why}. Ask for fewer clusters.",
+        f"{final.n_empty} of {n_clusters} clusters are empty: {why}.",
         DegenerateDataWarning,
     )

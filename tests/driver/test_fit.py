@@ -101,6 +101,18 @@ def test_no_time_for_the_last_pass(
         np.testing.assert_array_equal(late.labels, np.full(len(X), 2))
 
 
+def test_empty_clusters_of_a_search_without_a_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sparing(Searching):
+        def labels(self, passes: Any, rng: Any, state: Any) -> tuple[Any, ...]:
+            labels, cost, _ = super().labels(passes, rng, state)
+            return labels, cost, np.array([0, 0, len(X), 0, 0.0])
+
+    monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: 1e6)
+    with pytest.warns(DegenerateDataWarning, match="4 of 5 .*: there was no time to move"):
+        late = cluster(stop=StopRules(max_iter=6, tol=0, max_time=3600), algorithm=Sparing())
+    assert late.stop_reason == "max_time_without_last_pass"
+
+
 def test_the_last_pass_is_tried_out_on_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     from largek_dask.driver.final import MORE, seconds_of_last_pass
     from largek_dask.driver.fit import open_passes
