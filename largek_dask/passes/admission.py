@@ -18,7 +18,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.network import Network, WorkerInfo
-from largek_dask.passes.worker import WorkPlugin, admit, drop_job, versions
+from largek_dask.passes.worker import JobSpec, WorkPlugin, admit, drop_job, versions
 
 __all__ = ["Workers", "check_workers"]
 
@@ -26,8 +26,8 @@ WAIT_SECONDS = 0.2
 """How often a cluster without workers is asked whether there are any."""
 SLOW_SECONDS = 5.0
 """A worker that has not answered for so long is mentioned."""
-RETRY_SECONDS = 5.0
-"""A worker that could not be asked is asked again after this."""
+RETRY_SECONDS = {"failed": 5.0, "versions": 30.0, "data": 30.0}
+"""A worker that could not be asked, or cannot take part, is asked again after this."""
 
 
 @dataclass(slots=True)
@@ -38,16 +38,24 @@ class _Ask:
     answer: asyncio.Future[Any]
     since: float
     mentioned: bool = False
-    error: str = ""
-    """Why there was no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Absence:
     """Why a worker takes no work."""
 
-    kind: Literal["paused", "silent", "failed"]
+    kind: Literal["paused", "silent", "failed", "versions", "data"]
     text: str
+    since: float = 0.0
+    """When it was found out."""
+
+
+class _Unfit(Exception):
+    """A worker cannot take part."""
+
+    def __init__(self, kind: Literal["versions", "data"], text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class Workers:
@@ -75,14 +83,13 @@ class Workers:
         self._where = rows.location
         self._shape = rows.shape
         self._say = say
-        # Plain values: workers of other versions have to understand them too.
-        self._job: dict[str, Any] = {
-            "id": network.job,
-            "rows": pickle.dumps(rows),
-            "memory_limit": memory_limit,
-            "cache_bytes": int(config.get("passes.cache-bytes")),
-            "versions": versions(),
-        }
+        self._job = JobSpec(
+            id=network.job,
+            rows=pickle.dumps(rows),
+            memory_limit=memory_limit,
+            cache_bytes=int(config.get("passes.cache-bytes")),
+        )
+        self._versions = versions()
         self.state_limit: int | None = None
         """Bytes of row state that the workers seen last may keep together; None: not known."""
         self.n_threads = 0
@@ -90,6 +97,8 @@ class Workers:
         self._admitted: set[str] = set()
         self._asks: dict[str, _Ask] = {}
         """Questions to workers that are not admitted."""
+        self._refused: dict[str, _Absence] = {}
+        """Workers that cannot take part or be asked; some time later they are asked again."""
         self._heard: dict[str, tuple[float, float]] = {}
         """Last heartbeat of each worker by the scheduler's clock, and when it was new here."""
         self._absent: dict[str, _Absence] = {}
@@ -98,34 +107,41 @@ class Workers:
     async def begin(self) -> None:
         """Prepare all workers, present and future."""
         await self._network.register(WorkPlugin(), _patience())
-        await self.ready(wait_for=None)
+        await self.ready(wait_for=None, begin=True)
 
     async def look(self) -> None:
         """As :meth:`begin`, but without waiting for workers where there are none."""
         await self._network.register(WorkPlugin(), _patience())
         if await self._network.workers():
-            await self.ready(wait_for=None)
+            await self.ready(wait_for=None, begin=True)
 
-    async def ready(self, wait_for: Collection[str] | None = ()) -> dict[str, int]:
+    async def ready(
+        self, wait_for: Collection[str] | None = (), begin: bool = False
+    ) -> dict[str, int]:
         """Threads by address of the workers that may compute; waits while there are none.
 
-        Workers that are paused or silent are left out, and named. Those that have just come answer
-        when they have loaded their code: the others do not wait for that, but for a moment.
+        Workers that are paused or silent, have other versions or cannot open the data are left out,
+        and named. Those that have just come answer when they have loaded their code: the others do
+        not wait for that, but for a moment.
 
         Parameters
         ----------
         wait_for : collection of str or None
             Workers whose answers are waited for nevertheless; None: all.
+        begin : bool
+            There has to be a worker that can take part, or may be able to.
 
         Raises
         ------
         VersionMismatchError
-            Some have other versions of this package, of Python or of numba.
+            All have other versions of this package, of Python or of numba, or some have and the
+            others cannot open the data.
         DataError
-            Some cannot open the data, or find something else there.
+            All cannot open the data, or find something else there.
         """
         while True:
-            present = self._look(await self._network.workers())
+            found = await self._network.workers()
+            present = self._look(found)
             asked = self._asked_of(present)
             awaited = [ask for ask in asked if wait_for is None or ask.address in wait_for]
             if not any(address in self._admitted for address in present):
@@ -139,10 +155,12 @@ class Workers:
             elif new := [ask for ask in asked if time.monotonic() - ask.since < WAIT_SECONDS]:
                 # One that has its code already is there in a moment.
                 await asyncio.wait([ask.answer for ask in new], timeout=WAIT_SECONDS)
-            if answered := [ask for ask in asked if ask.answer.done()]:
+            if answered := [ask for ask in self._asks.values() if ask.answer.done()]:
                 self._take_answers(answered)
                 continue
             ready = {a: n for a, n in present.items() if a in self._admitted}
+            if begin and found:
+                self._raise_if_all_are_unfit(found)
             self._tell(len(ready))
             if ready:
                 self.n_threads = sum(ready.values())
@@ -152,6 +170,7 @@ class Workers:
     def forget(self, address: str) -> None:
         """Ask a worker again: it no longer knows the job, or never did."""
         self._admitted.discard(address)
+        self._refused.pop(address, None)
         self._asks.pop(address, None)
 
     def is_lost(self, address: str, since: float) -> bool:
@@ -180,14 +199,11 @@ class Workers:
             for address, info in found.items()
         }
         self._admitted &= set(found)
-        self._asks = {
-            address: ask
-            for address, ask in self._asks.items()
-            if address in found and not (ask.error and now - ask.since > RETRY_SECONDS)
-        }
+        self._asks = {a: ask for a, ask in self._asks.items() if a in found}
+        self._refused = {a: why for a, why in self._refused.items() if a in found}
         limits = [info.memory_limit for info in found.values()]
         # Chunks are shared out evenly, so the smallest worker tells; 0 is no limit that is known.
-        least = state_budget(self._job["memory_limit"], min(limits, default=0))
+        least = state_budget(self._job.memory_limit, min(limits, default=0))
         self.state_limit = len(limits) * least or None
         self._absent, present = {}, {}
         for address, info in found.items():
@@ -202,8 +218,10 @@ class Workers:
                 used = f"{info.memory / 1e9:.1f} of {info.memory_limit / 1e9:.1f} GB used"
                 text = f"is paused by Dask for want of memory ({used})"
                 self._absent[address] = _Absence("paused", text)
-            elif ask is not None and ask.error:
-                self._absent[address] = _Absence("failed", f"did not answer: {ask.error}")
+            elif address in self._refused:
+                self._absent[address] = why = self._refused[address]
+                if ask is None and now - why.since > RETRY_SECONDS[why.kind]:
+                    self._ask(address)
             elif info.status == "running":
                 present[address] = info.n_threads
         return present
@@ -213,9 +231,30 @@ class Workers:
         new = [address for address in present if address not in self._admitted]
         for address in new:
             if address not in self._asks:
-                call = self._network.call(admit, self._job, self._shape, worker=address)
-                self._asks[address] = _Ask(address, self._network.spawn(call), time.monotonic())
+                self._ask(address)
         return [self._asks[address] for address in new]
+
+    def _ask(self, address: str) -> None:
+        answer = self._network.spawn(self._answer(address))
+        self._asks[address] = _Ask(address, answer, time.monotonic())
+
+    async def _answer(self, address: str) -> None:
+        """Ask a worker whether it can take part.
+
+        The data's storage options go to nobody who has other versions: there they might be logged.
+        """
+        found = await self._network.call(versions, worker=address)
+        if isinstance(found, ImportError | AttributeError):
+            raise _Unfit("versions", f"cannot import this version of largek_dask ({found})")
+        if isinstance(found, Exception):
+            raise found
+        if found != self._versions:
+            raise _Unfit("versions", f"has {_differences(found, self._versions)}")
+        why_not = await self._network.call(admit, self._job, self._shape, worker=address)
+        if isinstance(why_not, Exception):
+            raise why_not
+        if why_not is not None:
+            raise _Unfit("data", f"cannot open {self._where}: {why_not}")
 
     def _mention(self, asked: list[_Ask]) -> None:
         """Say once of whoever is slow to answer that it is waited for."""
@@ -226,31 +265,36 @@ class Workers:
                 self._say("waiting", f"{ask.address} has not answered yet; waiting for it")
 
     def _take_answers(self, asked: list[_Ask]) -> None:
-        """Admit workers by their answers."""
-        wrong, blind = [], []
+        """Admit workers by their answers, or note why they are not."""
+        now = time.monotonic()
         for ask in asked:
-            address, answer = ask.address, ask.answer.result()
-            if isinstance(answer, ImportError | AttributeError):
-                wrong.append(f"{address} cannot import this version of largek_dask ({answer})")
-            elif isinstance(answer, Exception):
-                # It left meanwhile; if it did not, it is asked again.
-                ask.error = str(answer) or type(answer).__name__
-                continue
-            elif answer[0] != self._job["versions"]:
-                wrong.append(f"{address} has {_differences(answer[0], self._job['versions'])}")
-            elif answer[1] is not None:
-                blind.append(f"{address}: {answer[1]}")
+            del self._asks[ask.address]
+            error = ask.answer.exception()
+            if error is None:
+                self._refused.pop(ask.address, None)
+                self._admitted.add(ask.address)
+            elif isinstance(error, _Unfit):
+                self._refused[ask.address] = _Absence(error.kind, str(error), now)
             else:
-                self._admitted.add(address)
-            self._asks.pop(address, None)
-        if wrong:
+                # It left meanwhile; if it did not, it is asked again.
+                text = f"did not answer: {str(error) or type(error).__name__}"
+                self._refused[ask.address] = _Absence("failed", text, now)
+
+    def _raise_if_all_are_unfit(self, found: Iterable[str]) -> None:
+        """Say why nobody who is there can take part; nothing if anybody may."""
+        why = {address: self._absent.get(address) for address in found}
+        kinds = {"" if absence is None else absence.kind for absence in why.values()}
+        reasons = "; ".join(
+            f"{address} {absence.text}" for address, absence in why.items() if absence
+        )
+        if "versions" in kinds and kinds <= {"versions", "data"}:
             raise VersionMismatchError(
-                "workers run other versions than this process: " + "; ".join(wrong) + ". "
+                f"no worker can take part: {reasons}. "
                 "Install the same versions everywhere and restart the workers."
             )
-        if blind:
+        if kinds == {"data"}:
             raise DataError(
-                f"workers cannot open {self._where}: " + "; ".join(blind) + ". "
+                f"no worker can open the data: {reasons}. "
                 "Every worker has to reach the data under this very address (rows of this "
                 "process are written to largek.passes.spill-folder)."
             )

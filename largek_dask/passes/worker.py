@@ -51,8 +51,8 @@ class JobSpec:
     """What a worker must know of a job before its first share; sent once a worker."""
 
     id: str
-    rows: bytes
-    """Pickled ``Rows``: their address, not the data."""
+    rows: bytes = field(repr=False)
+    """Pickled ``Rows``: their address, not the data. It may hold secrets, and Dask logs calls."""
     memory_limit: int | None
     cache_bytes: int
 
@@ -279,26 +279,23 @@ def versions() -> dict[str, str]:
 
 
 def admit(
-    job: dict[str, Any], shape: tuple[int, int], dask_worker: Any = None
-) -> tuple[dict[str, str], str | None]:
-    """Versions of this worker, and why it cannot open the data (None: it can).
+    spec: JobSpec, shape: tuple[int, int], dask_worker: Any = None
+) -> str | RuntimeError | None:
+    """Why this worker cannot open the data (None: it can).
 
-    Arguments and answer are plain values, so that workers of other versions can answer too.
+    An error is returned, not raised: of a call that raises Dask logs all arguments.
     """
-    found = versions()
-    if found != job["versions"]:
-        return found, None
-    if WorkPlugin.name not in dask_worker.plugins:
-        raise RuntimeError("it has not been prepared yet")
     try:
-        spec = JobSpec(job["id"], job["rows"], job["memory_limit"], job["cache_bytes"])
-        dask_worker.plugins[WorkPlugin.name].admit(spec)
-        rows = dask_worker.plugins[WorkPlugin.name].jobs[spec.id].engine.rows
-        if tuple(rows.shape) != tuple(shape):
-            raise DataError(f"it finds the shape {rows.shape} there instead of {shape}")
+        plugin = dask_worker.plugins.get(WorkPlugin.name)
+        if plugin is None:
+            return RuntimeError("it has not been prepared yet")
+        plugin.admit(spec)
+        found = plugin.jobs[spec.id].engine.rows.shape
+        if tuple(found) != tuple(shape):
+            raise DataError(f"it finds the shape {found} there instead of {shape}")
     except Exception as error:
-        return found, f"{type(error).__name__}: {error}"
-    return found, None
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def drop_job(job_id: str, dask_worker: Any = None) -> None:

@@ -10,9 +10,11 @@ import dask
 import pytest
 
 from largek_dask.data.sources import open_rows
+from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes import admission
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.network import WorkerInfo
+from largek_dask.passes.worker import admit
 from tests.passes.toys import integers
 
 A, B = "tcp://a:1", "tcp://b:1"
@@ -29,8 +31,12 @@ class Network:
         self.frozen = set()
         """Workers without heartbeat."""
         self.answers = {}
-        """Answer to the question for admission; an absent one never comes."""
+        """Answer to the question for versions; an absent one never comes."""
         self.calls = []
+        self.data = {}
+        """Why a worker cannot open the data."""
+        self.given = []
+        """Workers that were told where the data are."""
         self.before_look = lambda: None
 
     def has(self, address, **changes):
@@ -50,6 +56,9 @@ class Network:
         return asyncio.ensure_future(work)
 
     async def call(self, function, *args, worker):
+        if function is admit:
+            self.given.append(worker)
+            return self.data.get(worker)
         self.calls.append(worker)
         if worker not in self.answers:
             await asyncio.Future()
@@ -57,7 +66,8 @@ class Network:
         return answer.pop(0) if isinstance(answer, list) else answer
 
 
-YES = (admission.versions(), None)
+YES = admission.versions()
+OTHER = {**YES, "numba": "0.1"}
 
 
 @pytest.fixture
@@ -247,5 +257,94 @@ def test_a_worker_that_forgot_the_job_is_asked_again(network, workers):
         workers.forget(A)
         assert await workers.ready() == {A: 1}
         assert network.calls == [A, A]
+
+    asyncio.run(scenario())
+
+
+MISFITS = [
+    (OTHER, None, VersionMismatchError, "has numba 0.1 instead of"),
+    (ImportError("no largek_dask"), None, VersionMismatchError, "cannot import this version"),
+    (YES, "OSError: no such folder", DataError, "OSError: no such folder"),
+]
+
+
+@pytest.mark.parametrize(("answer", "why_not", "error", "text"), MISFITS)
+def test_a_worker_that_cannot_take_part_is_left_out(
+    network, workers, said, answer, why_not, error, text
+):
+    """It is named once, asked again now and then, and taken when it can take part after all."""
+
+    async def scenario():
+        network.answers = {A: YES}
+        network.has(A)
+        assert await workers.ready(None, begin=True) == {A: 1}
+        network.answers[B], network.data[B] = answer, why_not
+        network.has(B)
+        for _ in range(100):
+            assert await workers.ready() == {A: 1}
+            await asyncio.sleep(0)
+        assert [kind for kind, _ in said] == ["workers"]
+        assert said[0][1].startswith(f"1 workers go on without: {B} ")
+        assert text in said[0][1]
+        assert 3 <= network.calls.count(B) <= 5, "every 30 s"
+        assert (B in network.given) == (answer == YES), "misfits are not told of the data"
+        assert workers.is_lost(B, network.now - 61)
+        network.answers[B] = YES
+        network.data.pop(B, None)
+        network.now += 31
+        await workers.ready()
+        await asyncio.sleep(0)
+        assert await workers.ready() == {A: 1, B: 1}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("answer", "why_not", "error", "text"), MISFITS)
+def test_a_job_begins_with_whoever_can_take_part(
+    network, workers, said, answer, why_not, error, text
+):
+    async def scenario():
+        network.answers = {A: answer, B: YES}
+        network.data[A] = why_not
+        network.has(A)
+        with pytest.raises(error, match=text):
+            await workers.ready(None, begin=True)
+        network.has(B)
+        assert await workers.ready(None, begin=True) == {B: 1}
+        assert f"1 workers go on without: {A} " in said[0][1]
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_runs_waits_where_nobody_can_take_part(network, workers, said):
+    async def scenario():
+        network.answers = {A: YES, B: OTHER}
+        network.has(A)
+        network.has(B)
+        assert await workers.ready(None, begin=True) == {A: 1}
+        del network.found[A]
+        told = len(said)
+
+        def come_back():
+            if len(said) > told:
+                network.has(A)
+
+        network.before_look = come_back
+        assert await workers.ready() == {A: 1}
+        assert [kind for kind, _ in said[told:]] == ["waiting", "workers"]
+        assert f"no worker can take work: {B} has numba 0.1" in said[told][1]
+
+    asyncio.run(scenario())
+
+
+def test_one_that_may_be_able_later_is_waited_for_at_the_beginning(network, workers, said):
+    async def scenario():
+        network.answers = {A: OTHER, B: YES}
+        network.has(A)
+        network.has(B, status="paused")
+        network.before_look = lambda: network.has(B) if said else None
+        assert await workers.ready(None, begin=True) == {B: 1}
+        assert said[0][0] == "waiting"
+        assert f"{A} has numba" in said[0][1]
 
     asyncio.run(scenario())

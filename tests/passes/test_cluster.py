@@ -38,6 +38,7 @@ from largek_dask.passes.admission import Workers, _Absence
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.network import Network
+from largek_dask.passes.worker import versions
 from tests.faults import Killer, barrier_chunk
 from tests.passes.toys import (
     combine,
@@ -283,7 +284,9 @@ def test_relative_path(rows, cluster2):
 def test_data_that_workers_cannot_open(x, tmp_path, worker_clients):
     rows = open_rows(write_store(x, tmp_path))
     os.rename(tmp_path / "x.zarr", tmp_path / "y.zarr")
-    with pytest.raises(DataError, match=r"workers cannot open .*x\.zarr: inproc://.*not exist"):
+    with pytest.raises(
+        DataError, match=r"no worker can open .*inproc://\S+ cannot open .*x\.zarr: .*not exist"
+    ):
         ClusterPasses(rows, worker_clients(1))
 
 
@@ -293,21 +296,27 @@ def test_data_of_another_shape(x, rows, worker_clients):
         ClusterPasses(rows, worker_clients(1))
 
 
+def told_by_workers(answer):
+    """Versions of this process, and what a worker answers instead."""
+
+    def told(dask_worker=None):
+        return versions() if dask_worker is None else answer()
+
+    return told
+
+
 def test_workers_of_other_versions(rows, worker_clients, monkeypatch):
-    client = worker_clients(1)
-    monkeypatch.setattr(
-        "largek_dask.passes.admission.versions",
-        lambda: {"largek_dask": "9.9", "python": "3.11", "numba": "1"},
-    )
-    with pytest.raises(VersionMismatchError, match=r"inproc://\S+ has largek_dask .* instead of 9"):
-        ClusterPasses(rows, client)
+    told = told_by_workers(lambda: {**versions(), "largek_dask": "9.9"})
+    monkeypatch.setattr("largek_dask.passes.admission.versions", told)
+    with pytest.raises(VersionMismatchError, match=r"inproc://\S+ has largek_dask 9.9 instead of"):
+        ClusterPasses(rows, worker_clients(1))
 
 
 def test_workers_without_the_package(rows, worker_clients, monkeypatch):
-    def absent(*arguments, dask_worker=None):
+    def absent():
         raise ModuleNotFoundError("No module named 'largek_dask'")
 
-    monkeypatch.setattr("largek_dask.passes.admission.admit", absent)
+    monkeypatch.setattr("largek_dask.passes.admission.versions", told_by_workers(absent))
     with pytest.raises(VersionMismatchError, match="cannot import this version"):
         ClusterPasses(rows, worker_clients(1))
 
@@ -504,6 +513,31 @@ def test_worker_joins(x, rows, fresh_cluster):
         answers.append(path_pass(passes, 4, retain=True)[0])
         assert passes.last.rebuilt == 0
         assert answers == path_answers(x, 4)
+
+
+def test_a_worker_that_cannot_take_part_joins(x, rows, fresh_cluster, monkeypatch):
+    """The running job goes on without it, and names it."""
+
+    def told(dask_worker=None):
+        is_first = dask_worker is None or dask_worker.name == 0
+        return versions() if is_first else {**versions(), "numba": "0.1"}
+
+    monkeypatch.setattr("largek_dask.passes.admission.versions", told)
+    client = fresh_cluster(1, processes=False)
+    said = []
+    with ClusterPasses(rows, client, log=lambda *about: said.append(about)) as passes:
+        answers = [path_pass(passes, 1, retain=True)[0]]
+        client.cluster.scale(2)
+        client.wait_for_workers(2)
+        g = 1
+        while not said:
+            g += 1
+            answers.append(path_pass(passes, g, retain=True)[0])
+            assert passes.last.workers == 1
+        other = client.cluster.workers[1].address
+        assert said[0][0] == "workers"
+        assert said[0][1].startswith(f"1 workers go on without: {other} has numba 0.1 instead of")
+        assert answers == path_answers(x, g)
 
 
 def test_waits_for_workers(x, rows, fresh_cluster):
