@@ -51,6 +51,8 @@ DEFAULTS: dict[str, Any] = {
         "tries": 4,
         # pause before the second try; doubles with every further one
         "pause-seconds": 0.2,
+        # how long a fit waits, with growing pauses, for storage that is away nevertheless
+        "patience-seconds": 60.0,
     },
     "checkpoints": {"keep": 3, "seconds": 30.0},
     # where a scheduler keeps its jobs (a URL); None: a folder of the user who runs it
@@ -62,6 +64,11 @@ DEFAULTS: dict[str, Any] = {
         "beat-seconds": 3.0,
         # a scheduler that has not shown it for so long has lost them to whoever claims them
         "patience-seconds": 20.0,
+        # how long a job that waits (for storage, credentials that fit, workers of its version) is
+        # tried again before it fails
+        "retry-hours": 24.0,
+        # longest pause between two such tries
+        "retry-seconds": 300.0,
         # how long a scheduler that is shut down waits for its jobs' last checkpoints
         "shutdown-seconds": 25.0,
         # how long a submit waits for workers to say whether they can open the data

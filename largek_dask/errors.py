@@ -29,6 +29,7 @@ __all__ = [
     "LargekError",
     "LostJobError",
     "MissingDependencyError",
+    "MissingOptionError",
     "ModelFormatError",
     "NoModelError",
     "NotEnoughMemoryError",
@@ -78,6 +79,10 @@ class LargekError(Exception):
 
 class ParameterError(LargekError, ValueError):
     """A parameter has a value that cannot work with these data."""
+
+
+class MissingOptionError(ParameterError):
+    """A storage option has no value: it was in memory, or in an environment, that is gone."""
 
 
 class DataError(LargekError, ValueError):

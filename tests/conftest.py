@@ -77,7 +77,7 @@ def fresh_cluster() -> Iterator[ClusterMaker]:
 @pytest.fixture(autouse=True)
 def impatient_stores() -> Iterator[None]:
     """Stores of tests that fail do so for good, or are back at once."""
-    with dask.config.set({"largek.stores.pause-seconds": 0.0}):
+    with dask.config.set({"largek.stores.pause-seconds": 0.0, "largek.stores.patience-seconds": 0}):
         yield
 
 

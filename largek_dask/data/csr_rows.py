@@ -17,7 +17,7 @@ from largek_dask.data.csr_blocks import block_of, check_columns, sparse_bytes
 from largek_dask.data.patience import patiently
 from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, native_dtype
 from largek_dask.data.stored_rows import StoredRows, name_node
-from largek_dask.data.stores import check_complete, list_stamps
+from largek_dask.data.stores import check_complete, list_stamps, read_stored
 from largek_dask.errors import DataError
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.sparse import SparseBlock
@@ -129,11 +129,15 @@ class CSRRows(StoredRows):
             raise DataError(f"{self.name_chunk(i)} cannot be read: {error}") from error
 
     def _load_once(self, start: int, stop: int) -> SparseBlock:
-        indptr = np.asarray(self._indptr[start : stop + 1]).astype(np.int64)
+        complete = bool(self._notes.get("complete"))
+        indptr = read_stored(self._indptr, start, stop + 1, complete=complete).astype(np.int64)
         begin, end = int(indptr[0]), int(indptr[-1])
         if not 0 <= begin <= end <= self._data.shape[0]:
             raise ValueError("indptr does not rise from row to row")
-        data, indices = self._data[begin:end], self._indices[begin:end]
+        data, indices = (
+            read_stored(array, begin, end, complete=complete)
+            for array in (self._data, self._indices)
+        )
         return block_of(data, indices, indptr - begin, self.n_features)
 
     def _stamps(self) -> list[str] | None:

@@ -6,6 +6,7 @@ are small. Layouts that are not known here are left to it.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.codecs.sharding import ShardingCodecIndexLocation
 from zarr.storage import LocalStore
+
+from largek_dask.data.stores import metadata_key
 
 __all__ = ["DirectChunks"]
 
@@ -96,6 +99,8 @@ class DirectChunks:
 
         Raises
         ------
+        OSError
+            The store is gone, or was for a moment.
         ValueError
             A file has another size or another checksum than was written.
         """
@@ -112,8 +117,16 @@ class DirectChunks:
                         first = row % self._per_file
                         yield from self._inside(number, n_bytes, first, first + stop - row)
             except FileNotFoundError:
+                self._refuse_gone(row)
                 yield from [None] * (stop - row)
             row = stop
+
+    def _refuse_gone(self, row: int) -> None:
+        """A file that is not there is a chunk that is not stored, if the store is there."""
+        if not os.path.exists(os.path.join(self._folder, metadata_key(self._array))):
+            raise FileNotFoundError(errno.ENOENT, "the store is gone", self._folder)
+        if os.path.exists(self.path(row)):
+            raise OSError(errno.EIO, "was not there for a moment", self.path(row))
 
     def _inside(
         self, file: int, file_bytes: int, begin: int, end: int

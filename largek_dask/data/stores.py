@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fsspec
+import numpy as np
 import zarr
 from fsspec.core import split_protocol
+from numpy.typing import NDArray
+from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.errors import DataError, IncompleteStoreError, MissingDependencyError
@@ -20,8 +25,10 @@ __all__ = [
     "is_local",
     "list_stamps",
     "location_of",
+    "metadata_key",
     "normalize",
     "open_node",
+    "read_stored",
 ]
 
 ATTRIBUTE = "largek"
@@ -90,7 +97,8 @@ def open_node(
     where = f"{url}/{component}" if component else url
     if is_local(url):
         if not os.path.exists(url):
-            raise DataError(f"{url} does not exist.")
+            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+            raise DataError(f"{url} does not exist.") from gone
         if not os.path.isdir(url):
             raise DataError(f"{url} is a file, but a Zarr store is a folder.")
         options = None
@@ -110,6 +118,67 @@ def open_node(
     except Exception as error:
         # drivers raise errors of their own kinds (no access, no such bucket, broken JSON)
         raise DataError(f"{where} cannot be opened: {type(error).__name__}: {error}") from error
+
+
+def metadata_key(array: Any) -> str:
+    """Key of what a store says of an array: there as long as the store is."""
+    return "zarr.json" if array.metadata.zarr_format == 3 else ".zarray"
+
+
+def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray[Any]:
+    """The rows ``start`` to ``stop`` of a Zarr array, none of them made up.
+
+    To Zarr a chunk that is not there is one of fill values, also while the whole store is out
+    of reach. So it is asked whether chunks that read as fill values only are there, which costs
+    a request each; those with any other value are taken as present.
+
+    Parameters
+    ----------
+    array : zarr.Array or h5py.Dataset
+        In an HDF5 file nothing can be missing.
+    start, stop : int
+    complete : bool
+        Whoever wrote the array has noted that all of its chunks are stored.
+
+    Raises
+    ------
+    FileNotFoundError
+        The store is gone.
+    ValueError
+        A chunk of a complete array is missing.
+    """
+    x = np.asarray(array[start:stop])
+    if not isinstance(array, zarr.Array):
+        return x
+    filled = list(_filled(array, x, start, stop))
+    if not filled:
+        return x
+    found = [_is_stored(array, key) for key in filled]
+    if not all(found):
+        if not _is_stored(array, metadata_key(array)):
+            raise FileNotFoundError(errno.ENOENT, "the store is gone", str(array.store_path))
+        if complete:
+            raise ValueError(f"the stored chunk {filled[found.index(False)]} is missing")
+    # What is there now may not have been when it was read.
+    return np.asarray(array[start:stop]) if any(found) else x
+
+
+def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]:
+    """Keys of stored chunks of which nothing but fill values was read."""
+    sizes = array.shards or array.chunks
+    if start >= stop:
+        return
+    rows = range(start // sizes[0], (stop - 1) // sizes[0] + 1)
+    others = [range(-(-n // size)) for n, size in zip(array.shape[1:], sizes[1:], strict=True)]
+    for row, *places in itertools.product(rows, *others):
+        begin, end = max(start, row * sizes[0]), min(stop, (row + 1) * sizes[0])
+        inner = (slice(i * n, (i + 1) * n) for i, n in zip(places, sizes[1:], strict=True))
+        if (x[(slice(begin - start, end - start), *inner)] == array.fill_value).all():
+            yield array.metadata.encode_chunk_key((row, *places))
+
+
+def _is_stored(array: Any, key: str) -> bool:
+    return bool(sync((array.store_path / key).exists()))
 
 
 def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | None:
@@ -144,6 +213,10 @@ def check_complete(node: Any, where: str) -> dict[str, Any]:
     return notes
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def list_stamps(
     location: str, component: str | None, storage_options: Mapping[str, Any] | None
 ) -> dict[str, str]:
@@ -151,7 +224,8 @@ def list_stamps(
     stamps = {}
     if is_local(location):
         root = os.path.join(location, component or "")
-        for folder, _, names in os.walk(root):
+        # Without a listing nothing could be told of any chunk.
+        for folder, _, names in os.walk(root, onerror=_raise):
             for name in names:
                 path = os.path.join(folder, name)
                 status = os.stat(path)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.core.sync import sync
 
 from largek_dask import config
 from largek_dask.data.direct_chunks import DirectChunks
@@ -20,7 +19,7 @@ from largek_dask.data.rows import (
     native_dtype,
 )
 from largek_dask.data.stored_rows import StoredRows, name_node
-from largek_dask.data.stores import check_complete, list_stamps, location_of
+from largek_dask.data.stores import check_complete, list_stamps, location_of, read_stored
 from largek_dask.errors import DataError
 
 __all__ = ["ZarrColumn", "ZarrRows", "group_chunks"]
@@ -116,10 +115,11 @@ class ZarrRows(StoredRows):
     def _load_once(self, start: int, stop: int) -> NDArray[Any]:
         if self._direct is not None:
             return self._load_direct(self._direct, start, stop)
-        x = np.asarray(self._array[start:stop])
-        if self._notes.get("complete"):
-            self._refuse_filled(x, start, stop)
-        return x
+        return read_stored(self._array, start, stop, complete=self._is_complete)
+
+    @property
+    def _is_complete(self) -> bool:
+        return bool(self._notes.get("complete"))
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
         """Whole stored chunks (the inner ones of shards): Zarr reads nothing smaller."""
@@ -141,7 +141,7 @@ class ZarrRows(StoredRows):
         first, last = start // size, (stop - 1) // size
         out: NDArray[Any] | None = None
         for row, stored in enumerate(direct.read(first, last + 1), first):
-            if stored is None and self._notes.get("complete"):
+            if stored is None and self._is_complete:
                 raise ValueError(f"a chunk in the file {direct.path(row)} is missing")
             begin, end = max(row * size, start), min((row + 1) * size, stop)
             if stored is not None:
@@ -154,26 +154,6 @@ class ZarrRows(StoredRows):
             out[begin - start : end - start] = self._array.fill_value if stored is None else stored
         assert out is not None
         return out
-
-    def _refuse_filled(self, x: NDArray[Any], start: int, stop: int) -> None:
-        """Ask the store for every chunk that reads as fill values only: it must be there.
-
-        Asking costs a request each, so chunks with any other value are taken as present.
-        """
-        array = self._array
-        size = (array.shards or array.chunks)[0]
-        width = (array.shards or array.chunks)[1]
-        for row in range(start // size, (stop - 1) // size + 1):
-            begin, end = max(start, row * size), min(stop, (row + 1) * size)
-            for column in range(-(-self.n_features // width)):
-                part = x[begin - start : end - start, column * width : (column + 1) * width]
-                if (part == array.fill_value).all() and not self._stored(row, column):
-                    key = array.metadata.encode_chunk_key((row, column))
-                    raise ValueError(f"the stored chunk {key} is missing")
-
-    def _stored(self, row: int, column: int) -> bool:
-        key = self._array.metadata.encode_chunk_key((row, column))
-        return bool(sync((self._array.store_path / key).exists()))
 
     def stored_statistics(self) -> dict[str, Any] | None:
         """The statistics that ``ingest`` left as an attribute, or None."""
@@ -205,7 +185,7 @@ class ZarrColumn:
     """Row weights in a one-dimensional Zarr array (or one of a single column)."""
 
     def __init__(self, array: Any, where: str) -> None:
-        check_complete(array, where)
+        self._is_complete = bool(check_complete(array, where).get("complete"))
         shape = tuple(array.shape)
         if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
             raise DataError(f"sample_weight {where} has shape {shape}; give one number per row.")
@@ -217,14 +197,16 @@ class ZarrColumn:
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
         """The values of the rows ``start`` to ``stop`` as float64."""
         try:
-            values = patiently(lambda: np.asarray(self._array[start:stop], np.float64))
+            values = patiently(
+                lambda: read_stored(self._array, start, stop, complete=self._is_complete)
+            )
         except MemoryError:
             raise
         except Exception as error:
             raise DataError(
                 f"sample_weight {self._where}, rows {start} to {stop - 1}, cannot be read: {error}"
             ) from error
-        return values.reshape(-1)
+        return values.astype(np.float64, copy=False).reshape(-1)
 
 
 def open_zarr_array(array: Any, *, weight: Column | None = None, location: Any = None) -> ZarrRows:

@@ -82,6 +82,8 @@ class Checkpoints(Generic[State]):
         self._written_at = time.monotonic()
         self._newest: int | None = None
         self._damaged: set[int] = set()
+        self.has_failed = False
+        """The last one could not be written; noted by who writes them."""
 
     def latest(self) -> Progress[State] | None:
         """The newest checkpoint that is whole, None without one.
@@ -141,16 +143,20 @@ class Checkpoints(Generic[State]):
     def save(self, progress: Progress[State]) -> bool:
         """Write a checkpoint unless the same one is there; False if it was.
 
+        One that cannot be written is due again after as long as one that can.
+
         Raises
         ------
-        OutputError
+        OSError
             It cannot be written.
         """
         if self._newest == progress.n_iter:
             return False
-        with at("checkpoint"):
-            self._write(progress)
-        self._written_at = time.monotonic()
+        try:
+            with at("checkpoint"):
+                self._write(progress)
+        finally:
+            self._written_at = time.monotonic()
         return True
 
     def _write(self, progress: Progress[State]) -> None:

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from largek_dask.data.patience import trouble
 from largek_dask.driver.stopping import StepRecord, StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import human_count, human_seconds, printable
@@ -58,7 +59,7 @@ class Events:
     ----------
     sinks : iterable of callable
         Each is called with the event. One that fails is dropped with a warning: the fit is
-        worth more than its log.
+        worth more than its log. One whose storage is in trouble stays: that may pass.
     context : mapping, optional
         Put into every event (which start, which job).
     """
@@ -67,6 +68,7 @@ class Events:
         self, sinks: Iterable[Sink] = (), context: Mapping[str, Any] | None = None
     ) -> None:
         self._sinks = list(sinks)
+        self._in_trouble: list[Sink] = []
         self._context = dict(context or {})
 
     def __bool__(self) -> bool:
@@ -75,7 +77,7 @@ class Events:
     def within(self, **context: Any) -> Events:
         """The same sinks with more context in every event."""
         inner = Events((), {**self._context, **context})
-        inner._sinks = self._sinks
+        inner._sinks, inner._in_trouble = self._sinks, self._in_trouble
         return inner
 
     def emit(self, kind: str, **values: Any) -> None:
@@ -93,15 +95,35 @@ class Events:
             try:
                 sink(event)
             except Exception as error:
-                self._sinks.remove(sink)
-                warn(f"No more events go to {sink!r}: {error!r}", RecoveryWarning)
+                self._failed(sink, error)
+            else:
+                if sink in self._in_trouble:
+                    self._in_trouble.remove(sink)
+
+    def _failed(self, sink: Sink, error: Exception) -> None:
+        """Drop a sink; one with trouble in its storage is only mentioned, once."""
+        if trouble(error) is None:
+            self._sinks.remove(sink)
+            warn(f"No more events go to {sink!r}: {error!r}", RecoveryWarning)
+        elif sink not in self._in_trouble:
+            self._in_trouble.append(sink)
+            warn(f"Events cannot be written to {sink!r} now: {error}", RecoveryWarning)
 
     def close(self) -> None:
-        """Close every sink that can be closed."""
+        """Close every sink that can be closed; what cannot be written then is lost with a warning.
+
+        Warns
+        -----
+        RecoveryWarning
+        """
         for sink in self._sinks:
             close = getattr(sink, "close", None)
-            if close is not None:
+            if close is None:
+                continue
+            try:
                 close()
+            except OSError as error:
+                warn(f"Not all events are in {sink!r}: {error}", RecoveryWarning)
 
 
 class JsonLines:

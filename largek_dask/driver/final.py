@@ -137,7 +137,7 @@ def assign_rows(
     table = passes.rows.chunk_table
     done, first = AssignmentTotal(n_clusters), 0
     if out is not None:
-        first, sums = out.begin(sha256_of(arrays.centers))
+        first, sums = passes.outlast(lambda: out.begin(sha256_of(arrays.centers)))
         done.sums.update(sums)
     in_memory = np.empty(passes.n_rows, np.int32) if labels and out is None else None
     writer = None if out is None else out.writer
@@ -158,10 +158,10 @@ def assign_rows(
             if in_memory is not None:
                 in_memory[start:stop] = together
             elif out is not None:
-                out.write(start, together)
+                passes.outlast(partial(out.write, start, together))
         AssignmentTotal.combine(done, total)
         if out is not None:
-            out.record(chunks[-1] + 1, done.sums)
+            passes.outlast(partial(out.record, chunks[-1] + 1, done.sums))
         if told is not None:
             told(stop)
     return Assignment(

@@ -208,6 +208,7 @@ def fit(
         with passes as opened:
             statistics = opened.statistics
             opened.cancelled = None
+            opened.is_given_up = asked
             check_rows_that_count(n_clusters, statistics)
             if job is not None:
                 job.begin(statistics)
@@ -249,7 +250,8 @@ def fit(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if out is not None and best.final is not None:
-        out.finish({"centers": sha256_of(arrays.centers)})
+        centers = sha256_of(arrays.centers)
+        opened.outlast(lambda: out.finish({"centers": centers}))
     return FitResult(
         arrays=arrays,
         labels=None if best.final is None else best.final.assignment.labels,

@@ -237,17 +237,24 @@ def _save_if_due(
     *,
     always: bool = False,
 ) -> None:
-    """Write a checkpoint if it is time for one."""
+    """Write a checkpoint if it is time for one; say so if it cannot be written."""
     if checkpoints is None or not (always or checkpoints.due()):
         return
-    begin = time.monotonic()
-    if checkpoints.save(progress):
-        events.emit(
-            "checkpoint",
-            n_iter=progress.n_iter,
-            url=checkpoints.folder.url,
-            seconds=time.monotonic() - begin,
-        )
+    begin, url = time.monotonic(), checkpoints.folder.url
+    try:
+        is_new = checkpoints.save(progress)
+    except OSError as error:
+        # A fit is worth more than what it would go on from.
+        if always or not checkpoints.has_failed:
+            then = "" if always else "; it is tried again until one is written"
+            message = f"no checkpoint after step {progress.n_iter}: {error}{then}"
+            events.emit("warning", topic="checkpoint", message=message)
+        checkpoints.has_failed = True
+        return
+    checkpoints.has_failed = False
+    if is_new:
+        seconds = time.monotonic() - begin
+        events.emit("checkpoint", n_iter=progress.n_iter, url=url, seconds=seconds)
 
 
 def _tell(events: Events, progress: Progress[Any], meter: _Meter, stop: StopRules) -> None:

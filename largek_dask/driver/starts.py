@@ -140,7 +140,12 @@ class Starts:
         inertia = final.assignment.inertia
         if folder is not None:
             note = {"n_iter": result.n_iter, "inertia": inertia.hex()}
-            folder.publish("counted.json", json.dumps(note).encode())
+            try:
+                folder.publish("counted.json", json.dumps(note).encode())
+            except OSError as error:
+                # A resume would count it again.
+                message = f"the inertia of start {stream} is not noted: {error}"
+                self.events.emit("warning", topic="checkpoint", message=message)
         return Outcome(stream, result, reason, inertia, final)
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:

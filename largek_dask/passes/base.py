@@ -8,12 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState
+from largek_dask.data.patience import outlast
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError, ParameterError
 from largek_dask.kernels.statistics import RowScan, Statistics, compute_dtype
@@ -26,8 +27,11 @@ __all__ = ["BasePasses", "LogCallback", "PassOptions"]
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 LogCallback = Callable[[str, str], None]
-"""``callback(kind, message)``: kind is "waiting", "workers" or "retry"."""
+"""``callback(kind, message)``: kind is "waiting", "workers", "retry", "storage" (it is
+waited for) or "back" (no longer)."""
 
 
 class PassOptions(TypedDict, total=False):
@@ -95,6 +99,10 @@ class BasePasses(ABC):
         self.on_bad_rows = on_bad_rows
         self.cancelled = cancelled
         self.deadline = deadline
+        self.is_given_up: Callable[[], bool] = lambda: False
+        """Asked while storage is waited for; True ends that with the storage's own error."""
+        self._has_worked = False
+        """A pass has come to its end: all that it needs was there once."""
         self.last = PassReport()
         """Figures of the last pass."""
         self.total = PassReport()
@@ -163,10 +171,33 @@ class BasePasses(ABC):
         began = time.perf_counter()
         try:
             self.raise_if_stopped()
-            return self._run(spec, replay, chunks, finish, report)
+            found = self.outlast(lambda: self._run(spec, replay, chunks, finish, report))
         finally:
             report.seconds = time.perf_counter() - began
             self.total.add(report)
+        self._has_worked = True
+        return found
+
+    def outlast(self, ask: Callable[[], T]) -> T:
+        """What ``ask`` gives; asked again while storage is away, no longer than the job goes on.
+
+        A pass that is run again counts every chunk once, as one whose chunks were handed out
+        again does.
+
+        Raises
+        ------
+        CancelledFit
+            See :meth:`raise_if_stopped`.
+        Exception
+            What ``ask`` raised, at once or when storage has been waited for long enough.
+        """
+        return outlast(
+            ask,
+            also_lacking=lambda: self._has_worked,
+            stop=self.raise_if_stopped,
+            is_given_up=self.is_given_up,
+            say=self._say,
+        )
 
     @abstractmethod
     def _run(

@@ -9,7 +9,7 @@ from typing import Any
 from fsspec.core import split_protocol
 
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import ParameterError
+from largek_dask.errors import MissingOptionError
 from largek_dask.service.spec import JobSpec
 
 __all__ = ["missing", "options_of", "output_folder", "redactor"]
@@ -28,14 +28,14 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises
     ------
-    ParameterError
+    MissingOptionError
         A value is not in this process's environment, or has not been supplied.
     """
     options = {}
     for name, option in spec.storage_options.items():
         if option.env is not None:
             if option.env not in os.environ:
-                raise ParameterError(
+                raise MissingOptionError(
                     f"storage_options[{name!r}]: the environment of the scheduler has no "
                     f"variable {option.env}."
                 )
@@ -43,7 +43,7 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
         elif name in secrets:
             options[name] = secrets[name]
         else:
-            raise ParameterError(f"storage_options[{name!r}] has not been supplied.")
+            raise MissingOptionError(f"storage_options[{name!r}] has not been supplied.")
     return options
 
 

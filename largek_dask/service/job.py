@@ -54,8 +54,9 @@ class Job:
         Returns
         -------
         dict
-            ``state`` (queued, waiting-for-credentials, running, finished, failed, cancelled),
-            ``note`` (why it waits), ``needs`` (storage options to be supplied), what was
+            ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason`` (what it
+            waits for: storage, workers, credentials, version), ``note`` (the same in words),
+            ``needs`` (storage options to be supplied), what was
             submitted, and while and after it runs on this scheduler: ``step``, ``cost``,
             ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps
             (``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),

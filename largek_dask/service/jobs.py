@@ -211,7 +211,10 @@ class Jobs:
         waiting = [
             job
             for job in self._jobs.values()
-            if job.state == "queued" and now >= job.not_before and not job.running
+            if job.state in ("queued", "waiting")
+            and now >= job.not_before
+            and not job.running
+            and not job.needs()
         ]
         # Ending a job takes no place of one that computes.
         chosen = [job for job in waiting if job.record.cancel]
@@ -237,7 +240,8 @@ class Jobs:
         return chosen
 
     def _launch(self, job: Job) -> None:
-        self._served[job.record.owner] += 1
+        if not job.tries:
+            self._served[job.record.owner] += 1
         job.begin()
         runner = Runner(job, self._records, self._owner, self._connect, lambda: self._over(runner))
         self._runners.add(runner)
@@ -447,6 +451,8 @@ class Jobs:
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
             run = job.record.run + 1
+            job.waiting = None
+            job.go_on()
             job.change(self._records.update, spec=spec, run=run, cancel=False, result=None)
         job.feed({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
@@ -487,6 +493,7 @@ class Jobs:
             if unknown:
                 raise ParameterError(f"job {job_id} has no storage option {unknown[0]!r}.")
             job.secrets.update(secrets)
+            job.go_on()
             self._changed.notify_all()
             return job.needs()
 
@@ -509,7 +516,8 @@ class Jobs:
 
     def _recall(self, job: Job) -> None:
         """Events of a time before this scheduler's, if its files can be reached."""
-        if not job.feed.is_loaded and not job.needs():
+        # What is waited for is not asked again by everybody who looks.
+        if not job.feed.is_loaded and job.reason is None:
             folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])
@@ -521,11 +529,11 @@ class Jobs:
             if job.state in ENDS:
                 return job.state
             ended = None
-            if job.state == "waiting-for-credentials":
+            if job.needs() and not job.running:
                 # Where its output is cannot be reached: that it has ended is known here alone.
                 ended = Result(job=job_id, run=job.record.run, token=0, state="cancelled")
             job.change_now(cancel=True, result=ended)
-            job.not_before = 0.0
+            job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")
             self._changed.notify_all()

@@ -19,6 +19,7 @@ job unknown to itself. So what is published once and for all must be created exc
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import time
@@ -115,8 +116,20 @@ class Lease:
     owner: str
 
     def holds(self) -> bool:
-        """Whether nobody has claimed the job since."""
-        return _newest(self.folder) == self.token
+        """Whether nobody has claimed the job since.
+
+        Raises
+        ------
+        FileNotFoundError
+            The claim itself is not there: the folder is gone.
+        """
+        return self._found() == self.token
+
+    def _found(self) -> int:
+        newest = _newest(self.folder)
+        if newest < self.token:
+            raise FileNotFoundError(errno.ENOENT, "the job's output is gone", self.folder.url)
+        return newest
 
     def check(self) -> None:
         """Look before writing.
@@ -125,8 +138,10 @@ class Lease:
         ------
         LostJobError
             Somebody else has claimed the job.
+        FileNotFoundError
+            The folder is gone.
         """
-        newest = _newest(self.folder)
+        newest = self._found()
         if newest != self.token:
             raise LostJobError(
                 f"{self.folder.url}: claim {self.token} of {self.owner} has been superseded by "

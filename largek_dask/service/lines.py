@@ -80,6 +80,7 @@ def _end_line(event: Event) -> str:
 
 _TOLD: dict[str, Callable[[Event], str]] = {
     "queued": lambda e: f"run {figure(e.get('run'))}, submitted by {e.get('owner')}",
+    "waiting": lambda e: f"for {e.get('reason')}: {e.get('message')}",
     "running": lambda e: f"run {figure(e.get('run'))}, by {e.get('owner')}",
     "chosen": lambda e: f"auto takes {e['name']}: {e['reason']}",
     "started": lambda e: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import textwrap
 import threading
 import time
@@ -11,15 +12,23 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from largek_dask import config
+from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.events import Event, JsonLines, plain
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import LargekError, LostJobError, NoModelError, warnings_heard_by
+from largek_dask.errors import (
+    LargekError,
+    LostJobError,
+    MissingOptionError,
+    NoModelError,
+    VersionMismatchError,
+    warnings_heard_by,
+)
 from largek_dask.points import at
 from largek_dask.service.credentials import missing, options_of, output_folder, redactor
 from largek_dask.service.feed import Feed
@@ -35,9 +44,20 @@ __all__ = ["Job", "Keeper", "Runner"]
 logger = logging.getLogger(__name__)
 
 Why = Literal["cancel", "shutdown", "lost"]
+Reason = Literal["storage", "workers", "credentials", "version"]
+"""What a job can wait for."""
 LONGEST_TRACEBACK = 1 << 16
-MOST_UNREACHABLE = 20
-"""Attempts, a beat apart, to reach a job's output before the job fails."""
+WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
+"""Topics of warnings by which a running fit says that it waits, and for what."""
+GOES_ON = ("workers", "retry", "back")
+"""Topics of warnings that a fit gives which does not wait."""
+
+
+class Waiting(NamedTuple):
+    """What a job waits for, and what is known of it."""
+
+    reason: Reason
+    text: str
 
 
 class Job:
@@ -68,11 +88,19 @@ class Job:
         self.feed = Feed(record.id, tell, is_new)
         self.running = False
         self.note = ""
-        """Why it waits."""
+        """Who has it, where that is not this scheduler."""
+        self.waiting: Waiting | None = None
         self.not_before = 0.0
         """Not to be tried again before this time (``time.monotonic``)."""
-        self.unreachable = 0
-        """Attempts in a row in which its output could not be reached."""
+        self.tries = 0
+        """Attempts in a row that ended in waiting and have not come farther than those before."""
+        self.waits_since = 0.0
+        """Since the first of them (``time.monotonic``)."""
+        self._farthest: tuple[float, ...] = ()
+        self.has_run = not is_new
+        """What it needs was there once: if that is gone, it is worth waiting for."""
+        self.lease: Lease | None = None
+        """The last one, which could perhaps not be given back."""
         self.snapshot: Snapshot | None = None
         """The last step, while it runs."""
         self.contender: Contender | None = None
@@ -127,12 +155,22 @@ class Job:
 
     @property
     def state(self) -> str:
-        """One of queued, waiting-for-credentials, running, and the states of a result."""
+        """One of queued, waiting, running, and the states of a result."""
         if self.record.result is not None:
             return self.record.result.state
-        if self.running:
-            return "running"
-        return "waiting-for-credentials" if self.needs() else "queued"
+        if self.reason is not None:
+            return "waiting"
+        return "running" if self.running else "queued"
+
+    @property
+    def reason(self) -> Reason | None:
+        """What it waits for, if it does."""
+        if self.record.result is not None:
+            return None
+        if not self.running and self.needs():
+            return "credentials"
+        waiting = self.waiting
+        return None if waiting is None else waiting.reason
 
     def needs(self) -> list[str]:
         """Storage options that a client has to supply before it can run."""
@@ -143,6 +181,39 @@ class Job:
         if self._why is None:
             self._why = why
         self._stop.set()
+
+    def heed(self, event: Event) -> None:
+        """Take up what an event of a run tells of whether it waits."""
+        kind, topic = event["event"], event.get("topic")
+        if kind == "warning" and topic in WAITS:
+            self.waiting = Waiting(WAITS[topic], str(event["message"]))
+        elif kind in ("started", "step", "labels") or (kind == "warning" and topic in GOES_ON):
+            self.has_run = True
+            self.waiting = None
+        at: tuple[float, ...] = ()
+        if kind == "step":
+            at = (float(event.get("start", 0)), float(event["step"]))
+        elif kind == "labels":
+            at = (*self._farthest[:1], math.inf, float(event["rows"]))
+        if at > self._farthest:
+            # What is only done again is no progress, or a job could try for ever.
+            self._farthest, self.tries = at, 0
+
+    def wait_for(self, reason: Reason, text: str) -> float:
+        """Put it aside for a while, the longer the more often it has been; seconds so far."""
+        now = time.monotonic()
+        if not self.tries:
+            self.waits_since = now
+        pause = float(config.get("service.beat-seconds")) * 2.0**self.tries
+        longest = float(config.get("service.retry-seconds"))
+        self.not_before = now + min(pause, longest)
+        self.tries += 1
+        self.waiting = Waiting(reason, text)
+        return now - self.waits_since
+
+    def go_on(self) -> None:
+        """Forget how often it has been tried: something has been done about what it waits for."""
+        self.tries, self.not_before = 0, 0.0
 
     def begin(self) -> None:
         """Forget what an earlier attempt was stopped for."""
@@ -166,7 +237,8 @@ class Job:
             "id": record.id,
             "name": record.spec.name,
             "state": self.state,
-            "note": self.note,
+            "reason": self.reason,
+            "note": self.note if self.waiting is None else self.waiting.text,
             "needs": self.needs() if result is None else [],
             "owner": record.owner,
             "created": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds"),
@@ -252,28 +324,69 @@ class Runner(threading.Thread):
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 
     def run(self) -> None:
-        """Whatever goes wrong becomes the job's result."""
+        """Whatever goes wrong becomes the job's result, unless it may pass."""
         job = self._job
         try:
             options = options_of(job.record.spec, job.secrets)
             self._redact = redactor(options)
             self._attempt(output_folder(job.record.spec, options), options)
         except Exception as error:
-            job.unreachable += 1
-            if isinstance(error, OSError) and job.unreachable < MOST_UNREACHABLE:
-                # A network, a file server: what it holds is worth waiting for.
-                self._wait(self._redact(f"its output cannot be reached: {error}"))
-            else:
-                # Without a claim nothing can be published where the output would be.
-                self._keep(self._failure(error, 0))
+            self._put_aside(error)
         finally:
             job.snapshot = None
             job.running = False
             self._done()
 
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def _reason_to_wait(self, error: Exception, was_there: bool = False) -> Reason | None:
+        """What is wrong that may pass; None: nothing.
+
+        Parameters
+        ----------
+        error : Exception
+        was_there : bool
+            What it is about is known to have been there, also of a job that has not run before.
+        """
+        has_run = was_there or self._job.has_run
+        if isinstance(error, MissingOptionError):
+            return "credentials" if has_run else None
+        if isinstance(error, VersionMismatchError):
+            return "version" if has_run else None
+        kind = trouble(error)
+        return "storage" if kind == "away" or (kind == "lacking" and has_run) else None
+
+    def _put_aside(self, error: Exception) -> None:
+        """Have the job tried again later; one that cannot, or has been for long, ends here.
+
+        Its result is in the scheduler's records alone then: nothing can be published where its
+        output would be.
+        """
+        job = self._job
+        # What comes here is about its output, which was written to when it was submitted.
+        reason = self._reason_to_wait(error, was_there=True)
+        if reason is None:
+            self._keep(self._failure(error, 0))
+        elif job.record.cancel:
+            self._keep(self._cancelled(0))
+        else:
+            is_new = job.waiting is None or job.waiting.reason != reason
+            waited = job.wait_for(reason, self._redact(str(error)))
+            if waited > 3600 * float(config.get("service.retry-hours")):
+                error.add_note(f"It was tried again for {waited / 3600:.1f} hours.")
+                self._keep(self._failure(error, 0))
+            elif is_new and job.feed.is_loaded:
+                self._emit("waiting", reason=reason, message=str(error))
+
+    def _cancelled(self, token: int, stop_reason: str | None = None) -> Result:
+        record = self._job.record
+        return Result(job=record.id, run=record.run, token=token, state="cancelled",
+                      stop_reason=stop_reason)  # fmt: skip
+
     # --- telling ----------------------------------------------------------------------------------
 
     def _feed(self, event: Event) -> None:
+        self._job.heed(event)
         self._job.feed(self._redact(event))
 
     def _emit(self, kind: str, **values: Any) -> None:
@@ -289,6 +402,9 @@ class Runner(threading.Thread):
 
     def _attempt(self, folder: Folder, options: Mapping[str, Any]) -> None:
         job = self._job
+        if job.lease is not None:
+            # Where nobody else has it, it need not be waited for.
+            job.lease.release()
         check_job(folder, job.record.id)
         job.recall(folder)
         standing = read_result(folder, job.record.id, job.record.run)
@@ -303,9 +419,9 @@ class Runner(threading.Thread):
         with at("claim"):
             lease = job.contender.claim()
         if lease is None:
-            self._wait("another scheduler has it, or had it a moment ago")
+            self._leave("another scheduler has it, or had it a moment ago")
             return
-        job.contender, job.unreachable = None, 0
+        job.contender, job.lease = None, lease
         keeper = Keeper(lease, lambda: job.ask_to_stop("lost"))
         keeper.start()
         try:
@@ -315,10 +431,10 @@ class Runner(threading.Thread):
         finally:
             keeper.stop()
         if job.stopped_for == "lost" and job.record.result is None:
-            self._wait("another scheduler has taken it over")
+            self._leave("another scheduler has taken it over")
 
-    def _wait(self, why: str) -> None:
-        self._job.note = why
+    def _leave(self, why: str) -> None:
+        self._job.note, self._job.waiting = why, None
         self._job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
 
     def _hold(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> None:
@@ -326,6 +442,8 @@ class Runner(threading.Thread):
         try:
             log = JsonLines(folder)
         except Exception as error:
+            if self._reason_to_wait(error) is not None:
+                raise
             self._publish(folder, self._failure(error, lease.token))
             return
         self._sinks.append(self._writer(log))
@@ -365,8 +483,7 @@ class Runner(threading.Thread):
         """How the run ended; None where it has not, and somebody is to go on with it."""
         job = self._job
         if job.record.cancel:
-            return Result(job=job.record.id, run=job.record.run, token=lease.token,
-                          state="cancelled")  # fmt: skip
+            return self._cancelled(lease.token)
         try:
             with warnings_heard_by(self._hear):
                 return self._fitted(folder, lease, options)
@@ -377,9 +494,10 @@ class Runner(threading.Thread):
                 return self._failure(error, lease.token)
             if job.stopped_for != "cancel":
                 return None
-            return Result(job=job.record.id, run=job.record.run, token=lease.token,
-                          state="cancelled", stop_reason="cancelled")  # fmt: skip
+            return self._cancelled(lease.token, "cancelled")
         except Exception as error:
+            if self._reason_to_wait(error) is not None:
+                raise
             # Having lost the job may show itself in any way: nothing more is said of it then.
             lease.check()
             return self._failure(error, lease.token)
@@ -452,7 +570,13 @@ class Runner(threading.Thread):
         except LostJobError:
             raise
         except Exception as error:
-            self._keep(result if result.state == "failed" else self._failure(error, result.token))
+            if (
+                result.state == "finished"
+                and self._reason_to_wait(error) is not None
+            ):
+                raise
+            is_told = result.state in ("failed", "cancelled")
+            self._keep(result if is_told else self._failure(error, result.token))
             return
         self._keep(standing)
 

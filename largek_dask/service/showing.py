@@ -44,7 +44,7 @@ OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "elapsed", "eta_s",
              "state_bytes", "cache_bytes")  # fmt: skip
 COLORS = {
     "queued": "yellow",
-    "waiting-for-credentials": "magenta",
+    "waiting": "magenta",
     "running": "blue",
     "finished": "green",
     "failed": "red",

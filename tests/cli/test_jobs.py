@@ -208,7 +208,7 @@ def test_a_job_that_waits_for_its_storage_options(service, run, submit):
     job = job_on_the_scheduler(service, job_id)
     job.secrets.clear()
     job.record = replace(job.record, result=None)
-    assert states(run)[job_id] == "waiting-for-credentials"
+    assert states(run)[job_id] == "waiting"
     resume = ("submit", "--resume", job_id)
     assert "still waits for --storage-option auto_mkdir" in run(*resume, code=1).stderr
     option = ("--storage-option", "auto_mkdir=true")

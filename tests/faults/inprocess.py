@@ -36,6 +36,8 @@ QUICK = {
     "largek.data.read-chunk-bytes": 1,
     "largek.stores.pause-seconds": 0,
     "largek.stores.tries": 3,
+    "largek.stores.patience-seconds": 0,
+    "largek.service.retry-seconds": 0.05,
 }
 ALGORITHMS: dict[str, Any] = {
     "lloyd": lk.Lloyd(),
@@ -93,9 +95,11 @@ def quick() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scheduler(owner: str = "a", tell: Any = None, start: bool = True) -> Iterator[Jobs]:
+def scheduler(
+    owner: str = "a", tell: Any = None, start: bool = True, store: str = "faulty://records"
+) -> Iterator[Jobs]:
     """The jobs of one scheduler."""
-    records = Records(Folder("faulty://records"))
+    records = Records(Folder(store))
     jobs = Jobs(records, lambda: None, tell or (lambda event: None), owner)
     if start:
         jobs.start()

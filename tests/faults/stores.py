@@ -120,6 +120,25 @@ class Full(Plan):
         return data
 
 
+class Away(Plan):
+    """Nothing answers while it is away; what is asked meanwhile fails with this error."""
+
+    def __init__(self, error: OSError) -> None:
+        self._error = error
+        self.gone = threading.Event()
+        self.asked = 0
+        """Operations that have failed."""
+
+    def read(self, path: str) -> None:
+        if self.gone.is_set():
+            self.asked += 1
+            raise type(self._error)(*self._error.args)
+
+    def change(self, path: str, data: bytes | None) -> bytes | None:
+        self.read(path)
+        return data
+
+
 class FaultyFileSystem(MemoryFileSystem):
     """``faulty://``: like ``memory://``, according to ``plan``."""
 

@@ -163,23 +163,35 @@ def test_a_slow_store(jobs_of, made_of):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize(
-    "part", ["checkpoints/000002", "labels.zarr", "model.zarr", "events.jsonl"]
-)
+@pytest.mark.parametrize("part", ["labels.zarr", "model.zarr", "results"])
 def test_a_full_disk(jobs_of, made_of, name, part):
     FaultyFileSystem.follow(plan := Full(part))
     with scheduler() as jobs:
         job_id = submit(jobs, jobs_of[name])
-        status = ended(jobs, job_id)
+        until = time.monotonic() + 30
+        while (status := jobs.status(job_id))["state"] != "waiting":
+            assert time.monotonic() < until, status
         assert plan.hit
-        assert status["state"] == "failed"
-        assert "No space left on device" in status["result"]["message"]
-        if part in ("labels.zarr", "model.zarr"):
-            checkpoints = Folder(OUTPUT).sub("checkpoints").names()
-            assert f"{MAX_ITER:06d}.json" in checkpoints, "what was written before stays"
+        assert status["reason"] == "storage"
+        assert "No space left on device" in status["note"]
+        checkpoints = Folder(OUTPUT).sub("checkpoints").names()
+        assert f"{MAX_ITER:06d}.json" in checkpoints, "what was written before stays"
         FaultyFileSystem.follow(Plan())
-        jobs.resume(job_id, {}, {})
         assert Made.by(ended(jobs, job_id)) == made_of[name]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_disk_without_space_for_checkpoints(jobs_of, made_of, name):
+    FaultyFileSystem.follow(plan := Full("checkpoints/"))
+    with scheduler() as jobs:
+        job_id = submit(jobs, jobs_of[name])
+        assert Made.by(ended(jobs, job_id)) == made_of[name]
+        events = jobs.events(job_id, 0, 1000)
+    assert plan.hit
+    told = [event["message"] for event in events if event.get("topic") == "checkpoint"]
+    assert all("No space left on device" in message for message in told)
+    assert len(told) == 2, "when it began and in the end"
+    assert Folder(OUTPUT).sub("checkpoints").names() == []
 
 
 # --- checkpoints that are not what was written ----------------------------------------------------

@@ -350,22 +350,22 @@ def test_output__out_of_reach_for_a_while_is_waited_for(open_jobs, document, tmp
         job_id = jobs.submit(document(), {}, "me")
         (tmp_path / "out").rename(tmp_path / "aside")
         (tmp_path / "out").write_text("no folder can be here")
-    while "cannot be reached" not in jobs.status(job_id)["note"]:
-        time.sleep(0.01)
-    assert jobs.status(job_id)["state"] in ("queued", "running")
+    status = wait_until(jobs, job_id, "waiting")
+    assert status["reason"] == "storage"
+    assert str(tmp_path / "out") in status["note"]
     (tmp_path / "out").unlink()
     (tmp_path / "aside").rename(tmp_path / "out")
     wait_until(jobs, job_id, "finished")
     assert jobs.model(job_id).digest() == expected(rows_url)
 
 
-def test_output__out_of_reach_for_good_fails(open_jobs, document, tmp_path, monkeypatch):
-    monkeypatch.setattr("largek_dask.service.running.MOST_UNREACHABLE", 3)
+def test_output__out_of_reach_for_good_fails(open_jobs, document, tmp_path):
     jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
         (tmp_path / "out").rename(tmp_path / "aside")
         (tmp_path / "out").write_text("no folder can be here")
-    status = wait_until(jobs, job_id, *ENDED)
+    with dask.config.set({"largek.service.retry-hours": 0}):
+        status = wait_until(jobs, job_id, *ENDED)
     assert status["state"] == "failed"
     assert "out" in status["result"]["message"]

@@ -24,7 +24,8 @@ class VaultFileSystem(MemoryFileSystem):
     protocol = "vault"
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
-    full: ClassVar[bool] = False
+    closed: ClassVar[str | None] = None
+    """What has this in its path may not be written."""
 
     def __init__(self, token: str | None = None, options: Any = None, **more: Any) -> None:
         super().__init__(token=token, options=options, **more)
@@ -37,7 +38,7 @@ class VaultFileSystem(MemoryFileSystem):
         return MemoryFileSystem._strip_protocol(path.replace("vault://", "memory://"))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
-        if self.full and "checkpoints" in path:
+        if self.closed is not None and self.closed in path:
             raise PermissionError(f"{self._secret} may not write {path}")
         super().pipe_file(path, value, mode=mode, **kwargs)
 
@@ -52,7 +53,7 @@ def vault():
     """A store of rows behind the secret."""
     VaultFileSystem.store.clear()
     VaultFileSystem.pseudo_dirs[:] = [""]
-    VaultFileSystem.full = False
+    VaultFileSystem.closed = None
     VaultFileSystem.clear_instance_cache()
     x = np.random.default_rng(0).standard_normal((500, 3)).astype(np.float32)
     zarr.create_array("vault:///x.zarr", data=x, chunks=(100, 3), storage_options=OPTIONS)
@@ -103,12 +104,27 @@ def test_secrets__are_written_nowhere(vault, open_jobs, vault_job, written, logg
 def test_secrets__not_in_what_a_talkative_driver_says(vault, open_jobs, vault_job, written, logged):
     told = []
     jobs = open_jobs(tell=told.append)
-    VaultFileSystem.full = True
+    VaultFileSystem.closed = "model.zarr"
     job_id = jobs.submit(vault_job(), OPTIONS, "me")
-    status = wait_until(jobs, job_id, "finished", "failed")
+    waiting = wait_until(jobs, job_id, "waiting")
+    assert "*** may not write" in waiting["note"]
+    with dask.config.set({"largek.service.retry-hours": 0}):
+        status = wait_until(jobs, job_id, "finished", "failed")
     assert status["state"] == "failed"
     assert "*** may not write" in status["result"]["message"]
     assert any("*** may not write" in line for line in logged)
+    check_silence(written(), told, waiting, status, logged)
+
+
+def test_secrets__not_in_what_is_said_of_a_checkpoint(vault, open_jobs, vault_job, written, logged):
+    told = []
+    jobs = open_jobs(tell=told.append)
+    VaultFileSystem.closed = "checkpoints"
+    job_id = jobs.submit(vault_job(), OPTIONS, "me")
+    status = wait_until(jobs, job_id, "finished", "failed")
+    assert status["state"] == "finished"
+    warned = [event["message"] for event in told if event.get("topic") == "checkpoint"]
+    assert any("*** may not write" in message for message in warned)
     check_silence(written(), told, status, logged)
 
 
@@ -130,13 +146,13 @@ def test_secrets__after_a_restart_the_job_waits_for_them(vault, open_jobs, vault
     first.close(10.0)
     later = open_jobs()
     status = later.status(job_id)
-    assert status["state"] == "waiting-for-credentials"
+    assert status["state"] == "waiting"
     assert status["needs"] == ["token", "options"]
     assert later.events(job_id, 0, 10) == []
     with pytest.raises(ParameterError, match="password"):
         later.supply(job_id, {"password": "x"})
     assert later.supply(job_id, {"token": SECRET}) == ["options"]
-    assert later.status(job_id)["state"] == "waiting-for-credentials"
+    assert later.status(job_id)["state"] == "waiting"
     assert later.supply(job_id, {"options": {"key": NESTED}}) == []
     assert wait_until(later, job_id, "finished", "failed")["state"] == "finished"
 

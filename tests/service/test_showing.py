@@ -106,7 +106,7 @@ def test_facts_of_every_state():
     assert told["ended"] == "tol after 60 steps, 1 min 15 s"
     assert (told["inertia"], told["digest"]) == ("3592964.5", "ab" * 32)
     assert texts(facts(Seen(FAILED)))["error"] == "DataError: chunk 3 is bad"
-    waits = QUEUED | {"state": "waiting-for-credentials", "needs": ["key", "secret"]}
+    waits = QUEUED | {"state": "waiting", "needs": ["key", "secret"]}
     assert texts(facts(Seen(waits)))["waits"] == "for the storage options key, secret"
     assert texts(facts(Seen(QUEUED | {"note": "not yet"})))["waits"] == "not yet"
 
@@ -323,12 +323,12 @@ def test_lines_say_why_a_job_waits():
     seen, out, show = lines(QUEUED)
     show(None)
     assert out.getvalue() == ""
-    seen.know(QUEUED | {"state": "waiting-for-credentials", "needs": ["key"]})
+    seen.know(QUEUED | {"state": "waiting", "needs": ["key"]})
     show(None)
     show(None)
     seen.know(RUNNING)
     show(None)
-    assert out.getvalue() == "waiting-for-credentials: for the storage options key\n"
+    assert out.getvalue() == "waiting: for the storage options key\n"
 
 
 # --- terminals ----------------------------------------------------------------------------------
