@@ -570,10 +570,7 @@ class Runner(threading.Thread):
         except LostJobError:
             raise
         except Exception as error:
-            if (
-                result.state == "finished"
-                and self._reason_to_wait(error) is not None
-            ):
+            if result.state == "finished" and self._reason_to_wait(error) is not None:
                 raise
             is_told = result.state in ("failed", "cancelled")
             self._keep(result if is_told else self._failure(error, result.token))
