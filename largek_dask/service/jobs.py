@@ -32,9 +32,10 @@ from largek_dask.errors import (
 from largek_dask.model import Model, load_model
 from largek_dask.service.credentials import missing, options_of, output_folder, redactor
 from largek_dask.service.fitting import JOB_FILES, MODEL
+from largek_dask.service.known import Job
 from largek_dask.service.lease import STORE, Contender, check_job, claimed_for, reserve
 from largek_dask.service.places import Place, place_of
-from largek_dask.service.running import Job, Keeper, Runner
+from largek_dask.service.running import Keeper, Runner
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import ENDS, Record, Records, Result, checked_id
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import textwrap
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
 from largek_dask.data.patience import trouble
@@ -30,230 +28,20 @@ from largek_dask.errors import (
     warnings_heard_by,
 )
 from largek_dask.points import at
-from largek_dask.service.credentials import missing, options_of, output_folder, redactor
-from largek_dask.service.feed import Feed
+from largek_dask.service.credentials import options_of, output_folder, redactor
 from largek_dask.service.fitting import LABELS, fit_into
+from largek_dask.service.known import Job, Reason
 from largek_dask.service.lease import Contender, Lease, check_job
-from largek_dask.service.store import Record, Records, Result, read_result, write_result
+from largek_dask.service.store import Records, Result, read_result, write_result
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Job", "Keeper", "Runner"]
+__all__ = ["Keeper", "Runner"]
 
 logger = logging.getLogger(__name__)
 
-Why = Literal["cancel", "shutdown", "lost"]
-Reason = Literal["storage", "workers", "credentials", "version"]
-"""What a job can wait for."""
 LONGEST_TRACEBACK = 1 << 16
-WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
-"""Topics of warnings by which a running fit says that it waits, and for what."""
-GOES_ON = ("workers", "retry", "back")
-"""Topics of warnings that a fit gives which does not wait."""
-
-
-class Waiting(NamedTuple):
-    """What a job waits for, and what is known of it."""
-
-    reason: Reason
-    text: str
-
-
-class Job:
-    """A job as this scheduler knows it.
-
-    Parameters
-    ----------
-    record : Record
-    secrets : mapping
-        Values of storage options that are nowhere but in memory.
-    tell : callable
-        Called with every event.
-    is_new : bool
-        No other scheduler has ever had it.
-    """
-
-    def __init__(
-        self,
-        record: Record,
-        secrets: Mapping[str, Any],
-        tell: Callable[[Event], None],
-        is_new: bool,
-    ) -> None:
-        self.record = record
-        self.is_kept = True
-        """Whether the record is in the store as it is here."""
-        self.secrets = dict(secrets)
-        self.feed = Feed(record.id, tell, is_new)
-        self.running = False
-        self.note = ""
-        """Who has it, where that is not this scheduler."""
-        self.waiting: Waiting | None = None
-        self.not_before = 0.0
-        """Not to be tried again before this time (``time.monotonic``)."""
-        self.tries = 0
-        """Attempts in a row that ended in waiting and have not come farther than those before."""
-        self.waits_since = 0.0
-        """Since the first of them (``time.monotonic``)."""
-        self._farthest: tuple[float, ...] = ()
-        self.has_run = not is_new
-        """What it needs was there once: if that is gone, it is worth waiting for."""
-        self.lease: Lease | None = None
-        """The last one, which could perhaps not be given back."""
-        self.snapshot: Snapshot | None = None
-        """The last step, while it runs."""
-        self.contender: Contender | None = None
-        self._stop = threading.Event()
-        self._why: Why | None = None
-        self._writing = threading.Lock()
-        self._lock = threading.Lock()
-        """Nothing slow is done under it."""
-
-    def change(self, keep: Callable[[Record], object], **changes: Any) -> None:
-        """Keep the record with other fields, and then take them, one change after the other.
-
-        Raises
-        ------
-        OutputError
-            It could not be kept; nothing has changed.
-        """
-        with self._writing:
-            keep(changed := replace(self.record, **changes))
-            with self._lock:
-                self.record = replace(self.record, **changes)
-                self.is_kept = self.record == changed
-
-    def change_now(self, **changes: Any) -> None:
-        """Change fields of the record at once; :meth:`keep` has to follow."""
-        with self._lock:
-            self.record, self.is_kept = replace(self.record, **changes), False
-
-    def keep(self, keep: Callable[[Record], object]) -> None:
-        """Keep the record as it is now, if that has not been done.
-
-        Raises
-        ------
-        OutputError
-            It could not be kept; to be tried again.
-        """
-        with self._writing:
-            while not self.is_kept:
-                keep(record := self.record)
-                with self._lock:
-                    # What has changed meanwhile is written as well.
-                    self.is_kept = record is self.record
-
-    def recall(self, folder: Folder) -> None:
-        """Take up the events of earlier schedulers, from the file in the job's folder."""
-        if not self.feed.is_loaded:
-            try:
-                known = JsonLines.read(folder)
-            except FileNotFoundError:
-                known = []
-            self.feed.load(known)
-
-    @property
-    def state(self) -> str:
-        """One of queued, waiting, running, and the states of a result."""
-        if self.record.result is not None:
-            return self.record.result.state
-        if self.reason is not None:
-            return "waiting"
-        return "running" if self.running else "queued"
-
-    @property
-    def reason(self) -> Reason | None:
-        """What it waits for, if it does."""
-        if self.record.result is not None:
-            return None
-        if not self.running and self.needs():
-            return "credentials"
-        waiting = self.waiting
-        return None if waiting is None else waiting.reason
-
-    def needs(self) -> list[str]:
-        """Storage options that a client has to supply before it can run."""
-        return missing(self.record.spec, self.secrets)
-
-    def ask_to_stop(self, why: Why) -> None:
-        """End the run at the next chunk; the first reason counts."""
-        if self._why is None:
-            self._why = why
-        self._stop.set()
-
-    def heed(self, event: Event) -> None:
-        """Take up what an event of a run tells of whether it waits."""
-        kind, topic = event["event"], event.get("topic")
-        if kind == "warning" and topic in WAITS:
-            self.waiting = Waiting(WAITS[topic], str(event["message"]))
-        elif kind in ("started", "step", "labels") or (kind == "warning" and topic in GOES_ON):
-            self.has_run = True
-            self.waiting = None
-        at: tuple[float, ...] = ()
-        if kind == "step":
-            at = (float(event.get("start", 0)), float(event["step"]))
-        elif kind == "labels":
-            at = (*self._farthest[:1], math.inf, float(event["rows"]))
-        if at > self._farthest:
-            # What is only done again is no progress, or a job could try for ever.
-            self._farthest, self.tries = at, 0
-
-    def wait_for(self, reason: Reason, text: str) -> float:
-        """Put it aside for a while, the longer the more often it has been; seconds so far."""
-        now = time.monotonic()
-        if not self.tries:
-            self.waits_since = now
-        pause = float(config.get("service.beat-seconds")) * 2.0**self.tries
-        longest = float(config.get("service.retry-seconds"))
-        self.not_before = now + min(pause, longest)
-        self.tries += 1
-        self.waiting = Waiting(reason, text)
-        return now - self.waits_since
-
-    def go_on(self) -> None:
-        """Forget how often it has been tried: something has been done about what it waits for."""
-        self.tries, self.not_before = 0, 0.0
-
-    def begin(self) -> None:
-        """Forget what an earlier attempt was stopped for."""
-        self._why = None
-        self._stop.clear()
-        self.running, self.note = True, ""
-
-    @property
-    def stopped_for(self) -> Why | None:
-        """Why the run was asked to end."""
-        return self._why
-
-    def is_stopped(self) -> bool:
-        """Whether the run was asked to end."""
-        return self._stop.is_set()
-
-    def status(self) -> dict[str, Any]:
-        """Everything known, as plain values."""
-        record, result = self.record, self.record.result
-        about = {
-            "id": record.id,
-            "name": record.spec.name,
-            "state": self.state,
-            "reason": self.reason,
-            "note": self.note if self.waiting is None else self.waiting.text,
-            "needs": self.needs() if result is None else [],
-            "owner": record.owner,
-            "created": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds"),
-            "run": record.run,
-            "priority": record.spec.priority,
-            "data": record.spec.data,
-            "output": record.spec.output,
-            "algorithm": record.spec.algorithm.name,
-            "n_clusters": record.spec.n_clusters,
-            "max_iter": record.spec.max_iter,
-            **self.feed.figures(),
-        }
-        if result is not None:
-            about["result"] = result.model_dump(mode="json")
-        return about
 
 
 class Keeper(threading.Thread):

@@ -234,7 +234,7 @@ def test_a_job_that_waits_takes_no_place_of_another(tmp_path, clean):
 
 
 def test_pauses_grow_up_to_a_limit_and_begin_anew_with_progress(tmp_path):
-    from largek_dask.service.running import Job
+    from largek_dask.service.known import Job
     from largek_dask.service.store import Record
 
     record = Record("lk-1", JobSpec.parse(document(str(tmp_path))), "me", 0.0)

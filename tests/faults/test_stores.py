@@ -37,7 +37,9 @@ from tests.faults.stores import Dies, FailsEvery, FaultyFileSystem, Full, Plan, 
 # When one of zarr's writes fails, it leaves those beside it unawaited.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-LOCAL_POINTS = [point for point in points.POINTS if point not in ("scatter", "submit", "reduce")]
+LOCAL_POINTS = [
+    point for point in points.POINTS if point not in ("scatter", "submit", "receive", "reduce")
+]
 """Points that a job without a cluster comes to."""
 
 
