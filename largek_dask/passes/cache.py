@@ -91,14 +91,22 @@ class ChunkCache:
         self._chunks: dict[int, _Entry] = {}
         self._shares: dict[int, _Entry] = {}
         self._pass = 0
+        self._declined = [0, 0]
+        """Bytes that did not fit, in this pass and in the one before."""
         self.nbytes = 0
 
     def begin(self) -> None:
         """Another pass starts; the budget may have shrunk."""
         with self._lock:
             self._pass += 1
+            self._declined = [0, self._declined[0]]
             if self.nbytes > self._limit():
                 self._make_room(0, (self._chunks, self._shares))
+
+    @property
+    def wanted(self) -> int:
+        """Bytes that there is use for."""
+        return self.nbytes + max(self._declined)
 
     def get(self, index: int, span: Span) -> Part | None:
         """Rows of the chunk among which those of ``span`` are, None where none are kept."""
@@ -141,9 +149,12 @@ class ChunkCache:
             # A whole chunk is in no place of a share that is in another order.
             if share is not None and not (whole and share.part.span.order is not None):
                 self.nbytes -= self._shares.pop(index).part.nbytes
+            # Said before it is asked for: the room follows what there is use for.
+            self._declined[0] += size
             self._make_room(size, () if whole else (self._chunks,))
             if self.nbytes + size > self._limit():
                 return False
+            self._declined[0] -= size
             entries[index] = _Entry(part, self._pass)
             self.nbytes += size
             return True
@@ -170,4 +181,5 @@ class ChunkCache:
         with self._lock:
             self._chunks.clear()
             self._shares.clear()
+            self._declined = [0, 0]
             self.nbytes = 0

@@ -1,10 +1,14 @@
-"""Which worker owns which chunk: sticky, balanced by threads, moving no more than it must."""
+"""What goes to whom.
+
+Which worker owns which chunk: sticky, balanced by threads, moving no more than it must. How much of
+a process's memory each job may keep: as much as it has use for, as far as it does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["place", "ranges", "shares", "unranges"]
+__all__ = ["place", "ranges", "room_of", "shares", "unranges"]
 
 
 def place(
@@ -86,3 +90,32 @@ def ranges(chunks: Iterable[int]) -> tuple[tuple[int, int], ...]:
 def unranges(parts: Sequence[tuple[int, int]]) -> list[int]:
     """The chunks of :func:`ranges`."""
     return [chunk for begin, end in parts for chunk in range(begin, end)]
+
+
+def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> int:
+    """Bytes that one of the jobs of a process may keep.
+
+    All of its limit but what the others keep; where that is too much for all of them, everybody
+    has as much as any other, or as it wants if that is less.
+
+    Parameters
+    ----------
+    job : str
+    limits : mapping of str to int
+        Bytes that each job might keep if it were alone.
+    wanted : mapping of str to int
+        Bytes that each job has use for.
+
+    Returns
+    -------
+    int
+        Between nothing and the job's limit.
+    """
+    left = max(limits.values())
+    least_first = sorted((min(limits[name], wanted[name]), name) for name in limits)
+    others = 0
+    for number, (want, name) in enumerate(least_first):
+        given = min(want, left // (len(least_first) - number))
+        left -= given
+        others += 0 if name == job else given
+    return min(limits[job], max(limits.values()) - others)

@@ -62,8 +62,13 @@ class RowStateStore:
         self._states: dict[str, dict[int, dict[int, Arrays]]] = {}
         self._epochs: dict[str, int] = {}
         self._reserved: dict[str, int] = {}
+        # name -> chunk -> bytes of its last arrays, whether they were kept or not
+        self._offered: dict[str, dict[int, int]] = {}
+        self._totals: dict[str, int] = {}
         self.nbytes = 0
         """Bytes kept, those reserved for totals included."""
+        self.wanted = 0
+        """Bytes that there is use for: two generations, and the totals."""
         self.evictions = 0
 
     def begin(self, name: str, epoch: int, generation: int) -> None:
@@ -79,6 +84,8 @@ class RowStateStore:
         with self._lock:
             if self._epochs.get(name) != epoch:
                 self._epochs[name] = epoch
+                self.wanted -= 2 * sum(self._offered.pop(name, {}).values())
+                self.wanted -= self._totals.pop(name, 0)
                 self.nbytes -= self._reserved.pop(name, 0)
                 for versions in self._states.pop(name, {}).values():
                     self.nbytes -= sum(map(_nbytes, versions.values()))
@@ -102,6 +109,8 @@ class RowStateStore:
             False: they are more than the whole budget. Nothing is set aside.
         """
         with self._lock:
+            self.wanted += nbytes - self._totals.get(name, 0)
+            self._totals[name] = nbytes
             self.nbytes -= self._reserved.pop(name, 0)
             if nbytes > self._limit() - sum(self._reserved.values()):
                 self.evictions += 1
@@ -128,6 +137,9 @@ class RowStateStore:
         with self._lock:
             if self._epochs.get(name) != epoch:
                 return
+            offered = self._offered.setdefault(name, {})
+            self.wanted += 2 * (size - offered.get(chunk, 0))
+            offered[chunk] = size
             versions = self._states.setdefault(name, {}).setdefault(chunk, {})
             if generation in versions:
                 self.nbytes -= _nbytes(versions.pop(generation))
@@ -160,7 +172,9 @@ class RowStateStore:
             self._states.clear()
             self._epochs.clear()
             self._reserved.clear()
-            self.nbytes = 0
+            self._offered.clear()
+            self._totals.clear()
+            self.nbytes = self.wanted = 0
 
 
 def _nbytes(arrays: Arrays) -> int:

@@ -19,7 +19,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError
 from largek_dask.passes.engine import Engine, PassSpec, Ticket, total_of
 from largek_dask.passes.local import state_budget
-from largek_dask.passes.placement import unranges
+from largek_dask.passes.placement import room_of, unranges
 from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spreading import Spreader
 from largek_dask.passes.telemetry import PassReport, nbytes
@@ -112,8 +112,11 @@ class LostTotalError(RuntimeError):
 class _Job:
     """One job's engine on this worker, and its shares of the pass in progress."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, state_limit: int, cache_limit: int) -> None:
         self.engine = engine
+        self.state_limit = state_limit
+        """Bytes that it might keep if it were alone here."""
+        self.cache_limit = cache_limit
         self.lock = threading.Lock()
         self.tickets: dict[str, Ticket] = {}
         self.parked: dict[str, Any] = {}
@@ -171,12 +174,24 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             engine = Engine(
                 rows,
                 self.worker.state.nthreads,
-                lambda: budget // max(1, len(self.jobs)),
-                lambda: spec.cache_bytes // max(1, len(self.jobs)),
+                lambda: self._state_room(spec.id, budget),
+                lambda: self._cache_room(spec.id, spec.cache_bytes),
             )
-            self.jobs[spec.id] = _Job(engine)
+            self.jobs[spec.id] = _Job(engine, budget, spec.cache_bytes)
         for job in dropped:
             job.end()
+
+    def _state_room(self, job_id: str, alone: int) -> int:
+        jobs = self.jobs.copy()
+        limits = {name: job.state_limit for name, job in jobs.items()} | {job_id: alone}
+        wanted = {name: job.engine.store.wanted for name, job in jobs.items()}
+        return room_of(job_id, limits, {job_id: 0} | wanted)
+
+    def _cache_room(self, job_id: str, alone: int) -> int:
+        jobs = self.jobs.copy()
+        limits = {name: job.cache_limit for name, job in jobs.items()} | {job_id: alone}
+        wanted = {name: job.engine.cache.wanted for name, job in jobs.items()}
+        return room_of(job_id, limits, {job_id: 0} | wanted)
 
     def drop(self, job_id: str) -> None:
         """Forget a job; a share of it that is running ends at its next chunk."""

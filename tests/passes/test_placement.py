@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.passes.placement import place, ranges, shares, unranges
+from largek_dask.passes.placement import place, ranges, room_of, shares, unranges
 
 workers = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 8), min_size=1)
 owners = st.dictionaries(st.integers(0, 60), st.sampled_from("abcdefghxyz"))
@@ -83,3 +83,29 @@ def test_ranges_and_back(chunks):
     parts = ranges(chunks)
     assert unranges(parts) == sorted(chunks)
     assert all(a[1] < b[0] for a, b in pairwise(parts))
+
+
+BYTES = st.integers(0, 10**12)
+JOBS = st.dictionaries(st.sampled_from("abcde"), st.tuples(BYTES, BYTES), min_size=1)
+
+
+@given(JOBS)
+def test_room_follows_what_is_wanted(jobs):
+    limits = {name: limit for name, (limit, _) in jobs.items()}
+    wanted = {name: want for name, (_, want) in jobs.items()}
+    room = {name: room_of(name, limits, wanted) for name in jobs}
+    most = max(limits.values())
+    assert all(0 <= room[name] <= limits[name] for name in jobs)
+    assert sum(min(room[name], wanted[name]) for name in jobs) <= most, "all of it is there"
+    for name in jobs:
+        even = min(limits[name], wanted[name], most // len(jobs))
+        assert room[name] >= even, "nobody has less than an even share has of use"
+        others = sum(wanted[other] for other in jobs if other != name)
+        assert room[name] >= min(limits[name], most - others), "what nobody wants is free"
+
+
+def test_room_that_is_too_little_is_shared_evenly():
+    limits, wanted = dict.fromkeys("abc", 90), {"a": 10, "b": 1000, "c": 1000}
+    assert [room_of(name, limits, wanted) for name in "abc"] == [10, 40, 40]
+    assert room_of("b", limits, wanted | {"c": 20}) == 60
+    assert room_of("a", {"a": 90}, {"a": 0}) == 90

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from largek_dask.passes import worker as worker_module
+from largek_dask.passes.cache import Part, Span
 from largek_dask.passes.engine import PassSpec, StateSpec
 from largek_dask.passes.placement import ranges
 from largek_dask.passes.worker import JobSpec, Payload, Sealed, Share, WorkPlugin, work
@@ -27,6 +28,7 @@ def plugin(x, monkeypatch):
     plugin = WorkPlugin()
     dask_worker = SimpleNamespace(
         address=HERE,
+        handlers={},
         plugins={WorkPlugin.name: plugin},
         memory_manager=SimpleNamespace(memory_limit=1 << 30),
         state=SimpleNamespace(nthreads=1),
@@ -38,14 +40,19 @@ def plugin(x, monkeypatch):
     plugin.teardown(dask_worker)
 
 
-def share_of(generation, chunks, owner=HERE):
-    """What the worker answers for a share of the pass that writes ``generation``."""
+def share_of(generation, chunks, owner=HERE, job="job", told=None):
+    """What the worker answers for a share of the pass that writes ``generation``.
+
+    Its report is added to the list ``told``.
+    """
     state = StateSpec("path", 1, generation, first=generation == 1, retain=True)
-    payload = Payload("job", generation, PassSpec(path_chunk, (generation,), start, combine, state))
+    payload = Payload(job, generation, PassSpec(path_chunk, (generation,), start, combine, state))
     share = Share(f"{generation} {owner}", owner, ranges(chunks), 1 << 20, 60.0)
     replay = Sealed(tuple((g,) for g in range(1, generation)))
     outcome = work(share, payload, replay)
     assert outcome.finished
+    if told is not None:
+        told.append(outcome.report)
     return outcome.total
 
 
@@ -63,3 +70,57 @@ def test_a_share_of_another_worker_leaves_the_retained_totals_alone(guest_first,
     after = share_of(3, range(6))
     assert after[0] == path_answers(x, 3)[-1]
     assert after[2] == 8, "four chunks in both passes"
+
+
+def test_small_jobs_leave_a_large_one_its_row_state(x, plugin):
+    """Room follows what jobs keep, not how many there are."""
+    large, small = pickle.dumps(rows_of(x, [10] * 6)), pickle.dumps(rows_of(x[:4], [4]))
+    plugin.drop("job")
+    # Two generations of 60 numbers, the total, and a little for the others.
+    limit = 2 * 60 * 8 + 32 + 3 * (2 * 4 * 8 + 32)
+    plugin.admit(JobSpec("large", large, limit, 0))
+    for job in ("a", "b", "c"):
+        plugin.admit(JobSpec(job, small, limit, 0))
+    answers, told = [], []
+    for generation in range(1, 5):
+        answers.append(share_of(generation, range(6), job="large", told=told)[0])
+        for job in ("a", "b", "c"):
+            total = share_of(generation, [0], job=job, told=told)
+            assert total[0] == path_answers(x[:4], generation)[-1]
+    assert answers == path_answers(x, 4)
+    assert {report.rebuilt for report in told} == {0}
+    assert told[-4].state_bytes == 2 * 60 * 8 + 32, "both generations"
+    assert told[-1].state_bytes == 2 * 4 * 8 + 32
+
+
+def test_jobs_that_want_more_than_there_is_have_the_same(x, plugin):
+    large = pickle.dumps(rows_of(x, [10] * 6))
+    limit = 1_000
+    plugin.drop("job")
+    for job in ("a", "b"):
+        plugin.admit(JobSpec(job, large, limit, 0))
+    told = []
+    for generation in (1, 2, 3):
+        for job in ("a", "b"):
+            share_of(generation, range(6), job=job, told=told)
+    assert all(limit // 2 - 80 < report.state_bytes <= limit // 2 for report in told[-2:])
+    plugin.drop("b")
+    for generation in (4, 5):
+        share_of(generation, range(6), job="a", told=told)
+    assert told[-1].state_bytes == 2 * 60 * 8 + 32, "all of it is there again"
+
+
+def test_kept_chunks_of_small_jobs_leave_room_for_those_of_a_large_one(x, plugin):
+    limit = x.nbytes + 3 * x[:4].nbytes
+    plugin.drop("job")
+    plugin.admit(JobSpec("large", pickle.dumps(rows_of(x, [10] * 6)), None, limit))
+    for job in ("a", "b", "c"):
+        plugin.admit(JobSpec(job, pickle.dumps(rows_of(x[:4], [4])), None, limit))
+    caches = {job: plugin.jobs[job].engine.cache for job in ("large", "a", "b", "c")}
+    for index in range(6):
+        assert caches["large"].put(index, Part(Span(0, 10, 10), x[10 * index : 10 * index + 10]))
+    for job in ("a", "b", "c"):
+        assert caches[job].put(0, Part(Span(0, 4, 4), x[:4]))
+    assert sum(cache.nbytes for cache in caches.values()) == limit, "it is full"
+    assert not caches["large"].put(6, Part(Span(0, 10, 10), x[:10]))
+    assert caches["c"].put(1, Part(Span(0, 4, 4), x[:4])), "less than an even share"
