@@ -110,6 +110,7 @@ class Starts:
         checkpoints = None
         if folder is not None:
             checkpoints = Checkpoints(folder, state_class(self.algorithm))
+        self.passes.begin_run()
         result = run(
             self.algorithm,
             self.passes,

@@ -237,6 +237,15 @@ class BasePasses(ABC):
             shift=np.zeros(self.n_features) if known is None else known.shift,
         )
 
+    def begin_run(self) -> None:
+        """Another start of an algorithm begins: nothing that an earlier one kept belongs to it.
+
+        What is taken up from a checkpoint begins with any generation, also with the one that
+        would follow the last of an earlier start.
+        """
+        self._runs.clear()
+        self.scratch.clear()
+
     # --- stopping ---------------------------------------------------------------------------------
 
     def _stop(self) -> BaseException | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.truncated import Truncated
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module
 from largek_dask.driver import plan
@@ -236,6 +237,36 @@ def test_starts_are_taken_up_where_they_were(stop_in: tuple[int, int], tmp_path:
     again = cluster(n_init=4, checkpoint=folder, events=[told.append])
     assert_equal(again, whole)
     assert sum(e["event"] == "step" for e in told) == 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "in_chunks"),
+    [(Lloyd(), True), (Lloyd("hamerly"), True), (NMBatch(b0=50, gather=0), True)]
+    + [(Truncated(), True), (Truncated(), False)],
+    ids=repr,
+)
+def test_starts_know_nothing_of_each_other(
+    algorithm: Any, in_chunks: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Also where one ends just before the step that the next is taken up with."""
+    if in_chunks:
+        request.getfixturevalue("small_chunks")
+    asked = {"algorithm": algorithm, "n_clusters": 7, "n_init": 4}
+    rules = StopRules(max_iter=60, tol=0)
+    told: list[Any] = []
+    cluster(**asked, stop=rules, events=[told.append])
+    lengths = [e["n_iter"] for e in told if e["event"] == "stopped"]
+    assert len(set(lengths)) > 1, "all would be stopped at the same step as before"
+    costs = {(e["start"], e["step"]): e["cost"] for e in told if e["event"] == "step"}
+    # One that ended with this step, or with the next, comes before one that is taken up.
+    for step in sorted({n - back for n in lengths for back in (0, 1)} - {0}):
+        folder = str(tmp_path / str(step))
+        cluster(**asked, checkpoint=folder, stop=StopRules(max_iter=step, tol=0))
+        told.clear()
+        cluster(**asked, checkpoint=folder, stop=rules, events=[told.append])
+        for e in told:
+            if e["event"] == "step":
+                assert e["cost"] == costs[e["start"], e["step"]]
 
 
 def test_a_torn_count_is_counted_again(tmp_path: Path) -> None:
