@@ -241,9 +241,14 @@ def test_starts_are_taken_up_where_they_were(stop_in: tuple[int, int], tmp_path:
 
 @pytest.mark.parametrize(
     ("algorithm", "in_chunks"),
-    [(Lloyd(), True), (Lloyd("hamerly"), True), (NMBatch(b0=50, gather=0), True)]
-    + [(Truncated(), True), (Truncated(), False)],
-    ids=repr,
+    [
+        (Lloyd(), True),
+        (Lloyd("hamerly"), True),
+        (NMBatch(b0=50, gather=0), True),
+        (Truncated(), True),
+        (Truncated(), False),
+    ],
+    ids=["lloyd", "hamerly", "nmbatch", "truncated", "truncated in one piece"],
 )
 def test_starts_know_nothing_of_each_other(
     algorithm: Any, in_chunks: bool, tmp_path: Path, request: pytest.FixtureRequest
