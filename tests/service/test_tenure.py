@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
@@ -110,9 +111,17 @@ def test_second__need_not_wait_for_the_claims_of_the_first(open_jobs, document, 
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         second = open_jobs()
         second.wait_until_ready()
+    until = time.monotonic() + 20.0
     with dask.config.set({"largek.service.patience-seconds": 3600.0}):
+        while runs_begun(second, job_id) < 2:
+            assert time.monotonic() < until, "it waits for the first one"
+            slow_steps.wait(0.01)
         slow_steps.set()
         wait_until(second, job_id, "finished")
+
+
+def runs_begun(jobs, job_id):
+    return [event["event"] for event in jobs.events(job_id, 0, 1000)].count("running")
 
 
 def test_first__asleep_neither_brings_back_nor_deletes(open_jobs, document, tmp_path, asleep):
