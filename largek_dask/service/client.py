@@ -142,18 +142,23 @@ class Service:
         LargekError
             What it answers.
         """
+        return _content(self._answer(operation, arguments))
+
+    def _answer(self, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the scheduler says, also that it cannot do it; whatever is raised says nothing."""
         handler = getattr(self.client.scheduler, HANDLER)
         found = self.client.sync(
             handler, operation=operation, arguments=json.dumps(arguments, default=_plain)
         )
         if not isinstance(found, Mapping) or not {"answer", "arrays", "error"} & set(found):
             raise _NoServiceError
-        if "error" in found:
-            raise error_of(found["error"], found["message"])
-        return json.loads(found["answer"]) if "answer" in found else found
+        return found
 
     def ask_again(self, operation: str, **arguments: Any) -> Any:
-        """Ask what may be asked twice; a scheduler that restarts is waited for."""
+        """Ask what may be asked twice; a scheduler that restarts is waited for.
+
+        An answer is an answer, whatever it says: only who has got none asks again.
+        """
         until = time.monotonic() + AWAY_SECONDS
         while True:
             if self._closed:
@@ -161,12 +166,14 @@ class Service:
             try:
                 if self._address is not None and self.client.status != "running":
                     self._reconnect(self._address)
-                return self.ask(operation, **arguments)
+                found = self._answer(operation, arguments)
+                break
             except (OSError, _NoServiceError, RuntimeError) as error:
                 gone = isinstance(error, OSError | _NoServiceError) or not self._is_connected()
                 if not gone or time.monotonic() > until:
                     raise
                 time.sleep(PAUSE_SECONDS)
+        return _content(found)
 
     def _is_connected(self) -> bool:
         return bool(self.client.status == "running")
@@ -324,6 +331,13 @@ class Service:
 
     def __repr__(self) -> str:
         return f"<Service of {self.client.scheduler.address}, jobs in {self.store}>"
+
+
+def _content(found: Mapping[str, Any]) -> Any:
+    """What an answer holds: a value, a model's message, or an error, which is raised."""
+    if "error" in found:
+        raise error_of(found["error"], found["message"])
+    return json.loads(found["answer"]) if "answer" in found else found
 
 
 class _NoServiceError(Exception):

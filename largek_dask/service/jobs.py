@@ -115,6 +115,8 @@ class Jobs:
         """How many runs of each owner's have begun: who has had fewest comes first."""
         self._changed = threading.Condition(threading.RLock())
         self._closing = False
+        self._unreadable: dict[str, str] = {}
+        """Jobs whose records cannot be read at the moment, and why."""
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
         self._contender: Contender | None = None
@@ -124,23 +126,30 @@ class Jobs:
         """The scheduler that has the store, if it is not this one."""
         self.epoch = ""
         self._loaded = threading.Event()
+        self._ending = threading.Event()
         self._queue = threading.Thread(target=self._run_queue, name="largek-queue", daemon=True)
+        self._tender = threading.Thread(
+            target=self._run_records, name="largek-records", daemon=True
+        )
 
     # --- the queue --------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Take the store, take up all jobs that have not ended, and run what is submitted."""
         self._queue.start()
+        self._tender.start()
 
     def _run_queue(self) -> None:
+        trouble = ""
         while not self._closing:
             try:
                 self._turn()
+                trouble = ""
             except Exception as error:
-                # Whatever it is, it must not be the end of all jobs. (What a driver says may hold
-                # secrets: its words stay here.)
-                kind = type(error).__name__
-                logger.warning("The jobs in %s have to wait: %s", self._records.url, kind)
+                # Whatever it is, it must not be the end of all jobs.
+                if (reason := self._records.reason(error)) != trouble:
+                    logger.warning("The jobs in %s have to wait: %s", self._records.url, reason)
+                trouble = reason
             with self._changed:
                 if not self._closing:
                     self._changed.wait(TICK_SECONDS)
@@ -190,12 +199,13 @@ class Jobs:
                 job.ask_to_stop("lost")
             self._jobs.clear()
             self._places.clear()
+            self._unreadable.clear()
             self._changed.notify_all()
 
     def _load(self) -> None:
         records = self._records
         with warnings_heard_by(lambda message, _: logger.warning(message)):
-            found = records.all()
+            found, unreadable = records.all()
         places = {record.id: _Places.of(record.spec) for record in found}
         with self._changed:
             if self._keeper is None or self._records is not records:
@@ -203,8 +213,46 @@ class Jobs:
             for record in found:
                 self._jobs[record.id] = Job(record, {}, self._tell, is_new=False)
             self._places.update(places)
+            self._unreadable = unreadable
             self._loaded.set()
             self._changed.notify_all()
+
+    # --- records that could not be written or read ------------------------------------------------
+
+    def _run_records(self) -> None:
+        while not self._ending.wait(float(config.get("service.beat-seconds"))):
+            try:
+                if self._loaded.is_set():
+                    self._tend()
+            except Exception as error:
+                reason = self._records.reason(error)
+                logger.warning("No look after records in %s: %s", self._records.url, reason)
+
+    def _tend(self) -> None:
+        """Write and read what could not be before."""
+        for job in tuple(self._jobs.values()):
+            if not job.is_kept:
+                self._keep(job)
+        records = self._records
+        for job_id in tuple(self._unreadable):
+            try:
+                record = records.read(job_id)
+            except JobNotFoundError:
+                record = None
+            except (ParameterError, OSError) as error:
+                with self._changed:
+                    if job_id in self._unreadable:
+                        self._unreadable[job_id] = records.reason(error)
+                continue
+            places = None if record is None else _Places.of(record.spec)
+            with self._changed:
+                # Meanwhile the store may have gone to somebody else.
+                if self._records is not records or self._unreadable.pop(job_id, None) is None:
+                    return
+                if record is not None and places is not None:
+                    self._jobs[job_id] = Job(record, {}, self._tell, is_new=False)
+                    self._places[job_id] = places
+                    self._changed.notify_all()
 
     def _next(self) -> list[Job]:
         """Jobs to begin now."""
@@ -269,6 +317,7 @@ class Jobs:
         list of str
             Jobs that were still at it after so many seconds.
         """
+        self._ending.set()
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -279,8 +328,9 @@ class Jobs:
         until = time.monotonic() + seconds
         for runner in runners:
             runner.join(max(0.0, until - time.monotonic()))
-        if self._queue.is_alive():
-            self._queue.join(max(0.0, until - time.monotonic()))
+        for thread in (self._queue, self._tender):
+            if thread.is_alive():
+                thread.join(max(0.0, until - time.monotonic()))
         if self._keeper is not None:
             self._keeper.stop()
         return [runner.name for runner in runners if runner.is_alive()]
@@ -312,6 +362,11 @@ class Jobs:
         checked_id(job_id)
         self.wait_until_ready()
         with self._changed:
+            if job_id in self._unreadable:
+                raise ClusterError(
+                    f"the record of job {job_id} cannot be read at the moment; it is tried again "
+                    f"and again: {self._unreadable[job_id]}"
+                )
             if job_id not in self._jobs:
                 raise JobNotFoundError(
                     f"there is no job {job_id}; the jobs there are: "
@@ -500,14 +555,18 @@ class Jobs:
 
     def status(self, job_id: str) -> dict[str, Any]:
         """See ``service.client.Job.status``."""
-        return self._job(job_id).status()
+        checked_id(job_id)
+        self.wait_until_ready()
+        reason = self._unreadable.get(job_id)
+        return self._job(job_id).status() if reason is None else _unreadable(job_id, reason)
 
     def all(self) -> list[dict[str, Any]]:
-        """The status of every job, the oldest first."""
+        """The status of every job, the oldest first; those that cannot be read are the last."""
         self.wait_until_ready()
         with self._changed:
-            jobs = list(self._jobs.values())
-        return [job.status() for job in sorted(jobs, key=lambda job: job.record.created)]
+            jobs = sorted(self._jobs.values(), key=lambda job: job.record.created)
+            unreadable = [_unreadable(*about) for about in sorted(self._unreadable.items())]
+        return [*(job.status() for job in jobs), *unreadable]
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on."""
@@ -619,6 +678,20 @@ class Jobs:
                 f"(digest {model.digest()}, not {result.digest})."
             )
         return model
+
+
+def _unreadable(job_id: str, reason: str) -> dict[str, Any]:
+    """The status of a job whose record cannot be read."""
+    unknown = ("created", "owner", "data", "output", "algorithm", "n_clusters", "max_iter")
+    return {
+        "id": job_id,
+        "name": None,
+        "state": "unreadable",
+        "note": f"its record cannot be read: {reason}",
+        "needs": [],
+        "n_events": 0,
+        **dict.fromkeys(unknown),
+    }
 
 
 def _without_secrets(error: Exception, redact: Callable[[Any], Any]) -> Exception:

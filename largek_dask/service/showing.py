@@ -43,6 +43,7 @@ WARNINGS = 3
 OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "elapsed", "eta_s",
              "state_bytes", "cache_bytes")  # fmt: skip
 COLORS = {
+    "unreadable": "red",
     "queued": "yellow",
     "waiting": "magenta",
     "running": "blue",
@@ -282,7 +283,7 @@ def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
         figure(status.get("cost") if cost is None else cost, lambda v: f"{v:.6g}"),
         figure(status.get("rows_per_second") if running else None),
         figure(status.get("eta_s") if running else None, human_seconds),
-        str(status.get("created"))[:16].replace("T", " "),
+        str(status.get("created") or "")[:16].replace("T", " "),
         status.get("output"),
     )
     return tuple(printable(item) for item in row)

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning, warn
+from largek_dask.service.credentials import redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 
@@ -189,7 +190,7 @@ class Records:
         name = f"{checked_id(job_id)}.json"
         try:
             document = json.loads(
-                self._folder.read(name, 2 * MOST_BYTES), object_pairs_hook=unique_keys
+                self._folder.read(name, limit=2 * MOST_BYTES), object_pairs_hook=unique_keys
             )
             found = _Document.model_validate(document)
         except FileNotFoundError:
@@ -211,24 +212,32 @@ class Records:
             result=found.result,
         )
 
-    def all(self) -> list[Record]:
-        """Every job, the oldest first.
+    def all(self) -> tuple[list[Record], dict[str, str]]:
+        """Every job, the oldest first, and those whose records cannot be read now, with the reason.
 
         Warns
         -----
         RecoveryWarning
             A record cannot be read; names it. The others are not affected.
         """
-        records = []
+        records, unreadable = [], {}
         for name in self._folder.names():
             job_id = name.removesuffix(".json")
             if name == job_id or JOB_ID.fullmatch(job_id) is None:
                 continue
             try:
                 records.append(self.read(job_id))
+            except JobNotFoundError:
+                continue
             except (ParameterError, OSError) as error:
-                warn(f"A job is passed over: {error}", RecoveryWarning)
-        return sorted(records, key=lambda record: (record.created, record.id))
+                unreadable[job_id] = self.reason(error)
+                warn(f"Job {job_id} is passed over: {unreadable[job_id]}", RecoveryWarning)
+        return sorted(records, key=lambda record: (record.created, record.id)), unreadable
+
+    def reason(self, error: Exception) -> str:
+        """Why a record cannot be read, without the secrets that a driver may tell."""
+        text: str = redactor(self.folder.storage_options)(f"{type(error).__name__}: {error}")
+        return text[:1_000]
 
 
 def checked_id(job_id: str) -> str:

@@ -37,6 +37,8 @@ from tests.faults.stores import Dies, FailsEvery, FaultyFileSystem, Full, Plan, 
 # When one of zarr's writes fails, it leaves those beside it unawaited.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
+PATIENT = {"largek.service.patience-seconds": 3600.0}
+"""Whoever waits from now on takes nobody for dead on a busy machine."""
 LOCAL_POINTS = [
     point for point in points.POINTS if point not in ("scatter", "submit", "receive", "reduce")
 ]
@@ -248,7 +250,7 @@ def test_two_schedulers_on_one_store(jobs_of, made_of, name):
     FaultyFileSystem.follow(Slow(0.0005))
     with scheduler("a") as one:
         job_id = submit(one, jobs_of[name])
-        with scheduler("b") as two:
+        with dask.config.set(PATIENT), scheduler("b") as two:
             with pytest.raises(ClusterError, match="those of a: connect to that"):
                 two.status(job_id)
             made = Made.by(ended(one, job_id))
@@ -286,12 +288,13 @@ def test_a_scheduler_that_slept_has_lost_its_job(jobs_of, made_of, name):
         with scheduler("b") as two:
             assert Made.by(ended(two, job_id)) == made_of[name]
             files = {path: file.getvalue() for path, file in FaultyFileSystem.store.items()}
-            over.set()
-            # It wakes up, writes nothing, and says who has its job now.
-            with one._changed:
-                assert one._changed.wait_for(lambda: one._holder, 20.0)
-            with pytest.raises(ClusterError, match="those of b"):
-                one.status(job_id)
+            with dask.config.set(PATIENT):
+                over.set()
+                # It wakes up, writes nothing, and says who has its job now.
+                with one._changed:
+                    assert one._changed.wait_for(lambda: one._holder, 20.0)
+                with pytest.raises(ClusterError, match="those of b"):
+                    one.status(job_id)
             # (The first claim was the submit's.)
             assert two.status(job_id)["result"]["token"] == 3
             kept = {path: file.getvalue() for path, file in FaultyFileSystem.store.items()}

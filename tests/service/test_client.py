@@ -17,6 +17,7 @@ from largek_dask.errors import (
     FailedJobError,
     JobNotFoundError,
     NoModelError,
+    OutputError,
     ParameterError,
     VersionMismatchWarning,
 )
@@ -29,8 +30,9 @@ from largek_dask.service.wire import error_of, message_of_error
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     store = str(tmp_path_factory.mktemp("store"))
+    quick = {"largek.service.beat-seconds": 0.1, "largek.service.patience-seconds": 1.0}
     with (
-        dask.config.set({"largek.store": store, "largek.service.patience-seconds": 1.0}),
+        dask.config.set({"largek.store": store, **quick}),
         LocalCluster(
             n_workers=1,
             threads_per_worker=1,
@@ -283,3 +285,59 @@ def test_job__shows_itself(submit):
     job.wait("60s")
     assert isinstance(job, Job)
     assert job.id in repr(job)
+
+
+def counted(monkeypatch, error):
+    """Each question is answered with this error; those that were asked."""
+    asked = []
+
+    def refuse(self, operation, given):
+        asked.append(operation)
+        raise error
+
+    monkeypatch.setattr(JobsPlugin, "_known", refuse)
+    return asked
+
+
+@pytest.mark.parametrize(
+    "error", [OutputError("no space"), OSError("no such share"), TimeoutError("the store is away")]
+)
+def test_ask__an_answer_is_not_asked_for_again(service, submit, monkeypatch, error):
+    """Though each of these is an OSError, as a lost connection is."""
+    job = submit()
+    job.wait("60s")
+    asked = counted(monkeypatch, error)
+    for ask in (job.cancel, job.status, service.jobs, lambda: job.supply({})):
+        with pytest.raises(type(error), match=str(error)):
+            ask()
+    assert asked == ["cancel", "status", "jobs", "supply"]
+
+
+def test_ask__what_was_not_answered_is_asked_again(service, monkeypatch):
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+    asked, answer = [], service._answer
+
+    def lossy(operation, arguments):
+        asked.append(operation)
+        if len(asked) < 4:
+            raise OSError("the connection was lost")
+        return answer(operation, arguments)
+
+    monkeypatch.setattr(service, "_answer", lossy)
+    service.jobs()
+    assert asked == ["jobs"] * 4
+
+
+def test_connect__a_second_scheduler_on_a_store_names_the_first(cluster):
+    """``cluster`` has the store; the other one would have it too."""
+    with (
+        LocalCluster(
+            n_workers=0,
+            processes=False,
+            protocol="tcp://",
+            dashboard_address=":0",
+            scheduler_kwargs={"preload": "largek_dask.service.preload"},
+        ) as other,
+        pytest.raises(ClusterError, match=cluster.scheduler_address),
+    ):
+        lk.connect(other.scheduler_address)

@@ -1,5 +1,6 @@
 """The queue, the runs and the answers of one scheduler, without a cluster."""
 
+import errno
 import json
 import threading
 import time
@@ -23,8 +24,11 @@ from largek_dask.errors import (
 )
 from largek_dask.model import Model, load_model
 from largek_dask.service import jobs as module
+from largek_dask.service.cards import card, card_of_jobs
 from largek_dask.service.lease import Contender
-from largek_dask.service.store import read_result
+from largek_dask.service.showing import Seen, facts, job_row
+from largek_dask.service.store import Records, read_result
+from largek_dask.service.terminal import view
 from tests.service.conftest import wait_until
 
 ENDED = ("finished", "failed", "cancelled")
@@ -308,13 +312,59 @@ def test_records__a_damaged_one_does_not_hide_the_others(open_jobs, document, tm
     first.close(10.0)
     folder = tmp_path / "store" / "jobs"
     path = folder / f"{torn}.json"
-    path.write_text(path.read_text()[:-20])
+    path.write_text((whole := path.read_text())[:-20])
     (folder / "lk-other.json").write_text((folder / f"{kept}.json").read_text())
     later = open_jobs()
-    assert [status["id"] for status in later.all()] == [kept]
+    states = {status["id"]: status["state"] for status in later.all()}
+    assert set(states) == {kept, torn, "lk-other"}
+    assert states[torn] == states["lk-other"] == "unreadable"
     assert any(torn in line for line in logged)
     assert any("lk-other" in line for line in logged)
+    assert "no record of a job" in later.status(torn)["note"]
+    for ask in (later.model, later.cancel, later.delete):
+        with pytest.raises(ClusterError, match="tried again"):
+            ask(torn)
     wait_until(later, kept, "finished")
+    # Somebody has mended the one, and removed the other.
+    path.write_text(whole)
+    (folder / "lk-other.json").unlink()
+    wait_until(later, torn, "finished")
+    until = time.monotonic() + 20.0
+    while len(later.all()) > 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_records__one_that_cannot_be_read_for_a_moment_comes_back(open_jobs, document, monkeypatch):
+    first = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = first.submit(document(), {}, "me")
+    first.close(10.0)
+    read, failed = Folder.read, []
+
+    def broken(self, name, *limit, **named):
+        if name == f"{job_id}.json" and not mended.is_set():
+            failed.append(name)
+            raise OSError(errno.EIO, "a cable is loose")
+        return read(self, name, *limit, **named)
+
+    mended = threading.Event()
+    monkeypatch.setattr(Folder, "read", broken)
+    later = open_jobs()
+    (status,) = later.all()
+    assert (status["id"], status["state"]) == (job_id, "unreadable")
+    assert status == later.status(job_id)
+    assert "a cable is loose" in status["note"]
+    assert lines_of(status)
+    assert len(failed) >= 1
+    mended.set()
+    wait_until(later, job_id, "finished")
+
+
+def lines_of(status):
+    """What is shown of it in a terminal, in a notebook and in a table."""
+    seen = Seen(status)
+    return facts(seen), view(seen), card(seen), job_row(status), card_of_jobs([status], "title")
 
 
 def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_path):
@@ -369,3 +419,31 @@ def test_output__out_of_reach_for_good_fails(open_jobs, document, tmp_path):
         status = wait_until(jobs, job_id, *ENDED)
     assert status["state"] == "failed"
     assert "out" in status["result"]["message"]
+
+
+def test_cancel__ends_a_job_though_the_store_cannot_be_written(
+    open_jobs, document, slow_steps, monkeypatch, tmp_path
+):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(), {}, "me")
+    while jobs.status(job_id).get("step", 0) < 2:
+        time.sleep(0.01)
+    tried = []
+
+    def away(record):
+        tried.append(record)
+        raise OutputError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs._records, "update", away)
+        jobs.cancel(job_id)
+        assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
+        assert [record.cancel for record in tried[:2]] == [True, True]
+        stored = Records(Folder(str(tmp_path / "store")))
+        assert stored.read(job_id).result is None, "nothing could be written"
+    # As soon as it can be, it is.
+    until = time.monotonic() + 20.0
+    while (record := stored.read(job_id)).result is None:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert (record.cancel, record.result.state) == (True, "cancelled")
