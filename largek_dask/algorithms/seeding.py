@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
+from largek_dask.algorithms.sparse_start import sparse_start
 from largek_dask.algorithms.truncated_sample import drop_sample, take_sample
 from largek_dask.algorithms.truncated_start import two_level_start
 from largek_dask.errors import ParameterError
@@ -31,7 +32,7 @@ from largek_dask.kernels.sampling import (
     potentials,
     update_d2,
 )
-from largek_dask.kernels.sparse import Table, dense_rows
+from largek_dask.kernels.sparse import SparseBlock, Table, dense_rows
 from largek_dask.kernels.squares import Squares
 from largek_dask.kernels.statistics import RowScan
 from largek_dask.kernels.sums import ClusterSums
@@ -105,31 +106,30 @@ def initial_centers(
 
 
 def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
-    """Coarse centres of a sample, and the centres of every coarse cell.
-
-    Raises
-    ------
-    ParameterError
-        The rows are sparse.
-    """
-    if passes.is_sparse:
-        raise ParameterError("init='two-level' needs dense rows, and these are sparse.")
+    """Coarse centres of a sample, and the centres of every coarse cell."""
     sample = take_sample(passes, rng, TWO_LEVEL_ROWS * n_clusters, "two-level", ascending=False)
     drop_sample(passes, "two-level")
-    shift, n_threads = passes.statistics.shift, passes.driver_threads
-    return two_level_start(sample.held.x, sample.held.weight, n_clusters, shift, n_threads)[0]
+    return _on_two_levels(sample.held.x, sample.held.weight, n_clusters, passes)
+
+
+def _on_two_levels(
+    x: Table, weight: NDArray[np.float64] | None, n_clusters: int, passes: Passes
+) -> NDArray[Any]:
+    """The two-level start on rows (n, d) in random order, whatever they are."""
+    n_threads = passes.driver_threads
+    if isinstance(x, SparseBlock):
+        return sparse_start(x, weight, n_clusters, passes.statistics.grid, n_threads)
+    return two_level_start(x, weight, n_clusters, passes.statistics.shift, n_threads)[0]
 
 
 def centers_of_sample(
-    x: NDArray[Any], weight: NDArray[np.float64], n_clusters: int, passes: Passes, rng: Rng
+    x: Table, weight: NDArray[np.float64], n_clusters: int, passes: Passes, rng: Rng
 ) -> NDArray[Any]:
     """Starting centres (k, d) from a sample (n, d): k-means++, or with many on two levels."""
-    shift = passes.statistics.shift
     if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS:
-        return choose_among(x, weight, n_clusters, shift, rng)
+        return choose_among(x, weight, n_clusters, passes.statistics.shift, rng)
     order = rng.generator(0, "two-level").permutation(len(x))
-    n_threads = passes.driver_threads
-    return two_level_start(x[order], weight[order], n_clusters, shift, n_threads)[0]
+    return _on_two_levels(x[order], weight[order], n_clusters, passes)
 
 
 # --- drawing rows by mass -----------------------------------------------------------------------

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng
 from largek_dask.algorithms.truncated_engines import Held
+from largek_dask.kernels.sparse import Table, stack_rows
 
 __all__ = ["Sample", "drop_sample", "take_sample"]
 
@@ -45,7 +46,7 @@ class Draw:
     key: tuple[Any, ...]
     rows: Places
     """(m,) global indices; all of positive weight."""
-    x: Array | None
+    x: Table | None
     """(m, d); None: they lie in this process anyway, and are taken from there."""
     weight: Weights | None
     """(m,)"""
@@ -57,7 +58,7 @@ class PickedRows:
     __slots__ = ("parts",)
 
     def __init__(self) -> None:
-        self.parts: dict[int, tuple[Array, Weights]] = {}
+        self.parts: dict[int, tuple[Any, Weights]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -165,7 +166,7 @@ def _draw(passes: Passes, rng: Rng, n: int, purpose: str, ascending: bool) -> Dr
     return Draw(key, rows, x, weight)
 
 
-def _pick(passes: Passes, rows: Places) -> tuple[Array | None, Weights | None]:
+def _pick(passes: Passes, rows: Places) -> tuple[Any, Weights | None]:
     """Rows by global index, each once, if they are not in this process; and weights."""
     whole = passes.whole()
     if whole is not None:
@@ -180,10 +181,14 @@ def _pick(passes: Passes, rows: Places) -> tuple[Array | None, Weights | None]:
         combine=PickedRows.combine,
         chunks=touched.tolist(),
     )
-    x = np.empty((len(rows), passes.n_features), passes.statistics.dtype)
-    weight = np.empty(len(rows))
     # Where the rows of each chunk, one chunk after the other, belong.
     order, begin = np.argsort(rows), 0
+    weight = np.empty(len(rows))
+    if passes.is_sparse:
+        parts, weights = zip(*(picked.parts[index] for index in sorted(picked.parts)), strict=True)
+        weight[order] = np.concatenate(weights)
+        return stack_rows(parts)[np.argsort(order)], weight
+    x = np.empty((len(rows), passes.n_features), passes.statistics.dtype)
     for index in sorted(picked.parts):
         own, of = picked.parts.pop(index)
         places = order[begin : begin + len(own)]

@@ -73,8 +73,8 @@ def two_level_start(
 
     Parameters
     ----------
-    x : (n, d) compute dtype
-        Rows in random order, at least one.
+    x : (n, d)
+        Rows of any real type in random order, at least one.
     weight : (n,) float64 or None
     k : int
         May exceed n: then rows are repeated.
@@ -92,7 +92,8 @@ def two_level_start(
     """
     coarse = coarse_centers(x, k, shift)
     if len(x) <= k:
-        return np.resize(x, (k, x.shape[1])), coarse, np.arange(len(x), dtype=np.int32)
+        rows = x.astype(coarse.dtype, copy=False)
+        return np.resize(rows, (k, x.shape[1])), coarse, np.arange(len(x), dtype=np.int32)
     packed = pack_centers(coarse, shift)
     cells = np.empty(len(x), np.int32)
     step = -(-len(x) // n_threads)

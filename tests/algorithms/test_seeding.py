@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.seeding import INITS, initial_centers
@@ -113,12 +112,6 @@ def test_two_levels_are_better_than_random_rows(rows_20k):
         for init in ("random", "two-level")
     }
     assert inertia["two-level"] < 0.8 * inertia["random"]
-
-
-def test_two_levels_need_dense_rows():
-    x = scipy.sparse.random(50, 8, 0.5, format="csr", dtype=np.float32, random_state=0)
-    with pytest.raises(ParameterError, match="needs dense rows"):
-        seeds(x, 5, "two-level")
 
 
 def test_greedy_is_better_than_plain_on_average(rows_20k):

@@ -119,7 +119,9 @@ def test_figures__are_those_of_the_dense_rows(name, matrix):
     np.testing.assert_allclose(km.transform(matrix[:50]), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("init", ["random", "k-means++", "greedy-k-means++", "k-means||"])
+@pytest.mark.parametrize(
+    "init", ["random", "two-level", "k-means++", "greedy-k-means++", "k-means||"]
+)
 def test_every_start(init, matrix):
     km = fit(matrix, "lloyd", init=init)
     assert km.inertia_ < 1.2 * fit(matrix.toarray(), "lloyd").inertia_

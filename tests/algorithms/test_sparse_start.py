@@ -1,0 +1,189 @@
+"""The two-level start on sparse rows: for whatever sizes, the same everywhere, and a good one."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import dask
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import largek_dask as lk
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.seeding import centers_of_sample, initial_centers
+from largek_dask.algorithms.sparse_start import sparse_start
+from largek_dask.algorithms.truncated_sample import take_sample
+from largek_dask.data.csr_writer import CSRWriter
+from largek_dask.data.sources import open_rows
+from largek_dask.kernels.sparse import SparseBlock
+from largek_dask.passes.local import LocalPasses
+from tests import oracles
+from tests.algorithms.conftest import bits
+
+ALGORITHMS = {"nmbatch": lk.NMBatch(), "minibatch": lk.MiniBatch(), "lloyd": lk.Lloyd()}
+
+
+def topics(n, d, n_topics, seed=0, dtype=np.float32) -> sp.csr_matrix:
+    """Rows of a dozen numbers: in each topic some columns are frequent."""
+    r = np.random.default_rng(seed)
+    words = r.integers(0, d, (n_topics, 8))
+    columns = np.hstack([words[r.integers(0, n_topics, n)], r.integers(0, d, (n, 4))])
+    rows = np.repeat(np.arange(n), 12)
+    values = r.uniform(0.5, 1.5, rows.size).astype(dtype)
+    return sp.coo_matrix((values, (rows, columns.ravel())), shape=(n, d)).tocsr()
+
+
+def block(x: sp.csr_matrix) -> SparseBlock:
+    return SparseBlock(x.data, x.indices.astype(np.int32), x.indptr.astype(np.int64), x.shape[1])
+
+
+def stored(x: sp.csr_matrix, url: str) -> str:
+    """The rows in a store, in many chunks."""
+    writer = CSRWriter(url, n_features=x.shape[1], dtype=x.dtype)
+    writer.append(block(x))
+    writer.finish({})
+    assert open_rows(url).n_chunks > 5
+    return url
+
+
+def start(x, k, *, weight=None, n_threads=1, seed=0, init="two-level"):
+    with LocalPasses(open_rows(x, sample_weight=weight), n_threads=n_threads) as passes:
+        return initial_centers(passes, Rng(seed), k, init)
+
+
+def cost(x, centers, weight=None) -> float:
+    squares = oracles.squared_distances(x.toarray().astype(float), centers.astype(float)).min(1)
+    return float(squares @ (np.ones(len(squares)) if weight is None else weight))
+
+
+# --- fits -----------------------------------------------------------------------------------------
+
+
+def test_the_fit_of_the_issue():
+    x = sp.random(5000, 20, density=0.2, format="csr", dtype="f4", random_state=0)
+    km = lk.KMeans(101, random_state=0).fit(x)
+    assert len(set(km.labels_.tolist())) == 101
+    assert km.inertia_ < 0.9 * cost(x, start(x, 101, init="random"))
+
+
+@pytest.mark.parametrize(("n", "k"), [(101, 101), (130, 101), (1_001, 101), (4_000, 700)])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_any_size(n, k, dtype, weighted):
+    x = topics(n, 40, 60, dtype=dtype)
+    weight = np.arange(n) % 3 + 0.5 if weighted else None
+    km = lk.KMeans(k, random_state=1, max_iter=5).fit(x, sample_weight=weight)
+    assert km.cluster_centers_.dtype == dtype
+    assert len(set(km.labels_.tolist())) == k
+    assert km.inertia_ == pytest.approx(cost(x, km.cluster_centers_, weight), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("init", ["auto", "two-level"])
+def test_every_algorithm_that_takes_sparse_rows(name, init):
+    x = topics(2_000, 50, 150)
+    km = lk.KMeans(150, algorithm=ALGORITHMS[name], init=init, random_state=0, max_iter=4).fit(x)
+    assert km.inertia_ < cost(x, start(x, 150, init="random"))
+
+
+def test_more_clusters_than_different_rows_and_many_rows_of_zeros():
+    different = topics(120, 30, 40)
+    x = sp.vstack([sp.csr_matrix((600, 30), dtype="f4"), *[different] * 5]).tocsr()
+    with pytest.warns(lk.errors.DegenerateDataWarning, match="only 121 distinct"):
+        km = lk.KMeans(150, random_state=0).fit(x)
+    assert len(set(km.labels_.tolist())) == 121
+    assert km.inertia_ == pytest.approx(0, abs=1e-8)
+
+
+def test_rows_of_no_weight_are_no_centres():
+    x, weight = topics(440, 30, 40), np.zeros(440)
+    weight[::4] = 2.0
+    for init in ("auto", "two-level"):
+        km = lk.KMeans(110, init=init, random_state=0).fit(x, sample_weight=weight)
+        np.testing.assert_array_equal(np.bincount(km.labels_[::4], minlength=110), 1)
+
+
+# --- the start itself -----------------------------------------------------------------------------
+
+
+def test_it_is_about_as_good_as_plus_plus_and_much_better_than_rows():
+    x = topics(6_000, 300, 200)
+    costs = {init: cost(x, start(x, 200, init=init)) for init in ("random", "k-means++")}
+    two = cost(x, start(x, 200))
+    assert two < 0.75 * costs["random"]
+    assert two < 1.02 * costs["k-means++"]
+
+
+def test_it_fills_its_centres_where_most_rows_are_alike():
+    """Random rows of a cell are the same one many times; rows that cost most take their places."""
+    different = topics(90, 30, 90, seed=3)
+    x = sp.vstack([sp.csr_matrix((3_000, 30), dtype="f4"), different]).tocsr()
+    x = x[np.random.default_rng(0).permutation(x.shape[0])]
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        grid = passes.statistics.grid
+    centers = sparse_start(block(x), None, 60, grid, 1)
+    assert len(np.unique(centers, axis=0)) > 50
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (1, 3), (2, 1), (5, 5), (5, 4), (300, 2)])
+def test_few_rows(n, k):
+    x = topics(n, 6, 3)
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        centers = sparse_start(block(x), None, k, passes.statistics.grid, 2)
+    assert centers.shape == (k, 6)
+    assert np.isfinite(centers).all()
+    if n <= k:
+        np.testing.assert_array_equal(centers, np.resize(x.toarray(), (k, 6)))
+
+
+def test_integer_weights_are_repeated_rows():
+    x = topics(800, 40, 60)
+    weight = np.random.default_rng(1).integers(1, 4, 800)
+    with LocalPasses(open_rows(x, sample_weight=weight), n_threads=1) as passes:
+        grid = passes.statistics.grid
+    # one cell, begun at the same rows
+    one = sparse_start(block(x), weight.astype(float), 1, grid, 1)
+    other = sparse_start(block(x[np.repeat(np.arange(800), weight)]), None, 1, grid, 1)
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_same_bits_on_threads_and_workers_and_in_any_chunks(weighted, tmp_path, worker_clients):
+    x = topics(6_000, 60, 150)
+    weight = np.arange(6_000) % 5 if weighted else None
+    with dask.config.set({"largek.data.read-chunk-bytes": 1}):
+        url = stored(x, str(tmp_path / "rows.zarr"))
+        want = start(x, 150, weight=weight)
+        assert start(x, 150, weight=weight, n_threads=3).tobytes() == want.tobytes()
+        assert start(url, 150, weight=weight, n_threads=2).tobytes() == want.tobytes()
+        options = {"init": "two-level", "random_state": 0, "max_iter": 3}
+        here = lk.KMeans(150, **options, n_threads=1).fit(url, sample_weight=weight)
+        there = lk.KMeans(150, **options, client=worker_clients(2)).fit(url, sample_weight=weight)
+        assert bits(here) == bits(there)
+
+
+def test_a_sample_of_sparse_rows_has_their_weights(tmp_path):
+    x, weight = topics(2_000, 30, 40), np.arange(2_000) % 7
+    with dask.config.set({"largek.data.read-chunk-bytes": 1}):
+        rows = open_rows(stored(x, str(tmp_path / "rows.zarr")), sample_weight=weight)
+        with LocalPasses(rows, n_threads=1) as passes:
+            sample = take_sample(passes, Rng(0), 500, "test", ascending=False)
+    assert (np.diff(sample.rows) < 0).any()
+    np.testing.assert_array_equal(sample.held.x.toarray(), x[sample.rows].toarray())
+    np.testing.assert_array_equal(sample.held.weight, weight[sample.rows])
+    assert (sample.held.weight > 0).all()
+
+
+def test_memory_stays_sparse():
+    """The sample's rows would take 1.6 GB with their zeros; k centres take 12 MB."""
+    n, d, k = 20_000, 20_000, 150
+    x = topics(n, d, 300)
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        weight, rng = np.ones(n), Rng(0)
+        centers_of_sample(block(x[:2_000]), weight[:2_000], 101, passes, rng)  # compiled
+        tracemalloc.start()
+        centers = centers_of_sample(block(x), weight, k, passes, rng)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 12 * centers.nbytes < n * d * 4 / 10
