@@ -15,6 +15,7 @@ import numpy as np
 from distributed import Client
 
 from largek_dask.driver.stopping import parse_duration
+from largek_dask.driver.words import printable
 from largek_dask.errors import (
     ClusterError,
     ParameterError,
@@ -346,9 +347,11 @@ class _NoServiceError(Exception):
 
 def _owner() -> str:
     try:
-        return getpass.getuser()
+        name = getpass.getuser()
     except (OSError, KeyError):
-        return "unknown"
+        name = ""
+    # It may come from the environment, where anything can be.
+    return printable(name).strip()[:200].strip() or "unknown"
 
 
 def _plain(value: Any) -> Any:

@@ -36,7 +36,7 @@ from largek_dask.service.known import Job
 from largek_dask.service.lease import STORE, Contender, check_job, claimed_for, reserve
 from largek_dask.service.places import Place, place_of
 from largek_dask.service.running import Keeper, Runner
-from largek_dask.service.spec import JobSpec
+from largek_dask.service.spec import JobSpec, check_asked
 from largek_dask.service.store import ENDS, Record, Records, Result, checked_id
 
 if TYPE_CHECKING:
@@ -161,8 +161,10 @@ class Jobs:
             self._load()
         with self._changed:
             if self._loaded.is_set() and not self._closing:
-                for job in self._next():
-                    self._launch(job)
+                # Again, as the place of one that cannot begin now is another's.
+                while jobs := self._next():
+                    for job in jobs:
+                        self._launch(job)
 
     def _contend(self) -> None:
         """Take the store, unless another scheduler has it."""
@@ -294,7 +296,14 @@ class Jobs:
         job.begin()
         runner = Runner(job, self._records, self._owner, self._connect, lambda: self._over(runner))
         self._runners.add(runner)
-        runner.start()
+        try:
+            runner.start()
+        except Exception as error:
+            # Such as no thread to be had: others may have more luck, and this one next time.
+            self._runners.discard(runner)
+            job.running = False
+            job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
+            logger.warning("Job %s cannot begin now: %s", job.record.id, error)
 
     def _over(self, runner: Runner) -> None:
         with self._changed:
@@ -400,6 +409,7 @@ class Jobs:
         LargekError
             It could not be done; nothing has been written.
         """
+        check_asked(owner=owner, secrets=secrets)
         spec = JobSpec.parse(document)
         if absent := missing(spec, secrets):
             raise ParameterError(f"storage_options has no value for {', '.join(absent)}.")
@@ -495,6 +505,7 @@ class Jobs:
         ParameterError
             It has not ended, or something else is to be changed.
         """
+        check_asked(secrets=secrets, changes=changes)
         job = self._job(job_id)
         for name in changes:
             if name not in CHANGEABLE:
@@ -543,6 +554,7 @@ class Jobs:
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
         """Values of storage options for a job that waits for them; those that it still needs."""
+        check_asked(secrets=secrets)
         job = self._job(job_id)
         with self._changed:
             unknown = sorted(set(secrets) - set(job.record.spec.in_memory))
@@ -688,6 +700,7 @@ def _unreadable(job_id: str, reason: str) -> dict[str, Any]:
         "name": None,
         "state": "unreadable",
         "note": f"its record cannot be read: {reason}",
+        "reason": None,
         "needs": [],
         "n_events": 0,
         **dict.fromkeys(unknown),

@@ -46,6 +46,13 @@ TOPIC = "largek"
 TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
 ANSWERING_THREADS = 8
+"""Of each pool."""
+POOLS = {"submit": "submit", "resume": "files", "delete": "files", "model": "files",
+         "events": "files"}  # fmt: skip
+"""Pools of questions that may take long: whoever waits in one keeps nobody waiting in another.
+
+A submit waits for every worker, the others for files of a job. The rest is answered from memory.
+"""
 MOST_EVENTS = 1_000
 """Events of one answer."""
 
@@ -77,13 +84,16 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         """Called by Dask when the scheduler has started, or the plugin is registered."""
         self.scheduler = scheduler
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(ANSWERING_THREADS, "largek-answer")
+        self._pools = {
+            name: ThreadPoolExecutor(ANSWERING_THREADS, f"largek-{name}")
+            for name in ("answer", *POOLS.values())
+        }
         self._client: Client | None = None
         self._client_lock = threading.Lock()
         process = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:8]}"
         owner = f"the scheduler at {scheduler.address} ({process})"
         url = self.store or config.get("store") or default_store()
-        self._jobs = await self._aside(self._open, url, owner)
+        self._jobs = await self._aside("answer", self._open, url, owner)
         self.store = url
         self._jobs.start()
         scheduler.handlers[HANDLER] = self._answer
@@ -101,10 +111,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         if self.scheduler.handlers.pop(HANDLER, None) is not None:
             self.scheduler.handlers[TARGET] = self._usual_target
         seconds = float(config.get("service.shutdown-seconds"))
-        for left in await self._aside(self._jobs.close, seconds):
+        # Every answering thread may be waiting for something.
+        for left in await asyncio.to_thread(self._jobs.close, seconds):
             logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
-        await self._aside(self._disconnect)
-        self._pool.shutdown(wait=False)
+        await asyncio.to_thread(self._disconnect)
+        for pool in self._pools.values():
+            pool.shutdown(wait=False)
 
     # --- from threads -----------------------------------------------------------------------------
 
@@ -135,8 +147,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     # --- on the event loop ------------------------------------------------------------------------
 
-    async def _aside(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await self._loop.run_in_executor(self._pool, functools.partial(function, *args))
+    async def _aside(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
+        call = functools.partial(function, *args)
+        return await self._loop.run_in_executor(self._pools[pool], call)
 
     def _target(self, target_duration: Any = None) -> int:
         """How many workers ``cluster.adapt()`` is to aim at.
@@ -152,7 +165,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
         """Answer a client's question; texts are JSON, and errors come back as texts."""
         try:
-            return await self._aside(self._do, operation, arguments)  # type: ignore[no-any-return]
+            pool = POOLS.get(operation, "answer")
+            found: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
+            return found
         except (LargekError, OSError) as error:
             return message_of_error(error)
         except Exception as error:

@@ -34,6 +34,7 @@ __all__ = [
     "AlgorithmSpec",
     "JobSpec",
     "Option",
+    "check_asked",
     "hide",
     "unique_keys",
 ]
@@ -201,6 +202,27 @@ class JobSpec(BaseModel):
     def in_memory(self) -> tuple[str, ...]:
         """Storage options whose values have to be supplied by a client."""
         return tuple(name for name, option in self.storage_options.items() if option.memory)
+
+
+class _Asked(BaseModel):
+    """What comes beside a document when a job is submitted, gone on with or supplied."""
+
+    model_config = _STRICT
+
+    owner: Name = "nobody"
+    secrets: dict[Name, Any] = Field(default_factory=dict, max_length=100)
+    changes: dict[Name, Any] = Field(default_factory=dict, max_length=100)
+
+
+def check_asked(**values: Any) -> None:
+    """Refuse what no client of this package sends beside a document.
+
+    Raises
+    ------
+    ParameterError
+        A field is of another type, or has control characters.
+    """
+    _checked(_Asked, values)
 
 
 def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:

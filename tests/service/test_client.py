@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import numpy as np
@@ -22,6 +23,7 @@ from largek_dask.errors import (
     VersionMismatchWarning,
 )
 from largek_dask.service import client as module
+from largek_dask.service import plugin
 from largek_dask.service.job import Job
 from largek_dask.service.plugin import JobsPlugin
 from largek_dask.service.wire import error_of, message_of_error
@@ -341,3 +343,42 @@ def test_connect__a_second_scheduler_on_a_store_names_the_first(cluster):
         pytest.raises(ClusterError, match=cluster.scheduler_address),
     ):
         lk.connect(other.scheduler_address)
+
+
+def test_submit__workers_that_do_not_answer_keep_no_other_client_waiting(
+    cluster, rows_url, tmp_path, monkeypatch
+):
+    """More submits than there are threads wait for a stuck worker; all else is answered."""
+    inside, go_on = threading.Semaphore(0), threading.Event()
+
+    def stuck(client, rows, seconds):
+        inside.release()
+        assert go_on.wait(60.0)
+
+    monkeypatch.setattr(plugin, "check_workers", stuck)
+    n = plugin.ANSWERING_THREADS + 2
+
+    def submit(i):
+        with lk.connect(cluster.scheduler_address) as mine:
+            return mine.submit(
+                rows_url,
+                n_clusters=2,
+                algorithm=lk.Lloyd(),
+                max_iter=2,
+                output=str(tmp_path / str(i)),
+            ).result("60s")
+
+    with ThreadPoolExecutor(n + 1) as pool, lk.connect(cluster.scheduler_address) as service:
+        job = service.jobs()[0] if service.jobs() else None
+        submits = [pool.submit(submit, i) for i in range(n)]
+        try:
+            for _ in range(plugin.ANSWERING_THREADS):
+                assert inside.acquire(timeout=30.0)
+            answers = [pool.submit(service.statuses).result(20.0)]
+            if job is not None:
+                answers += [pool.submit(ask).result(20.0) for ask in (job.status, job.logs)]
+            assert not any(future.done() for future in submits)
+        finally:
+            go_on.set()
+        for future in submits:
+            assert future.result(60.0).n_clusters == 2

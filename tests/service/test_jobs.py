@@ -369,7 +369,7 @@ def lines_of(status):
 
 def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_path):
     jobs = open_jobs()
-    job_id = jobs.submit(document(name="quiet"), {}, "a\nb")
+    job_id = jobs.submit(document(name="quiet"), {}, "somebody")
     wait_until(jobs, job_id, "finished")
     lines = Path(tmp_path / "out" / "events.jsonl").read_text().splitlines()
     kinds = [json.loads(line)["event"] for line in lines]
@@ -447,3 +447,71 @@ def test_cancel__ends_a_job_though_the_store_cannot_be_written(
         assert time.monotonic() < until
         time.sleep(0.01)
     assert (record.cancel, record.result.state) == (True, "cancelled")
+
+
+@pytest.mark.parametrize("owner", [["me"], {"a": 1}, 5, None, "", "a\nb", " me", "x" * 201])
+def test_submit__an_odd_owner_is_refused(open_jobs, document, rows_url, owner):
+    """A list ended the queue's thread for ever, a long one could not be read after a restart."""
+    jobs = open_jobs()
+    with pytest.raises(ParameterError, match="owner"):
+        jobs.submit(document(), {}, owner)
+    assert jobs.all() == []
+    wait_until(jobs, jobs.submit(document(), {}, "me"), "finished")
+
+
+@pytest.mark.parametrize("odd", [["key"], "key", 5, None])
+def test_questions__odd_ones_change_nothing(open_jobs, document, tmp_path, odd):
+    jobs = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = jobs.submit(document(), {}, "me")
+    wait_until(jobs, job_id, "finished")
+    before = jobs.all()
+    for ask in (
+        lambda: jobs.submit(document("b"), odd, "me"),
+        lambda: jobs.resume(job_id, {}, odd),
+        lambda: jobs.resume(job_id, odd, {}),
+        lambda: jobs.supply(job_id, odd),
+    ):
+        with pytest.raises(ParameterError, match=r"secrets|changes"):
+            ask()
+    assert jobs.all() == before
+    assert not (tmp_path / "b").exists()
+
+
+def test_queue__no_error_ends_it(open_jobs, document, monkeypatch, logged):
+    jobs = open_jobs()
+    following, failed = jobs._next, []
+
+    def broken():
+        if len(failed) < 3:
+            failed.append(None)
+            raise ZeroDivisionError("who would have thought")
+        return following()
+
+    monkeypatch.setattr(jobs, "_next", broken)
+    wait_until(jobs, jobs.submit(document(), {}, "me"), "finished")
+    assert len(failed) == 3
+    assert sum("who would have thought" in line for line in logged) == 1
+
+
+def test_queue__a_job_that_cannot_begin_keeps_no_other(open_jobs, document, monkeypatch):
+    jobs = open_jobs()
+    start, refused = module.Runner.start, []
+
+    def start_or_not(self):
+        if self.name.endswith(unlucky) and not lucky.is_set():
+            refused.append(self.name)
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    lucky = threading.Event()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        unlucky = jobs.submit(document("a", priority=1), {}, "me")
+        other = jobs.submit(document("b"), {}, "me")
+        monkeypatch.setattr(module.Runner, "start", start_or_not)
+    with dask.config.set({"largek.service.concurrent-jobs": 1}):
+        wait_until(jobs, other, "finished")
+        assert refused
+        assert jobs.status(unlucky)["state"] == "queued"
+        lucky.set()
+        wait_until(jobs, unlucky, "finished")
