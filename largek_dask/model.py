@@ -40,8 +40,6 @@ __all__ = ["Model", "load_model"]
 FORMAT = 1
 LARGEST_DESCRIPTION = 64 << 20
 """Bytes of a model's JSON that are read at most."""
-LONGEST_HISTORY = 10_000
-"""Records of a history that a model keeps."""
 LARGEST_ARRAY = 64 << 30
 """Bytes of a model's array that are read at most."""
 
@@ -78,7 +76,7 @@ class Model:
             result.arrays,
             asked["normalize"],
             asked["on_bad_rows"],
-            thinned(result.history),
+            result.history,
             result.provenance,
         )
 
@@ -316,14 +314,6 @@ class Model:
             for key, value in self._facts().items()
         )
         return f"<table><caption>largek_dask model</caption>{cells}</table>"
-
-
-def thinned(history: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
-    """At most ``LONGEST_HISTORY`` records, evenly spread, with the first and the last."""
-    n = len(history)
-    if n <= LONGEST_HISTORY:
-        return history
-    return tuple(history[i * (n - 1) // (LONGEST_HISTORY - 1)] for i in range(LONGEST_HISTORY))
 
 
 def _distances_chunk(chunk: Chunk, total: dict[int, NDArray[Any]], centers: PackedCenters) -> None:

@@ -352,7 +352,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_a_long_history_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("largek_dask.model.LONGEST_HISTORY", 3)
+    monkeypatch.setattr("largek_dask.driver.history.MOST_STEPS", 5)
     model, _ = fitted(seed=1, stop=StopRules(max_iter=7, tol=0))
     assert [record["step"] for record in model.history] == [1, 4, 7]
 

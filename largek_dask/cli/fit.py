@@ -134,7 +134,13 @@ def kept_for_rows(history: Sequence[StepRecord]) -> int:
 
 def readings(history: Sequence[StepRecord], n_rows: int) -> float:
     """How often the steps have gone through all rows; those over a sample in memory have not."""
-    from_table = (h["rows"] for h in history if h["extra"].get("everywhere", 1))
+    from largek_dask.driver.history import gaps
+
+    from_table = (
+        h["rows"] * gap
+        for h, gap in zip(history, gaps(history), strict=True)
+        if h["extra"].get("everywhere", 1)
+    )
     return sum(from_table) / n_rows
 
 

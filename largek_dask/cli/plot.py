@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -56,6 +56,7 @@ def draw(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[Figure
     DataError
         The folder holds neither a model nor events.
     """
+    from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import DataError
     from largek_dask.model import load_model
@@ -65,33 +66,28 @@ def draw(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[Figure
     if place.exists("model.zarr") or place.exists("zarr.json"):
         model_url = f"{place.url}/model.zarr" if place.exists("model.zarr") else place.url
         model = load_model(model_url, storage_options=storage_options)
-        told = {"n_clusters": model.n_clusters, "n_iter": len(model.history)}
+        n_iter = model.history[-1]["step"] if model.history else 0
+        told = {"n_clusters": model.n_clusters, "n_iter": n_iter}
         if not model.history:
             return sizes_figure(model.counts), told
         n_rows, d = model.provenance["data"]["content"]["shape"]
         title = f"{model.n_clusters:,} clusters of {n_rows:,} rows × {d:,}"
         return fit_figure(model.history, model.counts, n_rows, title), {**told, "n_rows": n_rows}
-    if place.exists("events.jsonl"):
-        history, n_rows = history_of(read_events(place))
-        return cost_figure(history, n_rows), {"n_rows": n_rows, "n_iter": len(history)}
-    raise DataError(f"{folder} holds neither model.zarr nor events.jsonl: nothing to draw")
+    if JsonLines.is_in(place):
+        history, n_rows = history_of(JsonLines.read(place))
+        return cost_figure(history, n_rows), {"n_rows": n_rows, "n_iter": history[-1]["step"]}
+    raise DataError(f"{folder} holds neither model.zarr nor events: nothing to draw")
 
 
-def read_events(place: Any) -> list[dict[str, Any]]:
-    """The events of a job's folder."""
-    from largek_dask.driver.events import JsonLines
-
-    return JsonLines.read(place)
-
-
-def history_of(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """History and number of rows from events; of a resumed job, the last of each step.
+def history_of(events: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """History (thinned) and number of rows from events; of a resumed job, the last of each step.
 
     Raises
     ------
     DataError
         No step has ended yet.
     """
+    from largek_dask.driver.history import MOST_STEPS, thinned
     from largek_dask.errors import DataError
 
     steps: dict[int, dict[str, Any]] = {}
@@ -101,10 +97,17 @@ def history_of(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
             n_rows = event["n_rows"]
         elif event["event"] == "step":
             steps[event["step"]] = {
+                "step": event["step"],
                 "cost": event["cost"],
                 "rows": event["rows"],
                 "seconds": event["elapsed"],
             }
+            if len(steps) >= 2 * MOST_STEPS:
+                steps = {step["step"]: step for step in thinned(_in_order(steps))}
     if not steps:
         raise DataError("there is nothing to draw: no step has ended yet")
-    return [steps[step] for step in sorted(steps)], n_rows
+    return thinned(_in_order(steps)), n_rows
+
+
+def _in_order(steps: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [steps[step] for step in sorted(steps)]

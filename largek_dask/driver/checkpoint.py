@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from largek_dask import config
 from largek_dask.data.fingerprint import same_data
 from largek_dask.driver.encoding import decode, encode
+from largek_dask.driver.history import thinned, up_to
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning, warn
@@ -46,9 +47,13 @@ class Progress(Generic[State]):
     state: State
     n_iter: int
     history: Sequence[StepRecord]
-    """The first ``n_iter`` records count."""
+    """Records up to that of step ``n_iter`` count; of many steps not all are kept."""
     seconds: float
     """Seconds used so far, earlier runs included."""
+
+    def records(self) -> list[StepRecord]:
+        """The records of the steps so far, thinned (see ``driver.history``)."""
+        return thinned(up_to(self.n_iter, self.history))
 
 
 class Checkpoints(Generic[State]):
@@ -170,7 +175,7 @@ class Checkpoints(Generic[State]):
             "n_iter": n,
             "seconds": progress.seconds,
             "state": tree,
-            "history": list(progress.history[:n]),
+            "history": progress.records(),
             "arrays": self.folder.write_arrays(f"{name}.zarr", arrays),
         }
         record["sha256"] = hashlib.sha256(canonical_json(record)).hexdigest()

@@ -20,7 +20,6 @@ stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import sys
@@ -31,18 +30,15 @@ from typing import Any, TextIO
 
 from largek_dask.data.patience import trouble
 from largek_dask.driver.stopping import StepRecord, StopRules
-from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
 
 __all__ = [
     "Event",
     "Events",
-    "JsonLines",
     "ProgressLine",
     "Sink",
     "estimate_seconds_left",
-    "open_sinks",
     "plain",
 ]
 
@@ -124,86 +120,6 @@ class Events:
                 close()
             except OSError as error:
                 warn(f"Not all events are in {sink!r}: {error}", RecoveryWarning)
-
-
-class JsonLines:
-    """A sink that keeps events as lines of JSON in a file of any fsspec URL.
-
-    What the file holds already is kept. Local files grow line by line; object stores cannot
-    append, so there the file is written anew at most every ``every`` seconds and on closing.
-    JSON escapes line ends, so that no text inside an event can forge another one.
-
-    Parameters
-    ----------
-    folder : Folder
-        Where the file lies.
-    name : str
-        Name of the file.
-    every : float
-        Seconds between two writes to an object store.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    """
-
-    def __init__(self, folder: Folder, name: str = "events.jsonl", *, every: float = 10.0) -> None:
-        self._folder, self._name, self._every = folder, name, every
-        folder.check_writable()
-        try:
-            kept = folder.read(name)
-        except FileNotFoundError:
-            kept = b""
-        if kept and not kept.endswith(b"\n"):
-            kept += b"\n"  # a kill cut the last line: it stays a broken line of its own
-        self._file: Any = None
-        self._text = b""
-        if folder.is_local:
-            folder.publish(name, kept)
-            self._file = open(folder.path(name), "ab")  # noqa: SIM115 - closed in close()
-        else:
-            self._text = kept
-            folder.publish(name, kept)
-        self._written = time.monotonic()
-
-    def __repr__(self) -> str:
-        return f"{self._folder.url}/{self._name}"
-
-    def __call__(self, event: Event) -> None:
-        """Add one event."""
-        line = json.dumps(plain(event), allow_nan=False).encode() + b"\n"
-        if self._file is not None:
-            self._file.write(line)
-            self._file.flush()
-            return
-        self._text += line
-        if time.monotonic() - self._written >= self._every:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._folder.publish(self._name, self._text)
-        self._written = time.monotonic()
-
-    def close(self) -> None:
-        """Write what is left."""
-        if self._file is not None:
-            self._file.close()
-        else:
-            self._flush()
-
-    @staticmethod
-    def read(folder: Folder, name: str = "events.jsonl") -> list[dict[str, Any]]:
-        """The events in a file; lines that a kill has cut are left out."""
-        events = []
-        for line in folder.read(name).splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict):
-                events.append(event)
-        return events
 
 
 def plain(value: Any) -> Any:
@@ -321,23 +237,3 @@ def _progress_text(event: Event) -> str:
     if event["eta_s"] is not None:
         parts.append(f"at most {human_seconds(event['eta_s'])} left")
     return ", ".join(parts)
-
-
-def open_sinks(sinks: Iterable[Sink | str], folder: Folder | None) -> list[Sink]:
-    """Sinks from callables and URLs, and ``events.jsonl`` in the job's folder if it has one.
-
-    Raises
-    ------
-    OutputError
-        A file of events cannot be written.
-    """
-    opened: list[Sink] = []
-    for sink in sinks:
-        if isinstance(sink, str):
-            parent, _, name = sink.rpartition("/")
-            opened.append(JsonLines(Folder(parent or "."), name))
-        else:
-            opened.append(sink)
-    if folder is not None:
-        opened.append(JsonLines(folder))
-    return opened

@@ -15,7 +15,8 @@ from largek_dask.algorithms.auto import Auto, Choice
 from largek_dask.algorithms.base import Algorithm, KMeansProblem, ModelArrays
 from largek_dask.data.rows import Rows
 from largek_dask.driver.checkpoint import Job
-from largek_dask.driver.events import Events, Sink, open_sinks
+from largek_dask.driver.event_log import open_sinks
+from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.plan import check_problem, check_rows_that_count
 from largek_dask.driver.provenance import describe, versions
@@ -133,9 +134,9 @@ def fit(
     storage_options : mapping, optional
         For ``checkpoint`` and ``labels``.
     events : sequence of callable or str
-        Sinks of events.
+        Sinks of events, or URLs of folders for them.
     log : bool
-        Whether they go to ``events.jsonl`` in the checkpoint folder as well.
+        Whether they go to ``events/`` in the checkpoint folder as well.
     callbacks : sequence of callable
         See ``driver.run``.
     cancelled : callable, optional

@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
 from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.events import Events, estimate_seconds_left
+from largek_dask.driver.history import MOST_STEPS, thinned, up_to
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.passes.base import BasePasses
@@ -40,8 +41,13 @@ class Snapshot:
 
     record: StepRecord
     history: Sequence[StepRecord]
+    """It goes on growing; of many steps not all are kept, see ``driver.history``."""
     model: Callable[[], ModelArrays]
     """Makes the model as it is now."""
+
+    def steps(self) -> list[StepRecord]:
+        """The history up to this step."""
+        return thinned(up_to(self.record["step"], self.history))
 
 
 Callback = Callable[[Snapshot], object]
@@ -173,7 +179,7 @@ def run(
     finally:
         passes.cancelled = None
     _save_if_due(checkpoints, progress, events, always=True)
-    history = tuple(progress.history[: progress.n_iter])
+    history = tuple(progress.records())
     events.emit(
         "stopped",
         reason=reason,
@@ -199,12 +205,17 @@ def _never() -> bool:
 def _advance(before: Progress[State], state: State, info: Info, seconds: float) -> Progress[State]:
     """The progress after a step: one object, so that a stop finds either it or the one before.
 
-    All of them share one growing history, of which each counts only its own first records.
+    Those that follow each other share one growing history, of which each counts only the records
+    of its own steps. When it has grown to twice what is kept in the end, it is thinned.
     """
     n_iter = before.n_iter + 1
     history = before.history
     assert isinstance(history, list)
-    history[before.n_iter :] = [record_of(n_iter, info, seconds)]
+    while history and history[-1]["step"] >= n_iter:
+        history.pop()
+    if len(history) >= 2 * MOST_STEPS:
+        history = thinned(history)
+    history.append(record_of(n_iter, info, seconds))
     return Progress(state, n_iter, history, seconds)
 
 

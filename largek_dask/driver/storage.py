@@ -13,7 +13,7 @@ import math
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -251,6 +251,12 @@ class Folder:
         with self.fs.open(self.path(name), "rb") as file:
             data: bytes = file.read(most)
         return data
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """The lines of a file that may be long; nothing if it is not there."""
+        if self.exists(name):
+            with self.fs.open(self.path(name), "rb") as file:
+                yield from file
 
     def check_writable(self) -> None:
         """Find out before computing that nothing could be written here.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.driver.history import gaps
 from largek_dask.errors import DataError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def _draw_costs(left: Axes, right: Axes, history: Sequence[Mapping[str, Any]], n
         raise DataError("there is nothing to draw: the fit has made no step yet")
     cost = np.array([float(step["cost"]) for step in history if step["cost"] is not None])
     seconds = np.array([float(step["seconds"]) for step in history])
-    passes = np.cumsum([float(step["rows"]) for step in history]) / n_rows
+    rows = [float(step["rows"]) for step in history]
+    passes = np.cumsum(np.multiply(rows, gaps(history))) / n_rows
     _draw_cost(left, seconds[known], cost, "Cost against time", "seconds")
     _draw_cost(right, passes[known], cost, "Cost against passes", "passes over the data")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from largek_dask.driver.events import Event, plain
 
-__all__ = ["Feed"]
+__all__ = ["MOST_EVENTS", "Feed"]
 
 MOST_EVENTS = 10_000
-"""Events kept; older ones are in the job's ``events.jsonl``."""
+"""Events kept; older ones are in the job's folder."""
 STEP_SECONDS = 0.1
 """Of steps that follow each other faster some are left out; the file has all."""
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")

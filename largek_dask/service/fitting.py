@@ -22,6 +22,7 @@ UNFINISHED_LABELS = "labels.zarr.progress.json"
 JOB_FILES = (
     "job.json",
     "counted.json",
+    "events",
     "events.jsonl",
     "checkpoints",
     "starts",

@@ -661,7 +661,7 @@ class Jobs:
                 arrays=snapshot.model(),
                 normalize=spec.normalize,
                 on_bad_rows=spec.on_bad_rows,
-                history=tuple(snapshot.history[: snapshot.record["step"]]),
+                history=tuple(snapshot.steps()),
                 provenance={
                     "job": job_id,
                     "n_iter": snapshot.record["step"],

@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from largek_dask import config
-from largek_dask.driver.events import Event, JsonLines
+from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.events import Event
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.storage import Folder
 from largek_dask.service.credentials import missing
-from largek_dask.service.feed import Feed
+from largek_dask.service.feed import MOST_EVENTS, Feed
 from largek_dask.service.lease import Contender, Lease
 from largek_dask.service.store import Record
 
@@ -122,13 +123,9 @@ class Job:
                     self.is_kept = record is self.record
 
     def recall(self, folder: Folder) -> None:
-        """Take up the events of earlier schedulers, from the file in the job's folder."""
+        """Take up the last events of earlier schedulers, from the job's folder."""
         if not self.feed.is_loaded:
-            try:
-                known = JsonLines.read(folder)
-            except FileNotFoundError:
-                known = []
-            self.feed.load(known)
+            self.feed.load(JsonLines.last(folder, MOST_EVENTS))
 
     @property
     def state(self) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from largek_dask import config
 from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.events import Event, JsonLines, plain
+from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.events import Event, plain
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder

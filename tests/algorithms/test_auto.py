@@ -75,7 +75,7 @@ def blobs() -> np.ndarray:
 def test_a_fit_says_what_it_has_chosen(blobs, tmp_path):
     events = []
     result = lk.KMeans(40, random_state=0, checkpoint=tmp_path / "job").fit(blobs)
-    from largek_dask.driver.events import JsonLines
+    from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.storage import Folder
 
     events = JsonLines.read(Folder.of(str(tmp_path / "job")))

@@ -56,7 +56,7 @@ def test_fit__writes_everything_and_says_what_kmeans_says(data, tmp_path):
     assert told["row_state_bytes"] == 600 * 4
     assert told["readings"] == km.n_iter_
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"job.json", "events.jsonl", "checkpoints", "model.zarr", "labels.zarr"}
+    assert names == {"job.json", "events", "checkpoints", "model.zarr", "labels.zarr"}
     np.testing.assert_array_equal(labels_in(tmp_path / "run"), km.labels_)
     assert load_model(told["model"]).digest() == told["digest"]
 
@@ -329,7 +329,7 @@ def test_plot__a_running_job_by_its_events(tmp_path):
 
 
 def test_plot__of_nothing(tmp_path):
-    assert "neither model.zarr nor events.jsonl" in run("plot", tmp_path, code=1).stderr
+    assert "neither model.zarr nor events" in run("plot", tmp_path, code=1).stderr
     (tmp_path / "events.jsonl").write_text('{"event": "started", "n_rows": 3}\n')
     assert "no step has ended yet" in run("plot", tmp_path, code=1).stderr
 

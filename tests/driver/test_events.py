@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import io
-import json
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,90 +8,59 @@ import pytest
 from largek_dask.algorithms.base import Info
 from largek_dask.driver.events import (
     Events,
-    JsonLines,
     ProgressLine,
     estimate_seconds_left,
     logger,
-    open_sinks,
 )
 from largek_dask.driver.stopping import StopRules, record_of
-from largek_dask.driver.storage import Folder
-from largek_dask.errors import OutputError, RecoveryWarning
-
-
-@pytest.fixture(params=["local", "memory"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
-    if request.param == "local":
-        return Folder(str(tmp_path / "job"))
-    return Folder(f"memory://{tmp_path.name}")
-
-
-def test_lines_hold_what_was_said(folder: Folder) -> None:
-    sink = JsonLines(folder)
-    sink({"event": "step", "cost": math.nan, "seconds": {"total": math.inf}, "list": (1, 2.5)})
-    sink({"event": "warning", "message": 'a\n{"event": "stopped"}\r\u2028b'})
-    sink.close()
-    assert len(folder.read("events.jsonl").splitlines()) == 2
-    assert JsonLines.read(folder) == [
-        {"event": "step", "cost": None, "seconds": {"total": None}, "list": [1, 2.5]},
-        {"event": "warning", "message": 'a\n{"event": "stopped"}\r\u2028b'},
-    ]
-
-
-def test_a_later_run_goes_on_after_a_cut_line(folder: Folder) -> None:
-    folder.publish("events.jsonl", b'{"event": "started"}\n{"event": "st')
-    sink = JsonLines(folder)
-    sink({"event": "stopped"})
-    sink.close()
-    assert [event["event"] for event in JsonLines.read(folder)] == ["started", "stopped"]
-
-
-def test_local_lines_are_there_at_once(tmp_path: Path) -> None:
-    sink = JsonLines(Folder(str(tmp_path)))
-    sink({"event": "started"})
-    assert json.loads((tmp_path / "events.jsonl").read_text()) == {"event": "started"}
-    sink.close()
-
-
-def test_object_stores_are_written_at_intervals() -> None:
-    folder = Folder("memory://intervals")
-    sink = JsonLines(folder, every=1e9)
-    sink({"event": "started"})
-    assert JsonLines.read(folder) == []
-    sink.close()
-    assert len(JsonLines.read(folder)) == 1
-    eager = JsonLines(folder, every=0)
-    eager({"event": "stopped"})
-    assert len(JsonLines.read(folder)) == 2
-
-
-def test_a_log_that_cannot_be_written_is_found_before_computing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
-        open_sinks([str(tmp_path / "file" / "events.jsonl")], None)
-
-
-def test_sinks_are_opened_from_urls_and_callables(tmp_path: Path) -> None:
-    heard: list[Any] = []
-    sinks = open_sinks([heard.append, str(tmp_path / "my.jsonl")], Folder(str(tmp_path / "job")))
-    events = Events(sinks)
-    events.emit("started")
-    events.close()
-    assert heard[0]["event"] == "started"
-    assert (tmp_path / "my.jsonl").read_text() == (tmp_path / "job/events.jsonl").read_text()
+from largek_dask.errors import RecoveryWarning
 
 
 def test_a_sink_that_fails_is_dropped_and_the_others_hear_on() -> None:
     heard: list[Any] = []
 
     def broken(event: Any) -> None:
-        raise OSError("disk full")
+        raise ValueError("no such thing")
 
     events = Events([broken, heard.append])
-    with pytest.warns(RecoveryWarning, match="disk full"):
+    with pytest.warns(RecoveryWarning, match="no such thing"):
         events.emit("started")
     events.within(start=1).emit("stopped")
     assert [(e["event"], e.get("start")) for e in heard] == [("started", None), ("stopped", 1)]
+
+
+class Away:
+    """A sink whose storage is away for some events, and at the end."""
+
+    def __init__(self, *away: int) -> None:
+        self.away, self.n, self.heard = away, 0, list[int]()
+
+    def __call__(self, event: Any) -> None:
+        self.n += 1
+        if self.n in self.away:
+            raise OSError(f"a cable is loose at {self.n}")
+        self.heard.append(self.n)
+
+    def close(self) -> None:
+        raise OSError("a cable is loose in the end")
+
+
+def test_a_sink_whose_storage_is_away_stays() -> None:
+    sink = Away(2, 3, 5)
+    events = Events([sink])
+
+    def tell() -> None:
+        for _ in range(6):
+            events.within(start=1).emit("step")
+        events.close()
+
+    with pytest.warns(RecoveryWarning) as warned:
+        tell()
+    assert sink.heard == [1, 4, 6]
+    told = [str(warning.message).rpartition(" at ")[2] for warning in warned]
+    assert told[:2] == ["2", "5"], "once for as long as it lasts"
+    assert "in the end" in told[2]
+    assert len(told) == 3
 
 
 def test_what_nobody_would_hear_goes_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from largek_dask.algorithms.truncated import Truncated
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module
 from largek_dask.driver import plan
-from largek_dask.driver.events import JsonLines
+from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.provenance import digest_of
 from largek_dask.driver.run import Snapshot

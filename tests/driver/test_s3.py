@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
-from largek_dask.driver.events import JsonLines
+from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
 from largek_dask.model import Model, load_model
@@ -52,7 +52,7 @@ def test_a_job_on_s3(options: dict[str, Any]) -> None:
     result = cluster(**place)
     assert_equal(result, cluster())
     folder = Folder("s3://jobs/one", options)
-    assert folder.names() == ["checkpoints", "events.jsonl", "job.json"]
+    assert folder.names() == ["checkpoints", "events", "job.json"]
     assert len(folder.sub("checkpoints").names()) == 4
     kinds = [event["event"] for event in JsonLines.read(folder)]
     assert (kinds.count("started"), kinds.count("step")) == (2, 6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections import Counter
 from datetime import datetime
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import largek_dask as lk
+from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.storage import Folder
 from tests.faults.cases import Case
 from tests.faults.catalogue import Fault
 from tests.faults.moments import Moment
@@ -100,13 +101,7 @@ def _clean_visits(rig: Rig, service: lk.Service, case: Case, point: str) -> int:
 
 def events_of(output: Path) -> list[dict[str, Any]]:
     """A job's events; the line that a kill has torn is left out."""
-    events = []
-    for line in (output / "events.jsonl").read_text().splitlines():
-        try:
-            events.append(json.loads(line))
-        except ValueError:
-            continue
-    return events
+    return list(JsonLines.read(Folder(str(output))))
 
 
 def redone(events: list[dict[str, Any]]) -> int:

@@ -35,6 +35,12 @@ def test_cost_figure__leaves_out_steps_without_a_cost():
     np.testing.assert_allclose(curve(right), [[1.5, 100], [2.5, 60], [3.5, 50]])
 
 
+def test_cost_figure__counts_the_rows_of_steps_that_were_thinned_out():
+    steps = [{**step, "step": n} for n, step in zip((1, 2, 6), HISTORY, strict=True)]
+    _, right = cost_figure(steps, n_rows=100).axes
+    np.testing.assert_allclose(curve(right), [[0.5, 100], [1.5, 60], [5.5, 50]])
+
+
 def test_cost_figure__of_nothing_says_so():
     with pytest.raises(DataError, match="no step yet"):
         cost_figure([], n_rows=10)

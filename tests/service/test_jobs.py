@@ -371,7 +371,7 @@ def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_pat
     jobs = open_jobs()
     job_id = jobs.submit(document(name="quiet"), {}, "somebody")
     wait_until(jobs, job_id, "finished")
-    lines = Path(tmp_path / "out" / "events.jsonl").read_text().splitlines()
+    lines = Path(tmp_path / "out" / "events" / "000001.jsonl").read_text().splitlines()
     kinds = [json.loads(line)["event"] for line in lines]
     assert kinds.count("step") == jobs.status(job_id)["result"]["n_iter"]
     assert kinds[0] == "running"

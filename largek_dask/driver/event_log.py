@@ -1,0 +1,208 @@
+"""Events in a folder: lines of JSON in parts of at most 1 MB, each written once but the open one.
+
+A job's folder::
+
+    events/000001.jsonl     the first part
+    events/000002.jsonl     the next; every run begins one of its own
+
+So nothing grows without bound that is read or written as a whole: neither the log of a job of
+many steps nor, on a store that cannot append, the part that is written anew again and again.
+Earlier versions wrote one file ``events.jsonl``, which is read still.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from largek_dask.driver.events import Event, Sink, plain
+from largek_dask.driver.storage import Folder
+
+__all__ = ["JsonLines", "open_sinks"]
+
+PART_BYTES = 1 << 20
+"""A part is not longer, unless by a single event."""
+MOST_UNSAVED = 16
+"""Parts that wait for a store which is away; of more the oldest are lost."""
+NAME = "events"
+PART = re.compile(r"(\d{6,12})\.jsonl")
+
+
+class JsonLines:
+    """A sink that keeps events as lines of JSON in a folder of any fsspec URL.
+
+    Local parts grow line by line; object stores cannot append, so there the open part is written
+    anew at most every ``every`` seconds and on closing. JSON escapes line ends, so that no text
+    inside an event can forge another one.
+
+    Parameters
+    ----------
+    folder : Folder
+        Where the folder of parts lies.
+    name : str
+        Its name.
+    every : float
+        Seconds between two writes to an object store, and between two tries where one failed.
+
+    Raises
+    ------
+    OutputError
+        Nothing can be written there.
+    """
+
+    def __init__(self, folder: Folder, name: str = NAME, *, every: float = 10.0) -> None:
+        self._folder, self._every = folder.sub(name), every
+        folder.check_writable()
+        self._number = max(_parts(self._folder), default=0) + 1
+        self._text = bytearray()
+        """The open part, as far as it is not in a local file."""
+        self._size = 0
+        self._file: int | None = None
+        self._unsaved: deque[tuple[int, bytes]] = deque(maxlen=MOST_UNSAVED)
+        """Parts that are full and not written yet."""
+        self._tried = time.monotonic()
+        self._failed = False
+
+    def __repr__(self) -> str:
+        return self._folder.url
+
+    def __call__(self, event: Event) -> None:
+        """Add one event.
+
+        Raises
+        ------
+        OSError
+            It cannot be written now; it is kept, and written with a later one.
+        """
+        line = json.dumps(plain(event), allow_nan=False).encode() + b"\n"
+        if self._size and self._size + len(line) > PART_BYTES:
+            self._close_part()
+        self._text += line
+        self._size += len(line)
+        waited = time.monotonic() - self._tried
+        if waited >= self._every or (self._folder.is_local and not self._failed):
+            self._flush()
+
+    def _close_part(self) -> None:
+        """Begin the next part."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            self._number += 1
+        if self._text:
+            # Of a local part what could not be written to it: a part of its own then.
+            self._unsaved.append((self._number, bytes(self._text)))
+            self._text.clear()
+            self._number += 1
+        self._size = 0
+        if not self._failed:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what is not written yet."""
+        self._tried, self._failed = time.monotonic(), True
+        while self._unsaved:
+            number, text = self._unsaved[0]
+            self._folder.publish(_name(number), text)
+            self._unsaved.popleft()
+        if self._folder.is_local:
+            self._append()
+        elif self._text:
+            self._folder.publish(_name(self._number), bytes(self._text))
+        self._failed = False
+
+    def _append(self) -> None:
+        if self._file is None and self._text:
+            self._folder.publish(_name(self._number), b"")
+            path = self._folder.path(_name(self._number))
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        while self._text:
+            assert self._file is not None
+            del self._text[: os.write(self._file, self._text)]
+
+    def close(self) -> None:
+        """Write what is left.
+
+        Raises
+        ------
+        OSError
+            It cannot be written.
+        """
+        try:
+            self._flush()
+        finally:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    @staticmethod
+    def is_in(folder: Folder, name: str = NAME) -> bool:
+        """Whether there are events in a folder."""
+        return folder.exists(f"{name}.jsonl") or bool(_parts(folder.sub(name)))
+
+    @staticmethod
+    def read(folder: Folder, name: str = NAME) -> Iterator[dict[str, Any]]:
+        """The events in a folder, the oldest first; lines that a kill has cut are left out."""
+        for line in folder.lines(f"{name}.jsonl"):
+            yield from _events_in(line)
+        parts = folder.sub(name)
+        for number in sorted(_parts(parts)):
+            for line in parts.read(_name(number)).splitlines():
+                yield from _events_in(line)
+
+    @staticmethod
+    def last(folder: Folder, most: int, name: str = NAME) -> list[dict[str, Any]]:
+        """At most so many of the last events in a folder; no more parts are read than needed."""
+        found: deque[dict[str, Any]] = deque()
+        parts = folder.sub(name)
+        for number in sorted(_parts(parts), reverse=True):
+            lines = parts.read(_name(number)).splitlines()
+            found.extendleft(event for line in reversed(lines) for event in _events_in(line))
+            if len(found) >= most:
+                return list(found)[-most:]
+        older = folder.lines(f"{name}.jsonl")
+        early = deque((event for line in older for event in _events_in(line)), most - len(found))
+        return [*early, *found]
+
+
+def _name(number: int) -> str:
+    return f"{number:06d}.jsonl"
+
+
+def _parts(folder: Folder) -> list[int]:
+    found = (PART.fullmatch(name) for name in folder.names())
+    return [int(match[1]) for match in found if match]
+
+
+def _events_in(line: bytes) -> Iterator[dict[str, Any]]:
+    """The event that a line holds, if it is whole."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(event, dict):
+        yield event
+
+
+def open_sinks(sinks: Iterable[Sink | str], folder: Folder | None) -> list[Sink]:
+    """Sinks from callables and URLs of folders, and one in the job's folder if it has one.
+
+    Raises
+    ------
+    OutputError
+        Events cannot be written.
+    """
+    opened: list[Sink] = []
+    for sink in sinks:
+        if isinstance(sink, str):
+            opened.append(JsonLines(*Folder(sink).parent()))
+        else:
+            opened.append(sink)
+    if folder is not None:
+        opened.append(JsonLines(folder))
+    return opened

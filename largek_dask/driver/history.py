@@ -1,0 +1,65 @@
+"""A history that stays small however many steps a fit takes.
+
+Kept are the first step, the last, the one of lowest cost, and every s-th, where s is the smallest
+power of two that leaves no more than ``MOST_STEPS``. So what is left of a history does not depend
+on how often it was thinned on its way: a fit that was resumed ends with the records of one that
+was not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+__all__ = ["MOST_STEPS", "gaps", "thinned", "up_to"]
+
+Record = TypeVar("Record", bound=Mapping[str, Any])
+
+MOST_STEPS = 10_000
+"""Records that are kept of a history."""
+EXTRA = 3
+"""The first, the last and the lowest, which may lie between the others."""
+
+
+def thinned(history: Sequence[Record]) -> list[Record]:
+    """At most ``MOST_STEPS`` records of a history, which may have been thinned before.
+
+    Parameters
+    ----------
+    history : sequence of mappings
+        Each with ``step``, ascending, and ``cost``.
+    """
+    if not history or history[-1]["step"] <= MOST_STEPS:
+        return list(history)
+    stride = 1
+    while history[-1]["step"] // stride > MOST_STEPS - EXTRA:
+        stride *= 2
+    costs = [record["cost"] for record in history if record["cost"] is not None]
+    lowest = min(costs, default=None)
+    kept = []
+    for record in history:
+        is_lowest = lowest is not None and record["cost"] == lowest
+        if is_lowest:
+            lowest = None  # the first of equal ones
+        if is_lowest or record is history[0] or record["step"] % stride == 0:
+            kept.append(record)
+    if kept[-1] is not history[-1]:
+        kept.append(history[-1])
+    return kept
+
+
+def up_to(step: int, history: Sequence[Record]) -> list[Record]:
+    """The records of a history up to a step."""
+    counted = list(history)
+    while counted and counted[-1]["step"] > step:
+        counted.pop()
+    return counted
+
+
+def gaps(history: Sequence[Mapping[str, Any]]) -> list[int]:
+    """How many steps each record stands for: itself, and those that were left out before it."""
+    steps = [0]
+    for record in history:
+        steps.append(int(record.get("step", steps[-1] + 1)))
+    return [after - before for before, after in itertools.pairwise(steps)]

@@ -1,0 +1,115 @@
+"""Histories of many steps stay small, and do not tell how often they were thinned on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from largek_dask.driver import history as module
+from largek_dask.driver import run as run_module
+from largek_dask.driver.checkpoint import Progress
+from largek_dask.driver.history import gaps, thinned, up_to
+from largek_dask.driver.stopping import StopRules
+from largek_dask.driver.storage import Folder
+from tests.driver.test_run import assert_same, every_step, go
+from tests.driver.toy import ToyState, toy_rows
+
+MOST = 32
+
+
+def record(step: int, cost: float | None) -> dict[str, Any]:
+    return {
+        "step": step, "cost": cost, "rows": 40, "seconds": step / 8, "n_changed": 3,
+        "shift": 1e-3, "converged": False, "extra": {},
+    }  # fmt: skip
+
+
+def records(costs: list[float | None]) -> list[dict[str, Any]]:
+    return [record(step, cost) for step, cost in enumerate(costs, 1)]
+
+
+costs = st.lists(st.none() | st.integers(0, 30).map(float), min_size=1, max_size=300)
+
+
+@given(costs, st.lists(st.integers(1, 300), max_size=6))
+def test_thinned__keeps_what_tells_most_however_often(
+    costs: list[float | None], cuts: list[int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MOST_STEPS", MOST)
+        whole = records(costs)
+        once = thinned(whole)
+        assert len(once) <= MOST
+        assert once[0] is whole[0]
+        assert once[-1] is whole[-1]
+        known = [cost for cost in costs if cost is not None]
+        if known:
+            lowest = next(r for r in whole if r["cost"] == min(known))
+            assert lowest in once
+        assert [r["step"] for r in once] == sorted({r["step"] for r in once})
+        if len(whole) <= MOST:
+            assert once == whole
+        else:
+            assert len(once) >= MOST // 2 - 3
+        often: list[dict[str, Any]] = []
+        for r in whole:
+            often.append(r)
+            if r["step"] in cuts:
+                often = thinned(often)
+        assert thinned(often) == once
+        assert sum(gaps(once)) == len(whole)
+
+
+def test_up_to__leaves_out_what_came_later() -> None:
+    found = records([3.0, 2.0, 1.0])
+    assert [r["step"] for r in up_to(2, found)] == [1, 2]
+    assert up_to(0, found) == []
+    assert gaps([{"step": 4}, {"step": 5}, {}]) == [4, 1, 1]
+
+
+def test_a_fit_of_many_steps_keeps_few_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_STEPS", MOST)
+    monkeypatch.setattr(run_module, "MOST_STEPS", MOST)
+    rules = StopRules(max_iter=150, tol=0)
+    most = []
+    checkpoints = every_step(Folder(str(tmp_path)))
+    whole = go(rules, checkpoints=checkpoints, callbacks=[lambda s: most.append(len(s.history))])
+    assert whole.n_iter == 150
+    assert len(whole.history) <= MOST < 2 * MOST == max(most)
+    # One that was stopped again and again ends with the same records.
+    place = Folder(str(tmp_path / "again"))
+    for n_iter in (31, 65, 66, 120, 150):
+        again = go(StopRules(max_iter=n_iter, tol=0), checkpoints=every_step(place))
+    assert_same(again, whole)
+    assert [r["step"] for r in again.history] == [r["step"] for r in whole.history]
+
+
+def test_a_job_of_ten_million_steps_goes_on(tmp_path: Path) -> None:
+    """The steps themselves are not run: their history is made up, and lowest in an odd place."""
+    n, lowest = 10_000_000, 7_654_321
+    steps = sorted({1, lowest, n, *range(256, n, 256)})
+    made_up = [record(step, -1.0 if step == lowest else 2.0 + 1 / step) for step in steps]
+    centers = toy_rows()[:3].astype(np.float64)
+    state = ToyState(n, centers, (), None)
+    progress = Progress(state, n, made_up, 3e6)
+    folder = Folder(str(tmp_path))
+    every_step(folder).save(progress)  # type: ignore[arg-type]
+    file = tmp_path / "checkpoints" / f"{n}.json"
+    assert file.stat().st_size < 4 << 20
+    found = every_step(folder).latest()
+    assert found is not None
+    assert len(found.history) <= module.MOST_STEPS
+    result = go(StopRules(max_iter=n + 3, tol=0), checkpoints=every_step(folder))
+    assert result.n_iter == n + 3
+    kept = [r["step"] for r in result.history]
+    assert len(kept) <= module.MOST_STEPS
+    assert {1, lowest, n + 3} < set(kept)
+    assert kept[1] == 1024
+    assert result.seconds >= 3e6
