@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 
@@ -63,7 +63,9 @@ def _simpler(case: Case) -> Iterator[Case]:
         yield dataclasses.replace(case, max_iter=1)
 
 
-def smaller(case: Case, faults: list[str]) -> tuple[Case, list[str]]:
+def smaller(
+    case: Case, faults: list[str], judge: Callable[[Case], list[str]] = faults_of
+) -> tuple[Case, list[str]]:
     """The simplest case found that fails in the same way."""
     kind = faults[0].split(":")[0]
     until = time.monotonic() + SMALLER_SECONDS
@@ -73,7 +75,7 @@ def smaller(case: Case, faults: list[str]) -> tuple[Case, list[str]]:
         for other in _simpler(case):
             if time.monotonic() > until:
                 break
-            others = faults_of(other)
+            others = judge(other)
             if others and others[0].split(":")[0] == kind:
                 case, faults, found = other, others, True
                 break

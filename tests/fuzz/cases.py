@@ -33,7 +33,7 @@ THRESHOLDS = [1, 2, 8, 9, 44, 100, 101, 128, 129, 200, 250, 300]
 FEATURES = [1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 17, 31, 33, 64]
 INITS = ["random", "k-means++", "greedy-k-means++", "k-means||", "two-level", "rows"]
 LAYOUTS = ["F", "reversed", "strided", "columns", "read-only"]
-WORK = 3e7
+WORK = 6e7
 """Products of rows, features and clusters of a case, at most: cases are to be many."""
 
 
@@ -201,7 +201,12 @@ def draw(seed: int) -> Case:
     share = np.array([SHARES.get(kind, 1.0) for kind in KINDS])
     kind = str(r.choice(list(KINDS), p=share / share.sum()))
     d = int(r.choice(FEATURES))
-    n = int(r.integers(1, 40)) if r.random() < 0.15 else int(np.exp(r.uniform(4.0, 8.3)))
+    shape = pick(r, {"few rows": 2, "usual": 7, "many clusters": 4})
+    if shape == "many clusters":
+        n, k = int(r.integers(1_000, 6_000)), int(r.choice([k for k in THRESHOLDS if k > 100]))
+    else:
+        n = int(r.integers(1, 40)) if shape == "few rows" else int(np.exp(r.uniform(4.0, 7.6)))
+        k = int(r.choice(THRESHOLDS)) if r.random() < 0.7 else int(np.exp(r.uniform(0, 6)))
     dtype = pick(r, {"float32": 8, "float64": 4, "float16": 2, "uint8": 2, "int16": 1, "bool": 1})
     layout = "C" if r.random() < 0.5 else str(r.choice(LAYOUTS))
     algorithm = pick(r, dict.fromkeys(ALGORITHMS, 1) | {"auto": 4, "truncated": 3, "lloyd": 2})
@@ -209,11 +214,8 @@ def draw(seed: int) -> Case:
         layout = "csr"
         algorithm = "auto" if algorithm in DENSE_ONLY else algorithm
     weights = "none" if r.random() < 0.5 else str(r.choice(list(WEIGHTS)))
-    k = int(r.choice(THRESHOLDS)) if r.random() < 0.7 else int(np.exp(r.uniform(0, 6)))
     k = max(1, min(k, n, int(WORK / (n * d))))
     init = "auto" if r.random() < 0.5 else str(r.choice(INITS))
-    if init == "two-level" and layout == "csr":
-        init = "random"
     source = pick(r, {"array": 34, "store": 5, "workers": 1})
     if source == "workers" and init.endswith("k-means++"):
         init = "auto"  # a pass for every centre
@@ -234,7 +236,7 @@ def draw(seed: int) -> Case:
         algorithm=algorithm,
         init=init,
         tol=float(r.choice([0.0, 1e-4])),
-        max_iter=int(r.choice([1, 3, 10, 40])),
+        max_iter=int(r.choice([1, 5, 20, 100])),
         source=source,
         also=also,
     )

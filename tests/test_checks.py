@@ -1,0 +1,131 @@
+"""The checks that the table and the fuzzer share see what is wrong, and the fuzzer says it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.errors import DegenerateDataWarning
+from tests.checks import faults_of_fit, faults_of_means, recorded_warnings
+from tests.fuzz import Case, faults_of
+from tests.fuzz.__main__ import as_test, smaller
+from tests.fuzz.cases import ALGORITHMS, KINDS, WEIGHTS, draw
+
+WEIGHT = np.random.default_rng(1).integers(0, 3, 300).astype(float)
+
+
+@pytest.fixture(scope="module")
+def x() -> Any:
+    return np.random.default_rng(0).normal(size=(300, 9)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def fitted(x: Any) -> Any:
+    km = lk.KMeans(7, algorithm="lloyd", random_state=0, tol=0).fit(x, sample_weight=WEIGHT)
+    assert km.stop_reason_ == "converged"
+    assert faults_of_fit(km, x, WEIGHT) == faults_of_means(km, x, WEIGHT) == []
+    return km
+
+
+def changed(km: Any, **values: Any) -> Any:
+    other = copy.copy(km)
+    for name, value in values.items():
+        setattr(other, name, value)
+    return other
+
+
+def test_one_label_that_is_not_the_nearest(fitted: Any, x: Any) -> None:
+    distances = fitted.transform(x)
+    closest = int(np.argmin(np.diff(np.sort(distances, axis=1)[:, :2], axis=1)))
+    labels = fitted.labels_.copy()
+    labels[closest] = np.argsort(distances[closest])[1]
+    faults = faults_of_fit(changed(fitted, labels_=labels), x, WEIGHT)
+    assert faults[0].startswith("labels: 1 of 300 rows are not at their nearest centre")
+
+
+@pytest.mark.parametrize("factor", [1 + 1e-13, 1 - 1e-13, 0.0, np.nan])
+def test_an_inertia_that_is_not_exact(factor: float, fitted: Any, x: Any) -> None:
+    wrong = changed(fitted, inertia_=fitted.inertia_ * factor)
+    (fault,) = faults_of_fit(wrong, x, WEIGHT)
+    assert fault.startswith("inertia:")
+
+
+def test_counts_without_the_weights(fitted: Any, x: Any) -> None:
+    counts = np.bincount(fitted.labels_, minlength=7).astype(float)
+    (fault,) = faults_of_fit(changed(fitted, model_=SimpleNamespace(counts=counts)), x, WEIGHT)
+    assert fault.startswith("counts:")
+
+
+def test_clusters_that_are_not_used(x: Any) -> None:
+    far = np.full((1, 9), 1e3)
+    km = lk.KMeans(3, init=np.concatenate([x[:2], far]), empty_clusters="keep").fit(x)
+    (fault,) = faults_of_fit(km, x)
+    assert fault == "clusters: 2 of 3 are used, and there are 300 distinct rows"
+
+
+def test_a_warning_without_need_and_one_with_a_wrong_number(fitted: Any, x: Any) -> None:
+    with recorded_warnings() as told:
+        warnings.warn("2 of 7 clusters are empty", DegenerateDataWarning, stacklevel=1)
+    (fault,) = faults_of_fit(fitted, x, WEIGHT, told=told)
+    assert fault == "warning: DegenerateDataWarning: 2 of 7 clusters are empty"
+    rows = np.repeat(np.eye(9), 5, axis=0)
+    with recorded_warnings() as told:
+        km = lk.KMeans(12, random_state=0).fit(rows)
+    assert faults_of_fit(km, rows, told=told) == []
+    assert faults_of_fit(km, rows) == ["warning: none of 12 clusters for 9 distinct rows"]
+
+
+def test_a_centre_that_is_not_the_mean(fitted: Any, x: Any) -> None:
+    centers = fitted.cluster_centers_.copy()
+    centers[2, 3] += 1e-5
+    (fault,) = faults_of_means(changed(fitted, cluster_centers_=centers), x, WEIGHT)
+    assert fault.startswith("means: centre 2 is 1e-05 off")
+
+
+# --- the fuzzer
+
+
+def test_everything_there_is_is_drawn() -> None:
+    cases = [draw(seed) for seed in range(3_000)]
+    assert {case.kind for case in cases} == set(KINDS)
+    assert {case.weights for case in cases} == {"none", *WEIGHTS}
+    assert {case.algorithm for case in cases} == set(ALGORITHMS)
+    assert {case.source for case in cases} == {"array", "store", "workers"}
+    assert {case.also for case in cases} == {"", "threads", "resume", "repeats"}
+    assert draw(17) == draw(17)
+    for case in cases[:100]:
+        assert case.rows().shape == (case.n, case.d)
+        weight = case.weight()
+        assert weight is None or (weight > 0).sum() >= case.k
+
+
+def test_a_case_that_fails_is_made_simpler_and_printed_as_a_test() -> None:
+    """As if all fits of more than 10 clusters on int16 rows failed."""
+
+    def broken(case: Case) -> list[str]:
+        return ["labels: wrong"] if case.k > 10 and case.dtype == "int16" else []
+
+    case = next(c for c in map(draw, range(10**6)) if broken(c) and c.also == "resume")
+    simple, faults = smaller(case, broken(case), broken)
+    assert (simple.dtype, simple.d, simple.max_iter, simple.also) == ("int16", 1, 1, "")
+    assert 10 < simple.k <= 20
+    namespace: dict[str, Any] = {}
+    exec(as_test(simple, faults), namespace)
+    said: list[Case] = []
+    namespace["faults_of"] = lambda other: said.append(other) or []
+    namespace[f"test_case_{simple.seed}"]()
+    assert said == [simple]
+
+
+def test_an_exception_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, *_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(lk.KMeans, "fit", broken)
+    assert faults_of(draw(1)) == ["raised: ZeroDivisionError: by nothing"]

@@ -1,0 +1,108 @@
+"""Every algorithm on rows of every kind, for few and many clusters, wherever they are computed.
+
+Small tables; what is asserted is what holds for all: nearest labels, exact inertia, as many
+clusters as the rows allow, labels that can be predicted, and no warning.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+import largek_dask as lk
+from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.errors import ParameterError
+from tests.checks import (
+    computing_workers,
+    distinct_rows,
+    faults_of_fit,
+    recorded_warnings,
+    watched_passes,
+)
+
+N_ROWS, N_FEATURES, CHUNK_ROWS = 1_100, 10, 300
+"""More rows than "auto" takes for few, in four chunks."""
+CLUSTERS = [1, 2, 8, 9, 100, 101, 128, 129, 300]
+"""Both sides of every number of clusters at which something else is done, and many."""
+
+pytestmark = pytest.mark.usefixtures("chunks_as_stored")
+
+
+def make_rows(kind: str) -> Any:
+    rng = np.random.default_rng(14)
+    groups = rng.normal(size=(60, N_FEATURES)) * 6
+    x = groups[rng.integers(60, size=N_ROWS)] + rng.normal(size=(N_ROWS, N_FEATURES))
+    if kind == "csr":
+        return sp.csr_matrix(np.where(x > 4, x, 0).astype(np.float32))
+    if kind == "uint8":
+        return (x * 4 + 120).clip(0, 255).astype(np.uint8)
+    if kind == "bool":
+        return x > 2
+    return x.astype(kind)
+
+
+@pytest.fixture(scope="module", params=["float32", "float64", "uint8", "bool", "csr"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def rows(kind: str) -> Any:
+    x = make_rows(kind)
+    # Only bools repeat so much that the most clusters cannot all be used.
+    assert (129 < distinct_rows(x) < 300) == (kind == "bool")
+    return x
+
+
+@pytest.fixture(scope="module", params=["alike", "weighted"])
+def weight(request: pytest.FixtureRequest) -> NDArray[np.float64] | None:
+    """Whole ones and fractions, and some rows that do not count."""
+    if request.param == "alike":
+        return None
+    return np.random.default_rng(3).choice([0.0, 0.5, 1.0, 3.0], N_ROWS, p=[0.1, 0.2, 0.5, 0.2])
+
+
+@pytest.fixture(scope="module")
+def url(rows: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out: Path = tmp_path_factory.mktemp("surface") / "rows.zarr"
+    # A store of bools is one of uint8.
+    stored = rows.view(np.uint8) if rows.dtype == bool else rows
+    lk.ingest(stored, str(out), chunk_rows=CHUNK_ROWS, progress=False)
+    return str(out)
+
+
+@pytest.mark.parametrize("source", ["array", "store", "workers"])
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+@pytest.mark.parametrize("k", CLUSTERS)
+def test_surface(
+    k: int, algorithm: str, source: str, rows: Any, weight: Any, url: str, worker_clients: Any
+) -> None:
+    client = worker_clients(2) if source == "workers" else None
+    data = rows if source == "array" else url
+    km = lk.KMeans(k, algorithm=algorithm, random_state=k, max_iter=5, client=client)
+    if algorithm == "truncated" and sp.issparse(rows):
+        with pytest.raises(ParameterError, match="dense"):
+            km.fit(data, sample_weight=weight)
+        return
+    with watched_passes() as seen, recorded_warnings() as told:
+        km.fit(data, sample_weight=weight)
+    assert seen[0].n_chunks == (1 if source == "array" else 4)
+    assert computing_workers(seen[0]) == (2 if client else 0)
+    assert faults_of_fit(km, rows, weight, told=told) == []
+    np.testing.assert_array_equal(km.predict(data), km.labels_)
+
+
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_array_of_several_chunks(algorithm: str) -> None:
+    """The one source of the table that is a single chunk there, cut."""
+    x = make_rows("float32")
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1}), watched_passes() as seen:
+        km = lk.KMeans(20, algorithm=algorithm, random_state=0, max_iter=5).fit(x)
+    assert seen[0].n_chunks == 2
+    assert faults_of_fit(km, x) == []
