@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from largek_dask.errors import DataError, IncompleteStoreError, MissingDependenc
 __all__ = [
     "ATTRIBUTE",
     "check_complete",
+    "check_no_secret",
     "filesystem",
     "is_local",
     "list_stamps",
@@ -38,9 +40,49 @@ _EXTRAS = {"s3": "s3", "s3a": "s3"}
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "abfss": "adlfs"}
 
 
+_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
+"""Protocols whose URLs name a container before the "@", not a user."""
+_USER = re.compile(r"([A-Za-z0-9+.-]+)://([^/?#]*)@")
+_QUERY = re.compile(
+    r"[?&]((?:[^=&]*[-_.])?(?:sig|signature|token|(?:api|access)?key|secret|password|credentials?))=",
+    re.I,
+)
+
+
+def check_no_secret(url: str) -> None:
+    """Refuse an address with a secret in it: addresses are written into models, logs and events.
+
+    Raises
+    ------
+    ValueError
+        A user's name or password, or a signature. The text does not repeat it.
+    """
+    for protocol, user in _USER.findall(url):
+        if protocol.lower() not in _CONTAINERS or ":" in user:
+            raise ValueError(
+                f"has a user name or a password before the '@' ({protocol}://...@), and addresses "
+                "are written into models, logs and events; give them in storage_options"
+            )
+    if split_protocol(url)[0] is not None and (found := _QUERY.search(url)):
+        raise ValueError(
+            f"has a secret in its query ({found[1]}=...), and addresses are written into models, "
+            "logs and events; give it in storage_options"
+        )
+
+
 def normalize(url: str | os.PathLike[str]) -> str:
-    """An absolute path for anything local, the URL itself otherwise."""
+    """An absolute path for anything local, the URL itself otherwise.
+
+    Raises
+    ------
+    DataError
+        See :func:`check_no_secret`.
+    """
     text = os.fspath(url)
+    try:
+        check_no_secret(text)
+    except ValueError as error:
+        raise DataError(f"the address {error}.") from None
     protocol, path = split_protocol(text)
     if protocol in (None, "file", "local"):
         return os.path.abspath(os.path.expanduser(str(path)))
@@ -190,7 +232,7 @@ def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | No
     if isinstance(store, FsspecStore):
         fs = getattr(store.fs, "sync_fs", store.fs)
         options = {k: v for k, v in fs.storage_options.items() if k != "asynchronous"}
-        return fs.unstrip_protocol(store.path).rstrip("/"), component, options
+        return normalize(fs.unstrip_protocol(store.path)), component, options
     return None
 
 

@@ -30,7 +30,13 @@ from largek_dask.errors import (
     warnings_heard_by,
 )
 from largek_dask.model import Model, load_model
-from largek_dask.service.credentials import missing, options_of, output_folder, redactor
+from largek_dask.service.credentials import (
+    known_values,
+    missing,
+    options_of,
+    output_folder,
+    redactor,
+)
 from largek_dask.service.fitting import JOB_FILES, MODEL
 from largek_dask.service.known import Job
 from largek_dask.service.lease import STORE, Contender, check_job, claimed_for, reserve
@@ -419,7 +425,7 @@ class Jobs:
             try:
                 self._check(spec, options, check)
                 record = self._create(spec, options, owner)
-            except (LargekError, OSError) as error:
+            except Exception as error:
                 raise _without_secrets(error, redactor(options)) from None
             with self._changed:
                 job = self._jobs[record.id] = Job(record, secrets, self._tell, is_new=True)
@@ -646,6 +652,12 @@ class Jobs:
                 self._places.pop(job_id, None)
         job.feed({"event": "deleted", "run": job.record.run})
 
+    def redactor(self, secrets: Any) -> Callable[[Any], Any]:
+        """A function that leaves out all secrets of all jobs, and these, of what is told."""
+        with self._changed:
+            jobs = list(self._jobs.values())
+        return redactor([secrets, *(known_values(job.record.spec, job.secrets) for job in jobs)])
+
     def model(self, job_id: str) -> Model:
         """The model of a job: the final one, or the best so far.
 
@@ -710,7 +722,7 @@ def _unreadable(job_id: str, reason: str) -> dict[str, Any]:
 def _without_secrets(error: Exception, redact: Callable[[Any], Any]) -> Exception:
     """The error with nothing in its text that must not be read."""
     text, told = str(error), redact(str(error))
-    if told == text and isinstance(error, LargekError):
+    if told == text and not isinstance(error, OSError):
         return error
     kind = type(error) if isinstance(error, LargekError) else OutputError
     try:

@@ -14,7 +14,9 @@ import json
 import logging
 import os
 import socket
+import textwrap
 import threading
+import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -164,15 +166,28 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
         """Answer a client's question; texts are JSON, and errors come back as texts."""
+        pool = POOLS.get(operation, "answer")
         try:
-            pool = POOLS.get(operation, "answer")
             found: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
             return found
-        except (LargekError, OSError) as error:
-            return message_of_error(error)
         except Exception as error:
-            logger.exception("largek %s", operation)
-            return message_of_error(error)
+            told: dict[str, Any] = await self._aside(pool, self._error, operation, arguments, error)
+            return told
+
+    def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
+        """An error as an answer, with nobody's secrets."""
+        try:
+            given = json.loads(arguments).get("secrets")
+        except Exception:
+            # Then it has not been read before either.
+            given = None
+        redact = self._jobs.redactor(given)
+        if not isinstance(error, LargekError | OSError):
+            text = redact("".join(traceback.format_exception(error)))
+            # Indented, so that no line of somebody's text passes for a line of the log.
+            shown = textwrap.indent(text, "    ", lambda line: True)
+            logger.error("largek %s failed:\n%s", operation, shown)
+        return message_of_error(error, redact)
 
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
         given = json.loads(arguments)

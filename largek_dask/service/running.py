@@ -29,7 +29,7 @@ from largek_dask.errors import (
     warnings_heard_by,
 )
 from largek_dask.points import at
-from largek_dask.service.credentials import options_of, output_folder, redactor
+from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
 from largek_dask.service.fitting import LABELS, fit_into
 from largek_dask.service.known import Job, Reason
 from largek_dask.service.lease import Contender, Lease, check_job
@@ -109,7 +109,7 @@ class Runner(threading.Thread):
         self._owner = owner
         self._connect = connect
         self._done = done
-        self._redact: Callable[[Any], Any] = lambda value: value
+        self._redact = redactor(known_values(job.record.spec, job.secrets))
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 
     def run(self) -> None:
@@ -117,7 +117,6 @@ class Runner(threading.Thread):
         job = self._job
         try:
             options = options_of(job.record.spec, job.secrets)
-            self._redact = redactor(options)
             self._attempt(output_folder(job.record.spec, options), options)
         except Exception as error:
             self._put_aside(error)
@@ -248,7 +247,8 @@ class Runner(threading.Thread):
             try:
                 log.close()
             except (LargekError, OSError) as error:
-                logger.warning("Not all events of %s are in its folder: %s", folder.url, error)
+                text = self._redact(str(error))
+                logger.warning("Not all events of %s are in its folder: %s", folder.url, text)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
         """Writes events; a job is worth more than its log, so that a failure ends nothing."""
@@ -263,8 +263,9 @@ class Runner(threading.Thread):
             except Exception as error:
                 if not failed:
                     failed = True
-                    self._feed({"event": "warning", "topic": "log", "message": str(error)})
-                    logger.warning("Events cannot be written to %s: %s", log, error)
+                    text = self._redact(str(error))
+                    self._feed({"event": "warning", "topic": "log", "message": text})
+                    logger.warning("Events cannot be written to %s: %s", log, text)
 
         return write
 

@@ -26,6 +26,7 @@ from pydantic import (
 
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.seeding import INITS
+from largek_dask.data.stores import check_no_secret
 from largek_dask.errors import ParameterError
 
 __all__ = [
@@ -60,6 +61,7 @@ def _address(url: str) -> str:
     protocol, path = split_protocol(url)
     if protocol in (None, "file", "local") and not posixpath.isabs(path):
         raise ValueError("is a relative path, which workers cannot follow; give a URL")
+    check_no_secret(url)
     if ".." in url.split("/"):
         raise ValueError("leads out of its folder by '..'")
     return url

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,9 @@ def model_of(message: Mapping[str, Any]) -> Model:
     )
 
 
-def message_of_error(error: BaseException) -> dict[str, str]:
-    """An error as a message."""
-    return {"error": type(error).__name__, "message": str(error)}
+def message_of_error(error: BaseException, redact: Callable[[str], str]) -> dict[str, str]:
+    """An error as a message; ``redact`` leaves out of its text what is not for everybody."""
+    return {"error": type(error).__name__, "message": redact(str(error))}
 
 
 def error_of(name: str, message: str, traceback: str | None = None) -> Exception:

@@ -253,7 +253,7 @@ def test_close__is_the_end_of_asking(cluster):
 
 def test_errors__travel_by_name_and_text():
     for error in (NoModelError("none", "max_time"), BadRowsError("row 5"), KeyError("x")):
-        told = message_of_error(error)
+        told = message_of_error(error, str)
         found = error_of(told["error"], told["message"], "line 7")
         assert type(found) is type(error)
         assert str(error) in str(found)

@@ -1,7 +1,12 @@
 """Secrets are in memory and nowhere else; a job that has lost its own waits for them."""
 
 import json
+import re
+import traceback
+from base64 import b64encode, urlsafe_b64encode
+from html import escape
 from typing import Any, ClassVar
+from urllib.parse import quote, urlencode
 
 import dask
 import fsspec
@@ -10,7 +15,9 @@ import pytest
 import zarr
 from fsspec.implementations.memory import MemoryFileSystem
 
-from largek_dask.errors import DataError, JobNotFoundError, ParameterError
+import largek_dask as lk
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import DataError, JobNotFoundError, LargekError, ParameterError
 from largek_dask.service.credentials import redactor
 from tests.service.conftest import wait_until
 
@@ -195,8 +202,211 @@ def test_secrets__from_the_environment(vault, open_jobs, document, written, monk
 def test_redactor__hides_texts_inside_anything():
     redact = redactor({"a": "secret", "b": ["secret-longer"], "c": {"d": "xyz"}, "e": 5})
     told = {"one": "secret-longer and secret", "secret": ("a secret", 1), "n": None, "x": "xyz"}
-    assert redact(told) == {"one": "*** and ***", "***": ["a ***", 1], "n": None, "x": "xyz"}
+    assert redact(told) == {"one": "*** and ***", "secret": ["a ***", 1], "n": None, "x": "xyz"}
     assert json.dumps(redact(["abc"])) == '["abc"]'
+
+
+def test_redactor__leaves_words_of_this_package_alone():
+    """An option may have any value: ``anon="event"`` must not change what events are."""
+    redact = redactor({"a": "event", "b": "finished", "c": "message", "d": 1234567})
+    event = {"event": "finished", "message": "event, finished 1234567", "step": 1234567}
+    event |= {"state": "finished", "note": "0.1234567 12345678"}
+    assert redact(event) == event | {"message": "***, *** ***"}
+    assert redactor({})(event) == event
+
+
+PEM_LINES = ["MIIEvQIBADANBgkq+hkiG9w0/BAQEFAASC", "BKcwggSjAgEAAoIBAQ=="]
+PEM = "\n".join(["-----BEGIN PRIVATE KEY-----", *PEM_LINES, "-----END PRIVATE KEY-----", ""])
+
+
+class Account:
+    """An object that shows what it holds."""
+
+    def __repr__(self) -> str:
+        return "Account(key-of-an-object-77)"
+
+
+PLANTED: dict[str, tuple[Any, list[str]]] = {
+    "password": ("hunter2-hunter2", ["hunter2-hunter2"]),
+    "quotes": ('it\'s "quoted" 99', ['it\'s "quoted" 99']),
+    "backslash": ("back\\slash\\pass", ["back\\slash\\pass"]),
+    "unicode": ("pässwörd-ключ", ["pässwörd-ключ"]),
+    "spaces": ("three plain words", ["three plain words"]),
+    "pem": (PEM, [PEM, *PEM_LINES]),
+    "windows-lines": ("line-one-of-it\r\nline-two-of-it", ["line-one-of-it", "line-two-of-it"]),
+    "bytes": (b"bytes-with-secret", ["bytes-with-secret"]),
+    "bytearray": (bytearray(b"array-of-bytes-1"), ["array-of-bytes-1"]),
+    "integer": (918273645546, ["918273645546"]),
+    "float": (27182.8182845, ["27182.8182845"]),
+    "digits": ("5550123456", ["5550123456"]),
+    "nested": ({"deep": {"deeper": "nested-secret-1"}}, ["nested-secret-1"]),
+    "list": (["first-of-list", "second-of-list"], ["first-of-list", "second-of-list"]),
+    "set": ({"one-of-a-set"}, ["one-of-a-set"]),
+    "pair": (("somebody", "pass-of-a-pair"), ["pass-of-a-pair"]),
+    "base64-key": ("Zm9v+YmFy/cXV4Cg==", ["Zm9v+YmFy/cXV4Cg=="]),
+    "sas": ("sv=2024&sig=ab%2Bcd%3D&se=x", ["sv=2024&sig=ab%2Bcd%3D&se=x"]),
+    "jwt": ("eyJhbGci.eyJzdWIi.c2lnbmF0", ["eyJhbGci.eyJzdWIi.c2lnbmF0"]),
+    "proxy": ("http://user:pw4711@proxy:80", ["http://user:pw4711@proxy:80"]),
+    "connection": ("Account=a;Key=MTIzNDU2;", ["Account=a;Key=MTIzNDU2;"]),
+    "object": (Account(), ["Account(key-of-an-object-77)"]),
+    "word": ("event", []),
+    "state": ("finished", []),
+}
+
+
+def letters_of(secret: str) -> dict[str, str]:
+    """What a driver may write a secret as."""
+    data = secret.encode()
+    return {
+        "itself": secret,
+        "repr": repr({"key": secret}),
+        "repr of an error": repr(ValueError({"key": secret})),
+        "repr in repr": repr([repr(secret)]),
+        "json": json.dumps({"key": secret}),
+        "json in letters": json.dumps({"key": secret}, ensure_ascii=False),
+        "ascii": ascii(secret),
+        "bytes": repr(data),
+        "url": quote(secret),
+        "whole url": quote(secret, safe=""),
+        "form": urlencode({"password": secret}),
+        "lower url": re.sub("%..", lambda code: code[0].lower(), quote(secret, safe="")),
+        "base64": b64encode(data).decode(),
+        "url base64": urlsafe_b64encode(data).decode(),
+        "basic": b64encode(b"me:" + data).decode(),
+        "header": b64encode(b"user:" + data + b":more").decode(),
+        "hex": data.hex(),
+        "html": escape(secret),
+        "lines": "\n    ".join(secret.splitlines()),
+    }
+
+
+def traces_of(secret: str) -> set[str]:
+    """What must not be read anywhere: the secret, and what only it makes of other letters."""
+    data = secret.encode()
+    inner = {b64encode(b"." * n + data).decode()[4:-4] for n in range(3)}
+    shown = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret), data.hex()}
+    return {trace for trace in shown | inner if len(trace) >= 6}
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (_, said) in PLANTED.items() if said])
+def test_redactor__finds_a_secret_in_all_letters(kind):
+    value, said = PLANTED[kind]
+    redact = redactor({"option": value})
+    for secret in said:
+        for how, text in letters_of(secret).items():
+            told = redact(f"before {text} behind")
+            assert told != f"before {text} behind", how
+            assert told.startswith("before ")
+            assert told.endswith(" behind")
+            assert not [trace for trace in traces_of(secret) if trace in told], (how, told)
+
+
+def test_redactor__finds_bytes_that_are_no_text():
+    data = b"\x00\xff\x80key\n"
+    redact = redactor({"key": data})
+    for text in (repr(data), str({"key": data}), data.hex(), b64encode(data).decode(), quote(data)):
+        assert redact(f"before {text} behind") != f"before {text} behind"
+        assert "key" not in redact(text).removeprefix("{'key'")
+
+
+class TalkativeFileSystem(MemoryFileSystem):
+    """``talk://``: when it may not write, it says all that it knows, in all letters."""
+
+    protocol = "talk"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    closed: ClassVar[str | None] = None
+    cachable = False
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return MemoryFileSystem._strip_protocol(path.replace("talk://", "memory://"))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        if self.closed is not None and self.closed in path:
+            said = [secret for _, secrets in PLANTED.values() for secret in secrets]
+            words = [text for secret in said for text in letters_of(secret).values()]
+            raise PermissionError(f"{self.storage_options} {words}")
+        super().pipe_file(path, value, mode=mode, **kwargs)
+
+
+fsspec.register_implementation("talk", TalkativeFileSystem, clobber=True)
+
+
+@pytest.mark.parametrize("closed", [None, "model.zarr", "events", "checkpoints", "claim", "out"])
+def test_secrets__of_twenty_kinds_are_nowhere(closed, open_jobs, document, tmp_path, logged):
+    """Not in any file, log, event or answer, whatever fails; nor does any of them break a job."""
+    assert len(PLANTED) >= 20
+    options = {name: value for name, (value, _) in PLANTED.items()}
+    store = TalkativeFileSystem.store
+    store.clear()
+    TalkativeFileSystem.pseudo_dirs[:] = [""]
+    TalkativeFileSystem.closed = None
+    x = np.random.default_rng(0).standard_normal((500, 3)).astype(np.float32)
+    zarr.create_array("talk:///x.zarr", data=x, chunks=(100, 3), storage_options=options)
+    text = document("talk:///out", data="talk:///x.zarr", n_clusters=5,
+                    storage_options={name: {"memory": True} for name in options})  # fmt: skip
+    told: list[Any] = []
+    answers: list[Any] = []
+    jobs = open_jobs(tell=told.append)
+    TalkativeFileSystem.closed = closed
+    try:
+        with dask.config.set({"largek.service.retry-hours": 0}):
+            job_id = jobs.submit(text, options, "me")
+            answers.append(wait_until(jobs, job_id, "finished", "failed"))
+            answers += [jobs.events(job_id, 0, 1000), jobs.all()]
+            if closed is None:
+                assert answers[0]["state"] == "finished"
+                answers += [jobs.model(job_id).provenance, jobs.model(job_id).history]
+                kinds = {event["event"] for event in told}
+                assert {"queued", "running", "step", "finished"} <= kinds
+    except LargekError as error:
+        answers.append(str(error))
+    finally:
+        TalkativeFileSystem.closed = None
+    files = [file.getvalue() for file in store.values()]
+    files += [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    everything = b"\n".join(files).decode("latin-1") + repr((told, logged, answers))
+    everything += json.dumps(told) + str(answers)
+    if closed in ("model.zarr", "claim"):
+        assert "***" in everything, "it has talked"
+    for kind, (_, said) in PLANTED.items():
+        for secret in said:
+            found = [trace for trace in traces_of(secret) if trace in everything]
+            assert not found, kind
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://AKIA123:wJalr-secret@bucket/x.zarr",
+        "https://somebody:wJalr-secret@host/x.zarr",
+        "simplecache::https://somebody:wJalr-secret@host/x.zarr",
+        "sftp://wJalr-secret@host/x.zarr",
+        "abfs://box:wJalr-secret@account.dfs.core.windows.net/x.zarr",
+        "https://host/x.npy?sv=2024&sig=wJalr-secret",
+        "https://bucket.s3/x.npy?X-Amz-Signature=wJalr-secret",
+    ],
+)
+@pytest.mark.parametrize("field", ["data", "output", "sample_weight"])
+def test_secrets__in_an_address_are_refused(url, field, document):
+    with pytest.raises(ParameterError, match=rf"{field}: .*storage_options") as refused:
+        document(**{"output": "out", field: url})
+    assert "wJalr-secret" not in str(refused.value)
+    for function in (lk.open_rows, Folder):
+        with pytest.raises(DataError, match="storage_options") as refused:
+            function(url)
+        assert "wJalr-secret" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_secrets__an_address_may_have_other_things_in_it(document):
+    for url in (
+        "abfs://box@account.dfs.core.windows.net/x.zarr",
+        "s3://bucket/a@b/x.zarr",
+        "https://host/x.npy?version=2&design=3",
+        "/data/a?key=b@c",
+    ):
+        assert json.loads(document(data=url))["data"] == url
 
 
 def test_client__hides_them_before_they_are_sent():
