@@ -87,7 +87,7 @@ def _cells(x: SparseBlock, coarse: NDArray[Any], grid: FixedPoint, n_threads: in
 
 def _lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoint) -> NDArray[Any]:
     """(m, d) centres after Lloyd steps on rows, of which the first m are what they begin at."""
-    centers = x[:m].toarray()
+    centers: NDArray[Any] = x[:m].toarray()
     packed_with = partial(pack_centers, shift=grid.shift)
     for _ in range(STEPS):
         labels = nearest(x, packed_with(centers))
