@@ -287,6 +287,11 @@ class Job:
                 RecoveryWarning,
             )
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no earlier run has begun it."""
+        return self._before is None
+
     def statistics(self) -> Statistics | None:
         """What an earlier run has found out about the rows, None in a new job."""
         if self._before is None:

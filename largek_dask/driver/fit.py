@@ -18,7 +18,7 @@ from largek_dask.driver.checkpoint import Job
 from largek_dask.driver.event_log import open_sinks
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.labels import LabelStore
-from largek_dask.driver.plan import check_problem, check_rows_that_count
+from largek_dask.driver.plan import check_problem, check_rows_that_count, space_needed
 from largek_dask.driver.provenance import describe, versions
 from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.starts import Outcome, Starts
@@ -32,7 +32,7 @@ from largek_dask.passes.local import LocalPasses
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["FitResult", "fit", "open_passes"]
+__all__ = ["FitResult", "chosen", "fit", "open_passes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +179,18 @@ def fit(
         "normalize": normalize,
         "on_bad_rows": on_bad_rows,
     }
-    choice = _choice(algorithm, rows, n_clusters, init, n_init)
+    choice = chosen(algorithm, rows, n_clusters, init, n_init)
     fingerprint = rows.fingerprint()
     folder = Folder.of(checkpoint, storage_options) if checkpoint is not None else None
     job = None
     if folder is not None:
         folder.check_writable()
         job = Job(folder, identity, fingerprint, versions())
+        if job.is_new:
+            needed = space_needed(
+                rows, n_clusters, choice.algorithm, n_init=choice.n_init, labels=False
+            )
+            folder.check_space(needed, "checkpoints")
     out = None
     if not isinstance(labels, bool):
         owner = {"job": identity, "data": fingerprint["content"]}
@@ -267,7 +272,7 @@ def fit(
     )
 
 
-def _choice(algorithm: Any, rows: Rows, n_clusters: int, init: Any, n_init: int) -> Choice:
+def chosen(algorithm: Any, rows: Rows, n_clusters: int, init: Any, n_init: int) -> Choice:
     """What is run."""
     if not isinstance(algorithm, Auto):
         return Choice(algorithm, n_init, "")

@@ -22,11 +22,20 @@ from largek_dask.errors import OutputError
 from largek_dask.kernels.exact import LIMB, ORIGIN, ExactSums
 from largek_dask.points import at
 
-__all__ = ["LabelStore", "LabelWriter", "group_chunks", "sums_from_json", "sums_to_json"]
+__all__ = [
+    "LABEL_BYTES",
+    "LabelStore",
+    "LabelWriter",
+    "group_chunks",
+    "sums_from_json",
+    "sums_to_json",
+]
 
 FORMAT = 1
 GROUP_ROWS = 1 << 22
 """Rows of a group: what a killed run may lose, and what the driver may hold at once."""
+LABEL_BYTES = 4
+"""Of one row."""
 PIECE_ROWS = 1 << 20
 """Rows of a stored piece where the chunk table is not regular."""
 
@@ -137,11 +146,14 @@ class LabelStore:
         self._check_free()
 
     def _check_free(self) -> None:
-        if self._unfinished() is None and self._parent.exists(self._name):
+        if self._unfinished() is not None:
+            return
+        if self._parent.exists(self._name):
             raise OutputError(
                 f"{self.url} exists already; nothing was changed. Remove it or choose another "
                 "output."
             )
+        self._parent.check_space(LABEL_BYTES * self.n_rows, f"labels of {self.n_rows:,} rows")
 
     def _unfinished(self) -> dict[str, Any] | None:
         """The record of an unfinished run of the same owner, None without any."""

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from largek_dask.algorithms.base import KMeansProblem
+from largek_dask import config
+from largek_dask.algorithms.base import Algorithm, KMeansProblem
 from largek_dask.algorithms.seeding import check_init
+from largek_dask.algorithms.truncated import Truncated
 from largek_dask.data.rows import Rows
+from largek_dask.driver.labels import LABEL_BYTES
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.statistics import Statistics, compute_dtype
 from largek_dask.passes.local import available_cpus
@@ -24,6 +27,7 @@ __all__ = [
     "check_problem",
     "check_rows_that_count",
     "memory_needed",
+    "space_needed",
 ]
 
 
@@ -108,6 +112,29 @@ def check_memory(n_clusters: int, rows: Rows, n_threads: int | None, client: Cli
                 f"{_gigabytes(available)}. Ask for fewer clusters, use fewer threads, or a "
                 "machine with more memory."
             )
+
+
+STATE_COPIES = 2
+"""Times the centres that a checkpoint takes: themselves, and the sums of their rows."""
+SEARCH_COPIES = 10
+"""The same of a search, which keeps the centres since it last looked at all rows (measured)."""
+FILES = 1 << 20
+"""Bytes of everything small: events, descriptions, the last piece of each array."""
+
+
+def space_needed(
+    rows: Rows, n_clusters: int, algorithm: Algorithm[Any], *, n_init: int, labels: bool
+) -> int:
+    """About how many bytes a fit writes: checkpoints of every start, a model, perhaps labels.
+
+    One checkpoint more than are kept: the next is whole before an old one goes.
+    """
+    centers = n_clusters * (rows.n_features * compute_dtype(rows.dtype).itemsize + 8)
+    copies = SEARCH_COPIES if isinstance(algorithm, Truncated) else STATE_COPIES
+    kept = max(1, int(config.get("checkpoints.keep"))) + 1
+    # Models are replaced: for a moment there are two.
+    written = centers * (n_init * kept * copies + 2)
+    return written + FILES + (rows.n_rows * LABEL_BYTES if labels else 0)
 
 
 def check_output_fits(shape: tuple[int, int], itemsize: int) -> None:

@@ -17,7 +17,8 @@ from largek_dask.algorithms.base import KMeansProblem
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.events import Event
-from largek_dask.driver.plan import check_problem
+from largek_dask.driver.fit import chosen
+from largek_dask.driver.plan import check_problem, space_needed
 from largek_dask.driver.provenance import versions
 from largek_dask.errors import (
     ClusterError,
@@ -484,6 +485,11 @@ class Jobs:
                 f"{folder.url} is not empty ({names[0]!r} lies there); nothing was changed. "
                 "Choose another output, or go on with its job by submit(resume=id)."
             )
+        choice = chosen(spec.algorithm.make(), rows, spec.n_clusters, spec.init, spec.n_init)
+        needed = space_needed(
+            rows, spec.n_clusters, choice.algorithm, n_init=choice.n_init, labels=spec.labels
+        )
+        folder.check_space(needed, "model, labels and checkpoints")
         if check is not None and client is not None:
             check(client, rows, float(config.get("service.check-seconds")))
 

@@ -87,6 +87,21 @@ def test_submit__what_cannot_work_is_refused_and_leaves_nothing(open_jobs, docum
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
 
 
+def test_submit__refuses_a_disk_that_is_too_full(open_jobs, document, tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    jobs = open_jobs()
+    free = SimpleNamespace(free=1_000)
+    monkeypatch.setattr("largek_dask.driver.storage.shutil.disk_usage", lambda path: free)
+    with pytest.raises(OutputError, match=r"take about 1\.\d MiB, and .*/out has 1000 B free"):
+        jobs.submit(document(), {}, "me")
+    assert jobs.all() == []
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    free.free = 1 << 30
+    job_id = jobs.submit(document(), {}, "me")
+    assert wait_until(jobs, job_id, *ENDED)["state"] == "finished"
+
+
 def test_submit__two_jobs_cannot_share_an_output(open_jobs, document, slow_steps):
     jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):

@@ -1,0 +1,133 @@
+"""What does not fit a disk is refused before anything is computed, with the figures."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.data.patience import trouble
+from largek_dask.driver import storage
+from largek_dask.driver.fit import fit
+from largek_dask.driver.plan import FILES, space_needed
+from largek_dask.driver.stopping import StopRules
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import OutputError
+from largek_dask.service.fitting import fit_into
+
+K, N_INIT = 200, 2
+
+
+@pytest.fixture(scope="module")
+def rows() -> Any:
+    x = np.random.default_rng(0).standard_normal((30_000, 32)).astype(np.float32)
+    return lk.open_rows(x)
+
+
+class Disk:
+    """Has as much space as a test says."""
+
+    def __init__(self) -> None:
+        self.free = 0
+        self.asked: list[str] = []
+
+    def usage(self, path: str) -> Any:
+        self.asked.append(path)
+        return self
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk()
+    monkeypatch.setattr(storage.shutil, "disk_usage", disk.usage)
+    return disk
+
+
+def most_written(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.MiniBatch(), lk.NMBatch(), lk.Truncated()])
+def test_space_needed__is_about_what_is_written(tmp_path: Path, rows: Any, algorithm: Any) -> None:
+    needed = space_needed(rows, K, algorithm, n_init=N_INIT, labels=True)
+    most = 0
+
+    def look(snapshot: Any) -> None:
+        nonlocal most
+        most = max(most, most_written(tmp_path))
+
+    with dask.config.set({"largek.checkpoints.seconds": 0}):
+        fit_into(
+            Folder(str(tmp_path)), rows, labels=True, algorithm=algorithm, n_clusters=K, seed=0,
+            n_init=N_INIT, stop=StopRules(12, 0.0), callbacks=[look],
+        )  # fmt: skip
+    most = max(most, most_written(tmp_path))
+    assert len(list((tmp_path / "starts/01/checkpoints").glob("*.json"))) == 3
+    assert most <= needed <= 3 * most + FILES
+
+
+def test_space_needed__grows_with_what_is_asked(rows: Any) -> None:
+    def needed(k: int = 1000, algorithm: Any = None, **changes: Any) -> int:
+        options = {"n_init": 1, "labels": True, **changes}
+        return space_needed(rows, k, algorithm or lk.Lloyd(), **options)
+
+    assert needed() - needed(labels=False) == 4 * rows.n_rows
+    assert needed(k=2000) > 1.5 * needed()
+    assert needed(n_init=3) > needed()
+    assert needed(algorithm=lk.Truncated()) > needed()
+    few = needed()
+    with dask.config.set({"largek.checkpoints.keep": 9}):
+        assert needed() > 1.5 * few
+
+
+def test_fit__refuses_a_disk_that_is_too_full(tmp_path: Path, rows: Any, disk: Disk) -> None:
+    needed = space_needed(rows, K, lk.Lloyd(), n_init=1, labels=False)
+    place = tmp_path / "not" / "yet" / "there"
+    options: Any = {
+        "algorithm": lk.Lloyd(), "n_clusters": K, "seed": 0, "stop": StopRules(2, 0.0),
+        "checkpoint": str(place),
+    }  # fmt: skip
+    disk.free = needed - 1
+    with pytest.raises(OutputError, match=r"take about 1\.\d MiB, and .* has 1\.\d MiB") as error:
+        fit(rows, **options)
+    assert trouble(error.value) == "lacking"
+    disk.free = needed
+    fit(rows, **options)
+    # What has begun goes on: most of it is there already.
+    disk.free = 0
+    assert fit(rows, **{**options, "stop": StopRules(3, 0.0)}).n_iter == 3
+
+
+def test_labels__are_refused_where_they_do_not_fit(tmp_path: Path, rows: Any, disk: Disk) -> None:
+    out = str(tmp_path / "labels.zarr")
+    options: Any = {"algorithm": lk.Lloyd(), "n_clusters": K, "seed": 0, "stop": StopRules(2, 0.0)}
+    disk.free = 4 * rows.n_rows - 1
+    with pytest.raises(OutputError, match=r"labels of 30,000 rows take about 117\.2 KiB"):
+        fit(rows, labels=out, **options)
+    assert not list(tmp_path.iterdir())
+    disk.free = 4 * rows.n_rows
+    fit(rows, labels=out, **options)
+
+
+def test_check_space__asks_the_nearest_folder_there_is_and_claims_nothing_of_others(
+    tmp_path: Path, disk: Disk
+) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("", "a/b/c", "file/under"):
+        with pytest.raises(OutputError):
+            Folder(str(tmp_path / name)).check_space(1, "it")
+    assert disk.asked == [str(tmp_path)] * 3
+    Folder("memory://elsewhere").check_space(1 << 60, "it")
+    assert len(disk.asked) == 3
+
+
+def test_check_space__of_a_real_disk(tmp_path: Path) -> None:
+    total = shutil.disk_usage(tmp_path).total
+    Folder(str(tmp_path)).check_space(1, "it")
+    with pytest.raises(OutputError, match="free"):
+        Folder(str(tmp_path)).check_space(total + 1, "it")
