@@ -12,7 +12,8 @@ say how far each centre, and the fastest centre of each group, has gone since th
 written to.
 
 The labels are those of :func:`~largek_dask.kernels.distances.nearest`, whatever the bounds are;
-the docstring of :class:`~.groups.Margins` derives why rounding cannot change that.
+the docstring of :class:`~.groups.Margins` derives why rounding cannot change that. Where scores
+leave in doubt which centre of those groups is nearest, it is decided as it is there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.distances import squared_distances
+from largek_dask.kernels.distances import decide, squared_distances
+from largek_dask.kernels.doubts import margin
 from largek_dask.kernels.group_search import search_groups
 from largek_dask.kernels.groups import BoundedCenters
 from largek_dask.kernels.jit import njit
@@ -67,7 +69,7 @@ def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]
         block = bounded.rows(x[begin:end])
         exact = np.empty(end - begin)
         flags = np.ones((end - begin, n_groups), np.bool_)
-        _look(block, rows, exact, flags, bounded, (labels, upper, lower))
+        _look(x, block, rows, exact, flags, bounded, (labels, upper, lower))
     return labels, upper, lower, n * bounded.packed.n_clusters
 
 
@@ -108,7 +110,7 @@ def assign(
         flags = np.empty((len(rows), bounded.n_groups), np.bool_)
         with np.errstate(all="ignore"):
             _test(rows, exact, labels, upper, lower, tables, margins, flags)
-        evaluated += _look(block, rows, exact, flags, bounded, (labels, upper, lower))
+        evaluated += _look(x, block, rows, exact, flags, bounded, (labels, upper, lower))
     return evaluated
 
 
@@ -124,6 +126,7 @@ def _block_rows(bounded: BoundedCenters) -> int:
 
 
 def _look(
+    x: Array,
     block: Array,
     rows: NDArray[np.int64],
     exact: NDArray[np.float64],
@@ -131,7 +134,7 @@ def _look(
     bounded: BoundedCenters,
     state: tuple[Labels, Array, Array],
 ) -> int:
-    """Look through the flagged groups of some rows; write their labels and bounds.
+    """Look through the flagged groups of some rows of x; write their labels and bounds.
 
     `block` holds the rows in the kernels' space, `exact` the squared distances to their centres
     (of rows with a label). Returns the distances computed.
@@ -147,18 +150,59 @@ def _look(
     pairs = np.empty(offsets[-1], np.int64)
     _sort_pairs(flags, offsets[:-1].copy(), pairs)
     candidates, first, second = search_groups(block, pairs, offsets, bounded.columns)
-    winners, scores = np.full(m, _NO_LABEL), np.full(m, np.inf, block.dtype)
-    _merge(pairs, candidates, first, winners, scores)
+    winners, best, following = np.full(m, _NO_LABEL), np.full(m, np.inf), np.full(m, np.inf)
+    _merge(pairs, candidates, first, second, winners, best, following)
     old = labels[rows]
-    winners[winners == _NO_LABEL] = old[winners == _NO_LABEL]
-    changed = np.flatnonzero(winners != old)
-    exact[changed] = squared_distances(block[changed], bounded.space, winners[changed])
+    none = winners == _NO_LABEL
+    winners[none] = np.maximum(old[none], 0)
+    _measure(np.flatnonzero(winners != old), block, exact, winners, bounded)
+    if not bounded.packed.direct:
+        _decide(x, block, rows, exact, (winners, best, following), bounded)
     with np.errstate(all="ignore"):
         _settle(
-            rows, pairs, offsets, first, second, winners, scores, exact, groups.offsets,
+            rows, pairs, offsets, candidates, first, second, winners, best, exact, groups.offsets,
             bounded.tables, bounded.margins.as_tuple(), bounded.packed.direct, *state,
         )  # fmt: skip
     return wanted
+
+
+def _measure(
+    which: NDArray[np.int64],
+    block: Array,
+    exact: NDArray[np.float64],
+    winners: Labels,
+    bounded: BoundedCenters,
+) -> None:
+    """Bring the squared distances of some rows to their winners up to date."""
+    exact[which] = squared_distances(block[which], bounded.space, winners[which])
+
+
+def _decide(
+    x: Array,
+    block: Array,
+    rows: NDArray[np.int64],
+    exact: NDArray[np.float64],
+    found: tuple[Labels, NDArray[np.float64], NDArray[np.float64]],
+    bounded: BoundedCenters,
+) -> None:
+    """Put rows in doubt with the centre that the dense search would decide for.
+
+    Centres of groups that were left out are farther for certain.
+    """
+    winners, best, following = found
+    limits = np.empty(len(rows))
+    rounding = bounded.packed.dense.rounding.as_tuple()
+    margins = bounded.margins.as_tuple()
+    with np.errstate(all="ignore"):
+        _find_limits(winners, best, exact, bounded.tables, margins, rounding, limits)
+        doubtful = np.flatnonzero(~(following > limits))
+    if not len(doubtful):
+        return
+    chosen = decide(x, rows[doubtful], limits[doubtful], bounded.packed)[0]
+    moved = doubtful[chosen != winners[doubtful]]
+    winners[doubtful] = chosen
+    best[moved] = limits[moved]  # no centre in question has a higher score
+    _measure(moved, block, exact, winners, bounded)
 
 
 # --- compiled ------------------------------------------------------------------------------------
@@ -252,21 +296,39 @@ def _sort_pairs(flags: Any, places: Any, pairs: Any) -> None:
 
 
 @njit
-def _merge(pairs: Any, candidates: Any, first: Any, winners: Any, scores: Any) -> None:
-    """Smallest score of each row over its groups; ties go to the lowest centre."""
+def _merge(
+    pairs: Any, candidates: Any, first: Any, second: Any, winners: Any, best: Any, following: Any
+) -> None:
+    """The two smallest scores of each row over its groups; ties go to the lowest centre."""
     for p in range(pairs.size):
-        r, j, score = pairs[p], candidates[p], first[p]
-        if score < scores[r] or (score == scores[r] and j < winners[r]):
-            winners[r], scores[r] = j, score
+        r, j, score = pairs[p], candidates[p], np.float64(first[p])
+        if score < best[r] or (score == best[r] and j < winners[r]):
+            following[r] = best[r]
+            winners[r], best[r] = j, score
+        elif score < following[r]:
+            following[r] = score
+        if second[p] < following[r]:
+            following[r] = second[p]
+
+
+@njit
+def _find_limits(
+    winners: Any, best: Any, exact: Any, tables: Any, margins: Any, rounding: Any, limits: Any
+) -> None:
+    """Scores above which a centre is farther than the winner for certain."""
+    lengths, slack, absolute = tables[2], margins[2], margins[3]
+    for r in range(winners.size):
+        reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[winners[r]]
+        limits[r] = best[r] + margin(best[r], reach * reach * (1 + slack), rounding)
 
 
 @njit
 def _settle(
-    rows: Any, pairs: Any, offsets: Any, first: Any, second: Any, winners: Any, scores: Any,
-    exact: Any, list_offsets: Any, tables: Any, margins: Any, direct: Any,
+    rows: Any, pairs: Any, offsets: Any, candidates: Any, first: Any, second: Any, winners: Any,
+    scores: Any, exact: Any, list_offsets: Any, tables: Any, margins: Any, direct: Any,
     labels: Any, upper: Any, lower: Any,
 ) -> None:  # fmt: skip
-    """Labels and bounds of the rows that were looked at."""
+    """Labels and bounds of the rows that were looked at; `scores` are not below the winners'."""
     ways, group_ways, lengths, radii, of = tables
     product, relative, slack, absolute, limit = margins
     for r in range(rows.size):
@@ -283,12 +345,13 @@ def _settle(
             if own and list_offsets[g + 1] - list_offsets[g] == 1:
                 lower[rows[r], g] = np.inf
                 continue
-            score = np.float64(second[p] if own else first[p])
+            # the smallest score in the group but for the winner's
+            score = np.float64(second[p] if candidates[p] == w else first[p])
             if direct:
                 square = min(score, limit) * (1 - relative) - absolute
             else:
                 reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[w]
-                square = exact[r] * (1 - slack) + (score - np.float64(scores[r]))
+                square = exact[r] * (1 - slack) + (score - scores[r])
                 square -= product * radii[g] * (radii[g] + 2 * reach)
                 square -= product * lengths[w] * (lengths[w] + 2 * reach) + 2 * absolute
                 if not max(radii[g], lengths[w]) * (max(radii[g], lengths[w]) + 2 * reach) < limit:

@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from numba import types
 
+from largek_dask.kernels.doubts import choose, margin
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.panels import (
     PAD,
@@ -25,7 +26,7 @@ from largek_dask.kernels.panels import (
     real_arrays,
     workspace_type,
 )
-from largek_dask.kernels.tile import BEST, BLOCK, SCORES, TWO, Micro, Tile
+from largek_dask.kernels.tile import BEST, BLOCK, PAIR, SCORES, TWO, Micro, Tile
 
 if numba.config.DISABLE_JIT:
     from largek_dask.kernels.standins import frozen, scan, settle, square_lengths
@@ -37,15 +38,22 @@ __all__ = ["scores", "search"]
 
 FETCHED = 1 << 15
 """Most numbers of a block of rows that is fetched ahead: more would push out what is in use."""
+FEW = 4
+"""Rows of a panel in doubt that are decided at once, by all centres,"""
+LITTLE = 1 << 14
+"""if those have no more numbers than this. Others wait until they are many."""
 
 
 @cache
 def _sweep_products(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
-    """Packed panels against all centres; running winners in `values` and `labels`."""
+    """Packed panels against all centres; running winners in `values` and `labels`.
+
+    The second smallest score is always found: it tells whether the smallest is certain to be.
+    """
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
-    ranks, size = 2 if two else 1, centres * width
-    mode = TWO if two else BEST
+    ranks, size = 2, centres * width
+    mode = TWO if two else PAIR
     whole = Micro(centres, tile.vectors, lanes, mode).code
     opening = Micro(centres, tile.vectors, lanes, SCORES).code
     going_on = Micro(centres, tile.vectors, lanes, SCORES, carry=True).code
@@ -120,22 +128,71 @@ def _sweep_differences(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
     return sweep
 
 
+@inner
+def _name(lists: Any, list_at: Any, labels: Any, first: Any, m: Any) -> None:
+    """Centres instead of places in a list."""
+    for i in range(first, first + m):
+        if labels[i] >= 0:
+            labels[i] = lists[list_at + labels[i]]
+
+
+@cache
+def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
+    """Rows of a panel whose nearest centre is in doubt: decided here, or noted for later."""
+    real = dtype.type
+
+    @inner
+    def decide(
+        rows: Any, first: Any, m: Any, given: Any, d: Any, starts: Any, lists: Any, list_at: Any,
+        length: Any, few: Any, values: Any, own: Any, norms: Any, rounding: Any, doubtful: Any,
+        limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any, second_labels_out: Any,
+        second_out: Any,
+    ) -> Any:  # fmt: skip
+        for q in range(m):
+            best, second = np.float64(values[own + q]), np.float64(values[own + width + q])
+            square = np.float64(norms[q])
+            limit = best + margin(best, square, rounding)
+            if second > limit:
+                continue
+            if two:  # the second nearest is to be among those in question as well
+                limit = second + margin(second, square, rounding)
+            i = first + q
+            if not few:
+                doubtful[n_doubtful], limits[n_doubtful] = i, limit
+                n_doubtful += 1
+                continue
+            label, square, second_label, second_square = choose(
+                rows, i * d, given, d, starts, -1, real(0), lists, list_at, list_at + length
+            )
+            labels_out[i] = label
+            if values_out.size > 0:
+                values_out[i] = square
+            if two:
+                second_labels_out[i], second_out[i] = second_label, second_square
+        return n_doubtful
+
+    return decide
+
+
 @cache
 def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     """Rows ``begin .. end`` against all given centres, through a workspace made once."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
-    ranks, real = 2 if two else 1, dtype.type
+    ranks, real = 1 if direct and not two else 2, dtype.type
     pack = pack_rows(dtype, width)
     sweep = (_sweep_differences if direct else _sweep_products)(tile, dtype, two)
-    centres = tile.centres
+    centres, doubts = tile.centres, _decide(dtype, width, two)
 
     @inner
     def assign(
         rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, blocks: Any, blockwise: Any, raw: Any, space: Any, labels_out: Any,
-        values_out: Any, second_labels_out: Any, second_out: Any,
-    ) -> None:  # fmt: skip
+        n_tiles: Any, blocks: Any, blockwise: Any, raw: Any, space: Any, given: Any,
+        lists: Any, list_at: Any, length: Any, coarse: Any, rounding: Any, doubtful: Any,
+        limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any, second_labels_out: Any,
+        second_out: Any,
+    ) -> Any:  # fmt: skip
         panels, spare, norms, values, labels, sums, _, _, columns = space
+        a, b = real(coarse[0]), real(coarse[1])
         for block in range(begin, end, blocks[0] * width):
             total = min(blocks[0] * width, end - block)
             count = (total + width - 1) // width
@@ -165,23 +222,37 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                 for q in range(m):
                     # scores that overflow, or NaN, leave no winner
                     labels_out[first + q] = max(labels[own + q], 0)
-                if ranks == 2:
+                if two:
                     for q in range(m):
                         second_labels_out[first + q] = labels[own + width + q]
-                if values_out.size == 0:
-                    continue
+                if lists.size > 0:
+                    _name(lists, list_at, labels_out, first, m)
+                    if two:
+                        _name(lists, list_at, second_labels_out, first, m)
+                certain = m
+                if not direct:
+                    square_lengths(width, panels, p * width * d, width, d, norms)
+                    certain = 0  # (counted: a branch would keep the loop out of vectors)
+                    for q in range(m):
+                        gap = values[own + width + q] - values[own + q]
+                        certain += gap > a + b * norms[q]
                 if raw:
                     for q in range(m):
                         values_out[first + q] = values[own + q]
-                        if ranks == 2:
-                            second_out[first + q] = values[own + width + q]
+                        second_out[first + q] = values[own + width + q]
                     continue
-                if not direct:
-                    square_lengths(width, panels, p * width * d, width, d, norms)
-                for q in range(m):
+                for q in range(m if values_out.size > 0 else 0):
                     values_out[first + q] = max(values[own + q] + norms[q], real(0))
-                    if ranks == 2:
+                    if two:
                         second_out[first + q] = max(values[own + width + q] + norms[q], real(0))
+                if certain < m:
+                    few = lists.size > 0 or (m - certain <= FEW and length * d <= LITTLE)
+                    n_doubtful = doubts(
+                        rows, first, m, given, d, starts, lists, list_at, length, few, values, own,
+                        norms, rounding, doubtful, limits, n_doubtful, labels_out, values_out,
+                        second_labels_out, second_out,
+                    )  # fmt: skip
+        return n_doubtful
 
     return assign
 
@@ -201,12 +272,15 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     Returns
     -------
     callable
-        ``run(x, shift, centers, starts, row_offsets, list_offsets, lists, blocks, blockwise, raw,
-        space, labels, values, second_labels, second)``. With no `lists` at all every row meets
-        every centre. A list's centres are copied side by side first: what that costs, every panel
-        of its rows gets back. Of the outputs, values of length 0 are not wanted; `raw` ones lack
-        the row's squared length. `blockwise` (not with `two`) finds the same winners in two steps,
-        which is faster for many centres of few features.
+        ``run(x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks, blockwise,
+        raw, space, coarse, rounding, doubtful, limits, labels, values, second_labels, second)``,
+        which returns how many rows are left in doubt (:mod:`.doubts`): `doubtful` and `limits` have
+        room for all rows. `given` are the centres as they are, `centers` what a row's features are
+        multiplied with. With no `lists` at all every row meets every centre. A list's centres are
+        copied side by side first: what that costs, every panel of its rows gets back. Of the
+        outputs, values of length 0 are not wanted; `raw` ones (with `two`) lack the row's squared
+        length, and nothing is decided. `blockwise` (not with `two`) finds the same winners in two
+        steps, which is faster for many centres of few features.
     """
     assign, centres = _assign(tile, dtype, two, direct), tile.centres
     offsets = types.Array(types.int64, 1, "C", readonly=True)
@@ -214,7 +288,7 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
 
     @njit(
         (
-            *real_arrays(dtype, 2, 1, 2, 1),
+            *real_arrays(dtype, 2, 2, 1, 2, 1),
             offsets,
             offsets,
             types.Array(types.int32, 1, "C", readonly=True),
@@ -222,17 +296,27 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
             types.boolean,
             types.boolean,
             workspace_type(dtype),
+            types.UniTuple(types.float64, 2),
+            types.UniTuple(types.float64, 4),
+            types.Array(types.int64, 1, "C"),
+            types.Array(types.float64, 1, "C"),
             *outputs,
         )
     )
     def run(
-        x: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any, list_offsets: Any,
-        lists: Any, blocks: Any, blockwise: Any, raw: Any, space: Any, labels: Any, values: Any,
+        x: Any, given: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any,
+        list_offsets: Any, lists: Any, blocks: Any, blockwise: Any, raw: Any, space: Any,
+        coarse: Any, rounding: Any, doubtful: Any, limits: Any, labels: Any, values: Any,
         second_labels: Any, second: Any,
-    ) -> None:  # fmt: skip
+    ) -> Any:  # fmt: skip
         n, d = x.shape
-        rows, flat = x.reshape(n * d), centers.reshape(centers.size)
+        rows, flat, whole = (
+            x.reshape(n * d),
+            centers.reshape(centers.size),
+            given.reshape(given.size),
+        )
         _, _, _, _, _, _, copies, copied_starts, columns = space
+        n_doubtful = 0
         for s in range(row_offsets.size - 1):
             begin, end, first = row_offsets[s], row_offsets[s + 1], list_offsets[s]
             length = list_offsets[s + 1] - first
@@ -252,24 +336,24 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                 for m in range(n_tiles * centres):
                     for f in range(d):
                         columns[(m // PAD * d + f) * PAD + m % PAD] = block[m * d + f]
-            assign(
-                rows, begin, end, d, shift, block, block_starts, n_tiles, blocks,
-                blockwise, raw, space, labels, values, second_labels, second,
+            n_doubtful = assign(
+                rows, begin, end, d, shift, block, block_starts, n_tiles, blocks, blockwise, raw,
+                space, whole, lists, first, length, coarse, rounding, doubtful, limits, n_doubtful,
+                labels, values, second_labels, second,
             )  # fmt: skip
-            if lists.size > 0:
-                for i in range(begin, end):
-                    labels[i] = lists[first + labels[i]]
-                    if two and second_labels[i] >= 0:
-                        second_labels[i] = lists[first + second_labels[i]]
+        return n_doubtful
 
     return run
 
 
 @cache
 def scores(tile: Tile, dtype: Dtype, direct: bool) -> Kernel:
-    """Squared distances of every row to every centre."""
+    """Scores of every row and every centre; in the direct form they are squared distances.
+
+    The direct form takes any number of features here.
+    """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
-    centres, real = tile.centres, dtype.type
+    centres = tile.centres
     spec = Micro(centres, tile.vectors, tile.lanes_of(dtype.itemsize), SCORES, direct).code
     pack = pack_rows(dtype, width)
 
@@ -284,13 +368,11 @@ def scores(tile: Tile, dtype: Dtype, direct: bool) -> Kernel:
         n, d = x.shape
         k = out.shape[1]
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
-        panel, spare, norms, values, labels, _, sums, _, _ = space
+        panel, spare, _, values, labels, _, sums, _, _ = space
         tiles = sums.size // (centres * width)
         for begin in range(0, n, width):
             m = min(width, n - begin)
             pack(rows, begin, m, d, shift, panel, 0, spare)
-            if not direct:
-                square_lengths(width, panel, 0, width, d, norms)
             for first in range(0, k, tiles * centres):
                 count = min(tiles * centres, k - first)
                 scan(
@@ -299,6 +381,6 @@ def scores(tile: Tile, dtype: Dtype, direct: bool) -> Kernel:
                 )  # fmt: skip
                 for q in range(m):
                     for j in range(count):
-                        out[begin + q, first + j] = max(sums[j * width + q] + norms[q], real(0))
+                        out[begin + q, first + j] = sums[j * width + q]
 
     return run

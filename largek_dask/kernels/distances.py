@@ -2,9 +2,10 @@
 
 Rows are moved by a common `shift` (the data's mean) while they are packed, so that
 |x|² - 2 x·c + |c|² keeps its digits however far from the origin the data lie; of up to
-`DIRECT_FEATURES` features the sum (x - c)² is taken itself. Which of the two depends on the number
-of features alone, never on the number of rows or centres: all that is computed with one set of
-centres agrees to the bit.
+`DIRECT_FEATURES` features the sum (x - c)² is taken itself. Where the product form leaves a row in
+doubt, sums (x - c)² in float64 decide (:mod:`~largek_dask.kernels.doubts`). Which of the two forms
+depends on the number of features alone, never on the number of rows or centres: all that is
+computed with one set of centres agrees to the bit.
 
 Every (row, centre) pair is summed feature by feature with one fused multiply-add each, so a row's
 result depends neither on its place nor on the vector width (:mod:`~largek_dask.kernels.emitted`).
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import dense, panels, sparse, sparse_distances
+from largek_dask.kernels import dense, doubts, panels, sparse, sparse_distances, sparse_doubts
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import compute_dtype
@@ -32,6 +33,7 @@ from largek_dask.kernels.tile import DIRECT_FEATURES, Tile, select_tile
 __all__ = [
     "DIRECT_FEATURES",
     "PackedCenters",
+    "decide",
     "nearest",
     "nearest_in_lists",
     "nearest_two",
@@ -43,6 +45,8 @@ __all__ = [
 
 # values of one converted block of rows: a few thousand rows, within the second-level cache
 _CONVERTED_VALUES = 1 << 16
+# scores of rows in doubt that are held at a time, within the second-level cache
+_DOUBTFUL_SCORES = 1 << 16
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -246,6 +250,10 @@ def nearest_two_in_lists(
 def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
     """Squared distances of all rows to all centres.
 
+    They are sums (x - c)² whatever the number of features (of sparse rows where the product form
+    would lose digits): a row is at distance 0 from a centre that equals it, and every number is
+    right to the rounding of its own size.
+
     Returns
     -------
     array (n, k) of the compute dtype, with its rounding, never negative
@@ -254,18 +262,25 @@ def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
     out = _output(out, (n, packed.n_clusters), packed.dtype)
     if isinstance(x, SparseBlock):
         sparse.scores_sparse(x, packed.prepared.get(sparse.pack_narrow), out)
+        sparse_doubts.mend_scores(x, packed.centers, packed.prepared, out)
         return out
-    tile = select_tile().for_form(packed.direct)
-    run = dense.scores(tile, packed.dtype, packed.direct)
+    form = packed.prepared.get(panels.direct_form)
+    for rows, block in _converted(x, packed.dtype):
+        _score(block, packed, True, form, out[rows])
+    return out
+
+
+def _score(
+    block: Array, packed: PackedCenters, direct: bool, form: panels.DenseForm, out: Array
+) -> None:
+    tile = select_tile().for_form(direct)
+    run = dense.scores(tile, packed.dtype, direct)
     # 256 centres at a time: their scores stay in the first-level cache until they are written
     width = tile.vectors * tile.lanes_of(packed.dtype.itemsize)
     blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
     held = (-(-256 * width // packed.n_features), 0)
     space = panels.workspace(tile, packed.dtype, False, packed.n_features, blocks, held)
-    form = packed.dense
-    for rows, block in _converted(x, packed.dtype):
-        run(block, form.offsets, form.factors, form.starts, space, out[rows])
-    return out
+    run(block, form.offsets, form.factors, form.starts, space, out)
 
 
 def squared_distances(
@@ -299,7 +314,7 @@ def squared_distances(
 def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
     """Every row against every centre."""
     if isinstance(x, SparseBlock):
-        found = sparse.nearest_sparse(x, packed.prepared.get(sparse.pack_sparse), two)
+        found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.prepared, two)
         for part, values in zip(out, found, strict=True):
             part[:] = values[: len(part)]
         return
@@ -307,7 +322,9 @@ def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) 
     for rows, block in _converted(x, packed.dtype):
         parts = out if len(block) == len(x) else tuple(part[rows] for part in out)
         lists = (np.array((0, len(block))), everything, _NO_LIST)
-        _run(block, packed, two, lists, packed.n_clusters, parts)
+        doubtful = _run(block, packed, two, lists, packed.n_clusters, parts)
+        if len(doubtful[0]):
+            _write(parts, doubtful[0], decide(block, *doubtful, packed), two)
 
 
 def _search_lists(
@@ -341,17 +358,67 @@ def _run(
     longest: int,
     out: tuple[Array, ...],
     raw: bool = False,
-) -> None:
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Write what is found for every row of a block; which are left in doubt, and their limits."""
     n_features = packed.n_features
     tile, blocks, run = _method(select_tile(), packed.dtype, two, n_features, longest)
     blockwise = not two and panels.blockwise(len(block), n_features, longest)
     sizes = (longest if lists[2].size > 0 else 0, longest if blockwise else 0)
     space = panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes)
     form = packed.dense
-    run(
-        block, form.offsets, form.factors, form.starts, *lists, blocks.as_tuple(),
-        blockwise, raw, space, *out,
+    room = 0 if packed.direct else len(block)
+    doubtful, limits = np.empty(room, np.int64), np.empty(room)
+    count: int = run(
+        block, packed.centers, form.offsets, form.factors, form.starts, *lists, blocks.as_tuple(),
+        blockwise, raw, space, form.coarse, form.rounding.as_tuple(), doubtful, limits, *out,
     )  # fmt: skip
+    return doubtful[:count], limits[:count]
+
+
+def decide(
+    x: Array, rows: NDArray[np.int64], limits: NDArray[np.float64], packed: PackedCenters
+) -> tuple[Labels, NDArray[np.float64], Labels, NDArray[np.float64]]:
+    """The nearest two centres of some rows by sums (x - c)² in float64, ties to the lowest index.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type.
+    rows : int64 array (m,)
+        Those that are asked for.
+    limits : float64 array (m,)
+        Centres whose score is above a row's limit are out of the question.
+    packed : PackedCenters
+
+    Returns
+    -------
+    labels, first, second_labels, second : arrays (m,)
+        As :func:`nearest_two`, with squared distances in float64, of the centres in question.
+    """
+    m, k = len(rows), packed.n_clusters
+    out = np.empty(m, np.int32), np.empty(m), np.empty(m, np.int32), np.empty(m)
+    step = max(1, _DOUBTFUL_SCORES // k)
+    table = np.empty((min(m, step), k), packed.dtype)
+    for begin in range(0, m, step):
+        some = slice(begin, begin + step)
+        block = readonly(np.ascontiguousarray(x[rows[some]], packed.dtype))
+        scored = table[: len(block)]
+        _score(block, packed, packed.direct, packed.dense, scored)
+        # never below the limit
+        limit = np.nextafter(limits[some].astype(packed.dtype), packed.dtype.type(np.inf))
+        parts = (part[some] for part in out)
+        doubts.choose_rows(block, packed.centers, readonly(scored), readonly(limit), *parts)
+    return out
+
+
+def _write(
+    out: tuple[Array, ...], rows: NDArray[np.int64], found: tuple[Array, ...], two: bool
+) -> None:
+    """Write what was decided where it is wanted."""
+    for i in range(4 if two else 2):
+        if len(out[i]):
+            with np.errstate(over="ignore"):
+                out[i][rows] = found[i]
 
 
 @cache

@@ -63,7 +63,7 @@ def scan(
         Rows, transposed: feature f of lane p at ``panel[panel_at + f*P + p]``.
     centers, row_stride, feature, n_features : real (…,), int, int, int
         Flat centres; features ``feature .. feature + n_features`` of each are used (all of them,
-        at most `DIRECT_FEATURES`, in the direct form).
+        at most `DIRECT_FEATURES` unless scores are stored, in the direct form).
     starts : real (…,)
         What each centre's accumulator starts from; infinity for padding, which then never wins.
     first, n_tiles : int
@@ -105,6 +105,12 @@ def _emit_scan(emit: Emitter, micro: Micro) -> None:
         choice.add_case(ir.Constant(I64, n_features), case)
         builder.position_at_end(case)
         _emit_tiles(emit, micro, n_features)
+        builder.branch(done)
+    if micro.mode == SCORES:  # of any number of features, then in a loop
+        case = builder.append_basic_block("features")
+        choice.default = case
+        builder.position_at_end(case)
+        _emit_tiles(emit, micro, 0)
         builder.branch(done)
     builder.position_at_end(done)
 

@@ -123,8 +123,9 @@ class Margins:
 
     * product form: the score s_c begins with fl(|c|²) and takes d multiply-adds of
       ``x_f * -2 c_f``, so it is ``D² - |x|²`` within γ_{d+2} (|c|² + 2 |x| |c|) by
-      Cauchy-Schwarz. `product` is γ_{d+6}; what is left over covers the float64 arithmetic on
-      scores below. |x| is at most D_a + |c_a| for the row's own centre a.
+      Cauchy-Schwarz. `product` is γ_{d+6}; two of what is left over are for the rounding of x and c
+      (:class:`~.doubts.Rounding`), the rest covers the float64 arithmetic on scores below. |x| is
+      at most D_a + |c_a| for the row's own centre a.
     * direct form: differences, squares and sums of non-negative terms, so the score is D² within
       the factor 1 ± γ_{d+2}. `relative` is γ_{d+6}.
     * Products that underflow add at most half the least positive number each: `absolute`.
@@ -135,9 +136,10 @@ class Margins:
     factor 1 ± (d + 4) 2^-53. `exact` is more than that, with 2^-40 on top for the dozen float64
     operations that follow.
 
-    *The test.* The kernels choose a over c for certain if s_a < s_c, hence if
-    ``D_c² - margin_c > D_a² + margin_a``, hence if that holds with lower and upper bounds put in.
-    Equal distances never pass it: then the group is looked through and the lowest index wins.
+    *The test.* The kernels choose a over c for certain if ``D_c² - margin_c > D_a² + margin_a``:
+    then s_a < s_c, and the sum (x - c)² by which a row in doubt is decided is larger too. Hence
+    they do if that holds with lower and upper bounds put in. Equal distances never pass it: then
+    the group is looked through and the lowest index wins.
 
     *Bounds from scores.* The winner w of a row has the exact distance D_w. So
     ``D_c² >= D_w² + (s_c - s_w) - margin_c - margin_w``, and in the direct form

@@ -13,6 +13,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from largek_dask.kernels.doubts import Rounding
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
 
@@ -29,6 +30,7 @@ __all__ = [
     "blockwise",
     "center_factors",
     "dense_form",
+    "direct_form",
     "inner",
     "pack_rows",
     "real_arrays",
@@ -168,7 +170,7 @@ def _new_workspace(
 ) -> tuple[Any, ...]:
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     side = 32 // dtype.itemsize
-    winners = blocks.panels * width * (2 if two else 1)
+    winners = blocks.panels * width * (2 if two or n_features > DIRECT_FEATURES else 1)
     carried = blocks.panels * blocks.tiles * tile.centres * width
     listed, transposed = (-(-size // PAD) * PAD for size in sizes)
     return (
@@ -252,27 +254,39 @@ def center_factors(dtype: Dtype) -> Kernel:
 class DenseForm:
     """What dense rows are compared with. All arrays are read-only."""
 
-    norms: Array
-    """(k,) squared lengths of ``centers - shift``, summed in float64 in a fixed order."""
     factors: Array
     """(k padded, d) what a row's features are multiplied with, or (direct form) compared with."""
     starts: Array
     """(k padded,) what a score starts from: the norm, or 0; infinity for padding."""
     offsets: Array
     """(d padded,) what packing takes off a row."""
+    rounding: Rounding
+    """What the scores of the product form are worth."""
+    coarse: tuple[float, float]
+    """``rounding.coarse`` of the compute dtype."""
+
+
+def direct_form(centers: Array) -> DenseForm:
+    """The form of (k, d) centres for sums (x - c)² of any number of features."""
+    return _form(centers, np.zeros(centers.shape[1], centers.dtype), True)
 
 
 def dense_form(centers: Array, shift: Array) -> DenseForm:
     """The form of (k, d) centres about a (d,) shift, both read-only and of one dtype."""
+    return _form(centers, shift, centers.shape[1] <= DIRECT_FEATURES)
+
+
+def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
     (k, d), dtype = centers.shape, centers.dtype
     padded = -(-k // PAD) * PAD
     factors, starts = np.zeros((padded, d), dtype), np.full(padded, np.inf, dtype)
     offsets, norms = np.zeros(-(-d // 8) * 8, dtype), np.empty(k)
     center_factors(dtype)(centers, shift, factors[:k], norms)
-    if d <= DIRECT_FEATURES:
+    if direct:
         factors[:k], starts[:k] = centers, 0
     else:
-        starts[:k], offsets[:d] = norms, shift
-    return DenseForm(
-        readonly(norms.astype(dtype)), readonly(factors), readonly(starts), readonly(offsets)
-    )
+        with np.errstate(over="ignore"):
+            starts[:k], offsets[:d] = norms, shift
+    rounding = Rounding.of(dtype, d, float(norms.max()))
+    parts = (readonly(part) for part in (factors, starts, offsets))
+    return DenseForm(*parts, rounding, rounding.coarse(dtype))

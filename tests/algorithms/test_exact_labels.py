@@ -112,3 +112,53 @@ def test_adversarial_sets(make, dtype):
     x, k = make(np.random.default_rng(0))
     km = check(x.astype(dtype), k)
     assert km.model_.provenance["engine"]["name"] == "Truncated"
+
+
+def tight(d, spread, dtype, n=1_500):
+    """30 groups at extent 10, in each of which the rows lie close together."""
+    r = np.random.default_rng(d)
+    middles = r.uniform(-10, 10, size=(30, d))
+    return (middles[r.integers(30, size=n)] + spread * r.normal(size=(n, d))).astype(dtype)
+
+
+def assert_nearest(x, centers, labels):
+    """No row is nearer to another centre, but for the rounding of sums (x - c)² themselves."""
+    centers, x = centers.astype(np.float64), x.astype(np.float64)
+    squares = np.stack([((x - center) ** 2).sum(axis=1) for center in centers], axis=1)
+    own = squares[np.arange(len(x)), labels]
+    assert (own <= squares.min(axis=1) * (1 + 2 * (x.shape[1] + 4) * 2.0**-52)).all()
+
+
+def products_err(x, centers):
+    """Whether |x|² - 2 x·c + |c|² about the mean would put rows elsewhere."""
+    x, centers = x - x.mean(axis=0), centers - x.mean(axis=0)
+    d2 = (centers**2).sum(axis=1) - 2 * (x @ centers.T)
+    own = ((x - centers[d2.argmin(axis=1)]) ** 2).sum(axis=1)
+    nearest = np.min([((x - center) ** 2).sum(axis=1) for center in centers], axis=0)
+    return bool((own > 1.01 * nearest).any())
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "lloyd", "minibatch", "nmbatch", "truncated"])
+@pytest.mark.parametrize("k", [8, 60, 200])
+@pytest.mark.parametrize(
+    ("d", "spread", "dtype"),
+    [(9, 3e-3, "f4"), (17, 1e-1, "f4"), (64, 1e-3, "f4"), (300, 1e-2, "f4"), (9, 1e-9, "f8")],
+)
+def test_tight_groups_far_apart(algorithm, d, spread, dtype, k):
+    x = tight(d, spread, dtype)
+    km = lk.KMeans(k, algorithm=algorithm, random_state=0, max_iter=20).fit(x)
+    assert_nearest(x, km.cluster_centers_, km.labels_)
+    np.testing.assert_array_equal(km.predict(x), km.labels_)
+    if k > 30 and spread < 0.1:
+        assert products_err(x, km.cluster_centers_), "products would have done: nothing is tested"
+
+
+@pytest.mark.parametrize("bounds", ["hamerly", "elkan", "groups"])
+def test_tight_groups_with_bounds(bounds):
+    x = tight(12, 3e-3, "f4")
+    first, second = (
+        lk.KMeans(60, algorithm=lk.Lloyd(bounds=kind), init="random", random_state=0).fit(x)
+        for kind in (bounds, None)
+    )
+    assert first.model_.digest() == second.model_.digest()
+    assert_nearest(x, first.cluster_centers_, first.labels_)

@@ -1,0 +1,266 @@
+"""Rows whose nearest centre the product form cannot tell: every search decides them exactly."""
+
+from __future__ import annotations
+
+import dask.config
+import numba
+import numpy as np
+import pytest
+from scipy import sparse as scipy_sparse
+
+from largek_dask.kernels import bounds, dense, distances
+from largek_dask.kernels.distances import (
+    nearest,
+    nearest_in_lists,
+    nearest_two,
+    pack_centers,
+    scores,
+)
+from largek_dask.kernels.doubts import Rounding, margin
+from largek_dask.kernels.groups import BoundedCenters, Drift, group_centers
+from largek_dask.kernels.sparse import SparseBlock
+from largek_dask.kernels.tile import TILES
+from tests import oracles
+
+COMPILED = not numba.config.DISABLE_JIT
+N = 700 if COMPILED else 60
+TIGHT = [("f4", 1e-1), ("f4", 1e-2), ("f4", 1e-3), ("f8", 1e-9)]
+
+
+def tight_groups(n, d, k, spread, dtype, seed=0):
+    """Rows in groups of about ``spread``, 10 apart, and some of them as centres."""
+    rng = np.random.default_rng(seed)
+    middles = rng.uniform(-10, 10, (30, d))
+    x = middles[rng.integers(30, size=n)] + spread * rng.normal(size=(n, d))
+    x = x.astype(dtype)
+    return x, x[rng.choice(n, k, replace=False)]
+
+
+def by_products(x, centers, shift):
+    """Labels by |c|² - 2 x·c alone, in the dtype of the rows."""
+    x, centers = x - shift, centers - shift
+    return ((centers**2).sum(axis=1) - 2 * (x @ centers.T)).argmin(axis=1)
+
+
+def assert_nearest(x, centers, labels):
+    """No row is farther from its centre than from another, but for the rounding of float64."""
+    squares = oracles.squared_distances(x, centers)
+    own = squares[np.arange(len(x)), labels]
+    slack = (x.shape[1] + 4) * np.finfo(np.float64).eps
+    assert (own <= squares.min(axis=1) * (1 + slack)).all()
+
+
+def sparse_block(x):
+    matrix = scipy_sparse.csr_matrix(x)
+    indptr = matrix.indptr.astype(np.int64)
+    return SparseBlock(matrix.data, matrix.indices.astype(np.int32), indptr, x.shape[1])
+
+
+@pytest.mark.parametrize("k", [8, 40])
+@pytest.mark.parametrize(("dtype", "spread"), TIGHT)
+@pytest.mark.parametrize("d", [9, 17, 64, 300])
+def test_tight_groups__every_row_is_at_its_nearest_centre(d, dtype, spread, k):
+    x, centers = tight_groups(N, d, k, spread, dtype)
+    shift = x.mean(axis=0)
+    packed = pack_centers(centers, shift)
+    labels = nearest(x, packed)
+    assert_nearest(x, centers, labels)
+    if COMPILED and spread < 1e-2 and k == 40:
+        wrong = by_products(x, centers, shift) != labels
+        assert wrong.mean() > 0.01, "the products were good enough: nothing has been tested"
+    two = nearest_two(x, packed)
+    np.testing.assert_array_equal(two[0], labels)
+    squares = oracles.squared_distances(x, centers)
+    rounding = 4 * (d + 6) * np.finfo(dtype).eps * ((x - shift) ** 2).sum(axis=1).max()
+    np.testing.assert_allclose(two[1], squares.min(axis=1), rtol=1e-5, atol=rounding)
+
+
+def test_tight_groups__the_second_nearest_is_right_as_well():
+    x, centers = tight_groups(N, 12, 40, 1e-3, "f4")
+    labels, first, second_labels, second = nearest_two(x, pack_centers(centers, x.mean(axis=0)))
+    squares = oracles.squared_distances(x, centers)
+    order = squares.argsort(axis=1, kind="stable")[:, :2]
+    together = squares[np.arange(len(x)), order[:, 1]] < 1  # in the row's own group
+    assert together.any()
+    np.testing.assert_array_equal(labels, order[:, 0])
+    np.testing.assert_array_equal(second_labels[together], order[together, 1])
+    np.testing.assert_allclose(first[together], squares.min(axis=1)[together], rtol=1e-6)
+    np.testing.assert_allclose(second[together], np.sort(squares)[together, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_decided_at_once_or_later__to_the_same_bits(waiting, monkeypatch):
+    x, centers = tight_groups(N, 10, 40, 1e-3, "f4")
+    packed = pack_centers(centers, x.mean(axis=0))
+    later = []
+
+    def counted(block, rows, *more):
+        later.extend(rows)
+        return decide(block, rows, *more)
+
+    decide = distances.decide
+    monkeypatch.setattr(distances, "decide", counted)
+    few = x[::30]  # fewer rows than a panel: all of them in doubt, but few
+    if waiting:
+        monkeypatch.setattr(distances, "_DOUBTFUL_SCORES", 100)  # two rows at a time
+    expected = oracles.squared_distances(x, centers).argmin(axis=1)
+    np.testing.assert_array_equal(nearest(x, packed), expected)
+    assert len(later) > N / 4
+    later.clear()
+    for row in range(len(few)):
+        assert nearest(few[row : row + 1], packed)[0] == expected[30 * row]
+    assert not later
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_equal_centres__the_lowest_wins(dtype):
+    x, centers = tight_groups(N, 12, 20, 1e-3, dtype)
+    packed = pack_centers(np.concatenate([centers, centers]), x.mean(axis=0))
+    labels, first, second_labels, second = nearest_two(x, packed)
+    assert (labels < 20).all()
+    np.testing.assert_array_equal(second_labels, labels + 20)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(nearest(x, packed), labels)
+
+
+@pytest.mark.skipif(not COMPILED, reason="stand-ins add in another order")
+def test_tiles_and_places__give_the_same_bits():
+    x, centers = tight_groups(150, 18, 33, 1e-3, "f4")
+    packed = pack_centers(centers, x.mean(axis=0))
+    expected = None
+    for name in sorted(TILES):
+        with dask.config.set({"largek.kernels.tile": name}):
+            found = [part.tobytes() for part in nearest_two(x, packed)]
+            expected = expected or found
+            assert found == expected
+            for begin in (1, 7, 50, 149):
+                for part, whole in zip(nearest_two(x[begin:], packed), found, strict=True):
+                    assert part.tobytes() == whole[begin * 4 :]
+
+
+def test_lists__every_row_is_at_the_nearest_of_its_list():
+    x, centers = tight_groups(N, 12, 40, 1e-3, "f4")
+    packed = pack_centers(centers, x.mean(axis=0))
+    rows, ends = np.array([0, N // 2, N]), np.array([0, 20, 60])
+    lists = np.concatenate([np.arange(0, 40, 2), np.arange(40)]).astype(np.int32)
+    labels = nearest_in_lists(x, packed, rows, ends, lists)
+    squares = oracles.squared_distances(x, centers)
+    np.testing.assert_array_equal(labels[: N // 2], 2 * squares[: N // 2, ::2].argmin(axis=1))
+    np.testing.assert_array_equal(labels[N // 2 :], squares[N // 2 :].argmin(axis=1))
+
+
+@pytest.mark.parametrize("n_groups", [1, 4, 40])
+@pytest.mark.parametrize(("dtype", "spread"), TIGHT)
+def test_bounds__labels_are_the_dense_ones(dtype, spread, n_groups):
+    x, centers = tight_groups(N, 12, 40, spread, dtype)
+    rng, shift = np.random.default_rng(1), x.mean(axis=0)
+    packed, groups = pack_centers(centers, shift), group_centers(centers, shift, n_groups)
+    bounded = BoundedCenters(packed, groups, Drift.zero(groups))
+    labels, upper, lower, _ = bounds.start(x, bounded)
+    for _ in range(4):
+        np.testing.assert_array_equal(labels, nearest(x, bounded.packed))
+        assert oracles.bounds_hold(
+            x - shift,
+            bounded.packed.centers - shift,
+            labels,
+            upper.astype(np.float64) + bounded.drift.centers[labels],
+            lower.astype(np.float64) - bounded.drift.groups,
+            groups.of,
+        )
+        some = rng.random((40, 1)) < 0.3
+        centers = (centers + 0.3 * spread * some * rng.normal(size=centers.shape)).astype(dtype)
+        after = pack_centers(centers, shift)
+        drift = bounded.drift.advance(bounded.packed, after, groups)
+        bounded = BoundedCenters(after, groups, drift)
+        bounds.assign(x, bounded, labels, upper, lower)
+    assert_nearest(x, centers, labels)
+
+
+@pytest.mark.parametrize(("dtype", "spread"), TIGHT)
+@pytest.mark.parametrize("d", [9, 40])
+def test_sparse_rows__are_at_their_nearest_centre(d, dtype, spread):
+    rng = np.random.default_rng(2)
+    x, _ = tight_groups(N, d, 8, spread, dtype)
+    x *= rng.random(x.shape) < 0.9
+    centers = x[rng.choice(N, 40, replace=False)]
+    packed = pack_centers(centers, np.zeros(d, dtype))
+    labels, _, second_labels, _ = nearest_two(sparse_block(x), packed)
+    assert_nearest(x, centers, labels)
+    np.testing.assert_array_equal(nearest(sparse_block(x), packed), labels)
+    np.testing.assert_array_equal(labels, nearest(x, packed))
+    assert (labels != second_labels).all()
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("d", [3, 9, 64])
+def test_scores__are_right_to_their_own_size(d, dtype, kind):
+    x, centers = tight_groups(N, d, 30, 1e-3, dtype)
+    packed = pack_centers(centers, x.mean(axis=0) if kind == "dense" else np.zeros(d, dtype))
+    found = scores(x if kind == "dense" else sparse_block(x), packed)
+    expected = oracles.squared_distances(x, centers)
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(found, expected, rtol=9 * (d + 4) * eps, atol=0)
+    assert (found[expected == 0] == 0).all()
+    assert (expected == 0).any()
+
+
+# --- the margin -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("far", [1.0, 1e-3, 1e3])
+@pytest.mark.parametrize("d", [9, 50])
+def test_margin__is_above_the_error_of_any_two_scores(d, far):
+    """Centres that are not farther than the winner have scores within the margin of its own."""
+    rng = np.random.default_rng(3)
+    x = (far * rng.normal(size=(40, d))).astype("f4")
+    centers = (x[rng.integers(40, size=60)] + 1e-4 * rng.normal(size=(60, d))).astype("f4")
+    packed = pack_centers(centers, np.zeros(d, "f4"))
+    table = np.empty((40, 60), np.float32)
+    distances._score(x, packed, False, packed.dense, table)
+    squares = oracles.squared_distances(x, centers)
+    rounding, every = packed.dense.rounding.as_tuple(), np.arange(40)
+    for row, length in zip(every, (x.astype("f8") ** 2).sum(axis=1), strict=True):
+        best = float(table[row].min())
+        limit = best + margin(best, length, rounding)
+        not_farther = squares[row] <= squares[row, table[row].argmin()]
+        assert (table[row, not_farther] <= limit).all()
+    gaps = table - table.min(axis=1)[:, None]
+    a, b = packed.dense.coarse
+    lengths = (x**2).sum(axis=1, dtype=np.float64)
+    fine = [margin(float(t.min()), s, rounding) for t, s in zip(table, lengths, strict=True)]
+    assert (np.array(fine) <= a + b * lengths).all()
+    assert (gaps > a + b * lengths[:, None]).any(), "everything is in doubt"
+
+
+def test_margin__is_infinite_where_nothing_is_certain():
+    many = Rounding.of(np.dtype(np.float32), 9_000_000, 1.0)
+    assert many.product == np.inf
+    assert not margin(1.0, 1.0, many.as_tuple()) < np.inf
+    few = Rounding.of(np.dtype(np.float32), 9, 1.0)
+    assert 0 < margin(1.0, 1.0, few.as_tuple()) < 1e-4
+    # beyond a thousandth only the longest centre bounds where the others may be
+    wide = Rounding.of(np.dtype(np.float32), 40_000, 1.0)
+    assert margin(1.0, 1.0, wide.as_tuple()) > 1e-2
+
+
+def test_rows_that_overflow__are_decided_in_float64():
+    centers = np.array([[1.0] * 9, [3e20] * 9], np.float32)
+    x = np.array([[2e20] * 9, [1e20] * 9], np.float32)
+    packed = pack_centers(centers, np.zeros(9, np.float32))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(nearest(x, packed), [1, 0])
+
+
+def test_rows_that_underflow__are_decided_in_float64():
+    rng = np.random.default_rng(4)
+    x = (1e-24 * rng.normal(size=(50, 16))).astype(np.float32)
+    packed = pack_centers(x[:10], np.zeros(16, np.float32))
+    expected = oracles.squared_distances(x, x[:10]).argmin(axis=1)
+    np.testing.assert_array_equal(nearest(x, packed), expected)
+    assert len(np.unique(expected)) == 10
+
+
+def test_few_and_little__are_what_dense_reads():
+    assert dense.FEW < 8
+    assert dense.LITTLE >= 40 * 10, "test_decided_at_once_or_later decides nothing at once"
