@@ -46,7 +46,7 @@ CACHE_LINE = 64
 
 Array = NDArray[Any]
 Dtype = np.dtype[Any]
-Kernel = Callable[..., None]
+Kernel = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,5 +288,6 @@ def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
         with np.errstate(over="ignore"):
             starts[:k], offsets[:d] = norms, shift
     rounding = Rounding.of(dtype, d, float(norms.max()))
-    parts = (readonly(part) for part in (factors, starts, offsets))
-    return DenseForm(*parts, rounding, rounding.coarse(dtype))
+    return DenseForm(
+        readonly(factors), readonly(starts), readonly(offsets), rounding, rounding.coarse(dtype)
+    )
