@@ -377,6 +377,8 @@ class ClusterPasses(BasePasses):
                 self._spent.clear()
                 current.at[share.id] = (target, future, time.monotonic(), chunks)
                 outcome: Outcome = await _result(future)
+                if outcome.error is not None:
+                    raise outcome.error.unpacked()
                 if outcome.worker != target:
                     # Dask moved it: the worker died, or another one was idle for long.
                     current.report.retries += len(chunks)

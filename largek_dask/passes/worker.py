@@ -13,6 +13,7 @@ from typing import Any
 
 import numba
 from distributed import get_worker
+from distributed.core import clean_exception, error_message
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from largek_dask.data.rows import Rows
@@ -29,6 +30,7 @@ __all__ = [
     "JobSpec",
     "LostTotalError",
     "Outcome",
+    "PackedError",
     "Payload",
     "Sealed",
     "Share",
@@ -81,6 +83,29 @@ class Share:
     slice_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class PackedError:
+    """An error on its way to the driver, as a value.
+
+    Dask logs what a task raises, and nobody knows what a file system's driver puts into its errors.
+    """
+
+    error: bytes = field(repr=False)
+    traceback: Any = field(repr=False)
+
+    @classmethod
+    def of(cls, error: Exception) -> PackedError:
+        """An error that is being handled."""
+        message = error_message(error)
+        traceback = message["traceback"]
+        return cls(message["exception"].data, None if traceback is None else traceback.data)
+
+    def unpacked(self) -> Exception:
+        """The error, to be raised."""
+        _, error, traceback = clean_exception(exception=self.error, traceback=self.traceback)
+        return error.with_traceback(traceback)  # type: ignore[no-any-return]
+
+
 @dataclass(slots=True)
 class Outcome:
     """What a worker answers for its share."""
@@ -92,6 +117,8 @@ class Outcome:
     """The worker does not know the job."""
     needs_replay: bool = False
     parked: bool = False
+    error: PackedError | None = None
+    """What has gone wrong."""
     total: Any = None
     size: int = 0
     """Bytes of the total."""
@@ -215,12 +242,26 @@ def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) ->
     """Go on with a share for one slice of time; the total comes with the last slice."""
     replay = None if sealed_replay is None else sealed_replay.value
     plugin = _plugin()
-    address = plugin.worker.address
-    out = Outcome(address, share.id)
+    out = Outcome(plugin.worker.address, share.id)
     job = plugin.jobs.get(payload.job)
     if job is None:
         out.unknown = True
         return out
+    try:
+        _go_on(job, share, payload, replay, out)
+    except Exception as error:
+        return Outcome(out.worker, share.id, error=PackedError.of(error))
+    return out
+
+
+def _go_on(
+    job: _Job,
+    share: Share,
+    payload: Payload,
+    replay: tuple[tuple[Any, ...], ...] | None,
+    out: Outcome,
+) -> None:
+    """Compute chunks of a share, and say in ``out`` how far it is."""
     until = time.monotonic() + share.slice_seconds
     # Announced before the lock: a share of an earlier, cancelled pass ends at its next chunk.
     job.wanted = max(job.wanted, payload.number)
@@ -236,7 +277,7 @@ def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) ->
         if ticket is None:
             # On a worker that is not the owner, leave its own retained totals alone.
             ticket = job.engine.open(
-                payload.spec, unranges(share.parts), replay, retain=address == share.owner
+                payload.spec, unranges(share.parts), replay, retain=out.worker == share.owner
             )
             job.tickets[share.id] = ticket
         elif replay is not None and ticket.waiting:
@@ -258,7 +299,6 @@ def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) ->
                 job.parked[share.id] = total
             else:
                 out.total = total
-    return out
 
 
 def collect_total(share_id: str, payload: Payload) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -38,7 +39,7 @@ from largek_dask.passes.admission import Workers, _Absence
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.network import Network
-from largek_dask.passes.worker import versions
+from largek_dask.passes.worker import JobSpec, WorkPlugin, admit, versions
 from tests.faults import Killer, barrier_chunk
 from tests.passes.toys import (
     combine,
@@ -351,6 +352,55 @@ def test_errors_come_back_with_their_traceback(rows, cluster2, tmp_path):
         assert "failing_chunk" in [entry.name for entry in caught.traceback]
         (tmp_path / "mended").touch()
         assert run()[0] == passes.n_chunks
+
+
+@pytest.fixture
+def dask_logs():
+    """All that Dask logs in this process. (At its debug level that is every message as it is.)"""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage() + str(record.exc_info))
+    logger = logging.getLogger("distributed")
+    with mock.patch.multiple(logger, handlers=[handler], level=logging.INFO):
+        names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+        loggers = [logging.getLogger(name) for name in names]
+        before = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.INFO)
+        yield lines
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+def talkative_chunk(chunk, total):
+    raise PermissionError("the key open-sesame opens nothing")
+
+
+def test_what_a_worker_says_of_an_error_is_logged_by_nobody(rows, worker_clients, dask_logs):
+    """A driver's error may hold secrets; they are taken out where it is told."""
+    with ClusterPasses(rows, worker_clients(1)) as passes:
+        with pytest.raises(PermissionError, match="open-sesame opens nothing"):
+            passes.reduce(talkative_chunk, start=start, combine=combine)
+        assert counted(passes)[0] == N
+    assert dask_logs
+    assert "open-sesame" not in str(dask_logs)
+
+
+def test_what_a_worker_is_told_of_the_data_is_logged_by_nobody(
+    rows, worker_clients, dask_logs, monkeypatch
+):
+    """Dask logs the arguments of a call that raises."""
+    client = worker_clients(1)
+    with ClusterPasses(rows, client) as passes:
+        (worker,) = client.scheduler_info(n_workers=-1)["workers"]
+        spec = JobSpec("another", b"with open-sesame in it", None, 0)
+        ask = partial(passes._network.call, admit, spec, (1, 1), worker=worker)
+        assert "UnpicklingError" in passes._network.run(ask())
+        monkeypatch.setattr(WorkPlugin, "name", "that is not there")
+        assert isinstance(passes._network.run(ask()), RuntimeError)
+        monkeypatch.undo()
+    assert any("admit" in line for line in dask_logs), "it was called"
+    assert "open-sesame" not in str(dask_logs)
 
 
 def waiting_chunk(chunk, total, folder):
