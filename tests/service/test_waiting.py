@@ -1,0 +1,100 @@
+"""What a job waits for besides storage (see ``tests/faults/test_away.py``): one state, a reason."""
+
+import dask
+import pytest
+
+import largek_dask as lk
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import VersionMismatchError
+from largek_dask.service import running
+from largek_dask.service.jobs import Jobs
+from largek_dask.service.store import Records
+from tests.service.conftest import wait_until
+from tests.service.test_jobs import ENDED, expected
+
+
+def test_workers(tmp_path, document, rows_url, quick_leases, fresh_cluster):
+    client = fresh_cluster(0, processes=False)
+    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, lambda event: None, "me")
+    jobs.start()
+    try:
+        job_id = jobs.submit(document(), {}, "me")
+        status = wait_until(jobs, job_id, "waiting", *ENDED)
+        assert (status["state"], status["reason"]) == ("waiting", "workers")
+        assert status["note"] == "the cluster has no workers; waiting for one"
+        client.cluster.scale(1)
+        status = wait_until(jobs, job_id, *ENDED)
+        assert status["state"] == "finished"
+        assert status["reason"] is None
+        assert not status["note"]
+        assert status["result"]["digest"] == expected(rows_url)
+    finally:
+        assert jobs.close(20.0) == []
+
+
+def test_workers__a_job_that_waits_for_them_can_be_cancelled(
+    tmp_path, document, quick_leases, fresh_cluster
+):
+    client = fresh_cluster(0, processes=False)
+    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, lambda event: None, "me")
+    jobs.start()
+    try:
+        job_id = jobs.submit(document(), {}, "me")
+        assert wait_until(jobs, job_id, "waiting", *ENDED)["reason"] == "workers"
+        jobs.cancel(job_id)
+        assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
+    finally:
+        assert jobs.close(20.0) == []
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_version(open_jobs, document, rows_url, monkeypatch, has_run):
+    """Workers are exchanged for newer ones, and later the scheduler's are back."""
+    calls = []
+    fit_into = running.fit_into
+
+    def exchanged(*args, **options):
+        calls.append(args)
+        if len(calls) <= 3:
+            if has_run:
+                for sink in options["events"]:
+                    sink({"event": "started", "n_rows": 1, "n_chunks": 1})
+            raise VersionMismatchError("workers run other versions than this process")
+        return fit_into(*args, **options)
+
+    monkeypatch.setattr(running, "fit_into", exchanged)
+    told = []
+    jobs = open_jobs(tell=told.append)
+    job_id = jobs.submit(document(), {}, "me")
+    status = wait_until(jobs, job_id, *ENDED)
+    reasons = [event["reason"] for event in told if event["event"] == "waiting"]
+    if not has_run:
+        assert status["state"] == "failed"
+        assert "other versions" in status["result"]["message"]
+        assert reasons == []
+        return
+    assert status["state"] == "finished"
+    assert status["result"]["digest"] == expected(rows_url)
+    assert len(calls) == 4
+    assert set(reasons) == {"version"}
+
+
+def test_credentials__of_an_environment_that_is_gone(
+    open_jobs, document, rows_url, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("LARGEK_TEST_OPTION", "anything")
+    first = open_jobs()
+    # Local files have no use for options.
+    options = {"key": {"env": "LARGEK_TEST_OPTION"}}
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = first.submit(document(storage_options=options), {}, "me")
+    first.close(10.0)
+    monkeypatch.delenv("LARGEK_TEST_OPTION")
+    later = open_jobs()
+    status = wait_until(later, job_id, "waiting", *ENDED)
+    assert (status["state"], status["reason"]) == ("waiting", "credentials")
+    assert "LARGEK_TEST_OPTION" in status["note"]
+    monkeypatch.setenv("LARGEK_TEST_OPTION", "anything")
+    status = wait_until(later, job_id, *ENDED)
+    assert status["state"] == "finished", status
+    assert lk.load_model(str(tmp_path / "out" / "model.zarr")).digest() == expected(rows_url)
