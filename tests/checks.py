@@ -114,8 +114,8 @@ def _faults_of_labels(
     if wrong.any():
         worst = int(np.argmax(own - least))
         yield (
-            f"labels: {wrong.sum()} of {len(labels)} rows are not at their nearest centre, cost "
-            f"+{100 * (own.sum() / least.sum() - 1):.2g} %, row {worst}: d² {own[worst]:.8g} "
+            f"labels: {wrong.sum()} of {len(labels)} rows are not at their nearest centre, sum of "
+            f"d² {own.sum():.6g} instead of {least.sum():.6g}, row {worst}: d² {own[worst]:.8g} "
             f"instead of {least[worst]:.8g}"
         )
 

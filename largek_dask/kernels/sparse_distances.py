@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,9 +12,17 @@ from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.sparse import SparseBlock
 
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.standins import square_distance
+else:
+    from largek_dask.kernels.emitted_rows import square_distance
+
 __all__ = ["center_norms", "squared_distances"]
 
 Array = NDArray[Any]
+
+LOST = 8.0
+"""How much longer a centre's square is than what is left of it, where digits have been lost."""
 
 
 def center_norms(centers: Array) -> NDArray[np.float64]:
@@ -34,7 +43,8 @@ def squared_distances(
 
     That is ``||c||² - sum c²`` over the row's columns, which is where the row is 0, plus
     ``sum (x - c)²`` over its columns. The squares of c are added in the order of the columns in
-    both, so a row that equals its centre is at distance 0.
+    both, so a row that equals its centre is at distance 0. Where that difference has lost digits,
+    since the row lies near its centre, the sum goes over all features.
     """
     data = x.data.astype(centers.dtype, copy=False)
     _distances(
@@ -58,6 +68,8 @@ def _norms(centers: Any, out: Any) -> None:
 def _distances(
     data: Any, indices: Any, indptr: Any, centers: Any, norms: Any, labels: Any, out: Any
 ) -> None:
+    d = centers.shape[1]
+    flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
     for i in range(labels.shape[0]):
         j = labels[i]
         seen, apart = 0.0, 0.0
@@ -66,4 +78,11 @@ def _distances(
             difference = np.float64(data[p]) - c
             seen += c * c
             apart += difference * difference
-        out[i] = max(norms[j] - seen, 0.0) + apart
+        total = max(norms[j] - seen, 0.0) + apart
+        if LOST * total < norms[j]:
+            for p in range(indptr[i], indptr[i + 1]):
+                row[indices[p]] = data[p]
+            total = square_distance(row, 0, flat, j * d, d)
+            for p in range(indptr[i], indptr[i + 1]):
+                row[indices[p]] = 0
+        out[i] = total

@@ -201,15 +201,15 @@ def draw(seed: int) -> Case:
     share = np.array([SHARES.get(kind, 1.0) for kind in KINDS])
     kind = str(r.choice(list(KINDS), p=share / share.sum()))
     d = int(r.choice(FEATURES))
-    shape = pick(r, {"few rows": 2, "usual": 7, "many clusters": 4})
+    shape = pick(r, {"few rows": 3, "usual": 7, "many clusters": 4})
     if shape == "many clusters":
         n, k = int(r.integers(1_000, 6_000)), int(r.choice([k for k in THRESHOLDS if k > 100]))
     else:
-        n = int(r.integers(1, 40)) if shape == "few rows" else int(np.exp(r.uniform(4.0, 7.6)))
+        n = int(np.exp(r.uniform(0.0, 3.7) if shape == "few rows" else r.uniform(4.0, 7.6)))
         k = int(r.choice(THRESHOLDS)) if r.random() < 0.7 else int(np.exp(r.uniform(0, 6)))
-    dtype = pick(r, {"float32": 8, "float64": 4, "float16": 2, "uint8": 2, "int16": 1, "bool": 1})
+    dtype = pick(r, {"float32": 8, "float64": 4, "float16": 3, "uint8": 2, "int16": 1, "bool": 1})
     layout = "C" if r.random() < 0.5 else str(r.choice(LAYOUTS))
-    algorithm = pick(r, dict.fromkeys(ALGORITHMS, 1) | {"auto": 4, "truncated": 3, "lloyd": 2})
+    algorithm = pick(r, dict.fromkeys(ALGORITHMS, 1) | {"auto": 4, "truncated": 4, "lloyd": 2})
     if dtype.startswith("float") and dtype != "float16" and r.random() < 0.15:
         layout = "csr"
         algorithm = "auto" if algorithm in DENSE_ONLY else algorithm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
@@ -196,6 +197,20 @@ def test_a_row_that_is_its_centre_is_at_distance_0(seed):
     block, x, _ = table(20, 1, 30, 0.3, seed=seed, grid=997)
     packed = pack_centers(x, np.zeros(30, np.float32))
     assert not squared_distances(block, packed, np.arange(20, dtype=np.int32)).any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_distances_of_rows_near_their_centres_keep_their_digits(dtype):
+    """The squares of a centre's other features are no difference of two long sums then."""
+    block, x, _ = table(40, 1, 60, 0.3, dtype=dtype, grid=997)
+    off = np.random.default_rng(5).normal(size=x.shape) * 1e-6
+    centers = (x + off).astype(dtype)
+    labels = np.arange(40, dtype=np.int32)
+    found = squared_distances(block, pack_centers(centers, np.zeros(60, dtype)), labels)
+    differences = x.astype(np.float64) - centers.astype(np.float64)
+    expected = [math.fsum(row * row) for row in differences]
+    assert (np.square(centers.astype(np.float64)).sum(axis=1) > 1e9 * found).all()
+    np.testing.assert_allclose(found, expected, rtol=60 * 2.0**-53, atol=0)
 
 
 def test_sums_about_another_origin_are_refused():
