@@ -31,7 +31,15 @@ def exact_sums(values, weights, cells, n_cells):
 
 
 def fixed_point_sums(x, labels, weights, n_clusters, grid):
-    """(k, d) sums and (k,) weights of rows rounded to a grid, in Python integers."""
+    """(k, d) sums and (k,) weights of rows rounded to a grid, in Python integers.
+
+    Those of a wide grid in steps of the low limb.
+    """
+
+    def steps_of(value):
+        whole = round(value)
+        return whole * 2**50 + round((value - whole) * 2**50) if grid.wide else whole
+
     shift = grid.shift.astype(np.float64)
     sums = [[0] * len(shift) for _ in range(n_clusters)]
     totals = [0] * n_clusters
@@ -43,9 +51,9 @@ def fixed_point_sums(x, labels, weights, n_clusters, grid):
         if grid.integer_weights:
             steps = [int(weight) * round(Fraction(v) * scale) for v in difference]
         else:
-            steps = [round(Fraction(v) * scale) for v in weight * difference]
+            steps = [steps_of(Fraction(v) * scale) for v in weight * difference]
         sums[label] = [a + b for a, b in zip(sums[label], steps, strict=True)]
-        totals[label] += round(Fraction(weight) * Fraction(2) ** grid.weight_bits)
+        totals[label] += steps_of(Fraction(weight) * Fraction(2) ** grid.weight_bits)
     return sums, totals
 
 

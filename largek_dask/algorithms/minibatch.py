@@ -156,7 +156,8 @@ class MiniBatchState:
     begin: int
     """Where the next batch begins, in rows of the seeded order (0 to n_rows)."""
     sums: NDArray[np.int64] | None = None
-    """(k, d) exact sums of the latest votes, in steps of the grid; ``votes="latest"`` only."""
+    """(k, d) exact sums of the latest votes, in steps of the grid (``ClusterSums.limbs``);
+    ``votes="latest"`` only."""
     steps: NDArray[np.int64] | None = None
     """(k,) ``votes`` in whole steps of the grid; ``votes="latest"`` only."""
     last: NDArray[np.int32] | None = None
@@ -210,8 +211,9 @@ class MiniBatch:
         if self.votes == "all":
             return state
         last = np.full(passes.n_rows, -1, np.int32)
-        sums = np.zeros(centers.shape, np.int64)
-        return replace(state, sums=sums, steps=np.zeros(len(centers), np.int64), last=last)
+        k, d = centers.shape
+        sums, steps = ClusterSums(k, d, passes.statistics.grid).limbs()
+        return replace(state, sums=sums, steps=steps, last=last)
 
     def step(self, passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
         """Assign one batch and let its rows vote."""
@@ -273,12 +275,13 @@ def _latest(
     for index, labels in total.labels.items():
         all_last[place + offsets[index] : place + offsets[index + 1]] = labels
     latest = ClusterSums.of(state.sums, state.steps, grid).merge(total.change)
+    sums, steps = latest.limbs()
     after = replace(
         state,
         means=latest.means_float64(state.means),
         votes=latest.counts,
-        sums=latest.sums,
-        steps=latest.weights,
+        sums=sums,
+        steps=steps,
         last=all_last,
     )
     return after, total.batch

@@ -215,7 +215,7 @@ def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64
     Features are added one after the other, so that no vector width shows.
     """
     grid = total.sums.grid
-    dot, norm = center_terms(centers, grid.shift, total.sums.sums)
+    dot, norm = center_terms(centers, grid.shift, total.sums.totals)
     found = total.squares.values - 2.0 * (dot * 2.0**-grid.bits) + norm * total.sums.counts
     # Rounding may leave a little less than nothing where all rows lie on the centre.
     out: NDArray[np.float64] = np.maximum(found, 0.0)

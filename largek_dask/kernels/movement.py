@@ -54,7 +54,7 @@ def _squared_movements(new: Any, old: Any, out: Any) -> None:
 
 
 def center_terms(
-    centers: NDArray[Any], shift: NDArray[Any], sums: NDArray[np.int64]
+    centers: NDArray[Any], shift: NDArray[Any], sums: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(k,) products of ``centers - shift`` with the rows of `sums` and with itself.
 

@@ -30,7 +30,7 @@ def moved_means(
     out = np.empty_like(means)
     _move(
         readonly(np.ascontiguousarray(means)),
-        readonly(sums.sums),
+        readonly(sums.totals),
         readonly(sums.weights),
         readonly(share),
         2.0 ** (grid.weight_bits - grid.bits),

@@ -55,6 +55,8 @@ class Statistics:
     total_weight: float
     """Sum of the weights of the rows that count, rounded once; their number without weights."""
     max_weight: float
+    min_weight: float
+    """Lightest row that counts."""
     integer_weights: bool
     """Every weight is an integer (or there are none)."""
     n_bad: int
@@ -78,6 +80,7 @@ class Statistics:
             "max_abs": self.max_abs.hex(),
             "total_weight": self.total_weight.hex(),
             "max_weight": self.max_weight.hex(),
+            "min_weight": self.min_weight.hex(),
             "integer_weights": self.integer_weights,
             "n_bad": self.n_bad,
             "first_bad": self.first_bad,
@@ -86,6 +89,7 @@ class Statistics:
                 "bits": self.grid.bits,
                 "weight_bits": self.grid.weight_bits,
                 "integer_weights": self.grid.integer_weights,
+                "wide": self.grid.wide,
             },
         }
 
@@ -104,6 +108,8 @@ class Statistics:
             max_abs=float.fromhex(values["max_abs"]),
             total_weight=float.fromhex(values["total_weight"]),
             max_weight=float.fromhex(values["max_weight"]),
+            # what older stores leave out: they have no weights
+            min_weight=float.fromhex(values.get("min_weight", values["max_weight"])),
             integer_weights=values["integer_weights"],
             n_bad=values["n_bad"],
             first_bad=values["first_bad"],
@@ -147,6 +153,7 @@ class RowScan:
         self._first_bad: int | None = None
         self._first_bad_weight: int | None = None
         self._max_weight = 0.0
+        self._min_weight = np.inf
         self._integer_weights = True
         self._sparse = False
 
@@ -210,6 +217,7 @@ class RowScan:
             self._n_units += n
         elif n:
             self._max_weight = max(self._max_weight, float(weight.max()))
+            self._min_weight = min(self._min_weight, float(weight.min()))
             self._integer_weights &= bool((weight == np.floor(weight)).all())
             self._weights.add(weight)
 
@@ -217,6 +225,7 @@ class RowScan:
         """Bring what has been gathered apart into the sums and the extent."""
         if self._n_units:
             self._max_weight = max(self._max_weight, 1.0)
+            self._min_weight = min(self._min_weight, 1.0)
             self._weights.add_units(UNIT, np.array([self._n_units]))
             self._n_units = 0
         for scan in (self._singles, self._sparse_singles):
@@ -282,6 +291,7 @@ class RowScan:
         self._first_bad = _lowest(self._first_bad, other._first_bad)
         self._first_bad_weight = _lowest(self._first_bad_weight, other._first_bad_weight)
         self._max_weight = max(self._max_weight, other._max_weight)
+        self._min_weight = min(self._min_weight, other._min_weight)
         self._integer_weights &= other._integer_weights
         self._sparse |= other._sparse
         return self
@@ -320,6 +330,7 @@ class RowScan:
             about = shift.astype(np.float64)
             max_abs = float(np.maximum(self._high - about, about - self._low).max())
         total_weight = float(total)
+        min_weight = min(self._min_weight, self._max_weight)
         return Statistics(
             n_rows=self._n_rows,
             n_total=self._n_total,
@@ -330,6 +341,7 @@ class RowScan:
             max_abs=max_abs,
             total_weight=total_weight,
             max_weight=self._max_weight,
+            min_weight=min_weight,
             integer_weights=self._integer_weights,
             n_bad=self._n_bad,
             first_bad=self._first_bad,
@@ -340,6 +352,7 @@ class RowScan:
                 n_rows=self._n_rows,
                 total_weight=total_weight,
                 max_weight=self._max_weight,
+                min_weight=min_weight,
                 integer_weights=self._integer_weights,
                 integer_data=integer_data,
             ),

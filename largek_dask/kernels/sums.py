@@ -6,110 +6,29 @@ adding it, and neither the chunking, nor the number of workers, nor a restart ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import native_blocks
 from largek_dask.kernels.sparse import SparseBlock, Table
 from largek_dask.kernels.squares import Squares, check_origin
+from largek_dask.kernels.sum_loops import (
+    INTEGERS,
+    ONES,
+    REALS,
+    change,
+    change_sparse,
+    change_sparse_wide,
+    change_wide,
+)
 
 __all__ = ["ClusterSums", "FixedPoint"]
 
-_MAGIC = 6755399441055744.0  # 1.5 * 2^52
-_MAGIC_BITS = 0x4338000000000000  # its bit pattern
-_ONES, _INTEGERS, _REALS = 0, 1, 2  # what row weights are
-_MAX_INTEGER_TOTAL = 36
 _NO_WEIGHT = readonly(np.empty(0))
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class FixedPoint:
-    """The grid of a job's sums: ``x - shift`` in steps of 2^-bits, weights of 2^-weight_bits.
-
-    Overflow is impossible. Let A = max|x - shift|, W the total weight, N the number of rows, and
-    2^a, 2^v, 2^m the powers of two not below A, W and the largest weight.
-
-    * A row is rounded to ``q = round((x - shift) 2^bits)`` with ``bits <= 50 - a``, so
-      ``|q| <= 2^50``, inside the range |q| < 2^51 where adding 1.5 * 2^52 in float64 rounds to the
-      nearest integer.
-    * Rows of weight 1 and of integer weight w add ``w q``: with ``bits <= 61 - v - a`` the total is
-      at most ``W (A 2^bits + 1/2) <= 2^61 + 2^(v-1) < 2^62``, since integer weights are taken as
-      such only if v <= 36 (which also leaves a row 25 bits); the total of the weights is below
-      2^36.
-    * Other weights add ``round(w (x - shift) 2^bits)`` with ``bits <= 50 - m - a`` (the same magic
-      range) and ``bits <= 60 - v - a``: a total of at most ``2^60 (1 + 2^-51) + N / 2 < 2^62`` for
-      N < 2^61. The weights themselves, ``round(w 2^weight_bits)`` with
-      ``weight_bits <= min(50 - m, 60 - v)``, likewise.
-    * Integer data with an integer shift need no rounding: bits = 0 whenever ``A <= 2^50`` and
-      ``W A <= 2^62``.
-
-    A cluster's sum is the sum over a subset of the rows, so it is bounded alike. What is met on
-    the way (rows added twice before one is removed, partial sums of any order) may wrap around:
-    addition modulo 2^64 is associative and commutative, so the final value is right whenever it
-    is in range. The bounds hold for the rows the grid was chosen for, and only for them.
-    """
-
-    shift: NDArray[Any]
-    """(d,) origin in the coordinates of the data, compute dtype."""
-    bits: int
-    """A feature counts steps of 2^-bits."""
-    weight_bits: int
-    """A weight counts steps of 2^-weight_bits; 0 for integer weights."""
-    integer_weights: bool
-    """Weights are integers (of a total up to 2^36): a row of weight w is w equal rows."""
-
-    @classmethod
-    def choose(
-        cls,
-        shift: NDArray[Any],
-        max_abs: float,
-        *,
-        n_rows: int,
-        total_weight: float | None = None,
-        max_weight: float = 1.0,
-        integer_weights: bool = True,
-        integer_data: bool = False,
-    ) -> FixedPoint:
-        """The finest grid that cannot overflow.
-
-        Parameters
-        ----------
-        shift : (d,) compute dtype
-        max_abs : float
-            max|x - shift| over the rows that count, finite.
-        n_rows : int
-            Rows that count.
-        total_weight, max_weight : float
-            Sum (rounded) and maximum of their weights; the sum is ``n_rows`` by default.
-        integer_weights : bool
-            Every weight is an integer.
-        integer_data : bool
-            Every row, and the shift, is made of integers.
-        """
-        total = float(n_rows) if total_weight is None else total_weight
-        a, v, m = _power(max_abs), _power(total), _power(max_weight)
-        integer_weights = integer_weights and v <= _MAX_INTEGER_TOTAL
-        if integer_weights:
-            weight_bits = 0
-            bits = 0 if integer_data and a <= 50 and a + v <= 62 else min(50 - a, 61 - v - a)
-        else:
-            weight_bits = _clip(min(50 - m, 60 - v))
-            bits = min(50 - m - a, 60 - v - a)
-        return cls(shift, _clip(bits), weight_bits, integer_weights)
-
-
-def _power(value: float) -> int:
-    """The least e with value <= 2^e (0 for 0); one more where value was rounded down."""
-    return int(np.frexp(value)[1]) if value > 0 else 0
-
-
-def _clip(bits: int) -> int:
-    """So that 2^bits and 2^-bits are ordinary float64."""
-    return max(-1000, min(1000, bits))
 
 
 class ClusterSums:
@@ -122,45 +41,72 @@ class ClusterSums:
         Chosen for the rows that will be added.
     """
 
-    __slots__ = ("_weights", "grid", "sums")
+    __slots__ = ("_low", "_low_weights", "_weights", "grid", "sums")
 
     def __init__(self, n_clusters: int, n_features: int, grid: FixedPoint) -> None:
         if grid.shift.shape != (n_features,):
             raise ValueError(f"the grid has {len(grid.shift)} features, not {n_features}")
         self.grid = grid
         self.sums: NDArray[np.int64] = np.zeros((n_clusters, n_features), np.int64)
-        """(k, d) sums of ``weight * (x - shift)`` in steps of 2^-grid.bits."""
+        """(k, d) sums of ``weight * (x - shift)`` in whole steps of 2^-grid.bits."""
         self._weights: NDArray[np.int64] = np.zeros(n_clusters, np.int64)
+        # of wide sums: what exceeds whole steps, in [0, 2^50)
+        n_low = n_clusters if grid.wide else 0
+        self._low: NDArray[np.int64] = np.zeros((n_low, n_features), np.int64)
+        self._low_weights: NDArray[np.int64] = np.zeros(n_low, np.int64)
 
     @classmethod
     def of(
         cls, sums: NDArray[np.int64], weights: NDArray[np.int64], grid: FixedPoint
     ) -> ClusterSums:
-        """An accumulator that goes on from copies of another one's ``sums`` and ``weights``."""
-        out = cls(sums.shape[0], sums.shape[1], grid)
-        out.sums += sums
-        out._weights += weights
+        """An accumulator that goes on from copies of another one's :meth:`limbs`."""
+        out = cls(sums.shape[-2], sums.shape[-1], grid)
+        if grid.wide:
+            out.sums[:], out._low[:] = sums
+            out._weights[:], out._low_weights[:] = weights
+        else:
+            out.sums[:], out._weights[:] = sums, weights
         return out
 
+    def limbs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All that is to be kept: sums (k, d) and weights (k,); of wide ones two of each."""
+        if not self.grid.wide:
+            return self.sums, self._weights
+        return np.stack([self.sums, self._low]), np.stack([self._weights, self._low_weights])
+
     @property
-    def weights(self) -> NDArray[np.int64]:
-        """(k,) total weights in steps of 2^-grid.weight_bits."""
-        return self._weights
+    def totals(self) -> NDArray[Any]:
+        """(k, d) sums of ``weight * (x - shift)`` in steps of 2^-grid.bits; wide ones rounded."""
+        return _joined(self.sums, self._low) if self.grid.wide else self.sums
+
+    @property
+    def weights(self) -> NDArray[Any]:
+        """(k,) total weights in steps of 2^-grid.weight_bits; wide ones rounded."""
+        return _joined(self._weights, self._low_weights) if self.grid.wide else self._weights
 
     @property
     def nbytes(self) -> int:
         """Bytes of the sums."""
-        return self.sums.nbytes + self._weights.nbytes
+        high = self.sums.nbytes + self._weights.nbytes
+        return high + self._low.nbytes + self._low_weights.nbytes
 
     @property
     def counts(self) -> NDArray[np.float64]:
         """(k,) total weight of each cluster's rows."""
-        return self._weights.astype(np.float64) * 2.0**-self.grid.weight_bits
+        return self.weights.astype(np.float64) * 2.0**-self.grid.weight_bits
 
     def add(
         self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
     ) -> None:
-        """Add (n, d) rows to the clusters of their labels; label -1 leaves a row out."""
+        """Add (n, d) rows to the clusters of their labels; label -1 leaves a row out.
+
+        Raises
+        ------
+        ValueError
+            A weight that is no whole number of the grid's steps, as far as rows of any weight are
+            right: of integer weights a fraction, else one too large or too small for the rows that
+            the grid was chosen for. Nothing is added then. So do ``remove`` and ``move``.
+        """
         self._change(x, None, labels, weight)
 
     def remove(
@@ -183,6 +129,9 @@ class ClusterSums:
         """Add another accumulator of the same grid into this one, which is returned."""
         self.sums += other.sums
         self._weights += other._weights
+        if self.grid.wide:
+            _merge_low(self.sums, self._low, other._low)
+            _merge_low(self._weights, self._low_weights, other._low_weights)
         return self
 
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
@@ -194,13 +143,13 @@ class ClusterSums:
 
     def means_float64(self, fallback: NDArray[Any]) -> NDArray[np.float64]:
         """(k, d) means before they are rounded to the compute dtype."""
-        weights = self._weights[:, None]
+        weights = self.weights
         step = 2.0 ** (self.grid.weight_bits - self.grid.bits)
         # in place: of sparse rows the centres are what is large
-        means: NDArray[np.float64] = self.sums / np.maximum(weights, 1)
+        means: NDArray[np.float64] = self.totals / np.where(weights > 0, weights, 1)[:, None]
         means *= step
         means += self.grid.shift.astype(np.float64)
-        empty = self._weights <= 0
+        empty = weights <= 0
         means[empty] = fallback[empty]
         return means
 
@@ -223,116 +172,63 @@ class ClusterSums:
         linear, quadratic = _cost_terms(
             readonly(np.ascontiguousarray(centers)),
             self.grid.shift.astype(np.float64),
-            self.sums,
-            self._weights,
+            self.totals,
+            self.weights,
             2.0**-self.grid.bits,
             2.0**-self.grid.weight_bits,
         )
         return max(0.0, float(squares.value - 2.0 * linear + quadratic))
 
     def _change(self, x: Any, old: Any, new: Any, weight: Any) -> None:
-        if weight is None:
-            kind = _ONES
-        else:
-            kind = _INTEGERS if self.grid.integer_weights else _REALS
+        grid = self.grid
+        if weight is None and not grid.integer_weights:
+            weight = np.ones(len(x))
+        kind = (ONES if weight is None else INTEGERS) if grid.integer_weights else REALS
         nowhere = readonly(np.full(len(x) if old is None or new is None else 0, -1, np.int32))
         old = nowhere if old is None else readonly(old)
         new = nowhere if new is None else readonly(new)
-        weight = _NO_WEIGHT if weight is None else readonly(weight)
-        scales = 2.0**self.grid.bits, 2.0**self.grid.weight_bits
+        known = _NO_WEIGHT if weight is None else readonly(weight)
+        scales = 2.0**grid.bits, 2.0**grid.weight_bits
         totals = self.sums, self._weights
+        low = self._low, self._low_weights
+        refused = -1
         if isinstance(x, SparseBlock):
-            check_origin(self.grid.shift)
-            stored = readonly(x.data), readonly(x.indices), readonly(x.indptr)
-            _change_sparse(*stored, old, new, weight, kind, *scales, *totals)
-            return
-        shift = self.grid.shift.astype(np.float64)
-        for rows, block in native_blocks(x):
-            _change(block, old[rows], new[rows], weight[rows], kind, shift, *scales, *totals)
-
-
-@njit
-def _change(
-    x: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-) -> None:
-    """Take rows out of their old clusters and put them into their new ones."""
-    n, d = x.shape
-    row = np.empty(d, np.int64)
-    for i in range(n):
-        a, b = old[i], new[i]
-        if a == b:
-            continue
-        if kind == _REALS:
-            w = np.float64(weight[i] * weight_scale + _MAGIC).view(np.int64) - _MAGIC_BITS
-            for f in range(d):
-                t = weight[i] * (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
-                row[f] = np.float64(t).view(np.int64) - _MAGIC_BITS
-        else:
-            for f in range(d):
-                t = (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
-                row[f] = np.float64(t).view(np.int64) - _MAGIC_BITS
-            w = np.int64(weight_scale if kind == _ONES else weight[i])
-            if kind == _INTEGERS:
-                for f in range(d):
-                    row[f] *= w
-        if a >= 0:
-            weights[a] -= w
-            for f in range(d):
-                sums[a, f] -= row[f]
-        if b >= 0:
-            weights[b] += w
-            for f in range(d):
-                sums[b, f] += row[f]
-
-
-@njit
-def _change_sparse(
-    data: Any,
-    indices: Any,
-    indptr: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-) -> None:
-    """As `_change` about the origin, where numbers that are not stored add nothing."""
-    for i in range(indptr.shape[0] - 1):
-        a, b = old[i], new[i]
-        if a == b:
-            continue
-        if kind == _REALS:
-            w = np.float64(weight[i] * weight_scale + _MAGIC).view(np.int64) - _MAGIC_BITS
-        else:
-            w = np.int64(weight_scale if kind == _ONES else weight[i])
-        if a >= 0:
-            weights[a] -= w
-        if b >= 0:
-            weights[b] += w
-        for p in range(indptr[i], indptr[i + 1]):
-            value = np.float64(data[p])
-            if kind == _REALS:
-                t = weight[i] * value * scale + _MAGIC
-                steps = np.float64(t).view(np.int64) - _MAGIC_BITS
+            check_origin(grid.shift)
+            rows = readonly(x.data), readonly(x.indices), readonly(x.indptr), old, new, known
+            if grid.wide:
+                refused = change_sparse_wide(*rows, *scales, *totals, *low)
             else:
-                t = value * scale + _MAGIC
-                steps = (np.float64(t).view(np.int64) - _MAGIC_BITS) * w
-            if a >= 0:
-                sums[a, indices[p]] -= steps
-            if b >= 0:
-                sums[b, indices[p]] += steps
+                refused = change_sparse(*rows, kind, *scales, *totals)
+        else:
+            shift = grid.shift.astype(np.float64)
+            for at, block in native_blocks(x):
+                dense = block, old[at], new[at], known[at]
+                if grid.wide:
+                    refused = change_wide(*dense, shift, *scales, *totals, *low)
+                else:
+                    refused = change(*dense, kind, shift, *scales, *totals)
+                if refused >= 0:
+                    refused += at.start
+                    break
+        if refused >= 0:
+            self._change(x[:refused], new[:refused], old[:refused], weight[:refused])
+            raise ValueError(
+                f"row {refused} weighs {weight[refused]!r}, and the grid of these sums was chosen "
+                "for " + ("integer" if grid.integer_weights else "other") + " weights"
+            )
+
+
+def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Both limbs as one number."""
+    out: NDArray[np.float64] = high + low * (1 / LOW_SCALE)
+    return out
+
+
+def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
+    """Add another accumulator's low limbs, and carry."""
+    low += other
+    high += low >> LOW_BITS
+    low &= LOW_MASK
 
 
 @njit

@@ -314,6 +314,9 @@ class BasePasses(ABC):
             raise DataError(f"all {found.n_bad} rows hold NaN or infinity: none is left.")
         if not found.total_weight > 0:
             raise DataError("all sample weights are zero; at least one row has to weigh something.")
+        least = found.grid.least_weight(found.max_abs)
+        if found.min_weight < least:
+            raise DataError(_too_light(found, least))
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """The rows with these global indices, in this order.
@@ -385,3 +388,17 @@ class BasePasses(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _too_light(found: Statistics, least: float) -> str:
+    """What to do about weights that sums cannot hold beside each other."""
+    low, high = found.min_weight, found.max_weight
+    if least > high:
+        return (
+            f"sample weights of {low:.3g} to {high:.3g} are too small: multiply them by a constant."
+        )
+    return (
+        f"sample weights range from {low:.3g} to {high:.3g}, a factor of {high / low:.3g}: beside "
+        f"all rows, which weigh {found.total_weight:.3g}, centres of rows lighter than {least:.3g} "
+        "cannot be found. Leave such rows out (weight 0), or weigh them more."
+    )

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from largek_dask.kernels.sparse import SparseBlock
 from largek_dask.kernels.squares import Squares, row_squares
 from largek_dask.kernels.sums import ClusterSums, FixedPoint
 from tests.kernels.test_statistics import scan, tables
@@ -28,7 +31,20 @@ def sums_of(x, labels, weight, grid):
 
 
 def same(a, b):
-    return (a.sums == b.sums).all() and (a.counts == b.counts).all()
+    return all((p == q).all() for p, q in zip(a.limbs(), b.limbs(), strict=True))
+
+
+def integers_of(found):
+    """The sums and weights in steps of the lowest limb."""
+    sums, weights = found.limbs()
+    if not found.grid.wide:
+        return sums.tolist(), weights.tolist()
+    assert (sums[1] >= 0).all()
+    assert (sums[1] < 2**50).all()
+    assert (weights[1] >= 0).all()
+    assert (weights[1] < 2**50).all()
+    joined = [part[0].astype(object) * 2**50 + part[1] for part in (sums, weights)]
+    return joined[0].tolist(), joined[1].tolist()
 
 
 @given(tables(), st.data())
@@ -39,8 +55,11 @@ def test_sums_are_those_of_python_integers(table, data):
     found = sums_of(x, labels, weight, grid)
     w = np.ones(len(x)) if weight is None else weight
     sums, totals = fixed_point_sums(x, labels, w, K, grid)
-    assert found.sums.tolist() == sums
-    assert found.counts.tolist() == [float(t) * 2.0**-grid.weight_bits for t in totals]
+    assert integers_of(found) == (sums, totals)
+    low = 50 * grid.wide
+    assert found.counts.tolist() == [
+        float(Fraction(t) / Fraction(2) ** (grid.weight_bits + low)) for t in totals
+    ]
 
 
 @given(tables(), st.data())
@@ -54,16 +73,20 @@ def test_means_are_right(table, data):
     means = found.means(fallback)
     assert means.dtype == statistics.dtype
     tolerance = np.finfo(means.dtype).eps * (statistics.max_abs + np.abs(statistics.shift).max())
+    grid = statistics.grid
+    assert grid.is_right(statistics.max_abs, statistics.min_weight) or not w.any()
+    promised = 2.0**-grid.bits
+    if not grid.integer_weights and w.any():
+        a, lightest = np.frexp(statistics.max_abs)[1], np.frexp(statistics.min_weight)[1] - 1
+        digits = min(grid.bits + a, grid.weight_bits) + 50 * grid.wide + lightest
+        assert digits >= (24 if means.dtype == np.float32 else 32)
+        promised = 2.0 ** (a - digits)
     for j in range(K):
         if found.counts[j] == 0:
             assert means[j].tolist() == fallback[j].tolist()
             continue
-        share = w[labels == j].sum() / (len(x) * w.max())
-        if share < 2.0**-40:
-            continue  # below the steps of the grid there are no digits left
         exact = np.average(x[labels == j].astype(float), axis=0, weights=w[labels == j])
-        steps = 2.0**-47 / share * statistics.max_abs
-        np.testing.assert_allclose(means[j], exact, rtol=0, atol=4 * tolerance + steps)
+        np.testing.assert_allclose(means[j], exact, rtol=0, atol=4 * tolerance + promised)
 
 
 @given(tables(), st.data())
@@ -129,6 +152,7 @@ def largest_total(values, weight, integer, real_weights=False):
         n_rows=n,
         total_weight=None if weight is None else float(sum(map(Fraction, weight.tolist()))),
         max_weight=1.0 if weight is None else float(weight.max()),
+        min_weight=None if weight is None else float(weight.min()),
         integer_weights=not real_weights,
         integer_data=integer,
     )
@@ -148,8 +172,10 @@ def largest_total(values, weight, integer, real_weights=False):
         (None, False),
         ([1.0, 2.0**20, 2.0**35], False),
         ([2.0**35 - 1, 2.0**34, 2.0**34], False),
-        ([0.5, 1e-30, 3.7], True),
+        ([0.5, 1e-3, 3.7], True),
         ([1e-30, 1e-29, 1e-28], True),
+        ([1e-15, 1.0, 0.7], True),
+        ([2.0**-49, 1.0, 1.0], True),
         ([1e140, 3e140, 1e139], True),
         ([2.0**60, 2.0**62, 3.0], True),
     ],
@@ -161,10 +187,10 @@ def test_largest_totals_do_not_overflow(extent, sign, weights, real, integer):
     values = np.full(3, sign * extent)
     weight = None if weights is None else np.array(weights)
     found, total, mass, grid = largest_total(values, weight, integer, real)
-    assert abs(total) <= 2**62
-    assert abs(mass) <= 2**62
-    assert found.sums.tolist() == [[total]]
-    assert found._weights.tolist() == [mass]
+    assert abs(total) <= 2 ** (62 + 50 * grid.wide)
+    assert abs(mass) <= 2 ** (62 + 50 * grid.wide)
+    assert integers_of(found) == ([[total]], [mass])
+    total /= 2 ** (50 * grid.wide)
     if not integer and extent > 1e-250:
         # not coarse for nothing: one of the two limits is nearly reached
         heaviest = extent * (weight.max() if real else 1.0)
@@ -315,3 +341,184 @@ def test_sums_go_on_from_what_was_kept():
     np.testing.assert_array_equal(again.sums, whole.sums)
     np.testing.assert_array_equal(again.weights, whole.weights)
     np.testing.assert_array_equal(first.sums, before)
+
+
+# --- light rows beside heavy ones
+
+
+def wide_case(dtype="float64", n=60, seed=0):
+    """Rows of weights over fifteen orders of magnitude, with the grid of all of them."""
+    r = np.random.default_rng(seed)
+    x = (r.normal(size=(n, 5)) * 3 + 100).astype(dtype)
+    weight = 10.0 ** r.uniform(-15, 0, n)
+    statistics = scan(x, weight).finish()
+    assert statistics.grid.wide
+    return x, r.integers(-1, K, n).astype(np.int32), weight, statistics
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint16"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_wide_sums_are_those_of_python_integers(dtype, sparse):
+    x, labels, weight, statistics = wide_case(dtype)
+    grid = statistics.grid
+    if sparse:
+        grid = dataclasses.replace(grid, shift=np.zeros_like(grid.shift), bits=grid.bits - 7)
+        x = np.where(x > 100, x, 0).astype(dtype)
+    rows = sparse_rows(x) if sparse else x
+    found = sums_of(rows, labels, weight, grid)
+    assert integers_of(found) == fixed_point_sums(x, labels, weight, K, grid)
+    # negative totals as well, and what comes back is nothing at all
+    found.remove(rows, labels, weight)
+    found.remove(rows, labels, weight)
+    sums, totals = fixed_point_sums(x, labels, weight, K, grid)
+    taken = [[-v for v in row] for row in sums], [-t for t in totals]
+    assert integers_of(found) == taken
+    found.add(rows, labels, weight)
+    assert same(found, ClusterSums(K, 5, grid))
+
+
+def sparse_rows(x):
+    csr = scipy.sparse.csr_matrix(x)
+    return SparseBlock(csr.data, csr.indices, csr.indptr.astype(np.int64), x.shape[1])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_wide_sums_in_any_order(sparse):
+    x, labels, weight, statistics = wide_case()
+    grid = statistics.grid
+    if sparse:
+        grid = dataclasses.replace(grid, shift=np.zeros_like(grid.shift), bits=grid.bits - 7)
+    rows = sparse_rows if sparse else np.ascontiguousarray
+    r = np.random.default_rng(1)
+    before = r.integers(-1, K, len(x)).astype(np.int32)
+    expected = sums_of(rows(x), labels, weight, grid)
+    order = r.permutation(len(x))
+    parts = [ClusterSums(K, 5, grid) for _ in range(3)]
+    for part, at in zip(parts, np.array_split(order, 3), strict=True):
+        part.add(rows(x[at]), before[at], weight[at])
+    together = pickle.loads(pickle.dumps(parts[2])).merge(parts[0]).merge(parts[1])
+    together.move(rows(x), before, labels, weight)
+    assert same(together, expected)
+    again = ClusterSums.of(*together.limbs(), grid)
+    assert same(again, expected)
+    again.remove(rows(x[:9]), labels[:9], weight[:9])
+    assert not same(again, expected)
+    assert same(together, expected), "what goes on from limbs has copied them"
+
+
+def test_wide_sums_may_wrap_around_on_the_way():
+    x, weight = np.full((3, 1), 1.5), np.array([1.0, 1.0, 2.0**-49])
+    grid = largest_total(x[:, 0], weight, False, True)[3]
+    assert grid.wide
+    labels = np.zeros(3, np.int32)
+    once, doubled = ClusterSums(1, 1, grid), ClusterSums(1, 1, grid)
+    once.add(x, labels, weight)
+    doubled.merge(once)
+    for _ in range(62):
+        doubled.merge(pickle.loads(pickle.dumps(doubled)))
+    whole = 2**62 * integers_of(once)[0][0][0]
+    assert whole > 2**120, "far beyond 2^63 steps"
+    assert (integers_of(doubled)[0][0][0] - whole) % 2**114 == 0
+    assert once.nbytes == 2 * 2 * 8
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("float32", 24), ("float64", 32)])
+@pytest.mark.parametrize("n_rows", [1_000, 80_000_000])
+def test_sums_are_wide_only_where_light_rows_need_it(dtype, digits, n_rows):
+    def grid_for(lightest, **options):
+        return FixedPoint.choose(
+            np.zeros(2, dtype), 1.5, n_rows=n_rows, total_weight=n_rows * 0.9, max_weight=0.9,
+            min_weight=lightest, **{"integer_weights": False, **options},
+        )  # fmt: skip
+
+    single = grid_for(0.9)
+    assert not single.wide
+    edge = single.least_weight(1.5)
+    assert single.weight_bits + np.log2(edge) == digits
+    assert not grid_for(edge).wide
+    below = grid_for(edge * (1 - 2.0**-53))
+    assert below.wide
+    # the rest is that of the narrow grid: heavy rows are summed alike
+    assert dataclasses.replace(below, wide=False).bits == single.bits
+    assert below.least_weight(1.5) == edge * 2.0**-50
+    assert below.is_right(1.5, 1e-15)
+    assert not below.is_right(1.5, edge * 2.0**-50 * (1 - 2.0**-53))
+    assert not grid_for(1e-30, integer_weights=True).wide
+
+
+@pytest.mark.parametrize("heaviest", [1e-300, 1e-150, 1.0, 2.0**499])
+def test_whatever_unit_weights_have(heaviest):
+    x, labels, weight, _ = wide_case()
+    weight *= heaviest
+    statistics = scan(x, weight).finish()
+    if heaviest < 1e-290:
+        assert not statistics.grid.is_right(statistics.max_abs, statistics.min_weight)
+        return
+    assert statistics.grid.is_right(statistics.max_abs, statistics.min_weight)
+    means = sums_of(x, labels, weight, statistics.grid).means(np.zeros((K, 5)))
+    for j in range(K):
+        own = labels == j
+        exact = np.average(x[own], axis=0, weights=weight[own] / weight[own].max())
+        np.testing.assert_allclose(means[j], exact, rtol=1e-12)
+
+
+# --- weights that a grid cannot represent
+
+
+UNITS = FixedPoint.choose(np.zeros(2, np.float32), 3.0, n_rows=9)
+REALS = FixedPoint.choose(
+    np.zeros(2, np.float32), 3.0, n_rows=9, total_weight=4.0, max_weight=0.9, min_weight=0.01,
+    integer_weights=False,
+)  # fmt: skip
+WIDE = dataclasses.replace(REALS, wide=True)
+assert (REALS.wide, WIDE.wide) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("grid", "wrong"),
+    [(UNITS, w) for w in (0.5, 1.25, 2.0**51, -1.0, np.nan, np.inf, 1e-300, 1e300)]
+    + [(REALS, w) for w in (1e-20, 2.0**20, -0.5, np.nan, np.inf)]
+    + [(WIDE, w) for w in (1e-35, 2.0**20, -0.5, np.nan, np.inf)],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_weight_that_the_grid_cannot_represent_is_refused(
+    grid, wrong, dtype, sparse, monkeypatch
+):
+    """And not taken for another one; float16 rows are added block by block, here of eight."""
+    monkeypatch.setattr("largek_dask.kernels.rows._BLOCK_VALUES", 16)
+    n = 50
+    x = np.random.default_rng(0).integers(-3, 4, (n, 2)).astype(dtype)
+    rows = sparse_rows(x.astype(np.float32)) if sparse else x
+    weight = np.full(n, 1.0 if grid is UNITS else 0.25)
+    old, new = np.zeros(n, np.int32), (np.arange(n) % 2).astype(np.int32)
+    sums = ClusterSums(2, 2, grid)
+    sums.add(rows, old, weight)
+    before = pickle.loads(pickle.dumps(sums))
+    spoiled = weight.copy()
+    spoiled[n - 3] = wrong
+    assert new[n - 3] == 1
+    for change in (
+        lambda: sums.add(rows, old, spoiled),
+        lambda: sums.remove(rows, old, spoiled),
+        lambda: sums.move(rows, old, new, spoiled),
+    ):
+        with pytest.raises(ValueError, match=f"row {n - 3} weighs .* chosen for"):
+            change()
+        assert same(sums, before)
+    new[n - 3] = 0
+    sums.move(rows, old, new, spoiled)  # that row is not looked at
+
+
+def test_rows_without_weights_weigh_one_on_any_grid():
+    x, labels = np.float32([[1, 2], [3, -1], [0.5, 0.25]]), np.int32([0, 1, 0])
+    for grid in (UNITS, REALS, WIDE):
+        found = sums_of(x, labels, None, grid)
+        assert same(found, sums_of(x, labels, np.ones(3), grid))
+        assert found.counts.tolist() == [2, 1, 0]
+    heavy = FixedPoint.choose(
+        np.zeros(2, np.float32), 3.0, n_rows=9, total_weight=2.0**70, max_weight=2.0**69,
+        integer_weights=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="row 0 weighs"):
+        sums_of(x, labels, None, heavy)

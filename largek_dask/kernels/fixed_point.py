@@ -1,0 +1,133 @@
+"""The grid on which sums of rows are integers, and the proof that they cannot overflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LOW_BITS", "LOW_MASK", "LOW_SCALE", "FixedPoint"]
+
+LOW_BITS = 50
+"""Bits of a low limb."""
+LOW_SCALE, LOW_MASK = 2.0**LOW_BITS, (1 << LOW_BITS) - 1
+_MAX_INTEGER_TOTAL = 36
+_DIGITS = {4: 24, 8: 32}  # bits that are wanted, by bytes of the compute dtype
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FixedPoint:
+    """The grid of a job's sums: ``x - shift`` in steps of 2^-bits, weights of 2^-weight_bits.
+
+    Overflow is impossible. Let A = max|x - shift|, W the total weight, N the number of rows, and
+    2^a, 2^v, 2^m the powers of two not below A, W and the largest weight.
+
+    * A row is rounded to ``q = round((x - shift) 2^bits)`` with ``bits <= 50 - a``, so
+      ``|q| <= 2^50``, inside the range |q| < 2^51 where adding 1.5 * 2^52 in float64 rounds to the
+      nearest integer.
+    * Rows of weight 1 and of integer weight w add ``w q``: with ``bits <= 61 - v - a`` the total is
+      at most ``W (A 2^bits + 1/2) <= 2^61 + 2^(v-1) < 2^62``, since integer weights are taken as
+      such only if v <= 36 (which also leaves a row 25 bits); the total of the weights is below
+      2^36.
+    * Other weights add ``round(w (x - shift) 2^bits)`` with ``bits <= 50 - m - a`` (the same magic
+      range) and ``bits <= 60 - v - a``: a total of at most ``2^60 (1 + 2^-51) + N / 2 < 2^62`` for
+      N < 2^61. The weights themselves, ``round(w 2^weight_bits)`` with
+      ``weight_bits <= min(50 - m, 60 - v)``, likewise.
+    * Integer data with an integer shift need no rounding: bits = 0 whenever ``A <= 2^50`` and
+      ``W A <= 2^62``.
+
+    Weights of a wide range leave light rows few steps of such a grid. A cluster's mean is off by no
+    more than ``2^(a - D)`` where the lightest weight, at least 2^l, has ``D = weight_bits + l``
+    bits: W_c >= n_c 2^l for its n_c rows, each of which is rounded by half a step, and so is its
+    weight. Where D is less than wanted (24 bits in float32, 32 in float64), sums are *wide*: what
+    rounding to a step leaves, at most half a step in size, is rounded to steps of 2^-(bits + 50)
+    and added up in a low limb. That one is kept in [0, 2^50), what exceeds it is carried, so limbs
+    are the digits of one integer and as independent of any order. A row adds at most
+    ``2^49 + 2^50 < 2^63`` to a low limb before the carry; carries add up to less than N / 2 + 1,
+    so the bounds above hold with N instead of N / 2. Now ``D = weight_bits + 50 + l``.
+
+    A cluster's sum is the sum over a subset of the rows, so it is bounded alike. What is met on
+    the way (rows added twice before one is removed, partial sums of any order) may wrap around:
+    addition modulo 2^64 is associative and commutative, so the final value is right whenever it
+    is in range. The bounds hold for the rows the grid was chosen for, and only for them.
+    """
+
+    shift: NDArray[Any]
+    """(d,) origin in the coordinates of the data, compute dtype."""
+    bits: int
+    """A feature counts steps of 2^-bits."""
+    weight_bits: int
+    """A weight counts steps of 2^-weight_bits; 0 for integer weights."""
+    integer_weights: bool
+    """Weights are integers (of a total up to 2^36): a row of weight w is w equal rows."""
+    wide: bool = False
+    """Sums have a low limb of 50 bits more, for light rows beside heavy ones."""
+
+    @classmethod
+    def choose(
+        cls,
+        shift: NDArray[Any],
+        max_abs: float,
+        *,
+        n_rows: int,
+        total_weight: float | None = None,
+        max_weight: float = 1.0,
+        min_weight: float | None = None,
+        integer_weights: bool = True,
+        integer_data: bool = False,
+    ) -> FixedPoint:
+        """The finest grid that cannot overflow, wide only where light rows need it.
+
+        Parameters
+        ----------
+        shift : (d,) compute dtype
+        max_abs : float
+            max|x - shift| over the rows that count, finite.
+        n_rows : int
+            Rows that count.
+        total_weight, max_weight : float
+            Sum (rounded) and maximum of their weights; the sum is ``n_rows`` by default.
+        min_weight : float, optional
+            Their minimum, above 0; by default the maximum.
+        integer_weights : bool
+            Every weight is an integer.
+        integer_data : bool
+            Every row, and the shift, is made of integers.
+        """
+        total = float(n_rows) if total_weight is None else total_weight
+        a, v, m = _power(max_abs), _power(total), _power(max_weight)
+        integer_weights = integer_weights and v <= _MAX_INTEGER_TOTAL
+        if integer_weights:
+            weight_bits = 0
+            bits = 0 if integer_data and a <= 50 and a + v <= 62 else min(50 - a, 61 - v - a)
+        else:
+            weight_bits = _clip(min(50 - m, 60 - v))
+            bits = min(50 - m - a, 60 - v - a)
+        grid = cls(shift, _clip(bits), weight_bits, integer_weights)
+        if integer_weights:
+            return grid
+        lightest = max_weight if min_weight is None else min_weight
+        return replace(grid, wide=not grid.is_right(max_abs, lightest))
+
+    def is_right(self, max_abs: float, min_weight: float) -> bool:
+        """Whether means of rows of ``min_weight`` or more have the bits that are wanted."""
+        return self.least_weight(max_abs) <= min_weight
+
+    def least_weight(self, max_abs: float) -> float:
+        """The smallest weight of rows whose mean has the bits that are wanted."""
+        if self.integer_weights:
+            return 1.0
+        digits = min(self.bits + _power(max_abs), self.weight_bits) + LOW_BITS * self.wide
+        return 2.0 ** max(_DIGITS[self.shift.itemsize] - digits, -1074)
+
+
+def _power(value: float) -> int:
+    """The least e with value <= 2^e (0 for 0); one more where value was rounded down."""
+    return int(np.frexp(value)[1]) if value > 0 else 0
+
+
+def _clip(bits: int) -> int:
+    """So that 2^bits and 2^-bits are ordinary float64."""
+    return max(-1000, min(1000, bits))
