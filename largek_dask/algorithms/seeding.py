@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
-from largek_dask.algorithms.sparse_start import sparse_start
+from largek_dask.algorithms.sparse_start import rounds_start, sparse_start
 from largek_dask.algorithms.truncated_sample import drop_sample, take_sample
 from largek_dask.algorithms.truncated_start import two_level_start
 from largek_dask.errors import ParameterError
@@ -109,14 +109,7 @@ def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
     """Coarse centres of a sample, and the centres of every coarse cell."""
     sample = take_sample(passes, rng, TWO_LEVEL_ROWS * n_clusters, "two-level", ascending=False)
     drop_sample(passes, "two-level")
-    return _on_two_levels(sample.held.x, sample.held.weight, n_clusters, passes)
-
-
-def _on_two_levels(
-    x: Table, weight: NDArray[np.float64] | None, n_clusters: int, passes: Passes
-) -> NDArray[Any]:
-    """The two-level start on rows (n, d) in random order, whatever they are."""
-    n_threads = passes.driver_threads
+    x, weight, n_threads = sample.held.x, sample.held.weight, passes.driver_threads
     if isinstance(x, SparseBlock):
         return sparse_start(x, weight, n_clusters, passes.statistics.grid, n_threads)
     return two_level_start(x, weight, n_clusters, passes.statistics.shift, n_threads)[0]
@@ -125,11 +118,18 @@ def _on_two_levels(
 def centers_of_sample(
     x: Table, weight: NDArray[np.float64], n_clusters: int, passes: Passes, rng: Rng
 ) -> NDArray[Any]:
-    """Starting centres (k, d) from a sample (n, d): k-means++, or with many on two levels."""
+    """Starting centres (k, d) from a sample (n, d): k-means++, or with many on two levels.
+
+    Many of sparse rows are drawn in rounds.
+    """
+    shift, n_threads = passes.statistics.shift, passes.driver_threads
     if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS:
-        return choose_among(x, weight, n_clusters, passes.statistics.shift, rng)
+        return choose_among(x, weight, n_clusters, shift, rng)
+    if isinstance(x, SparseBlock):
+        generator, grid = rng.generator(0, "rounds"), passes.statistics.grid
+        return rounds_start(x, weight, n_clusters, grid, generator, n_threads)
     order = rng.generator(0, "two-level").permutation(len(x))
-    return _on_two_levels(x[order], weight[order], n_clusters, passes)
+    return two_level_start(x[order], weight[order], n_clusters, shift, n_threads)[0]
 
 
 # --- drawing rows by mass -----------------------------------------------------------------------

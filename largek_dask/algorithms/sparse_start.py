@@ -1,31 +1,39 @@
-"""The two-level start on sparse rows: as on dense ones, by the kernels that sparse rows have.
+"""Starting centres of samples of sparse rows, which stay sparse: on two levels, or in rounds by D².
 
-About sqrt(k) coarse centres are found on a part of the sample, and in every coarse cell, among its
-rows alone, its share of the k centres. The sample stays sparse; beside it there are the centres,
-and the sums of the cells that threads are at.
+On two levels as on dense rows: about sqrt(k) coarse centres are found on a part of the sample, and
+in every coarse cell, among its rows alone, its share of the k centres.
+
+In rounds each row is drawn in proportion to its squared distance to the rows drawn before, as by
+k-means++ (D. Arthur, S. Vassilvitskii, SODA 2007), but as many in a round as there are already: so
+the sample meets k rows in all, in log k passes over it. Sparse rows meet many centres for little
+beside what a pass over the same rows takes, and rows of few numbers in common have no coarse cells
+to speak of: where it may take such a pass, this is the better start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import isqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.truncated_start import COARSE_ROWS, STEPS, shares
-from largek_dask.kernels.distances import nearest, pack_centers, squared_distances
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
+from largek_dask.kernels.sampling import draw_by_d2, update_d2
 from largek_dask.kernels.sparse import SparseBlock
 from largek_dask.kernels.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.truncated import order_by_label
 
-__all__ = ["sparse_start"]
+__all__ = ["rounds_start", "sparse_start"]
 
 LEAST_PIECE = 2_048
-"""Rows that one thread finds the cells of, at least."""
+"""Rows that one thread takes at a time, at least."""
 
+Result = TypeVar("Result")
 Labels = NDArray[np.int32]
 Weights = NDArray[np.float64]
 
@@ -58,7 +66,7 @@ def sparse_start(
     n_coarse = max(1, isqrt(k))
     few = slice(0, COARSE_ROWS * n_coarse)
     coarse = _lloyd(x[few], None if weight is None else weight[few], n_coarse, grid)
-    order, starts = order_by_label(_cells(x, coarse, grid, n_threads), n_coarse)
+    order, starts = order_by_label(_nearest(x, coarse, grid, n_threads), n_coarse)
     sizes = shares(np.diff(starts), k)
     ends = np.cumsum(sizes)
     centers = np.empty((k, d), coarse.dtype)
@@ -74,15 +82,75 @@ def sparse_start(
     return centers
 
 
-def _cells(x: SparseBlock, coarse: NDArray[Any], grid: FixedPoint, n_threads: int) -> Labels:
-    """(n,) nearest coarse centre of every row."""
-    packed = pack_centers(coarse, grid.shift)
-    step = max(LEAST_PIECE, -(-len(x) // n_threads))
+def rounds_start(
+    x: SparseBlock,
+    weight: Weights,
+    k: int,
+    grid: FixedPoint,
+    generator: np.random.Generator,
+    n_threads: int,
+) -> NDArray[Any]:
+    """Starting centres of a sample of sparse rows: rows drawn in rounds, then one Lloyd step.
 
-    def label(begin: int) -> Labels:
-        return nearest(x[begin : begin + step], packed)
+    Parameters
+    ----------
+    x : (n, d) compute dtype
+        At least one row, in an order that tells nothing of chunks.
+    weight : (n,) float64
+        Positive.
+    k, grid, n_threads
+        As in :func:`sparse_start`.
+    generator : Generator
 
-    return np.concatenate(on_threads(n_threads, label, range(0, len(x), step)))
+    Returns
+    -------
+    (k, d) array
+    """
+    n, d = x.shape
+    if n <= k:
+        return np.resize(x.toarray(), (k, d))
+    d2 = np.full(n, np.inf)
+    new, _ = draw_by_d2(weight, None, generator.random(1))
+    drawn = new
+
+    def account(packed: PackedCenters, at: slice) -> None:
+        update_d2(x[at], packed, d2[at])
+
+    while len(drawn) < k:
+        packed = pack_centers(x[new].toarray(), grid.shift)
+        _by_pieces(partial(account, packed), n, n_threads)
+        most = min(len(drawn), k - len(drawn))
+        picks, _ = draw_by_d2(d2, weight, generator.random(most))
+        if not len(picks):
+            # Every row lies on a centre: some are repeated, empty clusters are moved later.
+            break
+        new = _different(x, picks)
+        drawn = np.concatenate([drawn, new])
+    centers: NDArray[Any] = x[np.resize(drawn, k)].toarray()
+    sums = ClusterSums(k, d, grid)
+    sums.add(x, _nearest(x, centers, grid, n_threads), weight)
+    return sums.means(centers)
+
+
+def _different(x: SparseBlock, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of rows that are alike the first one."""
+    kinds: dict[tuple[bytes, bytes], int] = {}
+    for row in rows.tolist():
+        at = slice(x.indptr[row], x.indptr[row + 1])
+        kinds.setdefault((x.indices[at].tobytes(), x.data[at].tobytes()), row)
+    return np.array(list(kinds.values()), np.int64)
+
+
+def _nearest(x: SparseBlock, centers: NDArray[Any], grid: FixedPoint, n_threads: int) -> Labels:
+    """(n,) nearest centre of every row."""
+    packed = pack_centers(centers, grid.shift)
+    return np.concatenate(_by_pieces(lambda at: nearest(x[at], packed), len(x), n_threads))
+
+
+def _by_pieces(function: Callable[[slice], Result], n: int, n_threads: int) -> list[Result]:
+    """What a function makes of some rows at a time."""
+    step = max(LEAST_PIECE, -(-n // n_threads))
+    return on_threads(n_threads, function, [slice(i, i + step) for i in range(0, n, step)])
 
 
 def _lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoint) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""The two-level start on sparse rows: for whatever sizes, the same everywhere, and a good one."""
+"""The starts on samples of sparse rows: for whatever sizes, the same everywhere, and a good one."""
 
 from __future__ import annotations
 
@@ -107,15 +107,42 @@ def test_rows_of_no_weight_are_no_centres():
 # --- the start itself -----------------------------------------------------------------------------
 
 
-def test_it_is_about_as_good_as_plus_plus_and_much_better_than_rows():
+def in_rounds(x, k, *, weight=None, n_threads=1, seed=0):
+    """As a nested batch finds its centres on its first rows."""
+    with LocalPasses(open_rows(x, sample_weight=weight), n_threads=n_threads) as passes:
+        given = np.ones(x.shape[0]) if weight is None else weight.astype(float)
+        return centers_of_sample(block(x), given, k, passes, Rng(seed))
+
+
+def test_they_are_about_as_good_as_plus_plus_and_much_better_than_rows():
     x = topics(6_000, 300, 200)
     costs = {init: cost(x, start(x, 200, init=init)) for init in ("random", "k-means++")}
-    two = cost(x, start(x, 200))
-    assert two < 0.75 * costs["random"]
-    assert two < 1.02 * costs["k-means++"]
+    for centers in (start(x, 200), in_rounds(x, 200)):
+        assert cost(x, centers) < 0.75 * costs["random"]
+        assert cost(x, centers) < 1.02 * costs["k-means++"]
 
 
-def test_it_fills_its_centres_where_most_rows_are_alike():
+def test_rounds_draw_every_different_row_where_there_are_no_more():
+    """Also where rows are alike, which are drawn in the same round; and a far row in any case."""
+    x = topics(120, 30, 40)
+    x[7] *= 1e4
+    many = sp.vstack([x] * 20).tocsr()
+    centers = in_rounds(many, 120)
+    assert cost(many, centers) == pytest.approx(0, abs=1e-3)
+    assert len(np.unique(centers, axis=0)) == 120
+    assert len(np.unique(in_rounds(many, 150), axis=0)) == 120
+    np.testing.assert_array_equal(in_rounds(x, 130), np.resize(x.toarray(), (130, 30)))
+
+
+def test_rounds_have_the_same_bits_on_threads():
+    x = topics(6_000, 60, 150)
+    want = in_rounds(x, 150)
+    assert in_rounds(x, 150, n_threads=3).tobytes() == want.tobytes()
+    assert in_rounds(x, 150, seed=1).tobytes() != want.tobytes()
+    assert in_rounds(x, 150, weight=np.arange(6_000) % 5 + 1.0).tobytes() != want.tobytes()
+
+
+def test_two_levels_fill_their_centres_where_most_rows_are_alike():
     """Random rows of a cell are the same one many times; rows that cost most take their places."""
     different = topics(90, 30, 90, seed=3)
     x = sp.vstack([sp.csr_matrix((3_000, 30), dtype="f4"), different]).tocsr()
@@ -157,10 +184,11 @@ def test_the_same_bits_on_threads_and_workers_and_in_any_chunks(weighted, tmp_pa
         want = start(x, 150, weight=weight)
         assert start(x, 150, weight=weight, n_threads=3).tobytes() == want.tobytes()
         assert start(url, 150, weight=weight, n_threads=2).tobytes() == want.tobytes()
-        options = {"init": "two-level", "random_state": 0, "max_iter": 3}
-        here = lk.KMeans(150, **options, n_threads=1).fit(url, sample_weight=weight)
-        there = lk.KMeans(150, **options, client=worker_clients(2)).fit(url, sample_weight=weight)
-        assert bits(here) == bits(there)
+        for init in ("two-level", "auto"):
+            options = {"init": init, "random_state": 0, "max_iter": 3}
+            here = lk.KMeans(150, **options, n_threads=1).fit(url, sample_weight=weight)
+            km = lk.KMeans(150, **options, client=worker_clients(2))
+            assert bits(here) == bits(km.fit(url, sample_weight=weight))
 
 
 def test_a_sample_of_sparse_rows_has_their_weights(tmp_path):
@@ -175,15 +203,21 @@ def test_a_sample_of_sparse_rows_has_their_weights(tmp_path):
     assert (sample.held.weight > 0).all()
 
 
-def test_memory_stays_sparse():
+@pytest.mark.parametrize("which", ["two-level", "rounds"])
+def test_memory_stays_sparse(which):
     """The sample's rows would take 1.6 GB with their zeros; k centres take 12 MB."""
     n, d, k = 20_000, 20_000, 150
     x = topics(n, d, 300)
+
+    def find(x, k):
+        if which == "rounds":
+            return centers_of_sample(x, np.ones(len(x)), k, passes, Rng(0))
+        return sparse_start(x, None, k, passes.statistics.grid, 1)
+
     with LocalPasses(open_rows(x), n_threads=1) as passes:
-        weight, rng = np.ones(n), Rng(0)
-        centers_of_sample(block(x[:2_000]), weight[:2_000], 101, passes, rng)  # compiled
+        find(block(x[:2_000]), 101)  # compiled
         tracemalloc.start()
-        centers = centers_of_sample(block(x), weight, k, passes, rng)
+        centers = find(block(x), k)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 12 * centers.nbytes < n * d * 4 / 10
