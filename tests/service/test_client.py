@@ -219,6 +219,21 @@ def test_connect__nothing_answers():
         lk.connect("tcp://127.0.0.1:9", timeout=0.2)
 
 
+def test_connect__leaves_no_client_behind_where_there_is_no_service(monkeypatch):
+    made = []
+
+    class Noted(Client):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    monkeypatch.setattr(module, "Client", Noted)
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster:
+        with pytest.raises(ClusterError, match="no largek service"):
+            lk.connect(cluster.scheduler_address)
+        assert [client.status for client in made] == ["closed"]
+
+
 def test_connect__a_running_cluster_is_given_the_service(tmp_path, rows_url):
     with (
         LocalCluster(
