@@ -19,10 +19,12 @@ from tests.fuzz.trial import close_cluster, faults_of
 
 SEEDS_APART = 10**6
 """First cases of two seeds are so far apart."""
-HANGS_AFTER = 300.0
+HANGS_AFTER = 600.0
 """Seconds after which a case is taken to go on for ever."""
 SMALLER_SECONDS = 20.0
 """How long a smaller case that fails alike is looked for."""
+TOLD_EVERY = 60.0
+"""Seconds between two lines that say how far it is."""
 
 
 def as_test(case: Case, faults: list[str]) -> str:
@@ -125,7 +127,7 @@ def main(minutes: float, seed: int | None, one: int | None, shrink: bool) -> Non
     failed: dict[int, list[str]] = {}
     # The first case compiles what there is; the time counts from then on.
     attempt(draw(SEEDS_APART * seed), shrink=False)
-    begun = time.monotonic()
+    begun = told = time.monotonic()
     while time.monotonic() - begun < 60 * minutes:
         case = draw(SEEDS_APART * seed + len(seconds))
         begin = time.monotonic()
@@ -133,6 +135,9 @@ def main(minutes: float, seed: int | None, one: int | None, shrink: bool) -> Non
         if faults:
             failed[case.seed] = faults
         seconds.append(time.monotonic() - begin)
+        if time.monotonic() - told > TOLD_EVERY:
+            told = time.monotonic()
+            print(f"{len(seconds)} cases, {len(failed)} failed", flush=True)
         for name in ("algorithm", "dtype", "layout", "weights", "k", "kind", "source", "also"):
             counts.setdefault(name, Counter())[str(getattr(case, name)) or "nothing"] += 1
     close_cluster()

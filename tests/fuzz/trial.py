@@ -87,7 +87,7 @@ def _source(case: Case, data: Any) -> Iterator[tuple[Any, int | None]]:
     """What is fitted, and in how many chunks it is read, where that is known."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        dask.config.set({"largek.data.read-chunk-bytes": 1, "largek.checkpoints.seconds": 0}),
+        dask.config.set({"largek.data.read-chunk-bytes": 1}),
     ):
         if case.source == "array":
             yield data, None
