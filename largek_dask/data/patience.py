@@ -85,16 +85,18 @@ def patiently(ask: Callable[[], T]) -> T:
     """
     tries = max(1, int(config.get("stores.tries")))
     pause = float(config.get("stores.pause-seconds"))
-    for number in range(tries):
+    for number in range(1, tries + 1):
         try:
             return ask()
         except Exception as error:
-            if trouble(error) == "away" and number + 1 < tries:
-                time.sleep(pause * 2**number)
-            elif type(error).__module__.partition(".")[0] in DRIVERS:
-                raise _plain(error) from None
-            else:
+            if trouble(error) == "away" and number < tries:
+                time.sleep(pause * 2 ** (number - 1))
+                continue
+            if type(error).__module__.partition(".")[0] not in DRIVERS:
                 raise
+            plain = _plain(error)
+        # Out here, so that the driver's own is no context of it.
+        raise plain
     raise AssertionError("unreachable")
 
 

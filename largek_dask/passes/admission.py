@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import pickle
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -293,11 +295,13 @@ class Workers:
                 "Install the same versions everywhere and restart the workers."
             )
         if kinds == {"data"}:
+            # To whoever would wait: what is not there may be again.
+            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._where)
             raise DataError(
                 f"no worker can open the data: {reasons}. "
                 "Every worker has to reach the data under this very address (rows of this "
                 "process are written to largek.passes.spill-folder)."
-            )
+            ) from gone
 
     def _tell(self, n_ready: int) -> None:
         """Say what has changed: nobody there, somebody again, somebody left out."""

@@ -1,11 +1,14 @@
 """Stores that are out of order for a moment are asked again."""
 
 import errno
+import itertools
+import pickle
 
 import dask
 import pytest
 
-from largek_dask.data.patience import patiently
+from largek_dask.data.patience import outlast, patiently, trouble
+from largek_dask.errors import DataError, LostJobError, OutputError
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +65,172 @@ def test_patiently__pauses_double(monkeypatch):
     with dask.config.set({"largek.stores.pause-seconds": 0.5, "largek.stores.tries": 4}):
         assert patiently(Failing(*(OSError() for _ in range(3)))) == "answer"
     assert pauses == [0.5, 1.0, 2.0]
+
+
+# --- what an error says -------------------------------------------------------------------------
+
+
+class ConnectionClosed(Exception):
+    """As drivers have them: of none of Python's own kinds, and not to be pickled."""
+
+    __module__ = "aiohttp.client_exceptions"
+
+    def __init__(self, status=None):
+        super().__init__("it is away")
+        self.status = status
+
+    def __reduce__(self):
+        raise TypeError("cannot be pickled")
+
+
+class CommClosedError(OSError):
+    __module__ = "distributed.comm.core"
+
+
+def raised_from(error, cause):
+    try:
+        raise error from cause
+    except type(error) as found:
+        return found
+
+
+def raised_while(error, other):
+    try:
+        try:
+            raise other
+        except type(other):
+            raise error  # noqa: B904 - that is what it is about
+    except type(error) as found:
+        return found
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.EIO, "a cable is loose"), "away"),
+        (TimeoutError(), "away"),
+        (ConnectionRefusedError(), "away"),
+        (ConnectionClosed(), "away"),
+        (ConnectionClosed(503), "away"),
+        (ConnectionClosed(403), "lacking"),
+        (ConnectionClosed(404), "lacking"),
+        (FileNotFoundError(), "lacking"),
+        (NotADirectoryError(), "lacking"),
+        (PermissionError(), "lacking"),
+        (OSError(errno.ENOSPC, "full"), "lacking"),
+        (OSError(errno.EROFS, "read-only"), "lacking"),
+        (FileExistsError(), None),
+        (IsADirectoryError(), None),
+        (OSError(errno.ENAMETOOLONG, "too long"), None),
+        (ValueError("damaged"), None),
+        (MemoryError(), None),
+        (LostJobError("lost"), None),
+        # Errors of this package are what they were raised from; Dask's are about workers.
+        (OutputError("exists already"), None),
+        (raised_from(OutputError("cannot be written"), OSError(errno.EIO, "x")), "away"),
+        (raised_from(DataError("does not exist"), FileNotFoundError()), "lacking"),
+        (raised_from(DataError("damaged"), ValueError()), None),
+        (raised_from(DataError("damaged"), raised_from(ValueError(), TimeoutError())), "away"),
+        (raised_while(KeyError("k"), TimeoutError()), "away"),
+        (raised_from(raised_while(KeyError("k"), TimeoutError()), None), None),
+        (ExceptionGroup("two", [ValueError(), ExceptionGroup("one", [TimeoutError()])]), "away"),
+        (CommClosedError("gone"), None),
+    ],
+)
+def test_trouble(error, expected):
+    assert trouble(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(None, OSError), (404, FileNotFoundError), (403, PermissionError)]
+)
+def test_patiently__gives_errors_that_every_process_can_unpack(status, kind):
+    ask = Failing(*(ConnectionClosed(status) for _ in range(9)))
+    with pytest.raises(kind, match="ConnectionClosed: it is away") as error:
+        patiently(ask)
+    assert ask.calls == (3 if status is None else 1)
+    assert trouble(pickle.loads(pickle.dumps(error.value))) == trouble(ConnectionClosed(status))
+
+
+# --- outlasting it ------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("largek_dask.data.patience.time", clock)
+    with dask.config.set(
+        {"largek.stores.pause-seconds": 0.5, "largek.stores.patience-seconds": 60.0}
+    ):
+        yield clock
+
+
+def outlasted(ask, told=None, **changes):
+    options = {
+        "also_lacking": lambda: False,
+        "stop": lambda: None,
+        "is_given_up": lambda: False,
+        "say": lambda *said: told.append(said) if told is not None else None,
+    }
+    return outlast(ask, **{**options, **changes})
+
+
+def test_outlast__waits_with_growing_pauses_and_says_so_once(clock):
+    told, tried = [], []
+
+    def ask():
+        tried.append(clock.now)
+        if clock.now < 30:
+            raise OSError(errno.EIO, "a cable is loose")
+        return "answer"
+
+    assert outlasted(ask, told) == "answer"
+    pauses = [round(b - a, 6) for a, b in itertools.pairwise(tried)]
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+    assert [kind for kind, _ in told] == ["storage", "back"]
+    assert "a cable is loose; it is tried again for 60 s" in told[0][1]
+
+
+def test_outlast__gives_up_when_its_time_is_over(clock):
+    def ask():
+        raise OSError(errno.EIO, f"at {clock.now:.0f}")
+
+    told = []
+    with pytest.raises(OSError, match="at 60"):
+        outlasted(ask, told)
+    assert [kind for kind, _ in told] == ["storage"]
+
+
+def test_outlast__what_is_lacking_only_where_it_was_there(clock):
+    with pytest.raises(FileNotFoundError):
+        outlasted(Failing(FileNotFoundError()))
+    assert clock.now == 0
+    assert outlasted(Failing(FileNotFoundError()), also_lacking=lambda: True) == "answer"
+    assert clock.now > 0
+    with pytest.raises(ValueError, match="damaged"):
+        outlasted(Failing(ValueError("damaged")), also_lacking=lambda: True)
+
+
+def test_outlast__ends_at_once_when_it_is_to(clock):
+    def stop():
+        if clock.now > 3:
+            raise KeyboardInterrupt
+
+    away = [OSError(errno.EIO, str(n)) for n in range(99)]
+    with pytest.raises(KeyboardInterrupt):
+        outlasted(Failing(*away), stop=stop)
+    assert clock.now < 3.2
+    with pytest.raises(OSError, match="away now"):
+        outlasted(Failing(OSError("away now"), *away), is_given_up=lambda: True)
+    assert clock.now < 3.2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import functools
 import http.server
+import io
 import threading
 import time
 
@@ -23,7 +24,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.model import Model, load_model
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from tests.faults.inprocess import OUTPUT, ended, quick, scheduler
-from tests.faults.stores import Away, FaultyFileSystem, Plan
+from tests.faults.stores import Away, FailsEvery, FaultyFileSystem, Plan
 
 # When one of zarr's writes fails, it leaves those beside it unawaited.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -291,6 +292,17 @@ def test_a_checkpoint_that_cannot_be_written_ends_nothing(tmp_path, steps, clean
     # Once for as long as it lasts, and in the end.
     assert len(warned) == (1 if MAX_ITER not in steps else 2)
     assert "a cable is loose" in warned[0]
+
+
+def test_rows_of_a_remote_npy_are_asked_for_again():
+    file = io.BytesIO()
+    np.save(file, X)
+    FaultyFileSystem().pipe_file("/rows/x.npy", file.getvalue())
+    rows = lk.open_rows("faulty://rows/x.npy")
+    FaultyFileSystem.follow(plan := FailsEvery(2))
+    for _ in range(4):
+        np.testing.assert_array_equal(rows.read(0), X[: len(rows.read(0))])
+    assert plan.count > 8
 
 
 # --- a folder that is renamed ---------------------------------------------------------------------

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import largek_dask.passes.cluster as cluster_module
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
+from largek_dask.data.patience import trouble
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import (
@@ -287,8 +288,10 @@ def test_data_that_workers_cannot_open(x, tmp_path, worker_clients):
     os.rename(tmp_path / "x.zarr", tmp_path / "y.zarr")
     with pytest.raises(
         DataError, match=r"no worker can open .*inproc://\S+ cannot open .*x\.zarr: .*not exist"
-    ):
+    ) as error:
         ClusterPasses(rows, worker_clients(1))
+    # A job that has run before waits for it.
+    assert trouble(error.value) == "lacking"
 
 
 def test_data_of_another_shape(x, rows, worker_clients):
