@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import largek_dask
@@ -104,12 +105,14 @@ def test_cluster_section(tmp_path):
     [commands] = [code for code in blocks("bash") if "dask scheduler" in code]
     codes = [code for code in blocks("python") if "lk.connect" in code]
     [shell] = [code for code in blocks("bash") if "largek submit" in code]
+    processes: list[psutil.Process] = []
     with ExitStack() as stack:
         # One worker does here: the second terminal's command is the third's.
         for command in dict.fromkeys(commands.splitlines()):
             words = command.replace("/data/", f"{tmp_path}/").replace("8786", port).split()
             if words[1] == "scheduler":
-                words += ["--port", port, "--dashboard-address", ":0"]
+                words += ["--port", port]
+                words[words.index("127.0.0.1:8787")] = "127.0.0.1:0"
             log = stack.enter_context((tmp_path / "dask.log").open("a"))
             process = subprocess.Popen(
                 [str(Path(sys.executable).parent / words[0]), *words[1:]],
@@ -118,13 +121,33 @@ def test_cluster_section(tmp_path):
             )
             stack.callback(process.wait, 60)
             stack.callback(process.terminate)
+            processes.append(psutil.Process(process.pid))
         assert len(codes) == 2
         for code in codes:
             run_python(code.replace("8786", port), tmp_path)
+        assert_reached_from_here_only(processes)
         run_shell(shell.replace("8786", port), tmp_path)
     models = {lk.load_model(str(tmp_path / f"run{i}" / "model.zarr")).n_clusters for i in (1, 2)}
     assert models == {50, 60}
     assert lk.load_model(str(tmp_path / "model.zarr")).n_clusters == 60
+
+
+def assert_reached_from_here_only(processes):
+    """Scheduler, worker, nanny and all dashboards listen on loopback."""
+    all_of_them = [p for process in processes for p in (process, *process.children(recursive=True))]
+    heard = [
+        found.laddr.ip
+        for process in all_of_them
+        for found in process.net_connections("tcp")
+        if found.status == psutil.CONN_LISTEN
+    ]
+    # Each of the three has an address for Dask, and the scheduler and the worker a dashboard.
+    assert len(heard) >= 5
+    assert set(heard) == {"127.0.0.1"}
+
+
+def test_the_readme_says_what_is_not_safe():
+    assert "(SECURITY.md)" in README
 
 
 def test_shell_block_runs(tmp_path):

@@ -38,6 +38,10 @@ OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
 """Where making a folder would at best do nothing, and at worst make a misspelt bucket."""
 ARRAY_CHUNK = 64 << 20
 """Bytes of one stored piece of an array."""
+NO_LINKS = frozenset(
+    [errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK]
+)
+"""What a file system says that has no hard links."""
 PROBE = ".writable-"
 """Begin of the name of a file that is written to see whether it can be."""
 
@@ -88,6 +92,7 @@ class Folder:
             (protocols,) if isinstance(protocols, str) else protocols
         )
         self._may_write: Callable[[], None] = _always
+        self._is_private = False
 
     def __repr__(self) -> str:
         return f"<Folder {self.url}>"
@@ -123,6 +128,12 @@ class Folder:
         """
         same = object.__new__(Folder)
         same.__dict__.update(self.__dict__, _may_write=may_write)
+        return same
+
+    def private(self) -> Folder:
+        """The same folder, where what is made on a local disk is its user's alone."""
+        same = object.__new__(Folder)
+        same.__dict__.update(self.__dict__, _is_private=True)
         return same
 
     def path(self, name: str) -> str:
@@ -165,8 +176,21 @@ class Folder:
             self.fs.rm(self.path(name), recursive=True)
 
     def _make_parent(self, target: str) -> None:
-        if not self._has_no_folders:
-            self.fs.makedirs(posixpath.dirname(target), exist_ok=True)
+        parent = posixpath.dirname(target)
+        if self.is_local and self._is_private:
+            _make_private(parent)
+        elif not self._has_no_folders:
+            self.fs.makedirs(parent, exist_ok=True)
+
+    def _unfinished(self, target: str, data: bytes) -> str:
+        """A whole file of a local disk beside the one that it is to be."""
+        name = f"{target}.{uuid.uuid4().hex}.partial"
+        if self._is_private:
+            with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(data)
+        else:
+            self.fs.pipe_file(name, data)
+        return name
 
     def publish(self, name: str, data: bytes) -> None:
         """Write a small file that appears whole or not at all.
@@ -190,15 +214,15 @@ class Folder:
         if not self.is_local:
             self.fs.pipe_file(target, data)
             return
-        unfinished = f"{target}.{uuid.uuid4().hex}.partial"
-        self.fs.pipe_file(unfinished, data)
-        os.replace(unfinished, target)
+        os.replace(self._unfinished(target, data), target)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small file that must not be there yet; of several writers one succeeds.
 
-        Held by the file system: a hard link on a local disk, a conditional PUT on S3. Others are
-        asked to create exclusively as well, but some of them only look before they write.
+        Held by the file system: a hard link on a local disk, or where it has none a file that is
+        created exclusively and then replaced by the whole one, so that a kill between both leaves
+        it empty; a conditional PUT on S3. Others are asked to create exclusively as well, but some
+        of them only look before they write.
 
         Returns
         -------
@@ -224,12 +248,12 @@ class Folder:
             if not self.is_local:
                 self.fs.pipe_file(target, data, mode="create")
                 return True
-            unfinished = f"{target}.{uuid.uuid4().hex}.partial"
-            self.fs.pipe_file(unfinished, data)
+            unfinished = self._unfinished(target, data)
             try:
-                os.link(unfinished, target)
+                _become(unfinished, target)
             finally:
-                os.remove(unfinished)
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(unfinished)
         except FileExistsError:
             return False
         return True
@@ -397,6 +421,32 @@ class Folder:
             raise DamagedError(f"{where}/{key} is not the array that was recorded.")
         check_bounded(stored, where)
         return np.asarray(stored[...], dtype.newbyteorder("=")).reshape(shape)
+
+
+def _become(unfinished: str, target: str) -> None:
+    """Give a file its name, which nothing may have yet; on some file systems it has both then.
+
+    Raises
+    ------
+    FileExistsError
+    """
+    try:
+        os.link(unfinished, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.replace(unfinished, target)
+
+
+def _make_private(path: str) -> None:
+    """Make a folder of a local disk, and those that it lies in, for its user alone."""
+    if os.path.isdir(path):
+        return
+    if (outer := os.path.dirname(path)) != path:
+        _make_private(outer)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
 
 
 def _always() -> None:

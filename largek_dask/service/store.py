@@ -16,6 +16,7 @@ two schedulers that both think the job is theirs, one publishes::
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ class Records:
     """
 
     def __init__(self, folder: Folder, lease: Lease | None = None) -> None:
-        self.folder = folder
+        # Who submits what, where: for nobody else on this machine.
+        self.folder = folder = folder.private()
         self.url = folder.url
         self.gone: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
@@ -149,6 +151,13 @@ class Records:
         OutputError
         """
         self._folder.check_writable()
+        for folder in (self._folder, self.folder.sub("claims")):
+            # Earlier versions left them open to everybody.
+            if folder.is_local and os.path.isdir(path := folder.path("")):
+                try:
+                    os.chmod(path, 0o700)
+                except OSError as error:
+                    warn(f"{path} may be open to other users: {error}", RecoveryWarning)
 
     def create(self, spec: JobSpec, owner: str, created: float) -> Record:
         """Keep a new job under a new id.
@@ -277,7 +286,11 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
     """
     name = f"results/{run:06d}.json"
     try:
-        found = Result.model_validate_json(folder.read(name, MOST_BYTES))
+        document = folder.read(name, MOST_BYTES)
+        if not document:
+            # Of a writer that was killed, on a file system without hard links.
+            return None
+        found = Result.model_validate_json(document)
     except FileNotFoundError:
         return None
     except (ValueError, DamagedError) as error:
@@ -308,5 +321,7 @@ def write_result(folder: Folder, result: Result) -> Result:
     if folder.create(f"results/{result.run:06d}.json", document):
         return result
     standing = read_result(folder, result.job, result.run)
-    assert standing is not None
+    if standing is None:
+        folder.publish(f"results/{result.run:06d}.json", document)
+        return result
     return standing

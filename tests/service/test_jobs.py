@@ -2,6 +2,7 @@
 
 import errno
 import json
+import stat
 import threading
 import time
 from pathlib import Path
@@ -530,3 +531,19 @@ def test_queue__a_job_that_cannot_begin_keeps_no_other(open_jobs, document, monk
         assert jobs.status(unlucky)["state"] == "queued"
         lucky.set()
         wait_until(jobs, unlucky, "finished")
+
+
+def test_store__is_for_nobody_else(open_jobs, document, tmp_path):
+    jobs = open_jobs(store=str(tmp_path / "deep" / "store"))
+    wait_until(jobs, jobs.submit(document(), {}, "me"), "finished")
+    found = list((tmp_path / "deep").rglob("*"))
+    assert {path.name for path in found if path.is_dir()} == {"store", "jobs", "claims"}
+    assert sum(path.is_file() for path in found) >= 3
+    for path in (tmp_path / "deep", *found):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_store__of_an_earlier_version_is_closed(tmp_path):
+    (tmp_path / "store" / "jobs").mkdir(parents=True, mode=0o755)
+    Records(Folder(str(tmp_path / "store"))).check_writable()
+    assert stat.S_IMODE((tmp_path / "store" / "jobs").stat().st_mode) == 0o700

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import threading
 
 import dask
@@ -11,6 +13,7 @@ import pytest
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LostJobError, OutputError, ParameterError
 from largek_dask.service.lease import Contender, claimed_for, reserve
+from largek_dask.service.store import Result, read_result, write_result
 
 
 class Clock:
@@ -21,11 +24,30 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "without links"])
 def folder(request, tmp_path):
-    if request.param == "local":
-        return Folder(str(tmp_path / "job"))
-    return Folder(f"memory://{tmp_path.name}")
+    if request.param == "memory":
+        yield Folder(f"memory://{tmp_path.name}")
+    elif request.param == "local":
+        yield Folder(str(tmp_path / "job"))
+    else:
+        with without_links() as tried:
+            yield Folder(str(tmp_path / "job"))
+        assert tried, "no link was needed"
+
+
+@contextlib.contextmanager
+def without_links(number=errno.EPERM):
+    """A file system without hard links; those that were tried."""
+    tried = []
+
+    def refuse(source, target):
+        tried.append(target)
+        raise OSError(number, "Operation not permitted")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", refuse)
+        yield tried
 
 
 def contender(folder, owner="a", patience=10.0):
@@ -79,8 +101,13 @@ def test_other_files_are_no_claims(folder):
     assert contender(folder)[0].claim().token == 1
 
 
-def test_of_many_at_once_one_gets_each_number(tmp_path):
-    folder = Folder(str(tmp_path))
+@pytest.mark.parametrize("links", [True, False])
+def test_of_many_at_once_one_gets_each_number(tmp_path, links):
+    with contextlib.nullcontext() if links else without_links():
+        claim_many_at_once(Folder(str(tmp_path)))
+
+
+def claim_many_at_once(folder):
     for token in range(1, 8):
         start, found = threading.Barrier(8), []
 
@@ -136,3 +163,33 @@ def test_a_folder_of_another_job_is_never_claimed(folder):
         Contender(folder, "lk-2", "b", -1.0).claim()
     with pytest.raises(OutputError, match="output of job lk-1, not of lk-2"):
         reserve(folder, "lk-2", "b")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES])
+def test_create_without_links(tmp_path, number):
+    """As on exFAT, some shares and some file systems of user space."""
+    folder = Folder(str(tmp_path))
+    with without_links(number) as tried:
+        assert folder.create("a", b"one")
+        assert not folder.create("a", b"two")
+        assert len(tried) == 2
+    assert folder.read("a") == b"one"
+    assert folder.names() == ["a"]
+    with (
+        without_links(errno.EIO),
+        dask.config.set({"largek.stores.tries": 1}),
+        pytest.raises(OutputError),
+    ):
+        folder.create("b", b"one")
+    assert folder.names() == ["a"]
+
+
+def test_a_result_of_a_writer_that_was_killed_without_links(tmp_path):
+    """Between the name and the content: it is there, and empty."""
+    folder = Folder(str(tmp_path))
+    result = Result(job="lk-1", run=1, token=1, state="finished", digest="d")
+    folder.publish("results/000001.json", b"")
+    assert read_result(folder, "lk-1", 1) is None
+    assert write_result(folder, result) == result == read_result(folder, "lk-1", 1)
+    other = result.model_copy(update={"token": 2})
+    assert write_result(folder, other) == result, "what stands stands"
