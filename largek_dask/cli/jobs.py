@@ -242,9 +242,9 @@ def _exit_like(ctx: click.Context, status: Mapping[str, Any]) -> None:
     """End this command as the job has ended."""
     from largek_dask.service.wire import error_of
 
-    ended = status["result"]
-    if status["state"] == "failed":
-        raise error_of(ended["error"], ended["message"], ended["traceback"])
+    failed = status["result"] if status["state"] == "failed" else status.get("failure")
+    if failed:
+        raise error_of(failed["error"], failed["message"], failed["traceback"])
     if status["state"] == "cancelled":
         click.echo("Cancelled.", err=True)
         ctx.exit(CANCELLED)

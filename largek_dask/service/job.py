@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from distributed.utils import silence_logging_cmgr
 
 from largek_dask.driver.stopping import parse_duration
-from largek_dask.errors import CancelledJobError
+from largek_dask.errors import CancelledJobError, RecoveryWarning, warn
 from largek_dask.model import Model
 from largek_dask.service.cards import Card, card, in_notebook, notebook
 from largek_dask.service.lines import line_of
@@ -62,7 +62,8 @@ class Job:
             ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps
             (``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),
             ``state_bytes`` and ``cache_bytes`` held now, the same figures by worker
-            (``workers``), and in the end ``result``.
+            (``workers``), and in the end ``result``. A job that was to go on and failed stays as
+            it was, with its earlier ``result``; ``failure`` tells what happened.
         """
         found: dict[str, Any] = self._service.ask_again("status", id=self.id)
         return found
@@ -218,9 +219,16 @@ class Job:
         state = self.wait(timeout)
         if state == "cancelled":
             raise CancelledJobError(f"job {self.id} was cancelled.")
+        status = self.status()
         if state == "failed":
-            result = self.status()["result"]
+            result = status["result"]
             raise error_of(result["error"], result["message"], result["traceback"])
+        if failure := status.get("failure"):
+            warn(
+                f"going on with job {self.id} failed, its earlier model stands: "
+                f"{failure['error']}: {failure['message']}",
+                RecoveryWarning,
+            )
         return self.model()
 
     def model(self) -> Model:

@@ -529,10 +529,19 @@ class Jobs:
             job.secrets.update(secrets)
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
-            run = job.record.run + 1
+            run, ended = job.record.run + 1, job.record.result
+            has_model = ended is not None and ended.digest is not None
             job.waiting = None
             job.go_on()
-            job.change(self._records.update, spec=spec, run=run, cancel=False, result=None)
+            job.change(
+                self._records.update,
+                spec=spec,
+                run=run,
+                cancel=False,
+                result=None,
+                before=ended if has_model else None,
+                failure=None,
+            )
         job.feed({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
@@ -616,7 +625,8 @@ class Jobs:
             if job.needs() and not job.running:
                 # Where its output is cannot be reached: that it has ended is known here alone.
                 ended = Result(job=job_id, run=job.record.run, token=0, state="cancelled")
-            job.change_now(cancel=True, result=ended)
+            # (How it ended may be known since a moment ago: that is not to be forgotten.)
+            job.change_now(cancel=True, **({} if ended is None else {"result": ended}))
             job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")

@@ -227,4 +227,6 @@ class Job:
         }
         if result is not None:
             about["result"] = result.model_dump(mode="json")
+        if record.failure is not None:
+            about["failure"] = record.failure.model_dump(mode="json")
         return about

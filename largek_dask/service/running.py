@@ -30,7 +30,7 @@ from largek_dask.errors import (
 )
 from largek_dask.points import at
 from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
-from largek_dask.service.fitting import LABELS, fit_into
+from largek_dask.service.fitting import LABELS, fit_into, model_in
 from largek_dask.service.known import Job, Reason
 from largek_dask.service.lease import Contender, Lease, check_job
 from largek_dask.service.store import Records, Result, read_result, write_result
@@ -367,12 +367,35 @@ class Runner(threading.Thread):
             return
         self._keep(standing)
 
+    def _still_there(self, before: Result) -> Result | None:
+        """The result of the run before, if what it has left is there still."""
+        job = self._job
+        try:
+            options = options_of(job.record.spec, job.secrets)
+            folder = output_folder(job.record.spec, options)
+            model = model_in(folder)
+            labels = before.labels and folder.exists(LABELS)
+        except (LargekError, OSError):
+            # Out of reach: whoever asks for the model later finds out whether it is that one.
+            return before
+        if model is None or model.digest() != before.digest:
+            return None
+        return before.model_copy(update={"labels": labels})
+
     def _keep(self, result: Result) -> None:
-        """Note in the scheduler's own records how it ended."""
+        """Note in the scheduler's own records how it ended.
+
+        A run that was to go on, and has no model, leaves the job as it was before.
+        """
         job = self._job
         # From here on the model is the one that was written.
         job.snapshot = None
-        job.change_now(result=result)
+        before = job.record.before
+        stands = None
+        if before is not None and result.digest is None:
+            stands = self._still_there(before)
+        failure = result if stands is not None and result.state == "failed" else None
+        job.change_now(result=stands or result, failure=failure)
         try:
             job.keep(self._records.update)
         except Exception as error:

@@ -238,6 +238,8 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
             ("inertia", figure(result.get("inertia"), precise)),
             ("digest", result["digest"]),
         ]  # fmt: skip
+    if failure := s.get("failure"):
+        found.append(("going on", f"failed: {failure.get('error')}: {failure.get('message')}"))
     return [(name, printable(text)) for name, text in found]
 
 

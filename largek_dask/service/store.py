@@ -78,6 +78,8 @@ class _Document(BaseModel):
     run: Annotated[int, Field(ge=1)]
     cancel: bool
     result: Result | None
+    before: Result | None = None
+    failure: Result | None = None
     spec: dict[str, Any]
 
 
@@ -96,7 +98,11 @@ class Record:
     cancel: bool = False
     """A cancel has been asked for."""
     result: Result | None = None
-    """How this run ended; None while it has not."""
+    """How this run ended; None while it has not. Where it has failed, :attr:`before` stands."""
+    before: Result | None = None
+    """How the last run that has left a model ended, if this one goes on from it."""
+    failure: Result | None = None
+    """How this run failed, where :attr:`before` stands instead."""
 
 
 class Records:
@@ -219,6 +225,8 @@ class Records:
             run=found.run,
             cancel=found.cancel,
             result=found.result,
+            before=found.before,
+            failure=found.failure,
         )
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
@@ -270,7 +278,14 @@ def _dumped(record: Record) -> bytes:
         "created": record.created,
         "run": record.run,
         "cancel": record.cancel,
-        "result": None if record.result is None else record.result.model_dump(mode="json"),
+        **{
+            name: None if result is None else result.model_dump(mode="json")
+            for name, result in (
+                ("result", record.result),
+                ("before", record.before),
+                ("failure", record.failure),
+            )
+        },
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()

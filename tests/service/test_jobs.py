@@ -547,3 +547,76 @@ def test_store__of_an_earlier_version_is_closed(tmp_path):
     (tmp_path / "store" / "jobs").mkdir(parents=True, mode=0o755)
     Records(Folder(str(tmp_path / "store"))).check_writable()
     assert stat.S_IMODE((tmp_path / "store" / "jobs").stat().st_mode) == 0o700
+
+
+@pytest.fixture
+def broken_steps(monkeypatch):
+    """``broken_steps(error)``: steps of Lloyd's algorithm fail from now on; None: no more."""
+    step, errors = lk.Lloyd.step, [None]
+
+    def broken(self, *arguments):
+        if errors[-1] is not None:
+            raise errors[-1]
+        return step(self, *arguments)
+
+    monkeypatch.setattr(lk.Lloyd, "step", broken)
+    return errors.append
+
+
+def after_run(jobs, job_id, run):
+    """The status once this run, or a later one, has ended."""
+    until = time.monotonic() + 30.0
+    while (status := wait_until(jobs, job_id, *ENDED))["run"] < run:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return status
+
+
+def test_resume__that_fails_leaves_the_job_as_it_was(open_jobs, document, broken_steps, rows_url):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(max_iter=3, tol=0.0), {}, "me")
+    before = wait_until(jobs, job_id, *ENDED)
+    model = jobs.model(job_id)
+    broken_steps(ZeroDivisionError("by nothing"))
+    jobs.resume(job_id, {"max_iter": 500}, {})
+    status = after_run(jobs, job_id, 2)
+    assert (status["state"], status["run"]) == ("finished", 2)
+    assert status["result"] == before["result"]
+    assert status["failure"]["error"] == "ZeroDivisionError"
+    assert jobs.model(job_id).digest() == model.digest()
+    assert any("by nothing" in text for _, text in facts(Seen(status)))
+    # So it is for the next scheduler; and going on once more works.
+    assert jobs.close(20.0) == []
+    broken_steps(None)
+    later = open_jobs()
+    assert later.status(job_id)["failure"] == status["failure"]
+    assert [event["event"] for event in later.events(job_id, 0, 1000)][-1] == "failed"
+    later.resume(job_id, {}, {})
+    status = after_run(later, job_id, 3)
+    assert status["state"] == "finished"
+    assert "failure" not in status
+    assert later.model(job_id).digest() == expected(rows_url, stop=StopRules(500, 0.0))
+
+
+def test_resume__that_fails_when_the_model_is_gone_has_failed(
+    open_jobs, document, broken_steps, tmp_path
+):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(max_iter=3, tol=0.0), {}, "me")
+    wait_until(jobs, job_id, *ENDED)
+    Folder(str(tmp_path / "out")).remove("model.zarr")
+    broken_steps(ZeroDivisionError("by nothing"))
+    jobs.resume(job_id, {"max_iter": 500}, {})
+    status = after_run(jobs, job_id, 2)
+    assert (status["state"], status["result"]["error"]) == ("failed", "ZeroDivisionError")
+
+
+def test_resume__that_is_cancelled_before_it_begins_leaves_the_job_as_it_was(open_jobs, document):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(max_iter=3, tol=0.0), {}, "me")
+    before = wait_until(jobs, job_id, *ENDED)
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        jobs.resume(job_id, {"max_iter": 500}, {})
+        jobs.cancel(job_id)
+        status = after_run(jobs, job_id, 2)
+    assert (status["state"], status["result"]) == ("finished", before["result"])
