@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from distributed import Client
+from distributed.client import ClosedClientError
 
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.driver.words import printable
@@ -34,6 +35,8 @@ __all__ = ["Service", "connect"]
 
 AWAY_SECONDS = 60.0
 """How long a scheduler may be away before that is an error."""
+FOLLOW_SECONDS = 86_400.0
+"""The same for who waits for a job anyway: about as long as a job waits for what it needs."""
 PAUSE_SECONDS = 0.5
 
 
@@ -155,12 +158,20 @@ class Service:
             raise _NoServiceError
         return found
 
-    def ask_again(self, operation: str, **arguments: Any) -> Any:
+    def ask_again(self, operation: str, *, follow: bool = False, **arguments: Any) -> Any:
         """Ask what may be asked twice; a scheduler that restarts is waited for.
 
         An answer is an answer, whatever it says: only who has got none asks again.
+
+        Parameters
+        ----------
+        operation : str
+        follow : bool
+            Wait as long as those do who follow a job.
+        arguments
+            Of the operation.
         """
-        until = time.monotonic() + AWAY_SECONDS
+        begun = time.monotonic()
         while True:
             if self._closed:
                 raise ClusterError("this service has been closed; connect() again.")
@@ -171,10 +182,21 @@ class Service:
                 break
             except (OSError, _NoServiceError, RuntimeError) as error:
                 gone = isinstance(error, OSError | _NoServiceError) or not self._is_connected()
-                if not gone or time.monotonic() > until:
+                # One that answers, but without jobs, was started without them.
+                patient = follow and not isinstance(error, _NoServiceError)
+                if not gone:
                     raise
+                if time.monotonic() - begun > (FOLLOW_SECONDS if patient else AWAY_SECONDS):
+                    raise self._away(error) from error
                 time.sleep(PAUSE_SECONDS)
         return _content(found)
+
+    def _away(self, error: BaseException) -> ClusterError:
+        address = self._address or self.client.scheduler.address
+        what = "has no jobs any more" if isinstance(error, _NoServiceError) else "does not answer"
+        return ClusterError(
+            f"the scheduler at {address} {what}; its jobs go on when it is back with their store."
+        )
 
     def _is_connected(self) -> bool:
         return bool(self.client.status == "running")
@@ -205,7 +227,8 @@ class Service:
                 queues.remove(news)
                 if not queues:
                     del self._followers[topic]
-                    with contextlib.suppress(ValueError):
+                    # A scheduler that is away has forgotten who followed.
+                    with contextlib.suppress(ValueError, ClosedClientError):
                         self.client.unsubscribe_topic(topic)
 
     def _heard(self, topic: str) -> Any:

@@ -65,7 +65,11 @@ class Job:
             (``workers``), and in the end ``result``. A job that was to go on and failed stays as
             it was, with its earlier ``result``; ``failure`` tells what happened.
         """
-        found: dict[str, Any] = self._service.ask_again("status", id=self.id)
+        return self._status(follow=False)
+
+    def _status(self, follow: bool = True) -> dict[str, Any]:
+        """The status; for who follows the job, a scheduler that is away is waited for."""
+        found: dict[str, Any] = self._service.ask_again("status", follow=follow, id=self.id)
         return found
 
     @property
@@ -99,7 +103,7 @@ class Job:
         epoch, n, once = None, 0, _Once()
         with self._service.following(self.id) as news:
             while True:
-                found = self._service.ask_again("events", id=self.id, n=n)
+                found = self._service.ask_again("events", follow=follow, id=self.id, n=n)
                 if found["epoch"] != epoch:
                     # Another scheduler numbers them anew; what was seen before is passed over.
                     if epoch is not None and n > 0:
@@ -113,10 +117,10 @@ class Job:
                     if once.is_new(event):
                         yield event
                 if found["events"]:
-                    if last in LAST and self._is_over(n):
+                    if last in LAST and self._is_over(n, follow):
                         return
                     continue
-                if not follow or self._is_over(n):
+                if not follow or self._is_over(n, follow):
                     return
                 try:
                     event = news.get(timeout=POLL_SECONDS)
@@ -154,10 +158,10 @@ class Job:
 
         Raises
         ------
-        OSError
-            The scheduler cannot be reached for a long time; the job goes on when it is back.
+        ClusterError
+            The scheduler has been away for a day; the job goes on when it is back.
         """
-        seen, asked_at = Seen(self.status()), time.monotonic()
+        seen, asked_at = Seen(self._status()), time.monotonic()
         shown = notebook(seen) if stream is None and in_notebook() else terminal(seen, stream)
         try:
             # A scheduler that is away shows in the view; Dask's own log would tear it apart.
@@ -166,10 +170,10 @@ class Job:
                     if event is not None:
                         seen.hear(event)
                     if event is None or time.monotonic() - asked_at >= STATUS_SECONDS:
-                        seen.know(self.status())
+                        seen.know(self._status())
                         asked_at = time.monotonic()
                     show(event)
-                seen.know(self.status())
+                seen.know(self._status())
         except KeyboardInterrupt as error:
             error.add_note(f"Job {self.id} goes on; its cancel() ends it.")
             raise
@@ -179,9 +183,9 @@ class Job:
         """The events so far as lines of text: when (UTC), what kind, what it says."""
         return [line_of(event) for event in self.events(follow=False)]
 
-    def _is_over(self, n: int) -> bool:
+    def _is_over(self, n: int, follow: bool) -> bool:
         """Whether no event follows number ``n - 1``."""
-        status = self.status()
+        status = self._status(follow)
         return status["state"] in ENDS and status["n_events"] <= n
 
     def wait(self, timeout: float | str | None = None) -> str:
@@ -193,7 +197,7 @@ class Job:
         """
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
         with self._service.following(self.id) as news:
-            while (state := self.state) not in ENDS:
+            while (state := str(self._status(follow=until is None)["state"])) not in ENDS:
                 left = POLL_SECONDS
                 if until is not None:
                     left = min(left, until - time.monotonic())

@@ -325,6 +325,10 @@ class Jobs:
         # Called on the scheduler's event loop: it must not wait for who writes under the lock.
         return sum(job.feed.worth(seconds) for job in tuple(self._jobs.values()) if job.running)
 
+    def ids(self) -> frozenset[str]:
+        """Of all jobs that there are; never waits."""
+        return frozenset((*tuple(self._jobs), *tuple(self._unreadable)))
+
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop; a later scheduler goes on with it.
 

@@ -146,8 +146,21 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         # A loop that has ended has nobody left to tell.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.scheduler.log_event, topics, event)
+            if event["event"] == "deleted":
+                self._loop.call_soon_threadsafe(self._let_go)
 
     # --- on the event loop ------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        """Forget the topics of jobs that are no more: Dask would keep each for ever.
+
+        Those that somebody still follows go at the next time, as does what a late one has left.
+        """
+        topics = self.scheduler._broker._topics
+        ids = self._jobs.ids()
+        for name in [name for name in topics if name.startswith(f"{TOPIC}/")]:
+            if name.removeprefix(f"{TOPIC}/") not in ids and not topics[name].subscribers:
+                del topics[name]
 
     async def _aside(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
         call = functools.partial(function, *args)

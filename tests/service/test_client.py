@@ -1,7 +1,9 @@
 """A client, a scheduler with the plugin, and workers: all in this process."""
 
 import asyncio
+import io
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
@@ -397,3 +399,69 @@ def test_submit__workers_that_do_not_answer_keep_no_other_client_waiting(
             go_on.set()
         for future in submits:
             assert future.result(60.0).n_clusters == 2
+
+
+@pytest.fixture
+def away(service, monkeypatch):
+    """``away(n)``: the next n questions are lost, and nobody is patient but who follows a job."""
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "AWAY_SECONDS", -1.0)
+    answer, lost = service._answer, []
+
+    def lossy(operation, arguments):
+        if lost:
+            raise OSError(lost.pop())
+        return answer(operation, arguments)
+
+    monkeypatch.setattr(service, "_answer", lossy)
+
+    def begin(n):
+        lost[:] = ["the connection was lost"] * n
+        return lost
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    "follow",
+    [
+        lambda job: job.watch(io.StringIO()),
+        lambda job: job.wait(),
+        lambda job: list(job.events())[-1]["event"],
+        lambda job: job.result() and "finished",
+    ],
+    ids=["watch", "wait", "events", "result"],
+)
+def test_follow__outlives_a_scheduler_that_is_away_for_long(submit, away, follow):
+    job = submit()
+    lost = away(5)
+    assert follow(job) == "finished"
+    assert lost == []
+
+
+def test_ask__a_scheduler_that_stays_away_is_said_to_be(submit, cluster, away):
+    job = submit()
+    lost = away(5)
+    with pytest.raises(ClusterError, match=f"{cluster.scheduler_address} does not answer"):
+        job.status()
+    assert len(lost) == 4
+    away(0)
+    job.wait("60s")
+
+
+def test_delete__leaves_no_topic_behind(submit, cluster):
+    topics = cluster.scheduler._broker._topics
+    deleted, kept = submit("a", max_iter=2), submit("b", max_iter=2)
+    for job in (deleted, kept):
+        job.wait("60s")
+    assert {f"largek/{job.id}" for job in (deleted, kept)} <= set(topics)
+    deleted.delete()
+    last = submit("c", max_iter=2)
+    last.wait("60s")
+    # At the latest with the next one, if somebody followed it still.
+    last.delete()
+    until = time.monotonic() + 20.0
+    while f"largek/{deleted.id}" in topics:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert f"largek/{kept.id}" in topics
