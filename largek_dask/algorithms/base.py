@@ -94,8 +94,9 @@ class RowState:
     rebuild_start: Callable[[], Any] | None = None
     """Makes the scratch total for ``rebuild``; None: the pass's own ``start``."""
     rebuild_rows: RowSlice | None = None
-    """The rows that the replayed broadcasts were for; None: those of the pass. A pass over more
-    rows than the one before names the fewer rows of that one."""
+    """The rows that the replayed broadcasts were for; None: those of the pass that has written the
+    generation before. A pass over a share names them if that pass may have been another process's:
+    after a resume nobody else knows."""
     retain: bool = False
     """Keep the total between passes: ``chunk.counted`` then says that the total already holds
     this chunk as its row state describes it, and the function adds differences only."""

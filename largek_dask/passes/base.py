@@ -115,6 +115,8 @@ class BasePasses(ABC):
         self._callbacks: list[LogCallback] = [] if log is None else [log]
         # name of a row state -> (run that uses it, last generation written)
         self._runs: dict[str, tuple[int, int]] = {}
+        # name of a row state -> rows that its last two generations were written for
+        self._written: dict[str, dict[int, RowSlice | None]] = {}
         self._n_runs = 0
 
     # --- reducing ---------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class BasePasses(ABC):
             broadcast=broadcast,
             start=start,
             combine=combine,
-            state=None if state is None else self._state_spec(state),
+            state=None if state is None else self._state_spec(state, rows),
             rows=rows,
             preparation=self._preparation(),
         )
@@ -210,12 +212,25 @@ class BasePasses(ABC):
     ) -> Any:
         """Run one pass, fill in its report, return the (finished) total."""
 
-    def _state_spec(self, state: RowState) -> StateSpec:
+    def _state_spec(self, state: RowState, rows: RowSlice | None) -> StateSpec:
         run = self._runs.get(state.name)
         if run is None or not state.replay or state.generation not in (run[1], run[1] + 1):
             self._n_runs += 1
             run = (self._n_runs, state.generation)
+            self._written[state.name] = {}
         self._runs[state.name] = (run[0], state.generation)
+        written, before = self._written[state.name], state.generation - 1
+        rebuild_rows = state.rebuild_rows
+        if state.replay and rebuild_rows is None:
+            if before not in written and rows is not None:
+                raise ValueError(
+                    f"row state {state.name!r}: a pass over a share of the rows has to say for "
+                    f"which rows generation {before} was written (rebuild_rows)"
+                )
+            rebuild_rows = written.get(before)
+        if state.rebuild is None:
+            kept = {before: written[before]} if before in written else {}
+            self._written[state.name] = {**kept, state.generation: rows}
         return StateSpec(
             name=state.name,
             epoch=run[0],
@@ -224,7 +239,7 @@ class BasePasses(ABC):
             retain=state.retain,
             rebuild=state.rebuild,
             rebuild_start=state.rebuild_start,
-            rebuild_rows=state.rebuild_rows,
+            rebuild_rows=rebuild_rows,
         )
 
     def _preparation(self) -> Preparation:

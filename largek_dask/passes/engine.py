@@ -50,6 +50,7 @@ class StateSpec:
     rebuild: ChunkFunction | None = None
     rebuild_start: Callable[[], Any] | None = None
     rebuild_rows: RowSlice | None = None
+    """The rows that the generation before was written for; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,10 +397,11 @@ class Engine:
         function = state.rebuild or spec.chunk_fn
         if slot not in ticket.scratch:
             ticket.scratch[slot] = (state.rebuild_start or spec.start)()
-        if state.rebuild_rows is not None:
-            span = self._rows.span(block.index, state.rebuild_rows)
+        rows = state.rebuild_rows
+        if rows != spec.rows:
+            span = self._rows.span(block.index, rows)
             part = self._rows.take(block, span, False, report)
-            view = self._prepare(block.index, part, spec.preparation, True)
+            view = self._prepare(block.index, part, spec.preparation, rows is not None)
         arrays = None
         for broadcast in ticket.replay:
             view = view.again(arrays)

@@ -49,7 +49,9 @@ from tests.passes.toys import (
     path_answers,
     path_chunk,
     path_pass,
+    read_on_share,
     rows_of,
+    size_chunk,
     start,
 )
 
@@ -497,6 +499,22 @@ def test_killed_worker(retain, tree_bytes, x, rows, fresh_cluster, tmp_path):
                 assert 0 < passes.last.rebuilt < passes.n_chunks
                 assert passes.last.retries > 0
         assert answers == path_answers(x, 4)
+
+
+def test_a_share_reads_the_same_state_after_a_worker_was_killed(x, rows, fresh_cluster, tmp_path):
+    """What it had written for all rows is written for all rows again."""
+    client = fresh_cluster(2)
+    with ClusterPasses(rows, client) as passes:
+        path_pass(passes, 1)
+        whole = read_on_share(passes, x, N // 50).tolist()
+        assert passes.last.rebuilt == 0
+        assert whole[:2] == [N // 50, N]
+        killer = Killer(tmp_path)
+        killer.start()
+        function = partial(barrier_chunk, str(tmp_path), size_chunk)
+        assert read_on_share(passes, x, N // 50, function).tolist() == whole
+        assert killer.killed, "the pass was in flight"
+        assert passes.last.rebuilt > 0
 
 
 @pytest.mark.parametrize("embed_bytes", [0, 1 << 30])

@@ -28,7 +28,10 @@ from tests.passes.toys import (
     path_answers,
     path_chunk,
     path_pass,
+    read_on_share,
     rows_of,
+    share_of,
+    size_chunk,
     start,
 )
 
@@ -255,6 +258,64 @@ def test_pass_that_only_reads_a_state(memory_limit):
             total = passes.reduce(read_chunk, start=start, combine=combine, state=state)
             assert total[0] == path_answers(x, 2)[-1]
         assert path_pass(passes, 3)[0] == path_answers(x, 3)[-1]
+
+
+@pytest.mark.parametrize("written", [None, 300, 40])
+@pytest.mark.parametrize("read", [None, 300, 30])
+@pytest.mark.parametrize("memory_limit", [None, 0, 100])
+def test_what_a_share_reads_does_not_depend_on_a_loss(written, read, memory_limit):
+    """The state is that of the rows that wrote it, whoever reads it and wherever it has been."""
+    x = integers(1000)
+    with LocalPasses(rows_of(x, [100] * 10), n_threads=2) as passes:
+        state = RowState("path", 1)
+        rows = share_of(x, written)
+        passes.reduce(path_chunk, 1, start=start, combine=combine, state=state, rows=rows)
+        whole = read_on_share(passes, x, read).tolist()
+        assert passes.last.rebuilt == 0
+        assert whole[:2] == [read or 1000, written or 1000]
+    with LocalPasses(rows_of(x, [100] * 10), n_threads=2, memory_limit=memory_limit) as passes:
+        passes.reduce(path_chunk, 1, start=start, combine=combine, state=state, rows=rows)
+        for again in range(2):
+            if memory_limit is None:
+                lost = [2, 7] if again else [4]
+                for index in lost:
+                    del passes._engine.store._states["path"][index]
+            assert read_on_share(passes, x, read).tolist() == whole
+            assert passes.last.rebuilt > 0
+        # Reading has written nothing: the next pass that writes goes on from the same rows.
+        state = RowState("path", 2, ((1,),))
+        passes._engine.store.clear()
+        total = passes.reduce(path_chunk, 2, start=start, combine=combine, state=state, rows=rows)
+        assert total[3] == 10
+        assert passes.last.rebuilt == 10
+
+
+def test_whoever_only_reads_a_state_has_not_written_it():
+    x = integers(1000)
+    with LocalPasses(rows_of(x, [100] * 10), n_threads=2) as passes:
+        for g in (1, 2):
+            path_pass(passes, g)
+        earlier = read_on_share(passes, x, 30).tolist()
+        passes._engine.store.clear()
+        assert read_on_share(passes, x, 30).tolist() == earlier
+        assert read_on_share(passes, x, 30, written=2).tolist()[:2] == [30, 1000]
+        assert passes.last.rebuilt == 10
+
+
+def test_rows_that_nobody_remembers_have_to_be_named():
+    """After a resume: the pass before was another process's."""
+    x = integers(1000)
+    with LocalPasses(rows_of(x, [100] * 10), n_threads=2) as passes:
+        assert read_on_share(passes, x, None).tolist()[:2] == [1000, 1000]
+    with LocalPasses(rows_of(x, [100] * 10), n_threads=2) as passes:
+        with pytest.raises(ValueError, match=r"'path'.*generation 1.*rebuild_rows"):
+            read_on_share(passes, x, 30)
+        everyone = RowSlice(Rng(3), 0, 1000, 1000)
+        state = RowState("path", 2, ((1,),), path_chunk, start, rebuild_rows=everyone)
+        total = passes.reduce(
+            size_chunk, start=start, combine=combine, state=state, rows=share_of(x, 30)
+        )
+        assert total.tolist()[:2] == [30, 1000]
 
 
 @pytest.mark.parametrize("limit", [31, 32, 111, 112, 192, 10_000])

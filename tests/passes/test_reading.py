@@ -82,9 +82,11 @@ def merge(a, b):
 def shares(passes, begin, end, generation=None, of=None):
     """What every chunk contributes; with row state if there is a generation."""
     state = None
-    if generation is not None:
-        state = RowState("share", generation, () if generation == 1 else ((),))
     rows = RowSlice(RNG, begin, end, passes.n_rows if of is None else of)
+    if generation is not None:
+        # The passes before may have been without state: as after a resume.
+        replay = () if generation == 1 else ((),)
+        state = RowState("share", generation, replay, rebuild_rows=rows)
     return passes.reduce(share_chunk, start=dict, combine=merge, state=state, rows=rows)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from largek_dask.algorithms.base import RowState
+from largek_dask.algorithms.base import Rng, RowSlice, RowState
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SlicedRows
 
 
@@ -69,3 +69,24 @@ def path_pass(
     replay = tuple((factor,) for factor in range(1, generation))
     state = RowState("path", generation, replay, **options)
     return passes.reduce(chunk_fn, generation, start=start, combine=combine, state=state)
+
+
+def size_chunk(chunk: Any, total: np.ndarray) -> None:
+    """Rows of the pass, rows of the state that it reads, sum of that state, chunks."""
+    value = chunk.state["value"]
+    total += [len(chunk.x), len(value), int(value.sum()), 1]
+
+
+def share_of(x: np.ndarray, end: int | None) -> RowSlice | None:
+    """The first ``end`` rows of the seeded order; None: all rows."""
+    return None if end is None else RowSlice(Rng(3), 0, end, len(x))
+
+
+def read_on_share(
+    passes: Any, x: np.ndarray, end: int | None, chunk_fn: Any = size_chunk, written: int = 1
+) -> Any:
+    """A pass over a share of the rows that only reads what the toy's pass ``written`` has left."""
+    replay = tuple((factor,) for factor in range(1, written + 1))
+    state = RowState("path", written + 1, replay, path_chunk, start)
+    rows = share_of(x, end)
+    return passes.reduce(chunk_fn, start=start, combine=combine, state=state, rows=rows)
