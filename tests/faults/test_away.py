@@ -151,6 +151,8 @@ def test_a_job_waits_for_its_data_and_goes_on(tmp_path, clean):
         job_id = jobs.submit(document(data, str(tmp_path / "out")), {}, "somebody")
         assert strike.done.wait(SECONDS)
         seen_waiting(jobs, job_id)
+        while jobs._jobs[job_id].tries < 3:
+            assert jobs.status(job_id)["state"] == "waiting"
         plan.gone.clear()
         assert_clean(ended(jobs, job_id), clean)
         kinds = kinds_of(jobs, job_id)
