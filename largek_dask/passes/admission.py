@@ -96,6 +96,7 @@ class Workers:
         """Bytes of row state that the workers seen last may keep together; None: not known."""
         self.n_threads = 0
         """Threads of the workers that were ready last."""
+        self._ready: frozenset[str] = frozenset()
         self._admitted: set[str] = set()
         self._asks: dict[str, _Ask] = {}
         """Questions to workers that are not admitted."""
@@ -164,10 +165,15 @@ class Workers:
             if begin and found:
                 self._raise_if_all_are_unfit(found)
             self._tell(len(ready))
+            self._ready = frozenset(ready)
             if ready:
                 self.n_threads = sum(ready.values())
                 return ready
             await asyncio.sleep(WAIT_SECONDS)
+
+    def takes_tasks(self, address: str) -> bool:
+        """Whether a worker could compute when they were looked at last."""
+        return address in self._ready
 
     def forget(self, address: str) -> None:
         """Ask a worker again: it no longer knows the job, or never did."""

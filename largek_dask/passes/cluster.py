@@ -8,6 +8,7 @@ and what is lost with a worker is computed again by another.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 import weakref
@@ -42,6 +43,7 @@ from largek_dask.passes.worker import (
     combine_totals,
     drop_job,
     finish_total,
+    take_total,
     work,
 )
 from largek_dask.points import at
@@ -394,6 +396,9 @@ class ClusterPasses(BasePasses):
                 current.at.pop(share.id, None)
             if outcome.finished:
                 break
+            if not self._workers.takes_tasks(target):
+                # Dask would give all of its share to the same other worker.
+                return _Lost(ClusterError(f"{target} takes no tasks any more"))
         if not outcome.parked:
             self._spent.append(future)
         current.report.add(outcome.report)
@@ -413,6 +418,7 @@ class ClusterPasses(BasePasses):
         """Combine and finish totals where they are; only the result comes here."""
         began = time.perf_counter()
         workers = await self._workers.ready()
+        await self._take_totals(current, workers)
         if current.broadcast is None:
             await self._broadcast(current, workers)
         layer: list[Future] = []
@@ -438,9 +444,25 @@ class ClusterPasses(BasePasses):
         current.report.reduce += time.perf_counter() - began
         return result
 
+    async def _take_totals(self, current: _Pass, workers: Collection[str]) -> None:
+        """Have totals here that wait on workers which take no tasks any more, but are still there.
+
+        They pass the scheduler, unlike all others: that is better than to compute them again.
+        """
+        for outcome, _ in current.outcomes:
+            if outcome.parked and outcome.worker not in workers:
+                call = self._network.call(
+                    take_total, self.job, outcome.share, worker=outcome.worker
+                )
+                with contextlib.suppress(_Lost):
+                    total = await self._attended(call, [outcome.worker])
+                    if total is not None and not isinstance(total, Exception):
+                        outcome.total, outcome.parked = total, False
+
     async def _forget_lost(self, current: _Pass, lost: _Lost) -> None:
         """Hand out again what was on workers that are gone, and start a broadcast anew."""
         workers = await self._workers.ready()
+        await self._take_totals(current, workers)
         current.broadcast = None
         kept = []
         for outcome, chunks in current.outcomes:

@@ -40,6 +40,7 @@ __all__ = [
     "combine_totals",
     "drop_job",
     "finish_total",
+    "take_total",
     "versions",
     "work",
 ]
@@ -358,3 +359,9 @@ def drop_job(job_id: str, dask_worker: Any = None) -> None:
     plugin = dask_worker.plugins.get(WorkPlugin.name)
     if plugin is not None:
         plugin.drop(job_id)
+
+
+def take_total(job_id: str, share_id: str, dask_worker: Any = None) -> Any:
+    """The total of a share that waits on this worker, which takes no tasks; None: there is none."""
+    job = dask_worker.plugins[WorkPlugin.name].jobs.get(job_id)
+    return None if job is None else job.parked.get(share_id)

@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 import time
+from collections import Counter
 from functools import partial
 from unittest import mock
 
@@ -676,6 +677,64 @@ def test_paused_workers(x, rows, fresh_cluster):
         pause(client, one, other)
         with pytest.raises(CancelledFit, match="time limit"):
             ClusterPasses(rows, client, deadline=time.monotonic())
+
+
+@pytest.mark.parametrize("status", ["closing_gracefully", "paused"])
+def test_what_a_worker_that_leaves_has_computed_is_taken(status, x, rows, fresh_cluster):
+    """Its total waits on it to be added up, and it takes no task any more."""
+    with dask.config.set({"distributed.worker.memory.pause": False}):
+        client = fresh_cluster(2, processes=False)
+    one = min(client.scheduler_info(n_workers=-1)["workers"])
+    tree, left = ClusterPasses._tree, []
+
+    async def leave_before(self, current):
+        if not left:
+            left.append(one)
+            assert {outcome.worker for outcome, _ in current.outcomes if outcome.parked} > {one}
+            await client.run(set_status, status, workers=[one], asynchronous=True)
+            while one in await self._workers.ready():
+                await asyncio.sleep(0.01)
+        return await tree(self, current)
+
+    with (
+        mock.patch.object(ClusterPasses, "_tree", leave_before),
+        dask.config.set({"largek.passes.tree-bytes": 0}),
+        ClusterPasses(rows, client) as passes,
+    ):
+        answers = [path_pass(passes, 1, retain=True)[0]]
+        assert left
+        assert passes.last.retries == 0
+        assert passes.last.workers == 2
+        answers.append(path_pass(passes, 2, retain=True)[0])
+        assert passes.last.workers == 1, "it gets no new chunks"
+        assert answers == path_answers(x, 2)
+
+
+def test_the_rest_of_a_share_goes_to_all_others(x, rows, fresh_cluster, quick_slices):
+    """Of a worker that takes no tasks any more between two slices."""
+    with dask.config.set({"distributed.worker.memory.pause": False}):
+        client = fresh_cluster(3, processes=False)
+    one = min(client.scheduler_info(n_workers=-1)["workers"])
+    real, left = cluster_module._result, []
+
+    async def leave_after(future):
+        outcome = await real(future)
+        if not left and outcome.worker == one:
+            left.append(outcome.finished)
+            await client.run(set_status, "closing_gracefully", workers=[one], asynchronous=True)
+            while one in await passes._workers.ready():
+                await asyncio.sleep(0.01)
+        return outcome
+
+    with (
+        mock.patch.object(cluster_module, "_result", leave_after),
+        ClusterPasses(rows, client) as passes,
+    ):
+        assert path_pass(passes, 1)[0] == path_answers(x, 1)[-1]
+        assert left == [False], "in the middle of its share"
+        assert passes.last.retries == passes.n_chunks // 3
+        assert passes.last.workers == 2
+        assert sorted(Counter(passes._owner.values()).values()) == [passes.n_chunks // 2] * 2
 
 
 def test_a_silent_worker_loses_its_share(rows, fresh_cluster, tmp_path, monkeypatch):
