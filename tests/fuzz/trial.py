@@ -187,7 +187,7 @@ def out_of_range(x: NDArray[Any], weight: Any) -> str | None:
     extent = float(np.abs(rows - rows[0]).max())
     if extent * math.sqrt(rows.shape[1]) > math.sqrt(float(info.max)) / 16:
         return "overflow"
-    smallest = math.sqrt(float(info.tiny)) / float(info.eps)
-    if 0 < extent < smallest:
+    # Squares of differences much smaller than that are to be normal numbers, too.
+    if 0 < extent < 4 * math.sqrt(float(info.tiny) / float(info.eps)):
         return "underflow"
     return None
