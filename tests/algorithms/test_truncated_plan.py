@@ -310,11 +310,11 @@ def raised_late(history: list[dict[str, Any]]) -> bool:
 def test_groups_so_tight_that_rounding_decides() -> None:
     """Passes may then raise the cost a little, at any moment."""
     raised = 0
-    for seed in range(3, 9):
+    for seed in range(6):
         r = np.random.default_rng(seed)
-        x = (r.normal(size=(30, 32)) * 10)[r.integers(0, 30, 2500)]
-        x = (x + r.normal(size=x.shape) * 0.003).astype(np.float32)
-        km = lk.KMeans(150, algorithm=lk.Truncated(), random_state=0, tol=0, max_iter=300).fit(x)
+        x = (r.normal(size=(5, 12)) * 10)[r.integers(0, 5, 2500)]
+        x = (x + r.normal(size=x.shape) * 0.01).astype(np.float32)
+        km = lk.KMeans(250, algorithm=lk.Truncated(), random_state=0, tol=0, max_iter=300).fit(x)
         assert km.stop_reason_ == "converged"
         raised += raised_late(km.history_)
     assert raised > 0, "no pass went the way that this is about"
