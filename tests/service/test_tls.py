@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -18,6 +19,7 @@ from distributed.security import Security
 
 import largek_dask as lk
 from largek_dask.errors import ClusterError
+from largek_dask.passes.cluster import EMBED_BYTES
 
 
 def certificates(folder):
@@ -65,7 +67,11 @@ def start(tmp_path):
             log = stack.enter_context(open(tmp_path / f"{arguments[0]}.log", "ab"))
             process = subprocess.Popen(
                 [sys.executable, "-m", "dask", *arguments, "--dashboard-address", ":0"],
-                stdout=log, stderr=log, env={**os.environ, "DASK_LARGEK__STORE": ""},
+                stdout=log, stderr=log, env={
+                    **os.environ,
+                    "DASK_LARGEK__STORE": "",
+                    "DASK_LARGEK__DATA__READ_CHUNK_BYTES": "1",
+                },
             )  # fmt: skip
             stack.callback(process.wait, 30)
             stack.callback(process.terminate)
@@ -74,8 +80,14 @@ def start(tmp_path):
         yield begin
 
 
-def test_tls__a_job_from_beginning_to_end(start, tmp_path, rows_url):
+def test_tls__a_job_from_beginning_to_end(start, tmp_path):
     pem = certificates(tmp_path)
+    k, d = 50, 400
+    # Such a model is sent on its own, from one worker to the other.
+    assert 4 * k * d * 2 > EMBED_BYTES
+    rows_url = str(tmp_path / "x.zarr")
+    x = np.random.default_rng(0).standard_normal((600, d)).astype(np.float32)
+    lk.ingest(x, rows_url, chunk_rows=100, progress=False)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tls://127.0.0.1:{free.getsockname()[1]}"
@@ -84,7 +96,8 @@ def test_tls__a_job_from_beginning_to_end(start, tmp_path, rows_url):
         "scheduler", "--host", address, "--protocol", "tls", *flags,
         "--preload", "largek_dask.service.preload", "--largek-store", str(tmp_path / "store"),
     )  # fmt: skip
-    start("worker", address, "--nthreads", "1", "--no-nanny", *flags)
+    for _ in range(2):
+        start("worker", address, "--nthreads", "1", "--no-nanny", *flags)
     mine = Security(
         tls_ca_file=pem["ca"],
         tls_client_cert=pem["cert"],
@@ -92,13 +105,13 @@ def test_tls__a_job_from_beginning_to_end(start, tmp_path, rows_url):
         require_encryption=True,
     )
     with Client(address, security=mine, set_as_default=False, timeout=60) as client:
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(2, timeout=60)
         service = lk.connect(client)
         job = service.submit(
-            rows_url, n_clusters=7, algorithm=lk.Lloyd(), output=str(tmp_path / "out")
+            rows_url, n_clusters=k, algorithm=lk.Lloyd(), output=str(tmp_path / "out")
         )
         model = job.result("120s")
-    km = lk.KMeans(7, algorithm=lk.Lloyd(), random_state=0).fit(lk.open_rows(rows_url))
+    km = lk.KMeans(k, algorithm=lk.Lloyd(), random_state=0).fit(lk.open_rows(rows_url))
     assert model.digest() == km.model_.digest()
     with pytest.raises(ClusterError, match="no Dask scheduler answers"):
         lk.connect(address.replace("tls", "tcp"), timeout="2s")
