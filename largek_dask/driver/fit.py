@@ -18,7 +18,7 @@ from largek_dask.driver.checkpoint import Job
 from largek_dask.driver.event_log import open_sinks
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.labels import LabelStore
-from largek_dask.driver.plan import check_problem, check_rows_that_count, space_needed
+from largek_dask.driver.plan import check_problem, check_rows_that_count, check_scale, space_needed
 from largek_dask.driver.provenance import describe, versions
 from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.starts import Outcome, Starts
@@ -216,6 +216,7 @@ def fit(
             opened.cancelled = None
             opened.is_given_up = asked
             check_rows_that_count(n_clusters, statistics)
+            check_scale(statistics)
             if job is not None:
                 job.begin(statistics)
             starts = Starts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import psutil
 
 from largek_dask import config
@@ -13,7 +14,7 @@ from largek_dask.algorithms.seeding import check_init
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.data.rows import Rows
 from largek_dask.driver.labels import LABEL_BYTES
-from largek_dask.errors import NotEnoughMemoryError, ParameterError
+from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.statistics import Statistics, compute_dtype
 from largek_dask.passes.local import available_cpus
 from largek_dask.passes.rowstate import process_memory
@@ -26,6 +27,7 @@ __all__ = [
     "check_output_fits",
     "check_problem",
     "check_rows_that_count",
+    "check_scale",
     "memory_needed",
     "space_needed",
 ]
@@ -82,6 +84,25 @@ def check_rows_that_count(n_clusters: int, statistics: Statistics) -> None:
         raise ParameterError(
             f"n_clusters={n_clusters} is more than there are rows of positive weight without NaN "
             f"or infinity (n_samples={statistics.n_rows})."
+        )
+
+
+def check_scale(statistics: Statistics) -> None:
+    """Refuse rows that lie so close together that their squared distances underflow.
+
+    Raises
+    ------
+    DataError
+        With the power of two to multiply by: it changes no digit of any row.
+    """
+    kind, extent = np.finfo(statistics.dtype), statistics.max_abs
+    # squares of differences a thousand times smaller are to be normal numbers as well
+    if 0 < extent < np.sqrt(float(kind.smallest_normal) / float(kind.eps)):
+        exponent = -int(np.frexp(extent)[1])
+        raise DataError(
+            f"no value is farther than {extent:.3g} from the mean of its column: squared distances "
+            f"underflow {statistics.dtype}; multiply the data by 2.0**{exponent}, and divide what "
+            "is found by it"
         )
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import ModelArrays, Rng
 from largek_dask.algorithms.minibatch import BatchTotal, batch_chunk, running_means
 from largek_dask.algorithms.seeding import initial_centers
+from largek_dask.driver.plan import check_scale
 from largek_dask.driver.provenance import describe, versions
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import pack_centers
@@ -28,6 +29,8 @@ def first_model(passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], 
     ------
     ParameterError
         The batch has fewer rows than there are clusters.
+    DataError
+        Squared distances of its rows underflow.
     """
     n_rows = passes.statistics.n_rows
     if n_rows < n_clusters:
@@ -36,6 +39,7 @@ def first_model(passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], 
             "partial_fit, which chooses the first centres: begin with a larger batch, or ask for "
             "fewer clusters."
         )
+    check_scale(passes.statistics)
     centers = initial_centers(passes, Rng(seed), n_clusters, init)
     arrays = ModelArrays(centers, np.zeros(n_clusters), passes.statistics.shift)
     provenance = {

@@ -3,6 +3,10 @@
 A group's listed centres are copied side by side once; its rows are collected by number, packed a
 panel at a time while the rows of the next panel are on their way from memory, and the last, short
 panel of a group is as narrow as its rows allow.
+
+Where the two smallest scores are closer than their usual rounding, sums (x - c)² decide. Nothing is
+promised of such labels, so that is about eight times what roundings that do not all go one way add
+up to, and much less than the margin of :mod:`.doubts`.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import numba
 import numpy as np
 from numba import types
 
+from largek_dask.kernels.doubts import choose
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.panels import (
     PAD,
@@ -50,6 +55,8 @@ AHEAD = 16
 """So many rows before it is copied a row is asked for."""
 LINE = 64
 """Bytes of a cache line; another size costs speed only."""
+USUAL = 8
+"""Scores are closer than their usual rounding below so many times ``sqrt(d) u (|x|² + D²)``."""
 
 
 def bare(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -289,6 +296,38 @@ def _side_by_side(
 
 
 @cache
+def _decide(dtype: Dtype, stored: Dtype) -> Kernel:
+    """The nearest of a row's list and the distances to two, by sums (x - c)²."""
+    real, converted = dtype.type, stored != dtype
+
+    @bare
+    def nearest(rows: Any, at: Any, whole: Any, d: Any, listed: Any, begin: Any, end: Any) -> Any:
+        found = choose(rows, at, whole, d, rows, -1, real(0), listed, begin, end)
+        return np.int32(found[0]), real(np.sqrt(found[1])), real(np.sqrt(found[3]))
+
+    if converted:
+
+        @bare
+        def decide(
+            rows: Any, i: Any, spare: Any, q: Any, whole: Any, d: Any, listed: Any, begin: Any,
+            end: Any,
+        ) -> Any:  # fmt: skip
+            # rows of another type were converted for their panel
+            return nearest(spare, q * d, whole, d, listed, begin, end)
+
+    else:
+
+        @bare
+        def decide(
+            rows: Any, i: Any, spare: Any, q: Any, whole: Any, d: Any, listed: Any, begin: Any,
+            end: Any,
+        ) -> Any:  # fmt: skip
+            return nearest(rows, np.int64(i) * d, whole, d, listed, begin, end)
+
+    return decide
+
+
+@cache
 def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Callable[..., Any]:
     """The nearest of its group's listed centres for every row, and the distances to two.
 
@@ -303,9 +342,9 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
     Returns
     -------
     callable
-        ``run(x, order, starts, offsets, listed, shift, centers, openings, begin, end, skip, keep,
-        space, chosen, counts, labels, upper, lower)``, as :func:`~.truncated.search_lists`;
-        `chosen` and `counts` are those of :func:`scratch`.
+        ``run(x, given, order, starts, offsets, listed, shift, centers, openings, begin, end, skip,
+        keep, space, chosen, counts, labels, upper, lower)``, as :func:`~.truncated.search_lists`;
+        `given` are the centres as they are, `chosen` and `counts` those of :func:`scratch`.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     # not narrower than a block that is transposed
@@ -314,12 +353,15 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
     wide = _meet(tile, dtype, stored, tile.vectors, direct)
     # one wide panel is better than as many narrow ones, and not better than one less
     width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
+    number, decide = dtype.type, _decide(dtype, stored)
+    usual = USUAL * float(np.finfo(dtype).eps) / 2
     real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
     places = types.Array(types.int64, 1, "C", readonly=True)
 
     @njit(
         (
             *real_arrays(stored, 2),
+            *real_arrays(dtype, 2),
             types.Array(types.int32, 1, "C", readonly=True),
             places,
             places,
@@ -339,12 +381,13 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
         _nrt=False,
     )
     def run(
-        x: Any, order: Any, starts: Any, offsets: Any, listed: Any, shift: Any, centers: Any,
-        openings: Any, begin: Any, end: Any, skip: Any, keep: Any, space: Any, chosen: Any,
-        counts: Any, labels: Any, upper: Any, lower: Any,
+        x: Any, given: Any, order: Any, starts: Any, offsets: Any, listed: Any, shift: Any,
+        centers: Any, openings: Any, begin: Any, end: Any, skip: Any, keep: Any, space: Any,
+        chosen: Any, counts: Any, labels: Any, upper: Any, lower: Any,
     ) -> Any:  # fmt: skip
         n, d = x.shape
-        rows = x.reshape(n * d)
+        rows, whole = x.reshape(n * d), given.reshape(given.size)
+        close = number(usual * np.sqrt(d))
         panel, spare, norms, values, winners, sums, copies, copied_openings, _ = space
         block, block_openings = frozen(copies), frozen(copied_openings)
         own = chosen.size - width
@@ -388,6 +431,13 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
                         i = chosen[at + q]
                         c = listed[first + winners[q]]
                         upper[i], lower[i] = values[q], values[size + q]
+                        if not direct:
+                            near, next_near = values[q], values[size + q]
+                            gap = (next_near - near) * (next_near + near)
+                            if gap <= close * (norms[q] + near * near):
+                                c, upper[i], lower[i] = decide(
+                                    rows, i, spare, q, whole, d, listed, first, first + length
+                                )
                         if c != labels[i]:
                             n_moved += 1
                             labels[i] = c

@@ -222,7 +222,7 @@ def search_lists(
     form = packed.dense
     run = gathered.search_gathered(tile, packed.dtype, x.dtype, packed.direct)
     counts: tuple[int, int] = run(
-        readonly(x), readonly(order), readonly(starts), readonly(lists.offsets),
+        readonly(x), packed.centers, readonly(order), readonly(starts), readonly(lists.offsets),
         readonly(lists.centers), form.offsets, form.factors, form.starts, begin, stop, skip, keep,
         space, *scratch, labels, upper, lower,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """KMeans: scikit-learn's face over everything below."""
 
 import pickle
+import re
 import warnings
 
 import dask.array
@@ -470,3 +471,45 @@ def test_no_warning_in_ordinary_use(blobs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted(blobs[0], n_init=2)
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize(("dtype", "scale"), [("f4", 1e-24), ("f4", 1e-18), ("f8", 1e-170)])
+@pytest.mark.parametrize("d", [3, 16])
+def test_rows_too_near_for_squares_are_refused_with_what_helps(d, dtype, scale, kind, partial):
+    rng = np.random.default_rng(0)
+    groups = 8.0 * np.arange(10)[rng.integers(10, size=400)]
+    x = (scale * (groups[:, None] + rng.random((400, d)))).astype(dtype)
+    rows = scipy.sparse.csr_matrix(x) if kind == "sparse" else x
+    km = lk.KMeans(10, random_state=0)
+    with pytest.raises(DataError, match="underflow") as refused:
+        (km.partial_fit if partial else km.fit)(rows)
+    factor = 2.0 ** int(re.search(r"multiply the data by 2.0\*\*(\d+),", str(refused.value))[1])
+    scaled = (x * factor).astype(dtype)  # a power of two: exact
+    km.fit(scaled)
+    own = [set(km.labels_[groups == group]) for group in np.unique(groups)]
+    assert len(set.union(*own)) == sum(map(len, own)) == 10
+    model = km.model_
+    # with centres that are all right, rows that are nearly equal are no mistake
+    near = (km.cluster_centers_[3] + x).astype(dtype)
+    assert (model.predict(near) == 3).all()
+    np.testing.assert_array_equal(model.transform(near[:1]).argmin(), 3)
+    assert np.isfinite(model.score(near))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("d", [3, 9, 64])
+def test_transform_is_right_to_the_rounding_of_each_distance(d, dtype, sparse):
+    rng = np.random.default_rng(1)
+    middles = rng.uniform(-10, 10, (20, d))
+    x = (middles[rng.integers(20, size=500)] + 1e-3 * rng.normal(size=(500, d))).astype(dtype)
+    km = lk.KMeans(40, init=x[:40], max_iter=1, random_state=0).fit(x)
+    rows = np.concatenate([x[:60], km.cluster_centers_])
+    given = scipy.sparse.csr_matrix(rows) if sparse else rows
+    found = km.transform(given)
+    wide, centers = rows.astype("f8"), km.cluster_centers_.astype("f8")
+    exact = np.sqrt(((wide[:, None] - centers[None]) ** 2).sum(axis=2))
+    np.testing.assert_allclose(found, exact, rtol=5 * (d + 4) * np.finfo(dtype).eps, atol=0)
+    assert (np.diagonal(found[60:]) == 0).all()

@@ -20,6 +20,7 @@ from largek_dask.kernels.doubts import Rounding, margin
 from largek_dask.kernels.groups import BoundedCenters, Drift, group_centers
 from largek_dask.kernels.sparse import SparseBlock
 from largek_dask.kernels.tile import TILES
+from largek_dask.kernels.truncated import Lists, search_lists
 from tests import oracles
 
 COMPILED = not numba.config.DISABLE_JIT
@@ -147,6 +148,26 @@ def test_lists__every_row_is_at_the_nearest_of_its_list():
     squares = oracles.squared_distances(x, centers)
     np.testing.assert_array_equal(labels[: N // 2], 2 * squares[: N // 2, ::2].argmin(axis=1))
     np.testing.assert_array_equal(labels[N // 2 :], squares[N // 2 :].argmin(axis=1))
+
+
+@pytest.mark.parametrize("stored", ["f4", "i2"])
+def test_lists_of_the_truncated_search__rows_are_at_the_nearest(stored):
+    x, _ = tight_groups(N, 12, 40, 1e-3, "f4")
+    if stored == "i2":  # integers beside each other, far from the origin
+        x = (np.rint(2000 * x) + np.random.default_rng(5).integers(-9, 9, x.shape)).astype("i2")
+    centers = x[np.random.default_rng(6).choice(N, 40, replace=False)].astype("f4")
+    packed = pack_centers(centers, x.mean(axis=0).astype("f4"))
+    lists = Lists(np.array([0, 40]), np.arange(40, dtype=np.int32))
+    order, starts = np.arange(N, dtype=np.int32), np.array([0, N])
+    labels = np.full(N, -1, np.int32)
+    upper, lower = np.zeros(N, np.float32), np.full(N, -1, np.float32)
+    search_lists(x, order, starts, lists, packed, labels, upper, lower, keep=True)
+    squares = np.sort(oracles.squared_distances(x, centers), axis=1)
+    near = squares[:, 1] < 1e-3 * (x.astype("f8") ** 2).sum(axis=1)  # another one in its group
+    assert near.mean() > 0.3
+    assert_nearest(x, centers, labels)
+    np.testing.assert_allclose(upper[near], np.sqrt(squares[near, 0]), rtol=1e-3, atol=1e-30)
+    np.testing.assert_allclose(lower[near], np.sqrt(squares[near, 1]), rtol=1e-3)
 
 
 @pytest.mark.parametrize("n_groups", [1, 4, 40])
