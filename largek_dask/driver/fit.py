@@ -21,6 +21,7 @@ from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.plan import check_problem, check_rows_that_count, check_scale, space_needed
 from largek_dask.driver.provenance import describe, versions
 from largek_dask.driver.run import Callback, Clock, no_model
+from largek_dask.driver.space import check_space
 from largek_dask.driver.starts import Outcome, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules
 from largek_dask.driver.storage import Folder, sha256_of
@@ -190,7 +191,7 @@ def fit(
             needed = space_needed(
                 rows, n_clusters, choice.algorithm, n_init=choice.n_init, labels=False
             )
-            folder.check_space(needed, "checkpoints")
+            check_space(folder, needed, "checkpoints")
     out = None
     if not isinstance(labels, bool):
         owner = {"job": identity, "data": fingerprint["content"]}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from largek_dask.data.patience import patiently
 from largek_dask.data.stores import ATTRIBUTE, is_local
+from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import OutputError
 from largek_dask.kernels.exact import LIMB, ORIGIN, ExactSums
@@ -153,7 +154,7 @@ class LabelStore:
                 f"{self.url} exists already; nothing was changed. Remove it or choose another "
                 "output."
             )
-        self._parent.check_space(LABEL_BYTES * self.n_rows, f"labels of {self.n_rows:,} rows")
+        check_space(self._parent, LABEL_BYTES * self.n_rows, f"labels of {self.n_rows:,} rows")
 
     def _unfinished(self) -> dict[str, Any] | None:
         """The record of an unfinished run of the same owner, None without any."""

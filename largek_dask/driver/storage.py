@@ -13,7 +13,6 @@ import json
 import math
 import os
 import posixpath
-import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -27,7 +26,6 @@ from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.patience import patiently
 from largek_dask.data.stores import filesystem, is_local, normalize
-from largek_dask.driver.words import human_bytes
 from largek_dask.errors import LargekError, OutputError
 
 __all__ = ["DamagedError", "Folder", "canonical_json", "sha256_of"]
@@ -296,29 +294,6 @@ class Folder:
         name = f"{PROBE}{uuid.uuid4().hex}"
         self.publish(name, b"")
         self.remove(name)
-
-    def check_space(self, n_bytes: int, what: str) -> None:
-        """Find out before computing that there is no room for what is going to be written.
-
-        Local disks alone tell; what is written elsewhere meanwhile is not known either.
-
-        Raises
-        ------
-        OutputError
-            With the figures.
-        """
-        if not self.is_local:
-            return
-        place = self.root
-        while not os.path.isdir(place) and place != os.path.dirname(place):
-            place = os.path.dirname(place)
-        free = shutil.disk_usage(place).free
-        if n_bytes > free:
-            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.url)
-            raise OutputError(
-                f"{what} take about {human_bytes(n_bytes)}, and {self.url} has "
-                f"{human_bytes(free)} free. Make room, or choose another folder."
-            ) from full
 
     def store(self, name: str, *, read_only: bool = False) -> LocalStore | FsspecStore:
         """The Zarr store at ``name``."""

@@ -20,6 +20,7 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.fit import chosen
 from largek_dask.driver.plan import check_problem, space_needed
 from largek_dask.driver.provenance import versions
+from largek_dask.driver.space import check_space
 from largek_dask.errors import (
     ClusterError,
     JobNotFoundError,
@@ -493,7 +494,7 @@ class Jobs:
         needed = space_needed(
             rows, spec.n_clusters, choice.algorithm, n_init=choice.n_init, labels=spec.labels
         )
-        folder.check_space(needed, "model, labels and checkpoints")
+        check_space(folder, needed, "model, labels and checkpoints")
         if check is not None and client is not None:
             check(client, rows, float(config.get("service.check-seconds")))
 

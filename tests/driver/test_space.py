@@ -12,9 +12,10 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.data.patience import trouble
-from largek_dask.driver import storage
+from largek_dask.driver import space
 from largek_dask.driver.fit import fit
 from largek_dask.driver.plan import FILES, space_needed
+from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
@@ -44,7 +45,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
-    monkeypatch.setattr(storage.shutil, "disk_usage", disk.usage)
+    monkeypatch.setattr(space.shutil, "disk_usage", disk.usage)
     return disk
 
 
@@ -120,14 +121,14 @@ def test_check_space__asks_the_nearest_folder_there_is_and_claims_nothing_of_oth
     (tmp_path / "file").write_text("")
     for name in ("", "a/b/c", "file/under"):
         with pytest.raises(OutputError):
-            Folder(str(tmp_path / name)).check_space(1, "it")
+            check_space(Folder(str(tmp_path / name)), 1, "it")
     assert disk.asked == [str(tmp_path)] * 3
-    Folder("memory://elsewhere").check_space(1 << 60, "it")
+    check_space(Folder("memory://elsewhere"), 1 << 60, "it")
     assert len(disk.asked) == 3
 
 
 def test_check_space__of_a_real_disk(tmp_path: Path) -> None:
     total = shutil.disk_usage(tmp_path).total
-    Folder(str(tmp_path)).check_space(1, "it")
+    check_space(Folder(str(tmp_path)), 1, "it")
     with pytest.raises(OutputError, match="free"):
-        Folder(str(tmp_path)).check_space(total + 1, "it")
+        check_space(Folder(str(tmp_path)), total + 1, "it")
