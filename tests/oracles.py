@@ -147,3 +147,23 @@ def row_order(rng, index, n):
         j = i + int(u * (n - i))
         order[i], order[j] = order[j], order[i]
     return order
+
+
+def greedy_rows(x, weight, uniforms):
+    """Rows that greedy k-means++ begins with."""
+    k, m = uniforms.shape
+    d2, mass, picks = np.full(len(x), np.inf), weight, []
+    for t in range(k):
+        edges = np.cumsum(mass)
+        if edges[-1] == 0:
+            return np.array(picks + [picks[0]] * (k - t))
+        last = np.searchsorted(edges, edges[-1])
+        rows = np.searchsorted(edges, uniforms[t, : m if t else 1] * edges[-1], side="right")
+        left = [
+            (weight * np.minimum(d2, squared_distances(x, x[row : row + 1])[:, 0])).sum()
+            for row in np.minimum(rows, last)
+        ]
+        picks.append(int(np.minimum(rows, last)[int(np.argmin(left))]))
+        d2 = np.minimum(d2, squared_distances(x, x[picks[-1] : picks[-1] + 1])[:, 0])
+        mass = weight * d2
+    return np.array(picks)

@@ -41,6 +41,7 @@ TABLES = {
     "auto": (DESIGN, "auto", "table"),
     "auto_scale": (DESIGN, "auto_scale", "table"),
     "auto_parts": (DESIGN, "auto_parts", "table"),
+    "far": (DESIGN, "far", "table"),
 }
 """Name of the markers: the page, the benchmark, and its function that makes the table."""
 

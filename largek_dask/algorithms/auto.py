@@ -14,6 +14,7 @@ from largek_dask.algorithms.base import Algorithm, KMeansProblem, TableShape
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.truncated import Truncated
+from largek_dask.algorithms.truncated_plan import FEW
 from largek_dask.errors import ParameterError
 
 __all__ = ["EFFORTS", "Auto", "Choice"]
@@ -22,16 +23,14 @@ Effort = Literal["fast", "balanced", "best"]
 EFFORTS = ("fast", "balanced", "best")
 
 FEW_CLUSTERS = 8
-"""Up to so many clusters every row may as well meet all centres: lists of neighbours spare nothing,
-and what decides on the result is the start (measured: with 16 clusters truncated search ends below
-the best of four exact fits, in less time)."""
+"""Up to so many clusters of sparse rows several starts are made: what decides is the start."""
 MANY_ROWS = 100_000
-"""Rows from which on few clusters are found on nested batches, which costs a fraction of exact fits
-and ends alike."""
+"""Sparse rows from which on few clusters are found on nested batches, which costs a fraction of
+exact fits and ends alike."""
 FEW_ROWS = 1_000
-"""Rows up to which several exact fits cost next to nothing."""
+"""Sparse rows up to which several exact fits cost next to nothing."""
 RESTARTS: dict[str, int] = {"fast": 1, "balanced": 4, "best": 16}
-"""Starts, each from other centres, of which the best is kept."""
+"""Starts on sparse rows, each from other centres, of which the best is kept."""
 ROUNDS: dict[str, int | Literal["auto"]] = {"fast": 2, "balanced": "auto", "best": "auto"}
 """Rounds of moves."""
 SEARCHES: dict[str, int] = {"fast": 1, "balanced": 1, "best": 3}
@@ -50,7 +49,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Auto:
-    """The algorithm that suits the data: truncated search, exact k-means or nested batches.
+    """The algorithm that suits the data: truncated search, or nested batches of sparse rows.
 
     Parameters
     ----------
@@ -62,8 +61,8 @@ class Auto:
     >>> from largek_dask.algorithms.auto import Auto
     >>> from largek_dask.data.sources import open_rows
     >>> import numpy as np
-    >>> Auto().choose(open_rows(np.zeros((10_000, 4), np.float32)), 100).reason
-    'each row meets only the centres near its own'
+    >>> Auto().choose(open_rows(np.zeros((10_000, 4), np.float32)), 1_000).reason
+    'each row meets only the centres near its own, and centres are moved'
     """
 
     effort: Effort = "balanced"
@@ -83,14 +82,19 @@ class Auto:
             ``Rows`` or ``Passes``.
         n_clusters : int
         """
-        n = table.n_rows
+        if n_clusters == 1:
+            return Choice(Lloyd(), 1, "one cluster: its mean")
+        if table.is_sparse:
+            return self._of_sparse_rows(table.n_rows, n_clusters)
+        search = Truncated(rounds=ROUNDS[self.effort])
+        few = n_clusters <= FEW
+        how = "all centres" if few else "only the centres near its own"
+        return Choice(search, SEARCHES[self.effort], f"each row meets {how}, and centres are moved")
+
+    def _of_sparse_rows(self, n: int, n_clusters: int) -> Choice:
         starts = RESTARTS[self.effort]
         if n <= FEW_ROWS or (n_clusters <= FEW_CLUSTERS and n <= MANY_ROWS):
             return Choice(Lloyd(), starts, f"little to compute: {starts} exact fits")
         if n_clusters <= FEW_CLUSTERS:
             return Choice(NMBatch(), starts, f"few clusters: {starts} starts on nested batches")
-        if table.is_sparse:
-            return Choice(NMBatch(), 1, "sparse rows: nested batches of them")
-        search = Truncated(rounds=ROUNDS[self.effort])
-        reason = "each row meets only the centres near its own"
-        return Choice(search, SEARCHES[self.effort], reason)
+        return Choice(NMBatch(), 1, "sparse rows: nested batches of them")

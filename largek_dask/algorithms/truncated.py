@@ -40,25 +40,49 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes, Rng, TableShape
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.algorithms.truncated_engines import run_everywhere, run_on_sample
+from largek_dask.algorithms.truncated_far import (
+    FarRows,
+    carry_the_cost,
+    draw_rows,
+    far_from,
+    sample_of,
+)
+from largek_dask.algorithms.truncated_greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.truncated_look import (
     Labelled,
     gains_of_lists,
     gains_of_splits,
     share_of_strays,
 )
-from largek_dask.algorithms.truncated_moves import Moves, choose_moves, overstep
+from largek_dask.algorithms.truncated_moves import (
+    Moves,
+    choose_moves,
+    losses_of_merging,
+    overstep,
+)
 from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
-from largek_dask.algorithms.truncated_plan import BASE, PASS_WORK, ROW_WORK, Outcome, Plan, Task
+from largek_dask.algorithms.truncated_plan import (
+    BASE,
+    FEW,
+    PASS_WORK,
+    ROW_WORK,
+    Outcome,
+    Plan,
+    Task,
+)
 from largek_dask.algorithms.truncated_rows import Order, PassTotal
 from largek_dask.algorithms.truncated_sample import Sample, drop_sample, take_sample
 from largek_dask.algorithms.truncated_start import (
     NEAR_CELLS,
     cells_order,
+    coarse_centers,
+    is_restarted,
     sample_sizes,
     two_level_start,
 )
 from largek_dask.algorithms.truncated_state import Round, TruncatedState
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.distances import nearest, pack_centers
 
 __all__ = ["Truncated", "TruncatedState"]
 
@@ -143,7 +167,7 @@ class Truncated:
         if isinstance(self.problem.init, str) and self.problem.init == "auto":
             first, *larger = sample_sizes(passes.n_rows, passes.n_features, k)
             sample = self._start_sample(passes, rng, first)
-            centers, coarse, _ = self._start(sample, shift, passes.driver_threads)
+            centers, coarse, _ = self._start(passes, rng, sample)
             samples = () if first >= passes.n_rows else (first, *larger)
             guided = True
         else:
@@ -167,25 +191,44 @@ class Truncated:
         return take_sample(passes, rng, n, "split", ascending=True, in_place=True)
 
     def _start(
-        self, sample: Sample, shift: NDArray[Any], n_threads: int
+        self, passes: Passes, rng: Rng, sample: Sample, known: NDArray[Any] | None = None
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
-        """Centres, coarse centres, and first labels of the sample's rows."""
+        """Centres, coarse centres, and first labels of the sample's rows.
+
+        With few clusters they are those of the best of several starts, or ``known`` if that is
+        better.
+        """
         assert self.problem is not None
         x, weight = sample.held.x, sample.held.weight
-        return two_level_start(x, weight, self.problem.n_clusters, shift, n_threads)
+        k, shift, n_threads = (
+            self.problem.n_clusters,
+            passes.statistics.shift,
+            passes.driver_threads,
+        )
+        if known is None and not is_restarted(k):
+            return two_level_start(x, weight, k, shift, n_threads)
+        starts = n_starts(passes.n_rows, len(x), passes.n_features, k)
+        centers, cost = greedy_start(x, weight, k, shift, rng, starts, n_threads)
+        if known is not None and cost_of(x, weight, known, shift) < cost:
+            centers = known
+        return centers, coarse_centers(x, k, shift), nearest(x, pack_centers(centers, shift))
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
         sample = self._sample(passes, rng, state)
         if state.plan.task.kind == "start":
             assert sample is not None
-            centers, coarse, sample.held.origin = self._start(
-                sample, state.shift, passes.driver_threads
-            )
+            centers, coarse, sample.held.origin = self._start(passes, rng, sample)
             state = replace(state, centers=centers, coarse=coarse, replay=())
+        elif state.plan.again:
+            assert sample is not None
+            centers, coarse, _ = self._start(passes, rng, sample, state.centers)
+            state = replace(state, centers=centers, coarse=coarse)
         state = neighbours_for(state, passes.driver_threads)
         task, step, k = state.plan.task, state.step + 1, len(state.centers)
         order = order_for(passes, state)
+        if state.plan.stage == "grow" and state.plan.cost < float("inf"):
+            order = replace(order, far=far_from(self._mean(passes, state)))
         generation = state.generation + 1
         if task.everywhere and not state.everywhere:
             generation = 1
@@ -226,7 +269,12 @@ class Truncated:
                     strays = share_of_strays(rows, cells, state.table, state.plan.base, n_threads)
             if state.plan.moves:
                 assert state.table is not None
-                moves = _choose(state.plan, total, order, centers, rows, state.table, n_threads)
+                moves = _choose(state, total, order, centers, rows, n_threads)
+        far = state.far
+        if carry_the_cost(total.far.value, cost + by_means):
+            counts, mean = total.sums.counts, self._mean(passes, state)
+            far = draw_rows(passes, rng, generation, replay, counts, mean)
+        anew = 0 if far is None or state.far is not None else self._anew(passes, far)
         done = Outcome(
             cost=cost,
             work=_work(state, total, n_rows, order, made_table=state.age == 0),
@@ -235,6 +283,7 @@ class Truncated:
             n_moves=0 if moves is None else len(moves.split),
             strays=strays,
             curve=curve,
+            anew=anew,
         )
         # A fit may be gone on with by another tol.
         assert self.problem is not None
@@ -279,6 +328,8 @@ class Truncated:
             strange=_strange(state.moves, k),
             round=state.round,
             cost=cost,
+            far=far,
+            failed=_failed(state, plan, back),
         )
         # Over a sample moves are carried out as they are found, but those of rounds are tried.
         tried = state.plan.stage != "sample"
@@ -287,8 +338,27 @@ class Truncated:
     def _sample(self, passes: Passes, rng: Rng, state: TruncatedState) -> Sample | None:
         """The sample that the next step is about, or asks."""
         if state.plan.task.everywhere:
-            return self._split_sample(passes, rng) if state.plan.task.looks else None
+            if not state.plan.task.looks:
+                return None
+            if state.far is not None:
+                return sample_of(passes, state.far)
+            return self._split_sample(passes, rng)
+        if state.far is not None:
+            return sample_of(passes, state.far)
         return self._start_sample(passes, rng, state.plan.samples[0])
+
+    def _mean(self, passes: Passes, state: TruncatedState) -> float:
+        """What a row costs in the mean as the samples so far tell it."""
+        return state.plan.cost / passes.statistics.total_weight
+
+    def _anew(self, passes: Passes, far: FarRows) -> int:
+        """Rows of the sample to begin anew on; 0: what has been found is gone on from."""
+        assert self.problem is not None
+        k = self.problem.n_clusters
+        whole = sample_sizes(passes.n_rows, passes.n_features, k)[0] >= passes.n_rows
+        if k > FEW or (whole and is_restarted(k)):
+            return 0
+        return len(far.rows)
 
     def labels(
         self, passes: Passes, rng: Rng, state: TruncatedState
@@ -376,11 +446,25 @@ def _opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool)
     if moves is None or not len(moves.split):
         return after
     if after.plan.opens_round:
-        return replace(after, centers=moves.apply(after.centers), moves=moves)
+        assert after.round is not None
+        begun = replace(after.round, split=tuple(moves.split.tolist()))
+        return replace(after, centers=moves.apply(after.centers), moves=moves, round=begun)
     if after.plan.task.kind in ("cells", "all") and not tried:
         # The next pass asks nothing of what rows were: no list has to lead them there.
         return replace(after, centers=moves.apply(after.centers))
     return after
+
+
+def _failed(state: TruncatedState, plan: Plan, back: bool) -> tuple[int, ...]:
+    """Clusters whose split is not tried again before something pays, as the step has left it.
+
+    Of several that were tried together nobody knows which one it was.
+    """
+    if back:
+        assert state.round is not None
+        return (*state.failed, *state.round.split) if len(state.round.split) == 1 else state.failed
+    paid = state.plan.stage == "round" and plan.passes == 0
+    return () if paid or state.everywhere != plan.everywhere else state.failed
 
 
 def _strange(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
@@ -397,27 +481,31 @@ def _labelled(sample: Sample, labels: NDArray[np.int32], total: PassTotal) -> La
     weight = sample.held.weight
     mass = float(len(labels)) if weight is None else sum(weight.tolist())
     scale = sum(total.sums.counts.tolist()) / mass
-    return Labelled(sample.held.x, weight, labels, scale, sample.places)
+    return Labelled(sample.held.x, weight, labels, scale, sample.places, sample.far)
 
 
 def _choose(
-    plan: Plan,
+    state: TruncatedState,
     total: PassTotal,
     order: Order,
     centers: NDArray[Any],
     rows: Labelled,
-    table: NDArray[np.int32],
     n_threads: int,
 ) -> Moves:
     """The moves that may pay."""
     assert total.losses is not None
+    assert state.table is not None
+    plan, table = state.plan, state.table
     losses, costs = total.losses / order.loss_steps
     k = len(centers)
     most = plan.most_moves
     # What costs most has most to gain; where few moves were found few will be.
     tried = max(SPLITS * min(most, 2 * plan.found + MORE_MOVES), k // SHARE_TRIED)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
-    gains, halves = gains_of_splits(rows, centers, wanted, n_threads)
+    gains, halves = gains_of_splits(rows, centers, order.shift, wanted, n_threads)
+    gains[list(state.failed)] = 0
+    if plan.few:
+        losses = np.minimum(losses, losses_of_merging(centers, total.sums.counts, order.shift))
     return choose_moves(losses, gains, halves, table, most, plan.factor)
 
 

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Passes, RowState
+from largek_dask.algorithms.base import Chunk, Passes, RowState
 from largek_dask.algorithms.truncated_rows import (
     Order,
     PassTotal,
     RowArrays,
     advance,
+    count_far_rows,
     count_rows,
     truncated_chunk,
 )
@@ -80,6 +81,7 @@ class Held:
         total.n_evaluated += evaluated
         if losses is not None:
             total.add_losses(losses)
+        count_far_rows(self.weight, rows, order, total)
         total = self._counted(old, rows.labels, total, counted, new)
         self.rows, self.total, self.generation = rows, total, generation
         return total
@@ -163,6 +165,63 @@ def run_everywhere(
     if wanted is None:
         return total, None
     return total, np.concatenate([total.picked[index] for index in sorted(total.picked)])
+
+
+def kept_rows(
+    passes: Passes,
+    generation: int,
+    replay: tuple[Order, ...],
+    chunk_fn: Callable[..., None],
+    *broadcast: Any,
+    start: Callable[[], Any],
+    combine: Callable[[Any, Any], Any],
+) -> Any:
+    """What a function finds in the rows' state as of the last pass over all rows.
+
+    Parameters
+    ----------
+    passes : Passes
+    generation : int
+        Of that pass.
+    replay : tuple of Order
+        Orders since the last anchor, up to that pass.
+    chunk_fn : callable
+        ``chunk_fn(first, weight, rows, total, *broadcast)``: global index of the first row, weights
+        or None, the state.
+    *broadcast : object
+    start, combine : callable
+        Of its totals.
+    """
+    k, d = replay[0].centers.shape
+    whole = passes.whole()
+    if whole is not None:
+        held: Held | None = passes.scratch.get(WHOLE)
+        assert held is not None
+        assert held.rows is not None
+        total = start()
+        chunk_fn(0, whole[1], held.rows, total, *broadcast)
+        return total
+    return passes.reduce(
+        state_chunk,
+        chunk_fn,
+        *broadcast,
+        start=start,
+        combine=combine,
+        state=RowState(
+            STATE,
+            generation + 1,
+            tuple((earlier, -1, None) for earlier in replay),
+            truncated_chunk,
+            partial(PassTotal, k, d, passes.statistics.grid),
+        ),
+    )
+
+
+def state_chunk(chunk: Chunk, total: Any, chunk_fn: Callable[..., None], *broadcast: Any) -> None:
+    """Show a function what is kept of a chunk's rows."""
+    assert chunk.state is not None
+    rows = RowArrays(*(chunk.state[name] for name in ("labels", "upper", "lower")))
+    chunk_fn(chunk.start, chunk.weight, rows, total, *broadcast)
 
 
 def run_on_sample(

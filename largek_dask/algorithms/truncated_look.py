@@ -7,6 +7,7 @@ pass, so they are the same wherever the other rows are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ PROBED_VALUES = 1 << 23
 """Distances of a probe, at most."""
 SPLIT_ROWS = 256
 """Rows of a cluster on which a split is tried, at most."""
+DEAREST = 64
+"""Of these, those that cost most, where far rows count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Labelled:
     """How many times all rows weigh what these do."""
     places: NDArray[np.int32] | None = None
     """(m,) which rows of ``x`` they are, of weight 1 each; None: one after the other."""
+    far: bool = False
+    """Rows that are far from all centres are among them, and some of these cost much."""
 
     def taken(self, chosen: NDArray[np.int64]) -> Any:
         """Some of the rows, by their number among these."""
@@ -54,7 +59,11 @@ class Labelled:
 
 
 def gains_of_splits(
-    rows: Labelled, centers: NDArray[Any], clusters: NDArray[np.int64], n_threads: int
+    rows: Labelled,
+    centers: NDArray[Any],
+    shift: NDArray[Any],
+    clusters: NDArray[np.int64],
+    n_threads: int,
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
     """What splitting each cluster would gain on all rows (k,), and the halves (k, 2, d).
 
@@ -62,13 +71,53 @@ def gains_of_splits(
     """
     k = len(centers)
     order, starts = order_by_label(rows.labels, k)
+    weight = rows.weight
+    if rows.far:
+        order, starts, weight = _with_the_dearest(rows, centers, shift, order, starts)
     if rows.places is not None:
         order = rows.places[order]
     gains, halves = np.zeros(k), np.repeat(centers[:, None], 2, axis=1)
     gains[clusters], halves[clusters] = split_clusters(
-        rows.x, order, starts, clusters, centers, rows.weight, SPLIT_ROWS, n_threads
+        rows.x, order, starts, clusters, centers, weight, SPLIT_ROWS, n_threads
     )
     return gains * rows.scale, halves
+
+
+def _with_the_dearest(
+    rows: Labelled,
+    centers: NDArray[Any],
+    shift: NDArray[Any],
+    order: NDArray[np.int32],
+    starts: NDArray[np.int64],
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
+    """No more rows of each cluster than a split is tried on, those that cost most among them.
+
+    The others are evenly spaced, and weigh what all of these do.
+
+    Returns
+    -------
+    order, starts
+        The chosen ones, cluster after cluster.
+    weight : (m,) float64
+        Of all rows of the sample.
+    """
+    weight = np.ones(len(rows.labels)) if rows.weight is None else rows.weight.copy()
+    squares = squared_distances(rows.x, pack_centers(centers, shift), rows.labels)
+    costs = weight * squares.astype(np.float64)
+    chosen = []
+    for begin, end in pairwise(starts.tolist()):
+        own = order[begin:end]
+        if len(own) > SPLIT_ROWS:
+            ranked = own[np.lexsort((own, -costs[own]))]
+            others = np.sort(ranked[DEAREST:])
+            n = SPLIT_ROWS - DEAREST
+            spaced = others[np.arange(n) * len(others) // n]
+            whole, part = (sum(weight[which].tolist()) for which in (others, spaced))
+            weight[spaced] *= whole / part
+            own = np.concatenate([ranked[:DEAREST], spaced])
+        chosen.append(own)
+    counts = [len(own) for own in chosen]
+    return np.concatenate(chosen), np.concatenate([[0], np.cumsum(counts)]), weight
 
 
 def gains_of_lists(

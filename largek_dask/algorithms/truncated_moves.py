@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LOCKED", "Moves", "choose_moves", "overstep"]
+from largek_dask.kernels.distances import pack_centers, squared_distances
+
+__all__ = ["LOCKED", "Moves", "choose_moves", "losses_of_merging", "overstep"]
 
 LOCKED = 8
 """Nearest centres of a removed one that stay: they take over its rows."""
@@ -93,6 +95,27 @@ def choose_moves(
         locked[[j, r]] = locked[near[r]] = True
     chosen = np.array(split, np.int64)
     return Moves(chosen, np.array(removed, np.int64), halves[chosen], total)
+
+
+def losses_of_merging(
+    centers: NDArray[Any], counts: NDArray[np.float64], shift: NDArray[Any]
+) -> NDArray[np.float64]:
+    """(k,) what removing each centre costs at most if all its rows go to one other, and it to them.
+
+    Means follow their rows. Where each row goes to its second nearest centre and none of these
+    moves, two clusters that become one lose up to twice as much (J. H. Ward, Hierarchical grouping
+    to optimize an objective function, JASA 1963).
+    """
+    k, packed = len(centers), pack_centers(centers, shift)
+    losses = np.full(k, np.inf)
+    for j in range(k):
+        labels = np.full(k, j, np.int32)
+        gaps = squared_distances(centers, packed, labels).astype(np.float64)
+        both = counts[j] + counts
+        merged = np.divide(counts[j] * counts, both, out=np.zeros(k), where=both > 0) * gaps
+        merged[j] = np.inf
+        losses[j] = merged.min()
+    return losses
 
 
 def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:

@@ -84,6 +84,8 @@ class Outcome:
     """What a pass with lists of each of ``LENGTHS``, and one with all centres, would gain."""
     strays: float = 0.0
     """By what share rows would cost more had they been led to their centres by coarse cells."""
+    anew: int = 0
+    """Rows of a sample to begin anew on, since the one so far did not hold those that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class Plan:
     holds: bool = False
     """The next step looks where rows that have been added belong, and leaves centres where they
     are: means of rows that are there roughly would be worse."""
+    again: bool = False
+    """The next step begins with new centres, made from its sample."""
 
     @classmethod
     def first(
@@ -214,7 +218,12 @@ class Plan:
         """The plan after a step, and whether to go back to where the round began."""
         gain = self.cost - done.cost
         now = replace(
-            self, cost=done.cost, passes=self.passes + 1, work=self.work + done.work, holds=False
+            self,
+            cost=done.cost,
+            passes=self.passes + 1,
+            work=self.work + done.work,
+            holds=False,
+            again=False,
         )
         if self.task.looks:
             now = replace(now, found=done.n_moves, strays=done.strays)
@@ -227,6 +236,9 @@ class Plan:
             case "sample":
                 return now._sampled(gain, done), False
             case "grow":
+                if done.anew:
+                    begins = replace(now, samples=(done.anew,), again=True)
+                    return begins._to("sample", begins._anew(done.anew)), False
                 if self.task.looks:
                     return now._next_round(done), False
                 return now._to("search", self._look()), False

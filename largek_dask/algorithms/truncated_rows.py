@@ -32,7 +32,15 @@ from largek_dask.kernels.truncated import (
     search_lists,
 )
 
-__all__ = ["Order", "PassTotal", "RowArrays", "advance", "count_rows", "truncated_chunk"]
+__all__ = [
+    "Order",
+    "PassTotal",
+    "RowArrays",
+    "advance",
+    "count_far_rows",
+    "count_rows",
+    "truncated_chunk",
+]
 
 PARTS_A_THREAD = 8
 """Shares of a pass: so that threads end together, and a stop need not wait for all of it."""
@@ -84,6 +92,8 @@ class Order:
     """How many steps a loss of 1 is (``kernels.truncated.loss_scale``)."""
     recipe: Recipe | None = None
     """How the lists are made, where they are not here."""
+    far: float = 0.0
+    """Rows whose squared distance to their centre is larger are far away; 0: nobody asks."""
 
     @property
     def is_anchor(self) -> bool:
@@ -119,7 +129,8 @@ class Order:
 
     def to_keep(self) -> Order:
         """The same order in little room."""
-        return self if self.recipe is None else replace(self, listed=None, offsets=None)
+        kept = replace(self, far=0.0) if self.far else self
+        return kept if kept.recipe is None else replace(kept, listed=None, offsets=None)
 
     def forget(self) -> None:
         """Let go of what can be made again."""
@@ -160,7 +171,7 @@ class PassTotal:
     :class:`~largek_dask.algorithms.lloyd.AssignTotal`.
     """
 
-    __slots__ = ("losses", "n_changed", "n_evaluated", "picked", "squares", "step", "sums")
+    __slots__ = ("far", "losses", "n_changed", "n_evaluated", "picked", "squares", "step", "sums")
 
     def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
         self.sums = ClusterSums(k, d, grid)
@@ -172,12 +183,14 @@ class PassTotal:
         steps of losses."""
         self.picked: dict[int, Labels] = {}
         """Labels of the rows that were asked for, by chunk."""
+        self.far = Squares(1)
+        """What rows that are far away cost."""
 
     def begin(self, step: int) -> None:
         """Forget what belongs to an earlier step."""
         if step != self.step:
             self.step, self.n_changed, self.n_evaluated = step, 0, 0
-            self.losses, self.picked = None, {}
+            self.losses, self.picked, self.far = None, {}, Squares(1)
 
     def add_losses(self, losses: NDArray[np.int64]) -> None:
         """Add to the losses."""
@@ -188,7 +201,7 @@ class PassTotal:
         """Bytes that travel when this total is sent."""
         picked = sum(labels.nbytes for labels in self.picked.values())
         losses = 0 if self.losses is None else self.losses.nbytes
-        return self.sums.nbytes + self.squares.nbytes + picked + losses
+        return self.sums.nbytes + self.squares.nbytes + self.far.nbytes + picked + losses
 
     @staticmethod
     def combine(a: PassTotal, b: PassTotal) -> PassTotal:
@@ -203,6 +216,7 @@ class PassTotal:
             a.picked.update(b.picked)
             if b.losses is not None:
                 a.add_losses(b.losses)
+            a.far.merge(b.far)
         return a
 
 
@@ -418,6 +432,19 @@ def count_rows(
     total.n_changed += int(np.count_nonzero(labels >= 0 if old is None else labels != old))
 
 
+def count_far_rows(
+    weight: NDArray[np.float64] | None, rows: RowArrays, order: Order, total: PassTotal
+) -> None:
+    """Add what rows cost that are far from their centres, if the order asks for it."""
+    if not order.far > 0:
+        return
+    # The comparison takes one reading of the distances; most often nothing is found.
+    least = rows.upper.dtype.type(np.sqrt(order.far))
+    found = np.flatnonzero((rows.upper > least) & (rows.labels >= 0))
+    squares = rows.upper[found].astype(np.float64) ** 2
+    total.far.add(squares, None if weight is None else weight[found])
+
+
 def truncated_chunk(
     chunk: Chunk, total: PassTotal, order: Order, step: int, wanted: NDArray[np.int64] | None
 ) -> None:
@@ -434,6 +461,7 @@ def truncated_chunk(
     total.n_evaluated += evaluated
     if losses is not None:
         total.add_losses(losses)
+    count_far_rows(chunk.weight, rows, order, total)
     count_rows(chunk.x, chunk.weight, old, rows.labels, total, chunk.counted)
     if wanted is not None:
         begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])

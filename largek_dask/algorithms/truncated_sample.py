@@ -16,7 +16,7 @@ from largek_dask.algorithms.base import Chunk, Passes, Rng
 from largek_dask.algorithms.truncated_engines import Held
 from largek_dask.kernels.sparse import Table, stack_rows
 
-__all__ = ["Sample", "drop_sample", "take_sample"]
+__all__ = ["SAMPLE", "Sample", "drop_sample", "picked", "take_sample"]
 
 SAMPLE = "truncated sample"
 """Where samples lie among what passes keep."""
@@ -37,6 +37,8 @@ class Sample:
     places: NDArray[np.int32] | None = None
     """(m,) where the rows are in ``held.x``, if that is the whole table; None: they are all of it.
     """
+    far: bool = False
+    """It holds the rows that are far from all centres too, and rows stand for different numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,12 @@ def _draw(passes: Passes, rng: Rng, n: int, purpose: str, ascending: bool) -> Dr
     if weight is not None and (weight == 1).all():
         weight = None
     return Draw(key, rows, x, weight)
+
+
+def picked(passes: Passes, rows: Places) -> tuple[Any, Weights | None]:
+    """Rows by global index, each once, of the compute dtype; and their weights."""
+    x, weight = _pick(passes, rows)
+    return (_taken(passes, rows) if x is None else x), weight
 
 
 def _pick(passes: Passes, rows: Places) -> tuple[Any, Weights | None]:

@@ -20,7 +20,7 @@ from largek_dask.kernels.neighbours import nearest_centers
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.truncated import order_by_label
 
-__all__ = ["cells_order", "coarse_centers", "sample_sizes", "two_level_start"]
+__all__ = ["cells_order", "coarse_centers", "is_restarted", "sample_sizes", "two_level_start"]
 
 FIRST_ROWS, START_ROWS = 8, 32
 """Rows a centre of the sample that gives the first centres, and of the one to go on from."""
@@ -40,14 +40,26 @@ NEAR_CELLS = 3
 """Coarse cells whose centres the rows of one of them meet at first."""
 STEPS = 5
 """Lloyd steps on each level."""
+RESTARTED = 32
+"""Up to so many clusters the best of several starts is taken, ..."""
+RESTART_ROWS, LEAST_RESTART_ROWS = 64, 2_048
+"""... on so many rows a centre, and at least so many."""
+
+
+def is_restarted(k: int) -> bool:
+    """Whether there are so few clusters that the best of several starts is taken."""
+    return k <= RESTARTED
 
 
 def sample_sizes(n_rows: int, n_features: int, k: int) -> tuple[int, ...]:
     """Rows of the samples that the search begins on, in ascending order; at least one."""
-    if n_rows <= LARGEST_SHARE * FIRST_ROWS * k and n_rows * n_features <= WHOLE_VALUES:
+    restarted = is_restarted(k)
+    first = max(RESTART_ROWS * k, LEAST_RESTART_ROWS) if restarted else FIRST_ROWS * k
+    if n_rows <= LARGEST_SHARE * first and n_rows * n_features <= WHOLE_VALUES:
         return (n_rows,)
-    first, most = FIRST_ROWS * k, n_rows // LARGEST_SHARE
-    sizes = [min(START_ROWS * k, most, max(LEAST_ROWS * k, START_VALUES // n_features))]
+    most = n_rows // LARGEST_SHARE
+    wanted = first if restarted else START_ROWS * k
+    sizes = [min(wanted, most, max(LEAST_ROWS * k, START_VALUES // n_features))]
     while GROWTH * sizes[-1] <= min(most, LARGEST_VALUES // n_features):
         sizes.append(GROWTH * sizes[-1])
     return (first, *sizes) if GROWTH * first <= sizes[0] else tuple(sizes)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.truncated_far import FarRows
 from largek_dask.algorithms.truncated_lists import Near
 from largek_dask.algorithms.truncated_moves import Moves
 from largek_dask.algorithms.truncated_plan import Plan
@@ -29,6 +30,8 @@ class Round:
     near: Near | None
     table: NDArray[np.int32] | None
     """(k, m) nearest centres there, and what they are found from, if anybody needs them."""
+    split: tuple[int, ...] = ()
+    """Clusters that the moves of the round split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,14 @@ class TruncatedState:
     """Moves that the next step carries out; ``centers`` is after them."""
     round: Round | None = None
     """Where the last round began."""
+    failed: tuple[int, ...] = ()
+    """Clusters whose split, tried alone, has not paid since something did."""
     restores: bool = False
     """The next step goes back there."""
     cost: float = float("inf")
     """Of the rows as the last step has labelled them, with the centres that it has left."""
+    far: FarRows | None = None
+    """Rows that were drawn since those that are far from all centres count."""
 
     @property
     def lead(self) -> Round | None:

@@ -70,8 +70,8 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     algorithm : {"auto", "truncated", "lloyd", "minibatch", "nmbatch"} or object
         A name, or an object with parameters of its own, such as
         ``MiniBatch(batch_rows=50_000)``. "auto" is the fastest way there is to any inertia, and
-        ends lower than the others: truncated search with moves, or what suits sparse rows, few
-        clusters and small tables. "lloyd" is exact k-means.
+        ends lower than the others: truncated search with moves, or what suits sparse rows. "lloyd"
+        is exact k-means.
     init : {"auto", "random", "two-level", "k-means++", "greedy-k-means++", "k-means||"} or array
         How the first centres are chosen, or the (n_clusters, n_features) centres themselves.
         "auto" is k-means++ up to 100 clusters and random rows above; Truncated and NMBatch find

@@ -37,16 +37,15 @@ MORE = FEW_CLUSTERS + 1
 @pytest.mark.parametrize(
     ("table", "k", "kind"),
     [
-        (Table(FEW_ROWS), FEW_CLUSTERS, lk.Lloyd),
-        (Table(FEW_ROWS), MORE, lk.Lloyd),
-        (Table(FEW_ROWS + 1), MORE, lk.Truncated),
-        (Table(MANY), FEW_CLUSTERS, lk.Lloyd),
-        (Table(MANY + 1), FEW_CLUSTERS, lk.NMBatch),
+        (Table(2), 2, lk.Truncated),
+        (Table(FEW_ROWS), FEW_CLUSTERS, lk.Truncated),
         (Table(MANY + 1), MORE, lk.Truncated),
         (Table(10**8), 100_000, lk.Truncated),
         (Table(1), 1, lk.Lloyd),
-        (Table(10**8), 1, lk.NMBatch),
-        (Table(1_000, is_sparse=True), 2, lk.Lloyd),
+        (Table(10**8), 1, lk.Lloyd),
+        (Table(FEW_ROWS, is_sparse=True), MORE, lk.Lloyd),
+        (Table(MANY, is_sparse=True), FEW_CLUSTERS, lk.Lloyd),
+        (Table(MANY + 1, is_sparse=True), FEW_CLUSTERS, lk.NMBatch),
         (Table(FEW_ROWS + 1, is_sparse=True), MORE, lk.NMBatch),
         (Table(10**7, is_sparse=True), 1_000, lk.NMBatch),
     ],
@@ -57,7 +56,8 @@ def test_rules_at_their_borders(table, k, kind):
 
 
 def test_effort_is_more_starts_or_longer_search():
-    few = [Auto(effort).choose(Table(1_000), 8).n_init for effort in EFFORTS]
+    sparse = Table(1_000, is_sparse=True)
+    few = [Auto(effort).choose(sparse, 8).n_init for effort in EFFORTS]
     assert few == [RESTARTS[effort] for effort in EFFORTS]
     many = [Auto(effort).choose(Table(10**6), 1_000) for effort in EFFORTS]
     assert [choice.n_init for choice in many] == [SEARCHES[effort] for effort in EFFORTS]
@@ -91,14 +91,16 @@ def test_the_same_as_what_it_chooses(blobs):
     auto = lk.KMeans(40, random_state=3).fit(blobs)
     own = lk.KMeans(40, algorithm=lk.Truncated(), random_state=3).fit(blobs)
     assert auto.model_.digest() == own.model_.digest()
-    small = lk.KMeans(3, random_state=3).fit(blobs[:500])
+    few = scipy.sparse.csr_matrix(blobs[:500])
+    small = lk.KMeans(3, random_state=3).fit(few)
     lloyd = lk.KMeans(3, algorithm="lloyd", n_init=RESTARTS["balanced"], random_state=3)
-    assert small.model_.digest() == lloyd.fit(blobs[:500]).model_.digest()
+    assert small.model_.digest() == lloyd.fit(few).model_.digest()
 
 
 def test_more_starts_than_are_asked_for_but_never_fewer(blobs):
-    ten = lk.KMeans(3, n_init=10, random_state=3).fit(blobs[:500])
-    lloyd = lk.KMeans(3, algorithm="lloyd", n_init=10, random_state=3).fit(blobs[:500])
+    few = scipy.sparse.csr_matrix(blobs[:500])
+    ten = lk.KMeans(3, n_init=10, random_state=3).fit(few)
+    lloyd = lk.KMeans(3, algorithm="lloyd", n_init=10, random_state=3).fit(few)
     assert ten.model_.digest() == lloyd.model_.digest()
 
 

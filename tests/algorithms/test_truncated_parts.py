@@ -187,6 +187,10 @@ def test_few_clusters_meet_all_centres():
         (40_000, 64, 1_000, (13_333,)),
         (10_000_000, 1_000, 1_000, (8_000, 32_000)),
         (1, 1, 1, (1,)),
+        (14_980, 14, 10, (2_048,)),
+        (6_144, 14, 10, (6_144,)),
+        (1_000_000, 18, 32, (2_048, 8_192, 32_768, 131_072)),
+        (1_000_000, 18, 33, (264, 1_056, 4_224, 16_896, 67_584, 270_336)),
     ],
 )
 def test_sizes_of_samples(n, d, k, sizes):
@@ -509,8 +513,8 @@ def test_rows_looked_at_in_place_are_those_of_a_copy():
     within = Labelled(x, None, labels, 2.5, places)
     clusters = np.arange(0, 40, 2)
     for one, other in zip(
-        gains_of_splits(copied, centers, clusters, 1),
-        gains_of_splits(within, centers, clusters, 2),
+        gains_of_splits(copied, centers, shift, clusters, 1),
+        gains_of_splits(within, centers, shift, clusters, 2),
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)

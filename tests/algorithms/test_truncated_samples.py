@@ -20,6 +20,14 @@ ALGORITHMS = {"all": lk.Truncated(), "lists": lk.Truncated(neighbours=8)}
 every_kind = pytest.mark.parametrize("kind", ALGORITHMS)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_restarts():
+    """Samples as for many clusters; the best of several starts has tests of its own."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("largek_dask.algorithms.truncated_start.RESTARTED", 0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def x() -> np.ndarray:
     return blobs(N, D, 40, seed=11, spread=1.5)

@@ -1,0 +1,193 @@
+"""Samples that hold the rows that carry the cost, where these are far from all centres and few.
+
+A uniform sample does not hold a group of rows much smaller than one in so many as it takes, however
+far away they are; and with centres from such a sample, the cost of all rows may be that of a few.
+Where the first pass over all rows finds it so, rows are drawn anew: a row that the uniform sample
+may have missed, because it is far from its centre or because few rows share its centre, the sooner
+(sensitivities: D. Feldman, M. Langberg, A unified framework for approximating and clustering data,
+STOC 2011). Each stands for as many rows as it was likely to be passed over for, so sums over them
+are about those over all rows, whatever the centres.
+
+Which rows are drawn depends on the seed, their indices and the centres, not on chunks: the numbers
+drawn for rows are hashes of their indices, and those of the lowest number for their chance are
+taken (N. Duffield, C. Lund, M. Thorup, Priority sampling for estimation of arbitrary subset sums,
+J. ACM 2007).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes, Rng
+from largek_dask.algorithms.truncated_engines import Held, kept_rows
+from largek_dask.algorithms.truncated_rows import Order, RowArrays
+from largek_dask.algorithms.truncated_sample import SAMPLE, Sample, picked
+
+__all__ = ["FarRows", "carry_the_cost", "draw_rows", "far_from", "sample_of"]
+
+BEYOND = 8.0
+"""Times the mean squared distance, as samples tell it: rows farther away are far. A uniform sample
+has some of every group that costs as much as a cluster with its rows nearer than that."""
+SHARE = 0.05
+"""Of the cost that far rows carry, from which on they count."""
+ROWS, LEAST, MOST = 128, 2_048, 1 << 18
+"""Rows a centre that are drawn; at least and at most so many."""
+VALUES = 1 << 26
+"""Values (rows times features) of them, at most."""
+
+Places = NDArray[np.int64]
+Weights = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FarRows:
+    """Rows that were drawn, the far ones among them."""
+
+    rows: Places
+    """(m,) global indices, ascending."""
+    shares: Weights
+    """(m,) how many rows of its kind each stands for, itself included."""
+
+
+def far_from(mean: float) -> float:
+    """The squared distance beyond which rows are far, where it is so much in the mean."""
+    return BEYOND * mean
+
+
+def rows_to_draw(n_rows: int, n_features: int, k: int) -> int:
+    """How many rows are drawn."""
+    return min(n_rows, max(LEAST, min(ROWS * k, MOST, VALUES // n_features)))
+
+
+def carry_the_cost(far: float, cost: float) -> bool:
+    """Whether what far rows cost counts beside the whole."""
+    return far > SHARE * cost
+
+
+class Drawn:
+    """The rows of the lowest numbers so far."""
+
+    __slots__ = ("chances", "keys", "most", "rows")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.rows = np.empty(0, np.int64)
+        self.keys, self.chances = np.empty(0), np.empty(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel when this total is sent."""
+        return self.rows.nbytes + self.keys.nbytes + self.chances.nbytes
+
+    def add(self, rows: Places, keys: Weights, chances: Weights) -> None:
+        """Take the first ``most`` of these and of those that there are; of equal ones by index."""
+        rows, keys = np.concatenate([self.rows, rows]), np.concatenate([self.keys, keys])
+        chances = np.concatenate([self.chances, chances])
+        if len(rows) > self.most:
+            # Most are left out by one reading, and what is sorted is short.
+            chosen = np.flatnonzero(keys <= np.partition(keys, self.most - 1)[self.most - 1])
+            chosen = chosen[np.lexsort((rows[chosen], keys[chosen]))[: self.most]]
+            rows, keys, chances = rows[chosen], keys[chosen], chances[chosen]
+        self.rows, self.keys, self.chances = rows, keys, chances
+
+    @staticmethod
+    def combine(a: Drawn, b: Drawn) -> Drawn:
+        """Add ``b`` into ``a``."""
+        a.add(b.rows, b.keys, b.chances)
+        return a
+
+
+def draw_rows(
+    passes: Passes,
+    rng: Rng,
+    generation: int,
+    replay: tuple[Order, ...],
+    counts: Weights,
+    mean: float,
+) -> FarRows:
+    """Draw rows that are far from their centres, or share theirs with few, sooner than others.
+
+    Parameters
+    ----------
+    passes : Passes
+    rng : Rng
+    generation, replay
+        Of the last pass over all rows; see :func:`~truncated_engines.kept_rows`.
+    counts : (k,) float64
+        Weight of the rows of each cluster after it.
+    mean : float
+        Squared distance of a row to its centre that makes it twice as likely as its weight.
+    """
+    n = rows_to_draw(passes.n_rows, passes.n_features, len(counts))
+    even = passes.statistics.total_weight / len(counts)
+    fewer = np.divide(even, counts, out=np.zeros_like(counts), where=counts > 0)
+    seed = int(rng.generator(0, "far rows").integers(1 << 63))
+    drawn: Drawn = kept_rows(
+        passes, generation, replay, draw_chunk, seed, fewer, mean, n + 1,
+        start=_Start(n + 1), combine=Drawn.combine,
+    )  # fmt: skip
+    order = np.lexsort((drawn.rows, drawn.keys))
+    # Rows beyond these were passed over at this number: so many times as likely each was drawn.
+    limit = float(drawn.keys[order[n]]) if len(order) > n else np.inf
+    chosen = order[:n][np.argsort(drawn.rows[order[:n]])]
+    # Whole numbers: where weights are integers, sums hold nothing finer.
+    shares = np.rint(np.maximum(1.0, 1.0 / (limit * drawn.chances[chosen])))
+    return FarRows(drawn.rows[chosen], shares)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Makes an empty total; travels to workers."""
+
+    most: int
+
+    def __call__(self) -> Drawn:
+        return Drawn(self.most)
+
+
+def draw_chunk(
+    first: int,
+    weight: Weights | None,
+    rows: RowArrays,
+    total: Drawn,
+    seed: int,
+    fewer: Weights,
+    mean: float,
+    most: int,
+) -> None:
+    """Draw among rows that lie together."""
+    present = np.flatnonzero(rows.labels >= 0)
+    chances = rows.upper[present].astype(np.float64) ** 2 / mean
+    chances += 1.0 + fewer[rows.labels[present]]
+    if weight is not None:
+        chances *= weight[present]
+    keys = numbers_of(first + present, seed) / chances
+    total.add(first + present, keys, chances)
+
+
+def numbers_of(rows: Places, seed: int) -> Weights:
+    """(n,) numbers in (0, 1], as random, that hang on a row's index and the seed alone.
+
+    G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
+    """
+    z = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return ((z >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+
+
+def sample_of(passes: Passes, far: FarRows) -> Sample:
+    """The rows that were drawn, as a sample; it stays among what the passes keep."""
+    name = f"{SAMPLE}: far"
+    known: Sample | None = passes.scratch.get(name)
+    if known is not None and known.key[0] is far:
+        return known
+    x, weight = picked(passes, far.rows)
+    weights = far.shares if weight is None else weight * far.shares
+    held = Held(x, weights, passes.driver_threads, passes.raise_if_stopped)
+    passes.scratch[name] = sample = Sample(far.rows, held, (far,), far=True)
+    return sample

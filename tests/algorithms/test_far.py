@@ -1,0 +1,270 @@
+"""Few rows that carry the cost: the default does not lose them, wherever it runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from benchmarks.far import LOWEST, MADE
+from largek_dask.algorithms import truncated_far
+from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.truncated_far import Drawn, draw_rows, numbers_of
+from largek_dask.algorithms.truncated_greedy import greedy_start, n_starts
+from largek_dask.algorithms.truncated_moves import losses_of_merging
+from largek_dask.passes.local import LocalPasses
+from tests.algorithms.conftest import bits
+from tests.checks import computing_workers, watched_passes
+
+DATA = Path(os.environ.get("LARGEK_DATA", "nowhere"))
+MOST = 1.05
+"""Times the lowest value known that a fit may end at."""
+BEST = {
+    "student": {10: 4.07205e06, 20: 3.19094e06},
+    "spikes": {10: 4.01716e06, 20: 2.15341e06},
+    "one": {10: 2.21071e06, 20: 343960},
+    "lognormal": {10: 8.3117e06, 20: 3.88073e06},
+    "unequal": {10: 1.0196e07, 20: 9.0407e06},
+    "groups": {10: 2.14438e07, 20: 225063},
+}
+"""The best of 50 (k = 10) and 20 greedy k-means++ fits by scikit-learn."""
+FEW = {
+    "eeg": {2: 784509934e3, 4: 223605499, 6: 84258434.9, 8: 57131136.2},
+    "shuttle": {3: 1085415250, 5: 724479099, 7: 433839875, 8: 370712735},
+}
+"""Lowest values known of still fewer clusters."""
+
+
+@cache
+def made(name: str) -> np.ndarray:
+    return MADE[name](np.random.default_rng(len(name))).astype(np.float32)
+
+
+@pytest.mark.parametrize("k", [10, 20])
+@pytest.mark.parametrize("name", MADE)
+def test_no_seed_ends_far_above_the_lowest_known(name, k):
+    for seed in range(3):
+        assert lk.KMeans(k, random_state=seed).fit(made(name)).inertia_ < MOST * BEST[name][k]
+
+
+@pytest.mark.parametrize("name", ["eeg", "shuttle"])
+def test_public_sets(name):
+    if not (DATA / f"{name}.npz").exists():
+        pytest.skip("LARGEK_DATA does not name a folder with it")
+    x = np.load(DATA / f"{name}.npz")["X"]
+    for k, lowest in (LOWEST[name] | FEW[name]).items():
+        for seed in range(2):
+            assert lk.KMeans(k, random_state=seed).fit(x).inertia_ < MOST * lowest
+
+
+def test_many_clusters():
+    """Beyond those that all rows meet, moves find the far rows."""
+    r = np.random.default_rng(0)
+    x = r.standard_t(1.5, (20_000, 6)).astype(np.float32)
+    ours = lk.KMeans(300, random_state=0).fit(x).inertia_
+    theirs = lk.KMeans(300, algorithm="lloyd", init="greedy-k-means++", random_state=0).fit(x)
+    assert ours < theirs.inertia_
+
+
+# --- the same bits --------------------------------------------------------------------------------
+
+N, K = 12_000, 12
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray:
+    r = np.random.default_rng(1)
+    x = r.standard_normal((N, 5))
+    far = r.choice(N, 30, replace=False)
+    x[far] += 500 * r.standard_normal((10, 5))[np.arange(30) % 10]
+    return x.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def weight() -> np.ndarray:
+    return np.random.default_rng(2).integers(0, 4, N).astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def url(x, tmp_path_factory) -> str:
+    out = tmp_path_factory.mktemp("far") / "rows.zarr"
+    lk.ingest(x, str(out), chunk_rows=1_000, progress=False)
+    assert lk.open_rows(str(out)).n_chunks == 12
+    return str(out)
+
+
+def fit(data, **options):
+    options = {"max_iter": 80, "random_state": 4} | options
+    return lk.KMeans(K, algorithm=lk.Truncated(), **options).fit(data)
+
+
+@pytest.fixture(scope="module")
+def clean(x):
+    return fit(x, n_threads=1)
+
+
+def test_the_search_begins_anew_on_rows_that_were_drawn(x):
+    """So that what the tests below compare is there."""
+    algorithm = replace(lk.Truncated(), problem=KMeansProblem(K))
+    with LocalPasses(lk.open_rows(x)) as passes:
+        state, seen = algorithm.init(passes, Rng(4)), []
+        while state.plan.stage != "end":
+            before = state
+            state, _ = algorithm.step(passes, Rng(4), state)
+            seen.append((before.everywhere, state.far is not None, state.plan.again))
+        assert (False, True, True) in seen
+        away = np.flatnonzero((x.astype(float) ** 2).sum(axis=1) > 1e3)
+        assert len(away) > 20
+        drawn = state.far
+        assert np.isin(away, drawn.rows).all(), "all of them are drawn"
+        assert (drawn.shares[np.isin(drawn.rows, away)] == 1).all()
+        assert drawn.shares.sum() == pytest.approx(N, rel=0.1)
+        assert (np.diff(drawn.rows) > 0).all()
+
+
+def test_memory_or_store(url, clean):
+    assert bits(fit(url, n_threads=2)) == bits(clean)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_workers(n_workers, url, clean, worker_clients):
+    with watched_passes() as seen:
+        km = fit(url, client=worker_clients(n_workers))
+    assert computing_workers(seen[0]) >= n_workers
+    assert bits(km) == bits(clean)
+
+
+@pytest.mark.parametrize("tile", ["avx512", "avx2", "plain"])
+def test_vector_widths(tile, x, clean):
+    with dask.config.set({"largek.kernels.tile": tile}):
+        assert bits(fit(x)) == bits(clean)
+
+
+def test_resume(url, clean, tmp_path):
+    """Before, at and after the step that draws rows, and in the search over all rows."""
+    sizes = [h["rows"] for h in clean.history_]
+    anew = sizes.index(N) + 1
+    assert sizes[anew] < N, "a sample comes after all rows"
+    for step in (anew - 1, anew, anew + 1, anew + 3, len(sizes) - 2):
+        folder = str(tmp_path / f"stop-{step}")
+        fit(url, max_iter=step, checkpoint=folder)
+        assert bits(fit(url, checkpoint=folder)) == bits(clean)
+
+
+def test_rows_that_weigh_nothing_are_never_drawn(x, weight):
+    algorithm = replace(lk.Truncated(), problem=KMeansProblem(K))
+    with LocalPasses(lk.open_rows(x, sample_weight=weight)) as passes:
+        state = algorithm.init(passes, Rng(0))
+        while state.far is None:
+            assert state.plan.stage != "end"
+            state, _ = algorithm.step(passes, Rng(0), state)
+        own = weight[state.far.rows]
+    assert (own > 0).all()
+    assert (state.far.shares * own).sum() == pytest.approx(weight.sum(), rel=0.1)
+
+
+def test_rows_without_far_ones_take_the_way_as_before(monkeypatch):
+    x = np.random.default_rng(0).standard_normal((20_000, 8)).astype(np.float32)
+    known = bits(fit(x))
+    monkeypatch.setattr(truncated_far, "BEYOND", 1e30)
+    assert bits(fit(x)) == known
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def test_numbers_of_rows_are_uniform_and_hang_on_nothing_else():
+    rows = np.arange(100_000)
+    numbers = numbers_of(rows, 7)
+    assert numbers.min() > 0
+    assert numbers.max() <= 1
+    counts = np.histogram(numbers, 100, (0, 1))[0]
+    assert abs(counts - 1_000).max() < 160
+    assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.02
+    np.testing.assert_array_equal(numbers_of(rows[500:600], 7), numbers[500:600])
+    assert abs(np.corrcoef(numbers, numbers_of(rows, 8))[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("n_parts", [1, 2, 7, 300])
+def test_rows_are_drawn_alike_in_whatever_parts_they_lie(n_parts):
+    r = np.random.default_rng(0)
+    rows, chances = r.permutation(2_000), r.pareto(1, 2_000)
+    keys = np.round(numbers_of(rows, 1), 2) / chances  # some are equal
+    keys[5] = keys[77] = np.sort(keys)[49]
+    totals = []
+    for part in np.array_split(np.arange(2_000), n_parts):
+        totals.append(Drawn(50))
+        totals[-1].add(rows[part], keys[part], chances[part])
+    whole = totals[-1]
+    for other in totals[:-1]:
+        whole = Drawn.combine(whole, other)
+    wanted = np.lexsort((rows, keys))[:50]
+    assert sorted(whole.rows.tolist()) == sorted(rows[wanted].tolist())
+    assert len(whole.keys) == len(whole.chances) == 50
+    assert whole.nbytes == 50 * 24
+
+
+def test_sums_over_drawn_rows_are_those_over_all(x):
+    """In the mean over seeds, of any function of the rows (here: of far ones, and of all)."""
+    algorithm = replace(lk.Truncated(), problem=KMeansProblem(K))
+    with LocalPasses(lk.open_rows(x)) as passes:
+        state = algorithm.init(passes, Rng(0))
+        while state.far is None:
+            state, _ = algorithm.step(passes, Rng(0), state)
+        counts, squares = state.counts, (x.astype(float) ** 2).sum(axis=1)
+        found = []
+        for seed in range(20):
+            drawn = draw_rows(passes, Rng(seed), state.generation, state.replay, counts, 1.0)
+            assert len(drawn.rows) == truncated_far.LEAST
+            found.append([drawn.shares.sum(), (drawn.shares * squares[drawn.rows]).sum()])
+    assert np.mean(found, axis=0) == pytest.approx([N, squares.sum()], rel=0.02)
+
+
+def test_what_merging_loses():
+    r = np.random.default_rng(0)
+    centers, counts = r.standard_normal((9, 3)), r.integers(1, 50, 9).astype(np.float64)
+    counts[4] = 0
+    wanted = np.full(9, np.inf)
+    for i in range(9):
+        for j in set(range(9)) - {i}:
+            both = np.maximum(counts[i] + counts[j], 1)
+            ward = counts[i] * counts[j] / both * ((centers[i] - centers[j]) ** 2).sum()
+            wanted[i] = min(wanted[i], ward)
+    found = losses_of_merging(centers, counts, np.zeros(3))
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    assert found[4] == 0
+
+
+def test_the_best_of_several_starts():
+    r = np.random.default_rng(0)
+    centers = 20 * r.standard_normal((12, 4))
+    x = (centers[r.integers(12, size=3_000)] + r.standard_normal((3_000, 4))).astype(np.float32)
+    costs = []
+    for starts in (1, 8):
+        found, cost = greedy_start(x, None, 12, x.mean(axis=0), Rng(1), starts, 1)
+        true = ((x[:, None].astype(float) - found[None]) ** 2).sum(axis=2).min(axis=1).sum()
+        assert cost == pytest.approx(true, rel=1e-5)
+        costs.append(cost)
+        same = greedy_start(x, None, 12, x.mean(axis=0), Rng(1), starts, 2)
+        assert same[0].tobytes() == found.tobytes()
+    assert costs[1] <= costs[0]
+    twice = greedy_start(x, np.full(3_000, 2.0), 12, x.mean(axis=0), Rng(1), 8, 1)
+    assert twice[0].tobytes() == found.tobytes()
+    few, cost = greedy_start(x[:3], None, 5, x.mean(axis=0), Rng(1), 8, 1)
+    assert few.tolist() == x[[0, 1, 2, 0, 1]].tolist()
+    assert cost == 0
+
+
+@pytest.mark.parametrize(
+    ("n", "sampled", "d", "k", "starts"),
+    [(14_980, 2_048, 14, 10, 13), (60_000, 2_048, 6, 10, 52), (10**8, 2_048, 64, 32, 64),
+     (3_000, 3_000, 784, 32, 1)],
+)  # fmt: skip
+def test_how_many_starts_pay(n, sampled, d, k, starts):
+    assert n_starts(n, sampled, d, k) == starts
