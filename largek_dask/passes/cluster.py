@@ -12,10 +12,10 @@ import contextlib
 import os
 import time
 import weakref
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 from uuid import uuid4
 
 from distributed import Client, Future
@@ -24,8 +24,10 @@ from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.data.stores import is_local
 from largek_dask.errors import ClusterError, ParameterError
+from largek_dask.passes import waiting
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.base import BasePasses, PassOptions
+from largek_dask.passes.broadcast import Broadcaster
 from largek_dask.passes.engine import PassSpec, total_of
 from largek_dask.passes.local import available_cpus
 from largek_dask.passes.network import Network
@@ -33,8 +35,8 @@ from largek_dask.passes.placement import place, ranges, shares
 from largek_dask.passes.spill import remove_spilled, spill, spill_folder
 from largek_dask.passes.stragglers import Pace, Stragglers
 from largek_dask.passes.telemetry import PassReport, nbytes
+from largek_dask.passes.waiting import Lost, attended
 from largek_dask.passes.worker import (
-    LostTotalError,
     Outcome,
     Payload,
     Sealed,
@@ -50,12 +52,8 @@ from largek_dask.points import at
 
 __all__ = ["ClusterPasses"]
 
-T = TypeVar("T")
-
 FAN_IN = 8
 """Totals that one task adds up when they are reduced in a tree."""
-WATCH_SECONDS = 1.0
-"""How often to look at the workers while their answers are waited for."""
 EMBED_BYTES = 64 << 10
 """While copies for all workers take no more, tasks carry their pass's payload themselves: that is
 one round trip less. Of each connection Dask keeps the last 1,000 messages of less than 1 MB, so
@@ -84,22 +82,6 @@ class _Pass:
     """The payload on the workers, or itself where it is small."""
     size: int = 0
     """Bytes of the payload."""
-
-
-class _Lost(Exception):
-    """A share has to be handed out again; ``killed`` if its workers died of it.
-
-    ``left``: a worker was given up, and nothing is known to be lost but what it had.
-    """
-
-    def __init__(self, error: BaseException, left: bool = False) -> None:
-        super().__init__(str(error))
-        self.killed = type(error).__name__ == "KilledWorker"
-        self.left = left
-
-
-RETRIED = ("KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError")
-"""Errors that say something of workers, not of the computation (some are private to Dask)."""
 
 
 class ClusterPasses(BasePasses):
@@ -154,6 +136,7 @@ class ClusterPasses(BasePasses):
         self.job = uuid4().hex[:12]
         self._network = Network(client, self.job)
         self._workers = Workers(self._network, rows, memory_limit, self._say)
+        self._broadcaster = Broadcaster(self._network, self._workers)
         self._owner: dict[int, str] = {}
         self._placed_on: dict[str, int] = {}
         """Workers that the owners were chosen among."""
@@ -209,7 +192,7 @@ class ClusterPasses(BasePasses):
                 return [outcome.total for outcome, _ in current.outcomes], False
             try:
                 return await self._tree(current), True
-            except _Lost as lost:
+            except Lost as lost:
                 await self._forget_lost(current, lost)
 
     async def _hand_out(self, current: _Pass) -> None:
@@ -218,7 +201,7 @@ class ClusterPasses(BasePasses):
         if current.broadcast is None:
             try:
                 await self._broadcast(current, workers)
-            except _Lost as lost:
+            except Lost as lost:
                 self._blame(current, sorted(current.missing), lost)
                 await asyncio.sleep(BACKOFF_SECONDS)
                 return
@@ -270,7 +253,7 @@ class ClusterPasses(BasePasses):
     async def _watch(self, current: _Pass, pace: Pace) -> None:
         """Follow the workers while they compute: tasks of a worker that is lost wait for ever."""
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.sleep(waiting.WATCH_SECONDS)
             await self._workers.ready()
             why = pace.is_over()
             for target, task, since, chunks in list(current.at.values()):
@@ -283,63 +266,15 @@ class ClusterPasses(BasePasses):
                 if lost:
                     await task.cancel()
 
-    async def _attended(self, work: Awaitable[T], workers: Iterable[str]) -> T:
-        """Wait for what needs all these workers; ``_Lost`` if it would be for ever."""
-        begin = time.monotonic()
-        task = asyncio.ensure_future(work)
-        try:
-            while not (await asyncio.wait([task], timeout=WATCH_SECONDS))[0]:
-                await self._workers.ready()
-                for address in workers:
-                    if self._workers.is_lost(address, begin):
-                        raise _Lost(ClusterError(f"{address} does not answer"), left=True)
-            return task.result()
-        finally:
-            task.cancel()
-
     async def _broadcast(self, current: _Pass, workers: Collection[str]) -> None:
         """Send the payload to workers; a small one travels with every task instead."""
-        small = current.size * len(workers) <= EMBED_BYTES
         payload = current.payload
-        current.broadcast = payload if small else await self._send(payload, workers)
+        if current.size * len(workers) <= EMBED_BYTES:
+            current.broadcast = payload
+        else:
+            current.broadcast = await self._broadcaster.send(payload, workers, self._number)
 
-    async def _send(self, value: Any, workers: Collection[str]) -> Future:
-        """Copies of a value on workers, as far as they do not leave meanwhile."""
-        left = deque(workers)
-        # Not always the same one has most to send.
-        left.rotate(-self._number)
-        while True:
-            source = left.popleft()
-            try:
-                sent = await self._attended(_told(self._network.scatter(value, source)), [source])
-                await self._spread(sent, source, left)
-                return sent
-            except _Lost:
-                there = await self._workers.ready()
-                left = deque(address for address in left if address in there)
-                if not left:
-                    raise
-
-    async def _spread(self, sent: Future, source: str, others: Collection[str]) -> None:
-        """Have a value go from one worker to the others; those that leave are not waited for."""
-        if not others:
-            return
-        begin = time.monotonic()
-        task = asyncio.ensure_future(_told(self._network.spread(sent, source, others)))
-        try:
-            while not (await asyncio.wait([task], timeout=WATCH_SECONDS))[0]:
-                await self._workers.ready()
-                if self._workers.is_lost(source, begin):
-                    raise _Lost(ClusterError(f"{source} does not answer"))
-                without = set(others) - await _told(self._network.holders(sent))
-                if all(self._workers.is_lost(address, begin) for address in without):
-                    return
-            if not task.result():
-                raise _Lost(ClusterError(f"{source} is gone"))
-        finally:
-            task.cancel()
-
-    def _blame(self, current: _Pass, chunks: list[int], error: _Lost) -> None:
+    def _blame(self, current: _Pass, chunks: list[int], error: Lost) -> None:
         """Count a failure against every chunk of a share; too many, and the pass fails."""
         current.failures.update(chunks)
         current.report.retries += len(chunks)
@@ -361,7 +296,7 @@ class ClusterPasses(BasePasses):
 
     async def _share(
         self, current: _Pass, address: str, chunks: list[int], park_bytes: int
-    ) -> _Lost | None:
+    ) -> Lost | None:
         """One worker's chunks, slice after slice; a loss is returned, not raised."""
         share = Share(
             id=uuid4().hex,
@@ -378,7 +313,7 @@ class ClusterPasses(BasePasses):
                 future = self._network.submit(work, *arguments, worker=target)
                 self._spent.clear()
                 current.at[share.id] = (target, future, time.monotonic(), chunks)
-                outcome: Outcome = await _result(future)
+                outcome: Outcome = await waiting.result(future)
                 if outcome.error is not None:
                     raise outcome.error.unpacked()
                 if outcome.worker != target:
@@ -389,8 +324,8 @@ class ClusterPasses(BasePasses):
                     self._workers.forget(target)
                     await self._workers.ready(wait_for=[target])
                 elif outcome.needs_replay:
-                    replay = await self._send(Sealed(current.replay), [target])
-            except _Lost as lost:
+                    replay = await self._broadcaster.send(Sealed(current.replay), [target])
+            except Lost as lost:
                 return lost
             finally:
                 current.at.pop(share.id, None)
@@ -398,7 +333,7 @@ class ClusterPasses(BasePasses):
                 break
             if not self._workers.takes_tasks(target):
                 # Dask would give all of its share to the same other worker.
-                return _Lost(ClusterError(f"{target} takes no tasks any more"))
+                return Lost(ClusterError(f"{target} takes no tasks any more"))
         if not outcome.parked:
             self._spent.append(future)
         current.report.add(outcome.report)
@@ -425,7 +360,7 @@ class ClusterPasses(BasePasses):
         inline = [outcome.total for outcome, _ in current.outcomes if not outcome.parked]
         if inline:
             together = Sealed(total_of(current.payload.spec, inline))
-            layer.append(await self._send(together, workers))
+            layer.append(await self._broadcaster.send(together, workers, self._number))
         for outcome, _ in current.outcomes:
             if outcome.parked:
                 layer.append(
@@ -440,7 +375,7 @@ class ClusterPasses(BasePasses):
             ]
         finished = self._network.submit(finish_total, current.broadcast, *layer)
         with at("reduce"):
-            result = await self._attended(_result(finished), workers)
+            result = await attended(waiting.result(finished), workers, self._workers)
         current.report.reduce += time.perf_counter() - began
         return result
 
@@ -454,12 +389,12 @@ class ClusterPasses(BasePasses):
                 call = self._network.call(
                     take_total, self.job, outcome.share, worker=outcome.worker
                 )
-                with contextlib.suppress(_Lost):
-                    total = await self._attended(call, [outcome.worker])
+                with contextlib.suppress(Lost):
+                    total = await attended(call, [outcome.worker], self._workers)
                     if total is not None and not isinstance(total, Exception):
                         outcome.total, outcome.parked = total, False
 
-    async def _forget_lost(self, current: _Pass, lost: _Lost) -> None:
+    async def _forget_lost(self, current: _Pass, lost: Lost) -> None:
         """Hand out again what was on workers that are gone, and start a broadcast anew."""
         workers = await self._workers.ready()
         await self._take_totals(current, workers)
@@ -467,14 +402,14 @@ class ClusterPasses(BasePasses):
         kept = []
         for outcome, chunks in current.outcomes:
             if outcome.parked and outcome.worker not in workers:
-                self._blame(current, chunks, _Lost(ClusterError(f"{outcome.worker} is gone")))
+                self._blame(current, chunks, Lost(ClusterError(f"{outcome.worker} is gone")))
                 current.missing |= set(chunks)
             else:
                 kept.append((outcome, chunks))
         if len(kept) == len(current.outcomes) and not lost.left:
             # Nobody is gone, and yet a total was lost: compute everything again.
             chunks = [chunk for _, part in current.outcomes for chunk in part]
-            self._blame(current, chunks, _Lost(ClusterError("totals were lost on their workers")))
+            self._blame(current, chunks, Lost(ClusterError("totals were lost on their workers")))
             current.missing |= set(chunks)
             kept = []
         current.outcomes = kept
@@ -484,30 +419,6 @@ class ClusterPasses(BasePasses):
         """Let the workers forget the job."""
         self._spent.clear()
         self._finalizer()
-
-
-async def _told(asked: Awaitable[T]) -> T:
-    """An answer of the scheduler; what Dask raises for workers that are gone becomes ``_Lost``."""
-    try:
-        return await asked
-    except (KeyError, OSError, ValueError) as error:
-        # Which of them depends on when they went.
-        raise _Lost(error) from error
-
-
-async def _result(future: Future) -> Any:
-    """The value of a task; failures that say something of workers become ``_Lost``."""
-    try:
-        return await future
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise _Lost(error) from error
-    except Exception as error:
-        if isinstance(error, LostTotalError) or type(error).__name__ in RETRIED:
-            raise _Lost(error) from error
-        raise
 
 
 def _close(network: Network, folder: str | None) -> None:

@@ -37,6 +37,7 @@ from largek_dask.errors import (
     ParameterError,
     VersionMismatchError,
 )
+from largek_dask.passes import waiting
 from largek_dask.passes.admission import Workers, _Absence
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
@@ -715,7 +716,7 @@ def test_the_rest_of_a_share_goes_to_all_others(x, rows, fresh_cluster, quick_sl
     with dask.config.set({"distributed.worker.memory.pause": False}):
         client = fresh_cluster(3, processes=False)
     one = min(client.scheduler_info(n_workers=-1)["workers"])
-    real, left = cluster_module._result, []
+    real, left = waiting.result, []
 
     async def leave_after(future):
         outcome = await real(future)
@@ -727,7 +728,7 @@ def test_the_rest_of_a_share_goes_to_all_others(x, rows, fresh_cluster, quick_sl
         return outcome
 
     with (
-        mock.patch.object(cluster_module, "_result", leave_after),
+        mock.patch.object(waiting, "result", leave_after),
         ClusterPasses(rows, client) as passes,
     ):
         assert path_pass(passes, 1)[0] == path_answers(x, 1)[-1]
@@ -758,7 +759,7 @@ def test_a_silent_worker_loses_its_share(rows, fresh_cluster, tmp_path, monkeypa
             silent.append(pids[int(fifo.read())])
 
     monkeypatch.setattr(Workers, "_look", look_past)
-    monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(waiting, "WATCH_SECONDS", 0.05)
     barrier = threading.Thread(target=fall_silent)
     barrier.start()
     said = []
@@ -783,7 +784,7 @@ def test_a_broadcast_to_a_silent_worker_is_given_up(rows, worker_clients, monkey
     """What a large payload waits for may never come."""
     values = np.ones(50_000, np.int64)
     monkeypatch.setattr(cluster_module, "EMBED_BYTES", 0)
-    monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "WATCH_SECONDS", 0.0)
     real, lost = Network.scatter, []
 
     async def never(self, value, worker):
@@ -825,9 +826,9 @@ def test_retries_are_bounded(rows, cluster2, monkeypatch):
     """A cluster that cancels everything is given up, naming a chunk."""
 
     async def cancelled(future):
-        raise cluster_module._Lost(FutureCancelledError("key", "test"))
+        raise waiting.Lost(FutureCancelledError("key", "test"))
 
-    monkeypatch.setattr(cluster_module, "_result", cancelled)
+    monkeypatch.setattr(waiting, "result", cancelled)
     monkeypatch.setattr(cluster_module, "BACKOFF_SECONDS", 0.0)
     said = []
     with ClusterPasses(rows, cluster2) as passes:
@@ -843,17 +844,17 @@ def test_retries_are_bounded(rows, cluster2, monkeypatch):
 @given(faults=st.lists(st.booleans(), max_size=12), retain=st.booleans(), tree=st.booleans())
 def test_lost_answers_are_counted_once(faults, retain, tree, x, rows, worker_clients):
     """Any answer may be lost after its work was done: no row counts or advances twice."""
-    real = cluster_module._result
+    real = waiting.result
     left = list(faults)
 
     async def lossy(future):
         answer = await real(future)
         if left and left.pop():
-            raise cluster_module._Lost(RuntimeError("lost on purpose"))
+            raise waiting.Lost(RuntimeError("lost on purpose"))
         return answer
 
     with (
-        mock.patch.object(cluster_module, "_result", lossy),
+        mock.patch.object(waiting, "result", lossy),
         mock.patch.object(cluster_module, "BACKOFF_SECONDS", 0.0),
         dask.config.set(
             {"largek.passes.chunk-retries": 20, "largek.passes.tree-bytes": 0 if tree else 1 << 26}

@@ -60,7 +60,7 @@ def test_every_worker_has_it_and_one_of_them_from_the_driver(
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
 
     async def send():
-        sent = await passes._send(np.arange(N), workers)
+        sent = await passes._broadcaster.send(np.arange(N), workers)
         return await passes._network.holders(sent)
 
     assert passes._network.run(send()) == set(workers)

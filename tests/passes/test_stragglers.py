@@ -7,7 +7,7 @@ from functools import partial
 import dask
 import pytest
 
-import largek_dask.passes.cluster as cluster_module
+from largek_dask.passes import waiting
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.stragglers import FIRST_SECONDS, Pace, Stragglers
@@ -95,7 +95,7 @@ def test_a_worker_that_stands_still_loses_its_chunks(
     pids = {pid: address for address, pid in client.run(os.getpid).items()}
     for name in ("pid", "go"):
         os.mkfifo(tmp_path / name)
-    monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(waiting, "WATCH_SECONDS", 0.05)
     slow = []
 
     def hold():

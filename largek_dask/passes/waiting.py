@@ -1,0 +1,74 @@
+"""Waiting for answers that may never come, as whoever was to give them is gone: then ``Lost``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
+
+from distributed import Future
+
+from largek_dask.errors import ClusterError
+from largek_dask.passes.admission import Workers
+from largek_dask.passes.worker import LostTotalError
+
+__all__ = ["WATCH_SECONDS", "Lost", "attended", "result", "told"]
+
+T = TypeVar("T")
+
+WATCH_SECONDS = 1.0
+"""How often to look at the workers while their answers are waited for."""
+RETRIED = ("KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError")
+"""Errors that say something of workers, not of the computation (some are private to Dask)."""
+
+
+class Lost(Exception):
+    """A share has to be handed out again; ``killed`` if its workers died of it.
+
+    ``left``: a worker was given up, and nothing is known to be lost but what it had.
+    """
+
+    def __init__(self, error: BaseException, left: bool = False) -> None:
+        super().__init__(str(error))
+        self.killed = type(error).__name__ == "KilledWorker"
+        self.left = left
+
+
+async def attended(work: Awaitable[T], needed: Iterable[str], workers: Workers) -> T:
+    """Wait for what needs all these workers; ``Lost`` if it would be for ever."""
+    begin = time.monotonic()
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([task], timeout=WATCH_SECONDS))[0]:
+            await workers.ready()
+            for address in needed:
+                if workers.is_lost(address, begin):
+                    raise Lost(ClusterError(f"{address} does not answer"), left=True)
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def told(asked: Awaitable[T]) -> T:
+    """An answer of the scheduler; what Dask raises for workers that are gone becomes ``Lost``."""
+    try:
+        return await asked
+    except (KeyError, OSError, ValueError) as error:
+        # Which of them depends on when they went.
+        raise Lost(error) from error
+
+
+async def result(future: Future) -> Any:
+    """The value of a task; failures that say something of workers become ``Lost``."""
+    try:
+        return await future
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise Lost(error) from error
+    except Exception as error:
+        if isinstance(error, LostTotalError) or type(error).__name__ in RETRIED:
+            raise Lost(error) from error
+        raise
