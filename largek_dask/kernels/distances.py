@@ -14,7 +14,6 @@ Ties go to the lowest index. Rows are taken as they are stored and converted blo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,6 +23,14 @@ from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels import dense, doubts, panels, sparse, sparse_distances, sparse_doubts
+from largek_dask.kernels.arguments import (
+    check_lists,
+    check_rows,
+    converted,
+    no_outputs,
+    output,
+    two_outputs,
+)
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import compute_dtype
@@ -43,8 +50,6 @@ __all__ = [
     "squared_distances",
 ]
 
-# values of one converted block of rows: a few thousand rows, within the second-level cache
-_CONVERTED_VALUES = 1 << 16
 # scores of rows in doubt that are held at a time, within the second-level cache
 _DOUBTFUL_SCORES = 1 << 16
 
@@ -157,10 +162,10 @@ def nearest(
     -------
     int32 array (n,)
     """
-    n = _check_rows(x, packed)
-    labels = _output(labels_out, (n,), np.dtype(np.int32))
-    values = _output(distances_out, (0 if distances_out is None else n,), packed.dtype)
-    _search(x, packed, False, (labels, values, *_no_outputs(packed)))
+    n = check_rows(x, packed.n_features)
+    labels = output(labels_out, (n,), np.dtype(np.int32))
+    values = output(distances_out, (0 if distances_out is None else n,), packed.dtype)
+    _search(x, packed, False, (labels, values, *no_outputs(packed.dtype)))
     return labels
 
 
@@ -178,8 +183,8 @@ def nearest_two(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels,
     second : array (n,)
         Squared distances to those; infinity if there is no other.
     """
-    n = _check_rows(x, packed)
-    out = _two_outputs(n, packed)
+    n = check_rows(x, packed.n_features)
+    out = two_outputs(n, packed.dtype)
     _search(x, packed, True, out)
     return out
 
@@ -218,10 +223,10 @@ def nearest_in_lists(
     ParameterError
         Offsets or lists that do not fit.
     """
-    n = _check_rows(x, packed)
-    labels = _output(labels_out, (n,), np.dtype(np.int32))
-    values = _output(distances_out, (0 if distances_out is None else n,), packed.dtype)
-    out = (labels, values, *_no_outputs(packed))
+    n = check_rows(x, packed.n_features)
+    labels = output(labels_out, (n,), np.dtype(np.int32))
+    values = output(distances_out, (0 if distances_out is None else n,), packed.dtype)
+    out = (labels, values, *no_outputs(packed.dtype))
     _search_lists(x, packed, False, row_offsets, list_offsets, lists, out)
     return labels
 
@@ -241,8 +246,8 @@ def nearest_two_in_lists(
     lists by (score, index) they give the winner of :func:`nearest`, where distances, rounded
     once more, might tie.
     """
-    n = _check_rows(x, packed)
-    out = _two_outputs(n, packed)
+    n = check_rows(x, packed.n_features)
+    out = two_outputs(n, packed.dtype)
     _search_lists(x, packed, True, row_offsets, list_offsets, lists, out, raw)
     return out
 
@@ -258,14 +263,14 @@ def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
     -------
     array (n, k) of the compute dtype, with its rounding, never negative
     """
-    n = _check_rows(x, packed)
-    out = _output(out, (n, packed.n_clusters), packed.dtype)
+    n = check_rows(x, packed.n_features)
+    out = output(out, (n, packed.n_clusters), packed.dtype)
     if isinstance(x, SparseBlock):
         sparse.scores_sparse(x, packed.prepared.get(sparse.pack_narrow), out)
         sparse_doubts.mend_scores(x, packed.centers, packed.prepared, out)
         return out
     form = packed.prepared.get(panels.direct_form)
-    for rows, block in _converted(x, packed.dtype):
+    for rows, block in converted(x, packed.dtype):
         _score(block, packed, True, form, out[rows])
     return out
 
@@ -296,8 +301,8 @@ def squared_distances(
     IndexError
         A label that names no centre.
     """
-    n = _check_rows(x, packed)
-    out = _output(out, (n,), np.dtype(np.float64))
+    n = check_rows(x, packed.n_features)
+    out = output(out, (n,), np.dtype(np.float64))
     labels = np.ascontiguousarray(labels, np.int32)
     if labels.shape != (n,):
         raise ParameterError(f"{n} rows need as many labels, got {labels.shape}.")
@@ -306,7 +311,7 @@ def squared_distances(
     if isinstance(x, SparseBlock):
         return sparse_distances.squared_distances(x, packed.centers, packed.prepared, labels, out)
     run = panels.square_distances(packed.dtype)
-    for rows, block in _converted(x, packed.dtype):
+    for rows, block in converted(x, packed.dtype):
         run(block, packed.centers, readonly(labels[rows]), out[rows])
     return out
 
@@ -319,7 +324,7 @@ def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) 
             part[:] = values[: len(part)]
         return
     everything = np.array((0, packed.n_clusters))
-    for rows, block in _converted(x, packed.dtype):
+    for rows, block in converted(x, packed.dtype):
         parts = out if len(block) == len(x) else tuple(part[rows] for part in out)
         lists = (np.array((0, len(block))), everything, _NO_LIST)
         doubtful = _run(block, packed, two, lists, packed.n_clusters, parts)
@@ -342,9 +347,9 @@ def _search_lists(
         np.ascontiguousarray(offsets, np.int64) for offsets in (row_offsets, list_offsets)
     )
     lists = np.ascontiguousarray(lists, np.int32)
-    _check_lists(len(x), packed.n_clusters, row_offsets, list_offsets, lists)
+    check_lists(len(x), packed.n_clusters, row_offsets, list_offsets, lists)
     longest = int(np.diff(list_offsets).max(initial=1))
-    for rows, block in _converted(x, packed.dtype):
+    for rows, block in converted(x, packed.dtype):
         inside = np.clip(row_offsets - rows.start, 0, len(block))
         parts = tuple(part[rows] for part in out)
         _run(block, packed, two, (inside, list_offsets, lists), longest, parts, raw)
@@ -430,75 +435,3 @@ def _method(
     tile = tile.for_form(direct)
     blocks = panels.blocking(tile, dtype.itemsize, n_features, longest)
     return tile, blocks, dense.search(tile, dtype, two, direct)
-
-
-def _check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists: Array) -> None:
-    for name, offsets, end in (
-        ("row_offsets", row_offsets, n),
-        ("list_offsets", list_offsets, len(lists)),
-    ):
-        if (
-            len(offsets) < 1
-            or offsets[0] != 0
-            or offsets[-1] != end
-            or (np.diff(offsets) < 0).any()
-        ):
-            raise ParameterError(f"{name} must rise from 0 to {end}.")
-    if len(row_offsets) != len(list_offsets):
-        raise ParameterError(
-            f"{len(row_offsets) - 1} segments of rows need as many lists, "
-            f"got {len(list_offsets) - 1}."
-        )
-    if ((np.diff(list_offsets) == 0) & (np.diff(row_offsets) > 0)).any():
-        raise ParameterError("a segment with rows has an empty list of centres.")
-    if len(lists) and not 0 <= lists.min() <= lists.max() < k:
-        raise ParameterError(f"lists must name centres 0 to {k - 1}.")
-    ascending = np.diff(lists) > 0
-    ascending[list_offsets[(list_offsets > 0) & (list_offsets < len(lists))] - 1] = True
-    if not ascending.all():
-        raise ParameterError("every list of centres must be ascending, without repetition.")
-
-
-def _check_rows(x: Table, packed: PackedCenters) -> int:
-    if len(x.shape) != 2 or x.shape[1] != packed.n_features:
-        raise ParameterError(
-            f"rows must have {packed.n_features} features like the centres, got shape {x.shape}."
-        )
-    return len(x)
-
-
-def _converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
-    """C-ordered read-only blocks of the rows in the compute dtype; the whole if it is that."""
-    if len(x) == 0:
-        return
-    if x.dtype == dtype and x.flags.c_contiguous:
-        yield slice(0, len(x)), readonly(x)
-        return
-    step = max(64, _CONVERTED_VALUES // x.shape[1])
-    for begin in range(0, len(x), step):
-        rows = slice(begin, min(begin + step, len(x)))
-        yield rows, readonly(np.ascontiguousarray(x[rows], dtype))
-
-
-def _output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    if given is None:
-        return np.empty(shape, dtype)
-    if given.shape != shape or given.dtype != dtype or not given.flags.c_contiguous:
-        raise ParameterError(
-            f"an output array must be C-ordered {dtype} of shape {shape}, "
-            f"got {given.dtype} of shape {given.shape}."
-        )
-    return given
-
-
-def _no_outputs(packed: PackedCenters) -> tuple[Labels, Array]:
-    return np.empty(0, np.int32), np.empty(0, packed.dtype)
-
-
-def _two_outputs(n: int, packed: PackedCenters) -> tuple[Labels, Array, Labels, Array]:
-    return (
-        np.empty(n, np.int32),
-        np.empty(n, packed.dtype),
-        np.empty(n, np.int32),
-        np.empty(n, packed.dtype),
-    )

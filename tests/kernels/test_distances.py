@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import distances, panels
+from largek_dask.kernels import arguments, distances, panels
 from largek_dask.kernels.distances import (
     nearest,
     nearest_in_lists,
@@ -139,7 +139,7 @@ def test_lists__give_the_best_of_each_segments_list(shape, seed, n_segments):
 @pytest.mark.parametrize("d", [2, 11])
 @pytest.mark.parametrize("dtype", STORED)
 def test_stored_types__are_converted_not_copied_whole(dtype, d, monkeypatch):
-    monkeypatch.setattr(distances, "_CONVERTED_VALUES", 1)  # blocks of 64 rows
+    monkeypatch.setattr(arguments, "_CONVERTED_VALUES", 1)  # blocks of 64 rows
     rng = np.random.default_rng(1)
     x = rng.integers(0, 2 if dtype == "?" else 100, (150, d)).astype(dtype)
     compute = distances.compute_dtype(x.dtype)
