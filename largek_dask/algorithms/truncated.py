@@ -39,28 +39,12 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes, Rng, TableShape
 from largek_dask.algorithms.seeding import initial_centers
-from largek_dask.algorithms.truncated_engines import run_everywhere, run_on_sample
-from largek_dask.algorithms.truncated_far import (
-    FarRows,
-    carry_the_cost,
-    draw_rows,
-    far_from,
-    sample_of,
-)
+from largek_dask.algorithms.truncated_engines import run_everywhere
+from largek_dask.algorithms.truncated_far import FarRows, carry_the_cost, draw_rows, sample_of
 from largek_dask.algorithms.truncated_greedy import cost_of, greedy_start, n_starts
-from largek_dask.algorithms.truncated_look import (
-    Labelled,
-    gains_of_lists,
-    gains_of_splits,
-    share_of_strays,
-)
-from largek_dask.algorithms.truncated_moves import (
-    Moves,
-    choose_moves,
-    losses_of_merging,
-    overstep,
-)
+from largek_dask.algorithms.truncated_moves import overstep
 from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
+from largek_dask.algorithms.truncated_pass import PassDone, look, mean_cost, run_pass
 from largek_dask.algorithms.truncated_plan import (
     BASE,
     FEW,
@@ -70,8 +54,8 @@ from largek_dask.algorithms.truncated_plan import (
     Plan,
     Task,
 )
-from largek_dask.algorithms.truncated_rows import Order, PassTotal
-from largek_dask.algorithms.truncated_sample import Sample, drop_sample, take_sample
+from largek_dask.algorithms.truncated_rounds import failed_splits, opened, strange_clusters
+from largek_dask.algorithms.truncated_sample import Sample, take_sample
 from largek_dask.algorithms.truncated_start import (
     NEAR_CELLS,
     cells_order,
@@ -80,7 +64,7 @@ from largek_dask.algorithms.truncated_start import (
     sample_sizes,
     two_level_start,
 )
-from largek_dask.algorithms.truncated_state import Round, TruncatedState
+from largek_dask.algorithms.truncated_state import TruncatedState
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import nearest, pack_centers
 
@@ -90,12 +74,6 @@ SPLIT_ROWS = 256
 """Rows a centre of the sample on which splits are tried, at most."""
 SPLIT_VALUES = 1 << 26
 """Values (rows times features) of that sample, at most."""
-SPLITS = 8
-"""Clusters in which a split is tried, for each that may be made."""
-MORE_MOVES = 6
-"""More than twice as many moves as were found last time are not looked for, but for so many."""
-SHARE_TRIED = 16
-"""In one cluster out of so many a split is tried at least."""
 GATHERED = 2.0
 """What distances to lists take for all rows at once, beside those to all centres (measured)."""
 ROW_BYTES = 16
@@ -216,124 +194,69 @@ class Truncated:
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
         sample = self._sample(passes, rng, state)
-        if state.plan.task.kind == "start":
-            assert sample is not None
-            centers, coarse, sample.held.origin = self._start(passes, rng, sample)
-            state = replace(state, centers=centers, coarse=coarse, replay=())
-        elif state.plan.again:
-            assert sample is not None
-            centers, coarse, _ = self._start(passes, rng, sample, state.centers)
-            state = replace(state, centers=centers, coarse=coarse)
+        state = self._started(passes, rng, state, sample)
         state = neighbours_for(state, passes.driver_threads)
-        task, step, k = state.plan.task, state.step + 1, len(state.centers)
-        order = order_for(passes, state)
-        if state.plan.stage == "grow" and state.plan.cost < float("inf"):
-            order = replace(order, far=far_from(self._mean(passes, state)))
-        generation = state.generation + 1
-        if task.everywhere and not state.everywhere:
-            generation = 1
-        replay = () if order.is_anchor else state.replay
-        if task.everywhere:
-            drop_sample(passes, "start")
-            wanted = None if sample is None else sample.rows
-            total, labels = run_everywhere(passes, generation, replay, order, step, wanted)
-            n_rows, scale = passes.n_rows, 1.0
-        else:
-            assert sample is not None
-            held = sample.held
-            total, labels = run_on_sample(passes, held, generation, replay, order, step)
-            n_rows = len(sample.rows)
-            scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
-        centers = total.sums.means(state.centers)
-        cost = scale * total.sums.cost(centers, total.squares)
-        by_means = scale * total.sums.cost(state.centers, total.squares) - cost
-        if order.restore:
-            # What was undone need not be repeated: from where the round began it leads here too.
-            assert state.round is not None
-            replay = replay[: state.round.n_replayed]
-            order = replace(order, restore=False)
-        order.forget()
-        replay = (*replay, order.to_keep())
-        moves: Moves | None = None
-        curve: tuple[float, ...] = ()
-        strays = 0.0
-        if task.looks:
-            assert sample is not None
-            assert labels is not None
-            rows, n_threads = _labelled(sample, labels, total), passes.driver_threads
-            if state.plan.searched and not state.plan.few:
-                curve = gains_of_lists(rows, centers, state.shift, n_threads)
-                if not task.everywhere:
-                    assert state.table is not None
-                    cells = cells_order(centers, state.coarse, state.shift)
-                    strays = share_of_strays(rows, cells, state.table, state.plan.base, n_threads)
-            if state.plan.moves:
-                assert state.table is not None
-                moves = _choose(state, total, order, centers, rows, n_threads)
-        far = state.far
-        if carry_the_cost(total.far.value, cost + by_means):
-            counts, mean = total.sums.counts, self._mean(passes, state)
-            far = draw_rows(passes, rng, generation, replay, counts, mean)
-        anew = 0 if far is None or state.far is not None else self._anew(passes, far)
-        done = Outcome(
-            cost=cost,
-            work=_work(state, total, n_rows, order, made_table=state.age == 0),
+        done = run_pass(passes, state, sample)
+        found = look(passes, state, done, sample)
+        total, moves, far = done.total, found.moves, state.far
+        if carry_the_cost(total.far.value, done.cost + done.by_means):
+            counts, mean = total.sums.counts, mean_cost(passes, state)
+            far = draw_rows(passes, rng, done.generation, done.replay, counts, mean)
+        outcome = Outcome(
+            cost=done.cost,
+            work=done.work,
             n_changed=total.n_changed,
-            n_replayed=len(replay),
+            n_replayed=len(done.replay),
             n_moves=0 if moves is None else len(moves.split),
-            strays=strays,
-            curve=curve,
-            anew=anew,
+            strays=found.strays,
+            curve=found.curve,
+            anew=0 if far is None or state.far is not None else self._anew(passes, far),
         )
         # A fit may be gone on with by another tol.
         assert self.problem is not None
-        plan, back = replace(state.plan, tol=self.problem.tol).after(done)
-        info = Info(
-            cost=cost,
-            rows=n_rows,
-            n_changed=total.n_changed,
-            converged=plan.stage == "end",
-            extra={
-                "neighbours": float(k if task.kind in ("all", "rest") else task.length),
-                "distances": total.n_evaluated / (n_rows * k),
-                "everywhere": float(task.everywhere),
-                "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
-                "opens_round": float(state.plan.opens_round),
-                "ends_round": float(state.plan.stage == "round" and plan.passes == 0),
-                "back": float(back),
-                "work": done.work,
-                "steps_per_reading": step / (generation if task.everywhere else 1),
-                "by_means": by_means,
-                "row_state_bytes": float(ROW_BYTES),
-            },
-        )
+        plan, back = replace(state.plan, tol=self.problem.tol).after(outcome)
+        centers, cost = done.centers, done.cost
         if state.plan.holds:
-            centers, cost = state.centers, cost + by_means
+            centers, cost = state.centers, cost + done.by_means
         elif plan.goes_on and not back:
             centers = overstep(state.centers, centers, state.moves)
-            cost = scale * total.sums.cost(centers, total.squares)
+            cost = done.scale * total.sums.cost(centers, total.squares)
         after = TruncatedState(
-            step=step,
+            step=state.step + 1,
             plan=plan,
             centers=centers,
-            counts=total.sums.counts * scale,
+            counts=total.sums.counts * done.scale,
             shift=state.shift,
             coarse=state.coarse,
-            everywhere=task.everywhere,
-            generation=generation,
-            replay=replay,
+            everywhere=state.plan.task.everywhere,
+            generation=done.generation,
+            replay=done.replay,
             near=state.near,
             table=state.table,
             age=state.age + 1,
-            strange=_strange(state.moves, k),
+            strange=strange_clusters(state.moves, len(centers)),
             round=state.round,
             cost=cost,
             far=far,
-            failed=_failed(state, plan, back),
+            failed=failed_splits(state, plan, back),
         )
         # Over a sample moves are carried out as they are found, but those of rounds are tried.
         tried = state.plan.stage != "sample"
-        return _opened(after, moves, back, tried), info
+        return opened(after, moves, back, tried), _info(state, done, plan, back)
+
+    def _started(
+        self, passes: Passes, rng: Rng, state: TruncatedState, sample: Sample | None
+    ) -> TruncatedState:
+        """The state with the centres that a search begins with, or begins anew, if it does."""
+        if state.plan.task.kind == "start":
+            assert sample is not None
+            centers, coarse, sample.held.origin = self._start(passes, rng, sample)
+            return replace(state, centers=centers, coarse=coarse, replay=())
+        if state.plan.again:
+            assert sample is not None
+            centers, coarse, _ = self._start(passes, rng, sample, state.centers)
+            return replace(state, centers=centers, coarse=coarse)
+        return state
 
     def _sample(self, passes: Passes, rng: Rng, state: TruncatedState) -> Sample | None:
         """The sample that the next step is about, or asks."""
@@ -346,10 +269,6 @@ class Truncated:
         if state.far is not None:
             return sample_of(passes, state.far)
         return self._start_sample(passes, rng, state.plan.samples[0])
-
-    def _mean(self, passes: Passes, state: TruncatedState) -> float:
-        """What a row costs in the mean as the samples so far tell it."""
-        return state.plan.cost / passes.statistics.total_weight
 
     def _anew(self, passes: Passes, far: FarRows) -> int:
         """Rows of the sample to begin anew on; 0: what has been found is gone on from."""
@@ -426,95 +345,25 @@ class Truncated:
         return ModelArrays(state.centers, state.counts, state.shift)
 
 
-def _opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool) -> TruncatedState:
-    """The state with its next round begun, or its last one undone."""
-    if back:
-        assert after.round is not None
-        return replace(
-            after,
-            centers=after.round.centers,
-            counts=after.round.counts,
-            near=after.round.near,
-            table=after.round.table,
-            strange=None,
-            restores=True,
-        )
-    if after.plan.opens_round:
-        replayed = len(after.replay)
-        begun = Round(after.centers, after.counts, replayed, after.near, after.table)
-        after = replace(after, round=begun)
-    if moves is None or not len(moves.split):
-        return after
-    if after.plan.opens_round:
-        assert after.round is not None
-        begun = replace(after.round, split=tuple(moves.split.tolist()))
-        return replace(after, centers=moves.apply(after.centers), moves=moves, round=begun)
-    if after.plan.task.kind in ("cells", "all") and not tried:
-        # The next pass asks nothing of what rows were: no list has to lead them there.
-        return replace(after, centers=moves.apply(after.centers))
-    return after
-
-
-def _failed(state: TruncatedState, plan: Plan, back: bool) -> tuple[int, ...]:
-    """Clusters whose split is not tried again before something pays, as the step has left it.
-
-    Of several that were tried together nobody knows which one it was.
-    """
-    if back:
-        assert state.round is not None
-        return (*state.failed, *state.round.split) if len(state.round.split) == 1 else state.failed
-    paid = state.plan.stage == "round" and plan.passes == 0
-    return () if paid or state.everywhere != plan.everywhere else state.failed
-
-
-def _strange(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
-    """(k,) clusters that met the lists of moves."""
-    if moves is None:
-        return None
-    strange = np.zeros(k, np.bool_)
-    strange[moves.split] = strange[moves.removed] = True
-    return strange
-
-
-def _labelled(sample: Sample, labels: NDArray[np.int32], total: PassTotal) -> Labelled:
-    """The sample as the pass has labelled it."""
-    weight = sample.held.weight
-    mass = float(len(labels)) if weight is None else sum(weight.tolist())
-    scale = sum(total.sums.counts.tolist()) / mass
-    return Labelled(sample.held.x, weight, labels, scale, sample.places, sample.far)
-
-
-def _choose(
-    state: TruncatedState,
-    total: PassTotal,
-    order: Order,
-    centers: NDArray[Any],
-    rows: Labelled,
-    n_threads: int,
-) -> Moves:
-    """The moves that may pay."""
-    assert total.losses is not None
-    assert state.table is not None
-    plan, table = state.plan, state.table
-    losses, costs = total.losses / order.loss_steps
-    k = len(centers)
-    most = plan.most_moves
-    # What costs most has most to gain; where few moves were found few will be.
-    tried = max(SPLITS * min(most, 2 * plan.found + MORE_MOVES), k // SHARE_TRIED)
-    wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
-    gains, halves = gains_of_splits(rows, centers, order.shift, wanted, n_threads)
-    gains[list(state.failed)] = 0
-    if plan.few:
-        losses = np.minimum(losses, losses_of_merging(centers, total.sums.counts, order.shift))
-    return choose_moves(losses, gains, halves, table, most, plan.factor)
-
-
-def _work(
-    state: TruncatedState, total: PassTotal, n_rows: int, order: Order, *, made_table: bool
-) -> float:
-    """What a step took, in distances."""
-    k = len(state.centers)
-    length = k if order.kind == "rest" else min(k, state.plan.task.length)
-    n_looked = n_rows if order.is_anchor else total.n_evaluated // length
-    work = total.n_evaluated + ROW_WORK * n_looked + PASS_WORK * n_rows
-    return work + float(k) * k if made_table else work
+def _info(state: TruncatedState, done: PassDone, plan: Plan, back: bool) -> Info:
+    """What ``history_`` says of a step: of the state before it, its pass, and the plan after it."""
+    task, total, k = state.plan.task, done.total, len(state.centers)
+    return Info(
+        cost=done.cost,
+        rows=done.n_rows,
+        n_changed=total.n_changed,
+        converged=plan.stage == "end",
+        extra={
+            "neighbours": float(k if task.kind in ("all", "rest") else task.length),
+            "distances": total.n_evaluated / (done.n_rows * k),
+            "everywhere": float(task.everywhere),
+            "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
+            "opens_round": float(state.plan.opens_round),
+            "ends_round": float(state.plan.stage == "round" and plan.passes == 0),
+            "back": float(back),
+            "work": done.work,
+            "steps_per_reading": (state.step + 1) / (done.generation if task.everywhere else 1),
+            "by_means": done.by_means,
+            "row_state_bytes": float(ROW_BYTES),
+        },
+    )

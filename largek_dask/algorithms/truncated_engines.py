@@ -16,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, RowState
-from largek_dask.algorithms.truncated_rows import (
-    Order,
+from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
+from largek_dask.algorithms.truncated_total import (
     PassTotal,
-    RowArrays,
-    advance,
     count_far_rows,
     count_rows,
     truncated_chunk,

@@ -1,0 +1,152 @@
+"""One pass of the truncated search as its driver sees it, and what the rows are then asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes
+from largek_dask.algorithms.truncated_engines import run_everywhere, run_on_sample
+from largek_dask.algorithms.truncated_far import far_from
+from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, share_of_strays
+from largek_dask.algorithms.truncated_moves import Moves
+from largek_dask.algorithms.truncated_orders import order_for
+from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK
+from largek_dask.algorithms.truncated_rounds import moves_to_try
+from largek_dask.algorithms.truncated_rows import Order
+from largek_dask.algorithms.truncated_sample import Sample, drop_sample
+from largek_dask.algorithms.truncated_start import cells_order
+from largek_dask.algorithms.truncated_state import TruncatedState
+from largek_dask.algorithms.truncated_total import PassTotal
+
+__all__ = ["Found", "PassDone", "look", "mean_cost", "run_pass"]
+
+
+@dataclass(frozen=True, slots=True)
+class PassDone:
+    """A pass, and what it comes to."""
+
+    order: Order
+    total: PassTotal
+    labels: NDArray[np.int32] | None
+    """Of the rows of the sample, if there is one."""
+    n_rows: int
+    """Rows that the pass was over."""
+    scale: float
+    """How many times all rows weigh what these do."""
+    generation: int
+    replay: tuple[Order, ...]
+    """Passes over these rows; those since the last anchor, this one included."""
+    centers: NDArray[Any]
+    """(k, d) means of the rows."""
+    cost: float
+    """Of all rows, as labelled, with these centres."""
+    by_means: float
+    """What the means have taken off it."""
+    work: float
+    """What the pass took, in distances."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What rows were asked after a pass."""
+
+    moves: Moves | None = None
+    curve: tuple[float, ...] = ()
+    """What lists of each length would take off the cost."""
+    strays: float = 0.0
+    """By what share rows would cost more if coarse cells had led them."""
+
+
+def mean_cost(passes: Passes, state: TruncatedState) -> float:
+    """What a row costs in the mean as the samples so far tell it."""
+    return state.plan.cost / passes.statistics.total_weight
+
+
+def run_pass(passes: Passes, state: TruncatedState, sample: Sample | None) -> PassDone:
+    """Carry out the pass that the state plans; ``neighbours_for`` has seen to its tables."""
+    task, step = state.plan.task, state.step + 1
+    order = order_for(passes, state)
+    if state.plan.stage == "grow" and state.plan.cost < float("inf"):
+        order = replace(order, far=far_from(mean_cost(passes, state)))
+    generation = state.generation + 1
+    if task.everywhere and not state.everywhere:
+        generation = 1
+    replay = () if order.is_anchor else state.replay
+    if task.everywhere:
+        drop_sample(passes, "start")
+        wanted = None if sample is None else sample.rows
+        total, labels = run_everywhere(passes, generation, replay, order, step, wanted)
+        n_rows, scale = passes.n_rows, 1.0
+    else:
+        assert sample is not None
+        total, labels = run_on_sample(passes, sample.held, generation, replay, order, step)
+        n_rows = len(sample.rows)
+        scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
+    centers = total.sums.means(state.centers)
+    cost = scale * total.sums.cost(centers, total.squares)
+    by_means = scale * total.sums.cost(state.centers, total.squares) - cost
+    if order.restore:
+        # What was undone need not be repeated: from where the round began it leads here too.
+        assert state.round is not None
+        replay = replay[: state.round.n_replayed]
+        order = replace(order, restore=False)
+    order.forget()
+    return PassDone(
+        order=order,
+        total=total,
+        labels=labels,
+        n_rows=n_rows,
+        scale=scale,
+        generation=generation,
+        replay=(*replay, order.to_keep()),
+        centers=centers,
+        cost=cost,
+        by_means=by_means,
+        work=_work(state, total, n_rows, order, made_table=state.age == 0),
+    )
+
+
+def look(passes: Passes, state: TruncatedState, done: PassDone, sample: Sample | None) -> Found:
+    """What the task wants to know of the rows of the sample."""
+    task, plan, n_threads = state.plan.task, state.plan, passes.driver_threads
+    if not task.looks:
+        return Found()
+    assert sample is not None
+    assert done.labels is not None
+    rows = _labelled(sample, done.labels, done.total)
+    moves: Moves | None = None
+    curve: tuple[float, ...] = ()
+    strays = 0.0
+    if plan.searched and not plan.few:
+        curve = gains_of_lists(rows, done.centers, state.shift, n_threads)
+        if not task.everywhere:
+            assert state.table is not None
+            cells = cells_order(done.centers, state.coarse, state.shift)
+            strays = share_of_strays(rows, cells, state.table, plan.base, n_threads)
+    if plan.moves:
+        assert state.table is not None
+        moves = moves_to_try(state, done.total, done.order, done.centers, rows, n_threads)
+    return Found(moves, curve, strays)
+
+
+def _labelled(sample: Sample, labels: NDArray[np.int32], total: PassTotal) -> Labelled:
+    """The sample as the pass has labelled it."""
+    weight = sample.held.weight
+    mass = float(len(labels)) if weight is None else sum(weight.tolist())
+    scale = sum(total.sums.counts.tolist()) / mass
+    return Labelled(sample.held.x, weight, labels, scale, sample.places, sample.far)
+
+
+def _work(
+    state: TruncatedState, total: PassTotal, n_rows: int, order: Order, *, made_table: bool
+) -> float:
+    """What a step took, in distances."""
+    k = len(state.centers)
+    length = k if order.kind == "rest" else min(k, state.plan.task.length)
+    n_looked = n_rows if order.is_anchor else total.n_evaluated // length
+    work = total.n_evaluated + ROW_WORK * n_looked + PASS_WORK * n_rows
+    return work + float(k) * k if made_table else work

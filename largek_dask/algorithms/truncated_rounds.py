@@ -1,0 +1,100 @@
+"""Rounds of moves: which moves are tried, where a round begins, and the way back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.truncated_look import Labelled, gains_of_splits
+from largek_dask.algorithms.truncated_moves import Moves, choose_moves, losses_of_merging
+from largek_dask.algorithms.truncated_plan import Plan
+from largek_dask.algorithms.truncated_rows import Order
+from largek_dask.algorithms.truncated_state import Round, TruncatedState
+from largek_dask.algorithms.truncated_total import PassTotal
+
+__all__ = ["failed_splits", "moves_to_try", "opened", "strange_clusters"]
+
+SPLITS = 8
+"""Clusters in which a split is tried, for each that may be made."""
+MORE_MOVES = 6
+"""More than twice as many moves as were found last time are not looked for, but for so many."""
+SHARE_TRIED = 16
+"""In one cluster out of so many a split is tried at least."""
+
+
+def moves_to_try(
+    state: TruncatedState,
+    total: PassTotal,
+    order: Order,
+    centers: NDArray[Any],
+    rows: Labelled,
+    n_threads: int,
+) -> Moves:
+    """The moves that may pay."""
+    assert total.losses is not None
+    assert state.table is not None
+    plan, table = state.plan, state.table
+    losses, costs = total.losses / order.loss_steps
+    k = len(centers)
+    most = plan.most_moves
+    # What costs most has most to gain; where few moves were found few will be.
+    tried = max(SPLITS * min(most, 2 * plan.found + MORE_MOVES), k // SHARE_TRIED)
+    wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
+    gains, halves = gains_of_splits(rows, centers, order.shift, wanted, n_threads)
+    gains[list(state.failed)] = 0
+    if plan.few:
+        losses = np.minimum(losses, losses_of_merging(centers, total.sums.counts, order.shift))
+    return choose_moves(losses, gains, halves, table, most, plan.factor)
+
+
+def opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool) -> TruncatedState:
+    """The state with its next round begun, or its last one undone."""
+    if back:
+        assert after.round is not None
+        return replace(
+            after,
+            centers=after.round.centers,
+            counts=after.round.counts,
+            near=after.round.near,
+            table=after.round.table,
+            strange=None,
+            restores=True,
+        )
+    if after.plan.opens_round:
+        replayed = len(after.replay)
+        begun = Round(after.centers, after.counts, replayed, after.near, after.table)
+        after = replace(after, round=begun)
+    if moves is None or not len(moves.split):
+        return after
+    if after.plan.opens_round:
+        assert after.round is not None
+        begun = replace(after.round, split=tuple(moves.split.tolist()))
+        return replace(after, centers=moves.apply(after.centers), moves=moves, round=begun)
+    if after.plan.task.kind in ("cells", "all") and not tried:
+        # The next pass asks nothing of what rows were: no list has to lead them there.
+        return replace(after, centers=moves.apply(after.centers))
+    return after
+
+
+def failed_splits(state: TruncatedState, plan: Plan, back: bool) -> tuple[int, ...]:
+    """Clusters whose split is not tried again before something pays, as the step has left it.
+
+    Of several that were tried together nobody knows which one it was.
+    """
+    if back:
+        assert state.round is not None
+        return (*state.failed, *state.round.split) if len(state.round.split) == 1 else state.failed
+    paid = state.plan.stage == "round" and plan.passes == 0
+    return () if paid or state.everywhere != plan.everywhere else state.failed
+
+
+def strange_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
+    """(k,) clusters that met the lists of moves."""
+    if moves is None:
+        return None
+    strange = np.zeros(k, np.bool_)
+    strange[moves.split] = strange[moves.removed] = True
+    return strange
