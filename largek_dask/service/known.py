@@ -18,6 +18,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.service.credentials import missing
 from largek_dask.service.feed import MOST_EVENTS, Feed
 from largek_dask.service.lease import Contender, Lease
+from largek_dask.service.places import Places
 from largek_dask.service.store import Record
 
 __all__ = ["Job", "Reason"]
@@ -44,6 +45,8 @@ class Job:
     Parameters
     ----------
     record : Record
+    places : Places
+        Where it reads and writes.
     secrets : mapping
         Values of storage options that are nowhere but in memory.
     tell : callable
@@ -55,6 +58,7 @@ class Job:
     def __init__(
         self,
         record: Record,
+        places: Places,
         secrets: Mapping[str, Any],
         tell: Callable[[Event], None],
         is_new: bool,
@@ -62,6 +66,7 @@ class Job:
         self.record = record
         self.is_kept = True
         """Whether the record is in the store as it is here."""
+        self.places = places
         self.secrets = dict(secrets)
         self.feed = Feed(record.id, tell, is_new)
         self.running = False

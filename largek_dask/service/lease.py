@@ -19,19 +19,26 @@ job unknown to itself. So what is published once and for all must be created exc
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import logging
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from largek_dask import config
 from largek_dask.driver.storage import DamagedError, Folder
-from largek_dask.errors import LostJobError, OutputError, ParameterError
+from largek_dask.errors import LargekError, LostJobError, OutputError, ParameterError
+from largek_dask.points import at
 
-__all__ = ["STORE", "Contender", "Lease", "check_job", "claimed_for", "reserve"]
+__all__ = ["STORE", "Contender", "Keeper", "Lease", "check_job", "claimed_for", "reserve"]
+
+logger = logging.getLogger(__name__)
 
 CLAIM = re.compile(r"(\d{6,12})\.json")
 SMALL = 4_096
@@ -250,3 +257,36 @@ class Contender:
             # With less patience than a write takes, even a first sign can come too late.
             return None
         return lease
+
+
+class Keeper(threading.Thread):
+    """Shows again and again that a lease is still held; says once that it is lost."""
+
+    def __init__(self, lease: Lease, lost: Callable[[], None]) -> None:
+        super().__init__(name=f"largek-keeper-{lease.token}", daemon=True)
+        self._lease = lease
+        self._lost = lost
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Until the run is over, or the lease is lost."""
+        while not self._over.wait(float(config.get("service.beat-seconds"))):
+            try:
+                with at("renewal"):
+                    self._lease.renew()
+            except LostJobError:
+                self._lost()
+                return
+            except Exception as error:
+                # The store does not answer: before each write it is looked whether the job has
+                # been lost meanwhile, so that going on does no harm. (What a driver says may hold
+                # secrets: its words stay here.)
+                kind = type(error).__name__
+                logger.warning("The lease of %s was not renewed: %s", self._lease.folder.url, kind)
+
+    def stop(self) -> None:
+        """End, and let anybody claim the job."""
+        self._over.set()
+        self.join()
+        with contextlib.suppress(LargekError, OSError):
+            self._lease.release()

@@ -14,8 +14,9 @@ from fsspec import get_filesystem_class
 from fsspec.core import split_protocol
 
 from largek_dask.data.stores import is_local, normalize
+from largek_dask.service.spec import JobSpec
 
-__all__ = ["Place", "place_of"]
+__all__ = ["Place", "Places", "place_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,20 @@ def place_of(url: str) -> Place:
 
 def _parts(path: str) -> tuple[str, ...]:
     return tuple(part for part in path.split("/") if part not in ("", "."))
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a job reads and writes."""
+
+    url: str
+    """Of the output, as its user calls it."""
+    output: Place
+    data: tuple[Place, ...]
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Places:
+        """Those of a job, as its file systems name them at the moment."""
+        urls = (spec.data, spec.sample_weight)
+        data = tuple(place_of(url) for url in urls if url is not None)
+        return cls(spec.output, place_of(spec.output), data)

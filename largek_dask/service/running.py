@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import textwrap
 import threading
@@ -32,50 +31,17 @@ from largek_dask.points import at
 from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
 from largek_dask.service.fitting import LABELS, fit_into, model_in
 from largek_dask.service.known import Job, Reason
-from largek_dask.service.lease import Contender, Lease, check_job
+from largek_dask.service.lease import Contender, Keeper, Lease, check_job
 from largek_dask.service.store import Records, Result, read_result, write_result
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Keeper", "Runner"]
+__all__ = ["Runner"]
 
 logger = logging.getLogger(__name__)
 
 LONGEST_TRACEBACK = 1 << 16
-
-
-class Keeper(threading.Thread):
-    """Shows again and again that a lease is still held; says once that it is lost."""
-
-    def __init__(self, lease: Lease, lost: Callable[[], None]) -> None:
-        super().__init__(name=f"largek-keeper-{lease.token}", daemon=True)
-        self._lease = lease
-        self._lost = lost
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        """Until the run is over, or the lease is lost."""
-        while not self._over.wait(float(config.get("service.beat-seconds"))):
-            try:
-                with at("renewal"):
-                    self._lease.renew()
-            except LostJobError:
-                self._lost()
-                return
-            except Exception as error:
-                # The store does not answer: before each write it is looked whether the job has
-                # been lost meanwhile, so that going on does no harm. (What a driver says may hold
-                # secrets: its words stay here.)
-                kind = type(error).__name__
-                logger.warning("The lease of %s was not renewed: %s", self._lease.folder.url, kind)
-
-    def stop(self) -> None:
-        """End, and let anybody claim the job."""
-        self._over.set()
-        self.join()
-        with contextlib.suppress(LargekError, OSError):
-            self._lease.release()
 
 
 class Runner(threading.Thread):

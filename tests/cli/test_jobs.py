@@ -71,7 +71,7 @@ def states(run):
 
 
 def job_on_the_scheduler(service, job_id):
-    return service.client.cluster.scheduler.plugins["largek-jobs"]._jobs._jobs[job_id]
+    return service.client.cluster.scheduler.plugins["largek-jobs"]._jobs._register.find(job_id)
 
 
 # --- from the first to the last command ---------------------------------------------------------

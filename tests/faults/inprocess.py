@@ -22,7 +22,7 @@ from largek_dask import points
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError
 from largek_dask.model import load_model
-from largek_dask.service import jobs as jobs_module
+from largek_dask.service import queue
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from largek_dask.service.store import ENDS, Records
@@ -83,13 +83,13 @@ def smalls(folder: Any) -> dict[str, Small]:
 @contextlib.contextmanager
 def quick() -> Iterator[None]:
     """Short waits, an empty store, and nobody watching afterwards."""
-    before, jobs_module.TICK_SECONDS = jobs_module.TICK_SECONDS, 0.01
+    before, queue.TICK_SECONDS = queue.TICK_SECONDS, 0.01
     FaultyFileSystem.clear()
     try:
         with dask.config.set(QUICK):
             yield
     finally:
-        jobs_module.TICK_SECONDS = before
+        queue.TICK_SECONDS = before
         points.watch(None)
         FaultyFileSystem.clear()
 

@@ -17,7 +17,7 @@ import dask
 
 from largek_dask.driver.storage import Folder
 from largek_dask.model import load_model
-from largek_dask.service import jobs as jobs_module
+from largek_dask.service import queue
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import ENDS, Records
 from tests.faults.inprocess import QUICK, Small, make_small, smalls
@@ -48,7 +48,7 @@ def _run(folder: Path, small: Small, dies_at: int | None) -> None:
             count += 1
 
     sys.addaudithook(audit)
-    jobs_module.TICK_SECONDS = 0.01
+    queue.TICK_SECONDS = 0.01
     with dask.config.set(QUICK):
         jobs = Jobs(Records(Folder(str(folder / "store"))), lambda: None, lambda event: None, "a")
         jobs.start()

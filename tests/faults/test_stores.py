@@ -256,7 +256,7 @@ def test_two_schedulers_on_one_store(jobs_of, made_of, name):
             made = Made.by(ended(one, job_id))
             assert one.close(20.0) == []
             with two._changed:
-                assert two._changed.wait_for(two._loaded.is_set, 20.0)
+                assert two._changed.wait_for(two._register.loaded.is_set, 20.0)
             assert made == Made.by(ended(two, job_id)) == made_of[name]
             results = {jobs.status(job_id)["result"]["token"] for jobs in (one, two)}
     assert len(results) == 1
@@ -292,7 +292,7 @@ def test_a_scheduler_that_slept_has_lost_its_job(jobs_of, made_of, name):
                 over.set()
                 # It wakes up, writes nothing, and says who has its job now.
                 with one._changed:
-                    assert one._changed.wait_for(lambda: one._holder, 20.0)
+                    assert one._changed.wait_for(lambda: one._tenure.holder, 20.0)
                 with pytest.raises(ClusterError, match="those of b"):
                     one.status(job_id)
             # (The first claim was the submit's.)

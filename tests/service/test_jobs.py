@@ -24,9 +24,11 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import Model, load_model
-from largek_dask.service import jobs as module
+from largek_dask.service import queue, submissions
 from largek_dask.service.cards import card, card_of_jobs
+from largek_dask.service.jobs import Jobs
 from largek_dask.service.lease import Contender
+from largek_dask.service.running import Runner
 from largek_dask.service.showing import Seen, facts, job_row
 from largek_dask.service.store import Records, read_result
 from largek_dask.service.terminal import view
@@ -113,9 +115,9 @@ def test_submit__two_jobs_cannot_share_an_output(open_jobs, document, slow_steps
 
 def test_submit__the_workers_are_asked(tmp_path, document, quick_leases):
     client = object()
-    records = module.Records(Folder(str(tmp_path / "store")))
-    jobs = module.Jobs(records, lambda: client, lambda event: None, "me")
-    jobs._loaded.set()
+    records = Records(Folder(str(tmp_path / "store")))
+    jobs = Jobs(records, lambda: client, lambda event: None, "me")
+    jobs._register.loaded.set()
 
     def check(asked, rows, seconds):
         assert asked is client
@@ -123,7 +125,7 @@ def test_submit__the_workers_are_asked(tmp_path, document, quick_leases):
         raise ClusterError("no worker can see it")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "check_problem", lambda *args, **options: None)
+        patch.setattr(submissions, "check_problem", lambda *args, **options: None)
         with pytest.raises(ClusterError, match="no worker can see it"):
             jobs.submit(document(), {}, "me", check)
     assert jobs.all() == []
@@ -191,10 +193,10 @@ def test_cancel__is_remembered_by_the_next_scheduler(open_jobs, document, slow_s
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = first.submit(document(), {}, "me")
     first.close(10.0)
-    record = first._records.read(job_id)
+    record = first._tenure.records.read(job_id)
     import dataclasses
 
-    first._records.update(dataclasses.replace(record, cancel=True))
+    first._tenure.records.update(dataclasses.replace(record, cancel=True))
     later = open_jobs()
     assert wait_until(later, job_id, *ENDED)["state"] == "cancelled"
 
@@ -302,7 +304,7 @@ def test_queue__no_more_at_once_than_allowed(open_jobs, document, slow_steps):
         while sum(status.get("step", 0) >= 2 for status in jobs.all()) < 2:
             time.sleep(0.01)
         with jobs._changed:
-            assert jobs._next() == []
+            assert jobs._queue.due() == []
         states = [status["state"] for status in jobs.all()]
         assert states.count("running") == 2
         assert states.count("queued") == 3
@@ -394,14 +396,14 @@ def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_pat
 
 
 def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, document, monkeypatch):
-    monkeypatch.setattr(module, "FEEDS", 1)
+    monkeypatch.setattr(queue, "FEEDS", 1)
     jobs = open_jobs()
     ids = [jobs.submit(document(str(i), max_iter=3), {}, "me") for i in range(3)]
     for job_id in ids:
         wait_until(jobs, job_id, "finished")
     while any(thread.name.startswith("largek-lk") for thread in threading.enumerate()):
         time.sleep(0.01)
-    held = [len(jobs._jobs[job_id].feed._events) for job_id in ids]
+    held = [len(jobs._register.find(job_id).feed._events) for job_id in ids]
     assert held[0] == held[1] == 0
     assert held[2] > 0
     kinds = [event["event"] for event in jobs.events(ids[0], 0, 1000)]
@@ -451,7 +453,7 @@ def test_cancel__ends_a_job_though_the_store_cannot_be_written(
         raise OutputError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs._records, "update", away)
+        patch.setattr(jobs._tenure.records, "update", away)
         jobs.cancel(job_id)
         assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
         assert [record.cancel for record in tried[:2]] == [True, True]
@@ -496,7 +498,7 @@ def test_questions__odd_ones_change_nothing(open_jobs, document, tmp_path, odd):
 
 def test_queue__no_error_ends_it(open_jobs, document, monkeypatch, logged):
     jobs = open_jobs()
-    following, failed = jobs._next, []
+    following, failed = jobs._queue.due, []
 
     def broken():
         if len(failed) < 3:
@@ -504,7 +506,7 @@ def test_queue__no_error_ends_it(open_jobs, document, monkeypatch, logged):
             raise ZeroDivisionError("who would have thought")
         return following()
 
-    monkeypatch.setattr(jobs, "_next", broken)
+    monkeypatch.setattr(jobs._queue, "due", broken)
     wait_until(jobs, jobs.submit(document(), {}, "me"), "finished")
     assert len(failed) == 3
     assert sum("who would have thought" in line for line in logged) == 1
@@ -512,7 +514,7 @@ def test_queue__no_error_ends_it(open_jobs, document, monkeypatch, logged):
 
 def test_queue__a_job_that_cannot_begin_keeps_no_other(open_jobs, document, monkeypatch):
     jobs = open_jobs()
-    start, refused = module.Runner.start, []
+    start, refused = Runner.start, []
 
     def start_or_not(self):
         if self.name.endswith(unlucky) and not lucky.is_set():
@@ -524,7 +526,7 @@ def test_queue__a_job_that_cannot_begin_keeps_no_other(open_jobs, document, monk
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         unlucky = jobs.submit(document("a", priority=1), {}, "me")
         other = jobs.submit(document("b"), {}, "me")
-        monkeypatch.setattr(module.Runner, "start", start_or_not)
+        monkeypatch.setattr(Runner, "start", start_or_not)
     with dask.config.set({"largek.service.concurrent-jobs": 1}):
         wait_until(jobs, other, "finished")
         assert refused

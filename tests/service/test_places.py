@@ -142,14 +142,14 @@ def test_submit__of_two_at_the_same_moment_one_has_the_folder(
     """Both have found it empty before either has reserved it."""
     one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
     other.wait_until_ready()
-    create, taken = other._records.create, []
+    create, taken = other._tenure.records.create, []
 
     def late(*arguments):
         record = create(*arguments)
         taken.append(one.submit(document(), {}, "me"))
         return record
 
-    monkeypatch.setattr(other._records, "create", late)
+    monkeypatch.setattr(other._tenure.records, "create", late)
     with pytest.raises(OutputError, match="lk-"):
         other.submit(document(), {}, "me")
     assert taken == [claimed_for(Folder(str(tmp_path / "out")))]
@@ -204,7 +204,7 @@ def test_submit__of_two_that_are_being_looked_at_the_second_is_refused(
     open_jobs, document, waiting, monkeypatch
 ):
     jobs = open_jobs()
-    check, second = jobs._check, []
+    check, second = jobs._submissions.check, []
 
     def slow(*arguments):
         if not second:
@@ -214,7 +214,7 @@ def test_submit__of_two_that_are_being_looked_at_the_second_is_refused(
             second.append(refused)
         return check(*arguments)
 
-    monkeypatch.setattr(jobs, "_check", slow)
+    monkeypatch.setattr(jobs._submissions, "check", slow)
     jobs.submit(document("out"), {}, "me")
     assert len(second) == 2
     with pytest.raises(OutputError, match="the output of job"):

@@ -17,7 +17,7 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.service.running import Keeper
+from largek_dask.service.lease import Keeper
 from tests.service.conftest import wait_until
 
 
@@ -63,7 +63,7 @@ def test_second__is_refused_with_the_address_of_the_first(open_jobs, document, s
     # As soon as it ends, the other one has everything.
     assert first.close(20.0) == []
     with second._changed:
-        assert second._changed.wait_for(second._loaded.is_set, 30.0)
+        assert second._changed.wait_for(second._register.loaded.is_set, 30.0)
     assert second.status(job_id)["result"] == first.status(job_id)["result"]
     second.delete(job_id)
     assert second.epoch != first.epoch
@@ -97,7 +97,7 @@ def test_second__takes_over_from_one_that_is_silent(
     with patient():
         awake.set()
         with first._changed:
-            assert first._changed.wait_for(lambda: first._holder, 30.0)
+            assert first._changed.wait_for(lambda: first._tenure.holder, 30.0)
         with pytest.raises(ClusterError, match="those of scheduler-1"):
             first.status(job_id)
         slow_steps.set()
@@ -211,7 +211,7 @@ def test_resume__that_cannot_be_kept_changes_nothing(open_jobs, document, monkey
     def full(record):
         raise OutputError("no space")
 
-    monkeypatch.setattr(jobs._records, "update", full)
+    monkeypatch.setattr(jobs._tenure.records, "update", full)
     with pytest.raises(OutputError, match="no space"):
         jobs.resume(job_id, {"max_iter": 3}, {})
     assert jobs.status(job_id) == before

@@ -1,0 +1,156 @@
+"""Which job of a scheduler runs next."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from largek_dask import config
+from largek_dask.service.known import Job
+from largek_dask.service.register import Register
+from largek_dask.service.running import Runner
+from largek_dask.service.store import ENDS
+from largek_dask.service.tenure import Tenure
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Queue"]
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+FEEDS = 50
+"""Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
+
+
+class Queue(threading.Thread):
+    """Takes up the jobs of a store and runs them, each when its turn has come.
+
+    Parameters
+    ----------
+    register : Register
+    tenure : Tenure
+    owner : str
+        This scheduler's name, for the claims of jobs.
+    connect : callable
+        Gives the client whose cluster computes; None as its value: threads of this process.
+    """
+
+    def __init__(
+        self,
+        register: Register,
+        tenure: Tenure,
+        owner: str,
+        connect: Callable[[], Client | None],
+    ) -> None:
+        super().__init__(name="largek-queue", daemon=True)
+        self._register = register
+        self._tenure = tenure
+        self._owner = owner
+        self._connect = connect
+        self._changed = register.changed
+        self._runners: set[Runner] = set()
+        self._served: Counter[str] = Counter()
+        """How many runs of each owner's have begun: who has had fewest comes first."""
+        self._closing = False
+
+    def run(self) -> None:
+        """Until it is closed."""
+        trouble = ""
+        while not self._closing:
+            try:
+                self._turn()
+                trouble = ""
+            except Exception as error:
+                # Whatever it is, it must not be the end of all jobs.
+                records = self._tenure.records
+                if (reason := records.reason(error)) != trouble:
+                    logger.warning("The jobs in %s have to wait: %s", records.url, reason)
+                trouble = reason
+            with self._changed:
+                if not self._closing:
+                    self._changed.wait(TICK_SECONDS)
+
+    def _turn(self) -> None:
+        self._register.take_up()
+        with self._changed:
+            if self._register.loaded.is_set() and not self._closing:
+                # Again, as the place of one that cannot begin now is another's.
+                while jobs := self.due():
+                    for job in jobs:
+                        self._launch(job)
+
+    def due(self) -> list[Job]:
+        """Jobs to begin now."""
+        now = time.monotonic()
+        jobs = self._register.jobs()
+        waiting = [
+            job
+            for job in jobs
+            if job.state in ("queued", "waiting")
+            and now >= job.not_before
+            and not job.running
+            and not job.needs()
+        ]
+        # Ending a job takes no place of one that computes.
+        chosen = [job for job in waiting if job.record.cancel]
+        waiting = [job for job in waiting if not job.record.cancel]
+        running = Counter(job.record.owner for job in jobs if job.running)
+        served = Counter(self._served)
+        for _ in range(int(config.get("service.concurrent-jobs")) - running.total()):
+            if not waiting:
+                break
+            first = min(
+                waiting,
+                key=lambda job: (
+                    -job.record.spec.priority,
+                    running[job.record.owner],
+                    served[job.record.owner],
+                    job.record.created,
+                ),
+            )
+            waiting.remove(first)
+            running[first.record.owner] += 1
+            served[first.record.owner] += 1
+            chosen.append(first)
+        return chosen
+
+    def _launch(self, job: Job) -> None:
+        if not job.tries:
+            self._served[job.record.owner] += 1
+        job.begin()
+        records = self._tenure.records
+        runner = Runner(job, records, self._owner, self._connect, lambda: self._over(runner))
+        self._runners.add(runner)
+        try:
+            runner.start()
+        except Exception as error:
+            # Such as no thread to be had: others may have more luck, and this one next time.
+            self._runners.discard(runner)
+            job.running = False
+            job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
+            logger.warning("Job %s cannot begin now: %s", job.record.id, error)
+
+    def _over(self, runner: Runner) -> None:
+        with self._changed:
+            self._runners.discard(runner)
+            self._changed.notify_all()
+            jobs = self._register.jobs()
+            ended = [job for job in jobs if job.state in ENDS and job.feed.is_loaded]
+            for job in ended[:-FEEDS]:
+                job.feed.unload()
+
+    def close(self) -> list[Runner]:
+        """Begin no job any more, and ask those that run to stop; they are given."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            for job in self._register.jobs():
+                if job.running:
+                    job.ask_to_stop("shutdown")
+            return list(self._runners)

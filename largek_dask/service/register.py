@@ -1,0 +1,247 @@
+"""The jobs of a store as the scheduler that has it knows them: read, found, kept."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+from largek_dask import config
+from largek_dask.driver.events import Event
+from largek_dask.errors import (
+    ClusterError,
+    JobNotFoundError,
+    LargekError,
+    ParameterError,
+    warnings_heard_by,
+)
+from largek_dask.service.known import Job
+from largek_dask.service.places import Places
+from largek_dask.service.store import ENDS, Record, checked_id
+from largek_dask.service.tenure import Tenure
+
+__all__ = ["Register", "Tender"]
+
+logger = logging.getLogger(__name__)
+
+END_SECONDS = 30.0
+"""How long a job that has said its last word may take to put its things away."""
+START_SECONDS = 60.0
+"""How long to wait for a scheduler that is starting."""
+
+
+class Register:
+    """All jobs of a store, for as long as this scheduler has it.
+
+    Parameters
+    ----------
+    tenure : Tenure
+    tell : callable
+        Called with every event of every job.
+    changed : Condition
+        That of the tenure.
+
+    Attributes
+    ----------
+    changed : Condition
+        Everything here changes under it, and whoever waits for something is told by it.
+    loaded : Event
+        Set while the jobs are here.
+    unreadable : dict
+        Jobs whose records cannot be read at the moment, and why.
+    """
+
+    def __init__(
+        self, tenure: Tenure, tell: Callable[[Event], None], changed: threading.Condition
+    ) -> None:
+        self.changed = changed
+        self.loaded = threading.Event()
+        self.unreadable: dict[str, str] = {}
+        self._tenure = tenure
+        self._tell = tell
+        self._jobs: dict[str, Job] = {}
+        self._busy: dict[str, str] = {}
+        """Jobs that one thread has for itself, and what it does with them."""
+
+    # --- the store comes and goes -----------------------------------------------------------------
+
+    def take_up(self) -> None:
+        """Take the store and its jobs, unless they are here or another scheduler has them."""
+        if not self._tenure.is_held:
+            self._tenure.claim(self._drop)
+        if self._tenure.is_held and not self.loaded.is_set():
+            self._load()
+
+    def _drop(self) -> None:
+        """Another scheduler has taken the store: nothing here is this one's any more."""
+        self.loaded.clear()
+        for job in self._jobs.values():
+            job.ask_to_stop("lost")
+        self._jobs.clear()
+        self.unreadable.clear()
+
+    def _load(self) -> None:
+        records = self._tenure.records
+        with warnings_heard_by(lambda message, _: logger.warning(message)):
+            found, unreadable = records.all()
+        jobs = {record.id: self._earlier(record) for record in found}
+        with self.changed:
+            if not self._tenure.is_held or self._tenure.records is not records:
+                return
+            self._jobs.update(jobs)
+            self.unreadable = unreadable
+            self.loaded.set()
+            self.changed.notify_all()
+
+    def _earlier(self, record: Record) -> Job:
+        """A job that an earlier scheduler had."""
+        return Job(record, Places.of(record.spec), {}, self._tell, is_new=False)
+
+    def wait_until_ready(self) -> None:
+        """Wait until the jobs are here, as one does that has just been started.
+
+        Raises
+        ------
+        ClusterError
+            Another scheduler has them, or they cannot be read.
+        """
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.loaded.is_set() or self._tenure.holder, START_SECONDS
+            )
+            if not self.loaded.is_set():
+                raise self._tenure.refusal()
+
+    # --- who is in it -----------------------------------------------------------------------------
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Those that can be read; never waits."""
+        return tuple(self._jobs.values())
+
+    def ids(self) -> frozenset[str]:
+        """Of all jobs that there are; never waits."""
+        return frozenset((*tuple(self._jobs), *tuple(self.unreadable)))
+
+    def find(self, job_id: str) -> Job:
+        """The job of this id.
+
+        Raises
+        ------
+        JobNotFoundError
+            There is none.
+        ClusterError
+            Its record cannot be read, or another scheduler has it.
+        """
+        checked_id(job_id)
+        self.wait_until_ready()
+        with self.changed:
+            if job_id in self.unreadable:
+                raise ClusterError(
+                    f"the record of job {job_id} cannot be read at the moment; it is tried again "
+                    f"and again: {self.unreadable[job_id]}"
+                )
+            if job_id not in self._jobs:
+                raise JobNotFoundError(
+                    f"there is no job {job_id}; the jobs there are: "
+                    f"{', '.join(list(self._jobs)[-5:]) or 'none'}."
+                )
+            return self._jobs[job_id]
+
+    def add(self, job: Job) -> None:
+        """Take in a job whose record is kept."""
+        with self.changed:
+            self._jobs[job.record.id] = job
+            self.changed.notify_all()
+
+    def remove(self, job_id: str) -> None:
+        """Let go of a job whose record is no more."""
+        with self.changed:
+            self._jobs.pop(job_id, None)
+
+    @contextlib.contextmanager
+    def alone(self, job: Job, what: str, otherwise: str) -> Iterator[None]:
+        """Have a job that has ended for oneself, without keeping others from theirs.
+
+        Raises
+        ------
+        ParameterError
+            It has not ended, or somebody else has it.
+        """
+        job_id = job.record.id
+        with self.changed:
+            # Its thread has to have ended too, which gives its lease back last.
+            if job.state in ENDS:
+                self.changed.wait_for(lambda: not job.running, END_SECONDS)
+            if doing := self._busy.get(job_id):
+                raise ParameterError(f"job {job_id} is just being {doing}.")
+            if self._jobs.get(job_id) is not job:
+                raise JobNotFoundError(f"there is no job {job_id} any more.")
+            if job.state not in ENDS or job.running:
+                raise ParameterError(f"job {job_id} is {job.state}: {otherwise}.")
+            self._busy[job_id] = what
+        try:
+            yield
+        finally:
+            with self.changed:
+                del self._busy[job_id]
+                self.changed.notify_all()
+
+    # --- their records ----------------------------------------------------------------------------
+
+    def keep(self, job: Job) -> None:
+        """Keep the record of a job; where that fails it is tried again."""
+        try:
+            job.keep(self._tenure.records.update)
+        except (LargekError, OSError) as error:
+            kind = type(error).__name__
+            logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
+
+    def tend(self) -> None:
+        """Write and read the records that could not be before."""
+        for job in self.jobs():
+            if not job.is_kept:
+                self.keep(job)
+        records = self._tenure.records
+        for job_id in tuple(self.unreadable):
+            try:
+                record = records.read(job_id)
+            except JobNotFoundError:
+                record = None
+            except (ParameterError, OSError) as error:
+                with self.changed:
+                    if job_id in self.unreadable:
+                        self.unreadable[job_id] = records.reason(error)
+                continue
+            found = None if record is None else self._earlier(record)
+            with self.changed:
+                # Meanwhile the store may have gone to somebody else.
+                if self._tenure.records is not records or self.unreadable.pop(job_id, None) is None:
+                    return
+                if found is not None:
+                    self.add(found)
+
+
+class Tender(threading.Thread):
+    """Looks after a register's records again and again."""
+
+    def __init__(self, register: Register, tenure: Tenure) -> None:
+        super().__init__(name="largek-records", daemon=True)
+        self._register = register
+        self._tenure = tenure
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Until it is stopped."""
+        while not self._over.wait(float(config.get("service.beat-seconds"))):
+            try:
+                if self._register.loaded.is_set():
+                    self._register.tend()
+            except Exception as error:
+                records = self._tenure.records
+                reason = records.reason(error)
+                logger.warning("No look after records in %s: %s", records.url, reason)
+
+    def stop(self) -> None:
+        """End after what is just being done."""
+        self._over.set()

@@ -1,0 +1,180 @@
+"""What a submit looks at before a job is kept: nothing that could be known fails later."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from largek_dask import config
+from largek_dask.algorithms.base import KMeansProblem
+from largek_dask.data.rows import Rows
+from largek_dask.data.sources import open_rows
+from largek_dask.driver.events import Event
+from largek_dask.driver.fit import chosen
+from largek_dask.driver.plan import check_problem, space_needed
+from largek_dask.driver.space import check_space
+from largek_dask.errors import LargekError, OutputError, ParameterError
+from largek_dask.service.credentials import missing, options_of, output_folder, redactor
+from largek_dask.service.known import Job
+from largek_dask.service.lease import claimed_for, reserve
+from largek_dask.service.places import Places, place_of
+from largek_dask.service.register import Register
+from largek_dask.service.spec import JobSpec
+from largek_dask.service.store import ENDS, Record
+from largek_dask.service.tenure import Tenure
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Check", "Submissions"]
+
+Check = Callable[["Client", Rows, float], None]
+"""Asks the workers whether they can take part."""
+
+
+class Submissions:
+    """New jobs: looked at, their outputs reserved, and kept.
+
+    Parameters
+    ----------
+    register : Register
+        Takes them in.
+    tenure : Tenure
+    owner : str
+        This scheduler's name, for the claims of outputs.
+    connect : callable
+        Gives the client whose cluster computes; None as its value: threads of this process.
+    tell : callable
+        Called with every event of every job.
+    """
+
+    def __init__(
+        self,
+        register: Register,
+        tenure: Tenure,
+        owner: str,
+        connect: Callable[[], Client | None],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._register = register
+        self._tenure = tenure
+        self._owner = owner
+        self._connect = connect
+        self._tell = tell
+        self._store = place_of(tenure.records.url)
+        self._under_way: list[Places] = []
+        """Of jobs that are just being submitted."""
+
+    def take(
+        self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None
+    ) -> Job:
+        """Make a job of it, which runs from now on when its turn has come.
+
+        Raises
+        ------
+        LargekError
+            It could not be done; nothing has been written.
+        """
+        if absent := missing(spec, secrets):
+            raise ParameterError(f"storage_options has no value for {', '.join(absent)}.")
+        options = options_of(spec, secrets)
+        places = Places.of(spec)
+        with self._reserved(places):
+            try:
+                self.check(spec, options, check)
+                record = self._create(spec, options, owner)
+            except Exception as error:
+                raise _without_secrets(error, redactor(options)) from None
+            job = Job(record, places, secrets, self._tell, is_new=True)
+            self._register.add(job)
+        return job
+
+    @contextlib.contextmanager
+    def _reserved(self, places: Places) -> Iterator[None]:
+        """No other job is submitted to the same output meanwhile.
+
+        Raises
+        ------
+        OutputError
+            There is one already, or it is no place for an output.
+        """
+        self._register.wait_until_ready()
+        with self._register.changed:
+            self._check_free(places)
+            self._under_way.append(places)
+        try:
+            yield
+        finally:
+            with self._register.changed:
+                self._under_way.remove(places)
+
+    def _check_free(self, wanted: Places) -> None:
+        """Refuse an output that is in the way of something else, or it in that one's."""
+        output, url = wanted.output, wanted.url
+        if output.overlaps(self._store):
+            raise OutputError(
+                f"{url} is where the scheduler keeps its jobs: {self._tenure.records.url}."
+            )
+        if any(output.overlaps(data) for data in wanted.data):
+            raise OutputError(f"{url} is in the job's own data: choose a folder of its own.")
+        if any(output.overlaps(other.output) for other in self._under_way):
+            raise OutputError(f"{url} is the output of a job that is just being submitted.")
+        for job in self._register.jobs():
+            job_id, other = job.record.id, job.places
+            if output.overlaps(other.output):
+                raise OutputError(f"{url} overlaps {other.url}, the output of job {job_id}.")
+            if job.state not in ENDS and any(output.is_within(data) for data in other.data):
+                raise OutputError(f"{url} is in the data of job {job_id}, which has not ended.")
+
+    def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> None:
+        """Look at data, numbers, memory, output and workers."""
+        client = self._connect()
+        rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=options)
+        problem = KMeansProblem(spec.n_clusters, spec.init, spec.empty_clusters)
+        check_problem(
+            rows, problem, n_init=spec.n_init, seed=spec.seed, n_threads=None, client=client
+        )
+        folder = output_folder(spec, options)
+        folder.check_writable()
+        if names := folder.names():
+            if (job_id := claimed_for(folder)) is not None:
+                raise OutputError(f"{folder.url} is the output of job {job_id}.")
+            raise OutputError(
+                f"{folder.url} is not empty ({names[0]!r} lies there); nothing was changed. "
+                "Choose another output, or go on with its job by submit(resume=id)."
+            )
+        choice = chosen(spec.algorithm.make(), rows, spec.n_clusters, spec.init, spec.n_init)
+        needed = space_needed(
+            rows, spec.n_clusters, choice.algorithm, n_init=choice.n_init, labels=spec.labels
+        )
+        check_space(folder, needed, "model, labels and checkpoints")
+        if check is not None and client is not None:
+            check(client, rows, float(config.get("service.check-seconds")))
+
+    def _create(self, spec: JobSpec, options: dict[str, Any], owner: str) -> Record:
+        """Keep a new job, and make its output its own.
+
+        The record comes first: of a crash between both remains a job that goes on, and not a
+        folder that nobody can have.
+        """
+        record = self._tenure.records.create(spec, owner, time.time())
+        try:
+            reserve(output_folder(spec, options), record.id, self._owner)
+        except BaseException:
+            self._tenure.records.remove(record.id)
+            raise
+        return record
+
+
+def _without_secrets(error: Exception, redact: Callable[[Any], Any]) -> Exception:
+    """The error with nothing in its text that must not be read."""
+    text, told = str(error), redact(str(error))
+    if told == text and not isinstance(error, OSError):
+        return error
+    kind = type(error) if isinstance(error, LargekError) else OutputError
+    try:
+        return kind(told)
+    except TypeError:
+        return ParameterError(told)
