@@ -31,6 +31,7 @@ __all__ = [
     "SparseCenters",
     "Table",
     "dense_rows",
+    "length",
     "nearest_sparse",
     "pack_narrow",
     "pack_sparse",

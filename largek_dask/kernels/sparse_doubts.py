@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.doubts import choose, margin
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.prepared import Prepared
-from largek_dask.kernels.sparse import SparseBlock, nearest_sparse, pack_sparse
+from largek_dask.kernels.sparse import SparseBlock, length, nearest_sparse, pack_sparse
 from largek_dask.kernels.sparse_distances import center_norms
 
 if numba.config.DISABLE_JIT:
@@ -72,9 +72,7 @@ def _decide(
     zero = data.dtype.type(0)
     for i in range(labels.size):
         begin, end = indptr[i], indptr[i + 1]
-        n_terms, square = end - begin, zero
-        for p in range(begin, end):
-            square += data[p] * data[p]
+        n_terms, square = end - begin, length(data, begin, end)
         best, following = np.float64(first[i]), np.float64(second[i])
         first[i] = max(first[i] + square, zero)
         second[i] = max(second[i] + square, zero)

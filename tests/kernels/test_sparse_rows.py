@@ -185,7 +185,12 @@ def test_scores_and_distances__agree_with_nearest_and_do_not_depend_on_the_place
     found = scores(block, packed)
     distances = np.empty(300, dtype)
     labels = nearest(block, packed, distances_out=distances)
-    assert found.min(axis=1).tobytes() == distances.tobytes()
+    # Where two centres are as near as can be told, sums (x - c)² decide and give the distance.
+    best, following = np.partition(found, 1, axis=1)[:, :2].T
+    clear = following > best * (1 + 1e-5)
+    assert 200 < clear.sum() < 300
+    assert best[clear].tobytes() == distances[clear].tobytes()
+    np.testing.assert_allclose(distances, best, rtol=100 * np.finfo(dtype).eps)
     exact = squared_distances(block, packed, labels)
     np.testing.assert_allclose(exact, oracles.squared_distances(x, centers).min(axis=1), 1e-12)
     assert scores(block[7:9], packed).tobytes() == found[7:9].tobytes()
