@@ -57,7 +57,8 @@ def worker_clients(cluster2) -> Iterator[ClusterMaker]:
 
         def client_of(n_workers: int) -> Client:
             if n_workers not in clients:
-                clients[n_workers] = make_client(stack, n_workers, processes=False)
+                # Their memory is that of this process: Dask would pause them for what tests keep.
+                clients[n_workers] = make_client(stack, n_workers, processes=False, memory_limit=0)
             return clients[n_workers]
 
         yield client_of

@@ -135,7 +135,8 @@ def test_fit__folder_with_other_things_is_refused_and_never_emptied(data, tmp_pa
 
 def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
     url, _ = data
-    base = ["fit", url, "-k", 5, "--out", tmp_path / "run", "--tol", 0]
+    how = ["--tol", 0, "--algorithm", "lloyd"]
+    base = ["fit", url, "-k", 5, "--out", tmp_path / "run", *how]
     steps = []
 
     def interrupted_step(self, passes, rng, state, step=Lloyd.step):
@@ -150,7 +151,7 @@ def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
     assert json.loads(done.stdout)["stop_reason"] == "interrupted"
     assert done.stderr.endswith("Cancelled.\n")
     resumed = run_json(*base)
-    fresh = run_json("fit", url, "-k", 5, "--out", tmp_path / "fresh", "--tol", 0)
+    fresh = run_json("fit", url, "-k", 5, "--out", tmp_path / "fresh", *how)
     assert resumed["digest"] == fresh["digest"]
     np.testing.assert_array_equal(labels_in(tmp_path / "run"), labels_in(tmp_path / "fresh"))
 

@@ -256,7 +256,7 @@ def test_starts_know_nothing_of_each_other(
     """Also where one ends just before the step that the next is taken up with."""
     if in_chunks:
         request.getfixturevalue("small_chunks")
-    asked = {"algorithm": algorithm, "n_clusters": 7, "n_init": 4}
+    asked = {"algorithm": algorithm, "n_clusters": 7, "n_init": 4, "init": "random"}
     rules = StopRules(max_iter=60, tol=0)
     told: list[Any] = []
     cluster(**asked, stop=rules, events=[told.append])
