@@ -11,6 +11,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import scipy.sparse
 from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 
@@ -184,7 +185,9 @@ def out_of_range(x: NDArray[Any], weight: Any) -> str | None:
             return "weights"
         rows = rows[weight > 0]
     info = np.finfo(np.float64 if x.dtype == np.float64 else np.float32)
-    extent = float(np.abs(rows - rows[0]).max())
+    # Sparse rows stay about 0, where the others are about their mean.
+    origin = 0.0 if scipy.sparse.issparse(x) else rows[0]
+    extent = float(np.abs(rows - origin).max())
     if extent * math.sqrt(rows.shape[1]) > math.sqrt(float(info.max)) / 16:
         return "overflow"
     # Squares of differences much smaller than that are to be normal numbers, too.
