@@ -147,7 +147,7 @@ def cell(record: dict[str, Any]) -> str:
     above = [100 * (value / record["lowest"] - 1) for value in record["ours"]]
     seconds = record["seconds"]
     ratio = seconds["ours"] / seconds["theirs"]
-    return f"{max(above):.1f} %, {np.median(above):.1f} %; {ratio:.2f}x"
+    return f"{max(above):z.1f} %, {np.median(above):z.1f} %; {ratio:.2f}x"
 
 
 def table(result: dict[str, Any]) -> str:
@@ -164,13 +164,15 @@ def table(result: dict[str, Any]) -> str:
         some = next(record for record in own if record is not None)
         cells = ["–" if record is None else cell(record) for record in own]
         lines.append(f"| {name} | {some['n']:,} × {some['d']} | {' | '.join(cells)} |")
+    seeds = min(len(record["ours"]) for record in result["records"])
+    options = f"--clusters {' '.join(map(str, counts))} --seeds {seeds} --write"
     return "\n".join(
         [
             *lines,
             "",
-            "Inertia above the lowest known, the worst and the median of "
-            f"{result['seeds']} seeds; CPU seconds over those of scikit-learn's ten starts, one "
-            f"thread. {result['cpu']}. Made by `python -m benchmarks.far --write`.",
+            f"Inertia above the lowest known, the worst and the median of {seeds} seeds or more; "
+            "CPU seconds over those of scikit-learn's ten starts, one thread. "
+            f"{result['cpu']}. Made by `python -m benchmarks.far {options}`.",
         ]
     )
 
@@ -194,7 +196,7 @@ def main() -> None:
     for name in args.sets or there:
         for k in args.clusters:
             records[name, k] = measured(name, k, args.seeds)
-    result = {"cpu": cpu_description(), "seeds": args.seeds, "records": list(records.values())}
+    result = {"cpu": cpu_description(), "records": list(records.values())}
     print(table(result))
     if args.write:
         save("far", result, indent=None)

@@ -99,9 +99,11 @@ def check_scale(statistics: Statistics) -> None:
     # squares of differences a thousand times smaller are to be normal numbers as well
     if 0 < extent < np.sqrt(float(kind.smallest_normal) / float(kind.eps)):
         exponent = -int(np.frexp(extent)[1])
+        # Sparse rows stay about 0.
+        origin = "the mean of its column" if statistics.shift.any() else "0"
         raise DataError(
-            f"no value is farther than {extent:.3g} from the mean of its column: squared distances "
-            f"underflow {statistics.dtype}; multiply the data by 2.0**{exponent}, and divide what "
+            f"no value is farther than {extent:.3g} from {origin}: squared distances underflow "
+            f"{statistics.dtype}; multiply the data by 2.0**{exponent}, and divide what "
             "is found by it"
         )
 
