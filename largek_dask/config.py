@@ -62,7 +62,8 @@ DEFAULTS: dict[str, Any] = {
         "concurrent-jobs": 4,
         # how often a scheduler shows that it still has its store, and each of its jobs
         "beat-seconds": 3.0,
-        # a scheduler that has not shown it for so long has lost them to whoever claims them
+        # a scheduler that has not shown it for so long has lost them to whoever claims them; at
+        # least twice the beat
         "patience-seconds": 20.0,
         # how long a job that waits (for storage, credentials that fit, workers of its version) is
         # tried again before it fails

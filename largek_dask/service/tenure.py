@@ -8,13 +8,26 @@ import uuid
 from collections.abc import Callable
 
 from largek_dask import config
-from largek_dask.errors import ClusterError
+from largek_dask.errors import ClusterError, ParameterError
 from largek_dask.service.lease import STORE, Contender, Keeper
 from largek_dask.service.store import Records
 
 __all__ = ["Tenure"]
 
 logger = logging.getLogger(__name__)
+
+
+def check_patience() -> None:
+    """Refuse settings by which schedulers would take from each other what the other one has."""
+    beat = float(config.get("service.beat-seconds"))
+    patience = float(config.get("service.patience-seconds"))
+    # Twice: a sign of life that comes a little late is no death.
+    if not patience >= 2.0 * beat:
+        raise ParameterError(
+            f"largek.service.patience-seconds ({patience:g}) has to be at least twice "
+            f"largek.service.beat-seconds ({beat:g}), on all schedulers of a store: or one that "
+            "lives would seem dead, and lose its jobs to another."
+        )
 
 
 class Tenure:
@@ -37,9 +50,15 @@ class Tenure:
         The scheduler that has the store, if it is known and not this one.
     epoch : str
         Another one each time that the store is taken.
+
+    Raises
+    ------
+    ParameterError
+        Whoever has a claim would show itself less often than others have patience.
     """
 
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:
+        check_patience()
         self.records = records
         self.holder = ""
         self.epoch = ""

@@ -225,6 +225,7 @@ def test_a_job_that_waits_takes_no_place_of_another(tmp_path, clean):
     strike = Strike(plan.gone.set)
     settings = {"largek.service.concurrent-jobs": 1, "largek.service.retry-seconds": 3600}
     settings["largek.service.beat-seconds"] = 3600
+    settings["largek.service.patience-seconds"] = 7200
     with dask.config.set(settings), scheduler(store=str(tmp_path / "store")) as jobs:
         job_id = jobs.submit(document(data), {}, "somebody")
         assert strike.done.wait(SECONDS)

@@ -69,6 +69,20 @@ def test_second__is_refused_with_the_address_of_the_first(open_jobs, document, s
     assert second.epoch != first.epoch
 
 
+@pytest.mark.parametrize(("beat", "patience"), [(3.0, 2.0), (3.0, 3.0), (20.0, 30.0)])
+def test_claim__that_others_would_take_from_the_living_is_refused(open_jobs, beat, patience):
+    """Less patience than a holder needs to show itself, be it once a little late."""
+    settings = {"largek.service.beat-seconds": beat, "largek.service.patience-seconds": patience}
+    with (
+        dask.config.set(settings),
+        pytest.raises(ParameterError, match=r"patience-seconds .* twice largek.service.beat-sec"),
+    ):
+        open_jobs(start=False)
+    settings["largek.service.patience-seconds"] = 2 * beat
+    with dask.config.set(settings):
+        open_jobs(start=False)
+
+
 def second_is_refused(second, document, job_id):
     for ask in (
         lambda: second.submit(document("b"), {}, "me"),
