@@ -12,8 +12,8 @@ Choices that the paper leaves open, or that were measured to be better:
 * sse(j), the squared distances of a cluster's rows to the centre that they were assigned to,
   comes from exact sums (squared lengths, sums, counts), not from the rows: only rows whose label
   changed are touched.
-* A cluster of weight <= 1 has no sigma_C and does not vote; a centre that did not move (p = 0)
-  holds nothing back.
+* v(j) is the cluster's weight in units of the mean weight of a row. With v(j) <= 1 it has no
+  sigma_C and does not vote; a centre that did not move (p = 0) holds nothing back.
 * :meth:`NMBatch.paper` is the published form. The default begins with more rows a centre: from
   few rows a centre Lloyd's steps end in a poor local optimum that no later batch mends.
 """
@@ -247,7 +247,10 @@ class NMBatch:
         counts = total.sums.counts
         centers = total.sums.means(state.centers)
         sse = cluster_sse(total, state.centers)
-        ratio = growth_ratio(sse, counts, center_shifts(centers, state.centers))
+        statistics = passes.statistics
+        row_weight = statistics.total_weight / max(1, statistics.n_rows)
+        shifts = center_shifts(centers, state.centers)
+        ratio = growth_ratio(sse, counts, shifts, row_weight)
         n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
         extra = {
             "batch_rows": float(total.n_rows),

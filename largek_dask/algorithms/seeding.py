@@ -220,7 +220,7 @@ def potential_chunk(
 def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
     """Rows without replacement; by weight where rows are weighted."""
     statistics = passes.statistics
-    same_weight = statistics.max_weight <= 1 and statistics.total_weight == statistics.n_rows
+    same_weight = statistics.min_weight == statistics.max_weight
     if same_weight and statistics.n_rows == passes.n_rows:
         rows = rng.generator(0, "random").choice(passes.n_rows, k, replace=False)
         return passes.take(np.sort(rows))

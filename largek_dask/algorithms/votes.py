@@ -228,16 +228,23 @@ def center_shifts(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def growth_ratio(
-    sse: NDArray[np.float64], counts: NDArray[np.float64], moved: NDArray[np.float64]
+    sse: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    moved: NDArray[np.float64],
+    unit: float = 1.0,
 ) -> float:
     """Smallest sigma_C(j) / p(j) over the clusters that vote (equation 4); infinity if none does.
 
     Parameters
     ----------
     sse, counts, moved : (k,) float64
-        Squared distances within each cluster, its weight v(j), and its centre's movement p(j).
+        Squared distances within each cluster, its weight, and its centre's movement p(j).
+    unit : float
+        What counts as one row: v(j) is the weight in this unit, so that it does not matter
+        in which one the weights are given.
     """
-    votes = (counts > 1) & (moved > 0)
-    v = counts[votes]
-    ratios = np.sqrt(sse[votes] / (v * (v - 1))) / moved[votes]
+    v = counts / unit
+    votes = (v > 1) & (moved > 0)
+    v = v[votes]
+    ratios = np.sqrt(sse[votes] / unit / (v * (v - 1))) / moved[votes]
     return float(ratios.min(initial=np.inf))

@@ -307,6 +307,10 @@ def test_growth_ratio_of_awkward_clusters():
     assert ratio == pytest.approx(np.sqrt(4 / 6) / 0.5)
     assert growth_ratio(sse, counts, np.zeros(3)) == np.inf
     assert growth_ratio(sse, np.array([1.0, 0.0, 0.5]), np.ones(3)) == np.inf
+    # Half a kilogram a row, or 500 g: the same rows.
+    moved = np.array([0.5, 0.001, 0.0])
+    assert growth_ratio(sse / 2, counts / 2, moved, 0.5) == ratio
+    assert growth_ratio(sse * 500, counts * 500, moved, 500.0) == pytest.approx(ratio)
 
 
 def awkward(kind: str) -> tuple[np.ndarray, int]:
