@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import UnionType
 from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarnin
 from largek_dask.kernels.statistics import Statistics
 from largek_dask.points import at
 
-__all__ = ["Checkpoints", "Job", "Progress"]
+__all__ = ["Checkpoints", "Job", "Progress", "description_in"]
 
 FORMAT = 1
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
@@ -64,7 +65,7 @@ class Checkpoints(Generic[State]):
     folder : Folder
         Holds ``checkpoints/``.
     expected : type
-        The algorithm's state class.
+        The algorithm's state class, or those of several.
     keep : int, optional
         How many to keep; ``largek.checkpoints.keep`` by default.
     seconds : float, optional
@@ -75,7 +76,7 @@ class Checkpoints(Generic[State]):
     def __init__(
         self,
         folder: Folder,
-        expected: type[State],
+        expected: type[State] | UnionType,
         *,
         keep: int | None = None,
         seconds: float | None = None,
@@ -193,6 +194,35 @@ class Checkpoints(Generic[State]):
             self.folder.remove(name)
 
 
+def description_in(folder: Folder) -> dict[str, Any] | None:
+    """What ``job.json`` says; None in a folder that no fit has begun in.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be understood, or is not there though checkpoints are.
+    """
+    try:
+        record = json.loads(folder.read("job.json"))
+        if record["format"] > FORMAT:
+            raise CheckpointError(
+                f"{folder.url} was written by a newer largek_dask (format "
+                f"{record['format']}, this version reads up to {FORMAT})."
+            )
+        return {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
+    except FileNotFoundError:
+        if folder.sub("checkpoints").names():
+            raise CheckpointError(
+                f"{folder.url} holds checkpoints but no job.json that says of what; "
+                "give another folder."
+            ) from None
+        return None
+    except (ValueError, KeyError, TypeError, DamagedError) as error:
+        raise CheckpointError(
+            f"{folder.url}/job.json cannot be read ({error!r}); give another folder."
+        ) from error
+
+
 class Job:
     """The identity of a fit in a folder: opened again only by the very same job.
 
@@ -235,30 +265,9 @@ class Job:
                 {"format": FORMAT, "job": identity, "data": data, "versions": dict(versions)}
             )
         )
-        self._before = self._read()
+        self._before = description_in(folder)
         if self._before is not None:
             self._compare(self._before)
-
-    def _read(self) -> dict[str, Any] | None:
-        try:
-            record = json.loads(self.folder.read("job.json"))
-            if record["format"] > FORMAT:
-                raise CheckpointError(
-                    f"{self.folder.url} was written by a newer largek_dask (format "
-                    f"{record['format']}, this version reads up to {FORMAT})."
-                )
-            return {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
-        except FileNotFoundError:
-            if self.folder.sub("checkpoints").names():
-                raise CheckpointError(
-                    f"{self.folder.url} holds checkpoints but no job.json that says of what; "
-                    "give another folder."
-                ) from None
-            return None
-        except (ValueError, KeyError, TypeError, DamagedError) as error:
-            raise CheckpointError(
-                f"{self.folder.url}/job.json cannot be read ({error!r}); give another folder."
-            ) from error
 
     def _compare(self, before: Mapping[str, Any]) -> None:
         mine, theirs = self._record["job"], before["job"]

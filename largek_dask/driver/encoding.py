@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from types import UnionType
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -70,7 +71,7 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
     )
 
 
-def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type) -> Any:
+def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | UnionType) -> Any:
     """The value that :func:`encode` was given.
 
     Parameters
@@ -80,7 +81,8 @@ def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type) -> Any
     arrays : mapping
         The arrays, by the same names.
     expected : type
-        The class of the value: only it and the dataclasses in its type hints are made.
+        The class of the value, or several: only they and the dataclasses in their type hints are
+        made.
 
     Raises
     ------
@@ -110,7 +112,8 @@ def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type) -> Any
     try:
         return walk(tree)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise DamagedError(f"a {expected.__name__} cannot be read back: {error!r}") from error
+        name = expected.__name__ if isinstance(expected, type) else str(expected)
+        raise DamagedError(f"a {name} cannot be read back: {error!r}") from error
 
 
 def _numeric(text: str) -> np.dtype[Any]:
@@ -121,7 +124,7 @@ def _numeric(text: str) -> np.dtype[Any]:
     return dtype
 
 
-def dataclasses_of(expected: type) -> dict[str, Callable[..., Any]]:
+def dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]:
     """The dataclasses that ``expected`` and its type hints mention, by qualified name."""
     found: dict[str, Callable[..., Any]] = {}
     waiting: list[Any] = [expected]

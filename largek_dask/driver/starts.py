@@ -18,7 +18,7 @@ from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import NoModelError
 from largek_dask.passes.base import BasePasses
 
-__all__ = ["Outcome", "Starts"]
+__all__ = ["Outcome", "Starts", "counted_inertia"]
 
 ENDS_THE_FIT = (
     "max_time",
@@ -134,7 +134,7 @@ class Starts:
         if alone:
             final = self._count(result, labels=self.labels, out=self.out)
             return Outcome(stream, result, reason, final.assignment.inertia, final)
-        known = _recall(folder, result.n_iter)
+        known = None if folder is None else counted_inertia(folder, result.n_iter)
         if known is not None:
             return Outcome(stream, result, reason, known, None)
         final = self._count(result, labels=self.labels and self.out is None, out=None)
@@ -190,10 +190,8 @@ def _is_less(a: Outcome, b: Outcome) -> bool:
     return a.inertia is not None and (b.inertia is None or a.inertia < b.inertia)
 
 
-def _recall(folder: Folder | None, n_iter: int) -> float | None:
-    """The exact inertia after ``n_iter`` steps, if an earlier run has counted it."""
-    if folder is None:
-        return None
+def counted_inertia(folder: Folder, n_iter: int) -> float | None:
+    """The exact inertia of a start after ``n_iter`` steps, if an earlier run has counted it."""
     try:
         note = json.loads(folder.read("counted.json"))
         return float.fromhex(note["inertia"]) if note["n_iter"] == n_iter else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.fit import FitResult, fit
+from largek_dask.driver.saved import Saved, best_saved
 from largek_dask.errors import ModelFormatError
 from largek_dask.model import Model, load_model
 
@@ -14,7 +17,15 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
     from largek_dask.driver.storage import Folder
 
-__all__ = ["JOB_FILES", "LABELS", "MODEL", "fit_into", "model_in"]
+__all__ = [
+    "JOB_FILES",
+    "LABELS",
+    "MODEL",
+    "fit_into",
+    "labels_in",
+    "model_in",
+    "model_of_checkpoint",
+]
 
 MODEL = "model.zarr"
 LABELS = "labels.zarr"
@@ -43,6 +54,11 @@ def model_in(folder: Folder) -> Model | None:
         return None
 
 
+def labels_in(folder: Folder) -> bool:
+    """Whether labels of all rows are there."""
+    return folder.exists(LABELS) and not folder.exists(UNFINISHED_LABELS)
+
+
 def fit_into(
     folder: Folder,
     rows: Rows,
@@ -69,7 +85,7 @@ def fit_into(
         Of :func:`largek_dask.driver.fit.fit`, whose errors are raised.
     """
     before = model_in(folder)
-    labelled = folder.exists(LABELS) and not folder.exists(UNFINISHED_LABELS)
+    labelled = labels_in(folder)
     out = folder.sub(LABELS)
     result = fit(
         rows,
@@ -87,8 +103,61 @@ def fit_into(
         if labels and result.stop_reason != "cancelled":
             model.predict(rows, out=out, client=client, n_threads=n_threads)
     if changed or (before is not None and before.provenance.get("n_iter") != result.n_iter):
-        if before is None:
-            # Half of one may be there, which nobody but an earlier run of this job has written.
-            folder.remove(MODEL)
-        model.save(folder.sub(MODEL), overwrite=True)
+        _save(model, folder, before)
     return model, result
+
+
+def model_of_checkpoint(folder: Folder, beyond: int = -1) -> tuple[Model, Saved] | None:
+    """Write the model of the last checkpoint, for a fit that is not gone on with.
+
+    Neither rows nor workers are needed.
+
+    Parameters
+    ----------
+    folder : Folder
+        The job's.
+    beyond : int
+        None of a checkpoint after so many steps or fewer.
+
+    Returns
+    -------
+    The model and what it is of; None where there is no such checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be understood.
+    OSError
+        It cannot be read, or the model not be written.
+    """
+    about = description_in(folder)
+    saved = best_saved(folder)
+    if about is None or saved is None or saved.n_iter <= beyond:
+        return None
+    provenance = {
+        "parameters": about["job"],
+        "data": {key: value for key, value in about["data"].items() if key != "stamps"},
+        "versions": about["versions"],
+        "n_iter": saved.n_iter,
+        "stop_reason": "cancelled",
+        "inertia": saved.inertia,
+        "start": saved.stream,
+        "seconds": saved.seconds,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    asked = about["job"]
+    model = Model(saved.arrays, asked["normalize"], asked["on_bad_rows"], saved.history, provenance)
+    before = model_in(folder)
+    if before is None or before.digest() != model.digest():
+        if labels_in(folder):
+            folder.remove(LABELS)
+        _save(model, folder, before)
+    return model, saved
+
+
+def _save(model: Model, folder: Folder, before: Model | None) -> None:
+    """Write a model in the place of the one before."""
+    if before is None:
+        # Half of one may be there, which nobody but an earlier run of this job has written.
+        folder.remove(MODEL)
+    model.save(folder.sub(MODEL), overwrite=True)

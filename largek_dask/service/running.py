@@ -24,12 +24,19 @@ from largek_dask.errors import (
     LostJobError,
     MissingOptionError,
     NoModelError,
+    RecoveryWarning,
     VersionMismatchError,
     warnings_heard_by,
 )
 from largek_dask.points import at
 from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
-from largek_dask.service.fitting import LABELS, fit_into, model_in
+from largek_dask.service.fitting import (
+    LABELS,
+    fit_into,
+    labels_in,
+    model_in,
+    model_of_checkpoint,
+)
 from largek_dask.service.known import Job, Reason
 from largek_dask.service.lease import Contender, Keeper, Lease, check_job
 from largek_dask.service.store import Records, Result, read_result, write_result
@@ -239,7 +246,7 @@ class Runner(threading.Thread):
         """How the run ended; None where it has not, and somebody is to go on with it."""
         job = self._job
         if job.record.cancel:
-            return self._cancelled(lease.token)
+            return self._stopped(folder, lease)
         try:
             with warnings_heard_by(self._hear):
                 return self._fitted(folder, lease, options)
@@ -248,15 +255,45 @@ class Runner(threading.Thread):
         except NoModelError as error:
             if error.reason != "cancelled":
                 return self._failure(error, lease.token)
-            if job.stopped_for != "cancel":
-                return None
-            return self._cancelled(lease.token, "cancelled")
+            return self._stopped(folder, lease) if job.stopped_for == "cancel" else None
         except Exception as error:
             if self._reason_to_wait(error) is not None:
+                if job.stopped_for == "cancel":
+                    return self._stopped(folder, lease)
                 raise
             # Having lost the job may show itself in any way: nothing more is said of it then.
             lease.check()
             return self._failure(error, lease.token)
+
+    def _stopped(self, folder: Folder, lease: Lease) -> Result:
+        """How a run ends that is cancelled before it has a model: by its last checkpoint's.
+
+        One that has come no farther than the run before leaves that one's model alone.
+        """
+        before = self._job.record.before
+        result = self._cancelled(lease.token, "cancelled")
+        try:
+            with warnings_heard_by(self._hear):
+                found = model_of_checkpoint(folder, beyond=-1 if before is None else before.n_iter)
+        except LostJobError:
+            raise
+        except Exception as error:
+            if self._reason_to_wait(error) is not None:
+                raise
+            self._hear(f"no model of the last checkpoint: {error}", RecoveryWarning)
+            return result
+        if found is None:
+            return result
+        model, saved = found
+        return result.model_copy(
+            update={
+                "digest": model.digest(),
+                "labels": labels_in(folder),
+                "n_iter": saved.n_iter,
+                "inertia": plain(saved.inertia),
+                "seconds": saved.seconds,
+            }
+        )
 
     def _fitted(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
         job, spec = self._job, self._job.record.spec

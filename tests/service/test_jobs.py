@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import stat
 import threading
 import time
@@ -199,6 +200,69 @@ def test_cancel__is_remembered_by_the_next_scheduler(open_jobs, document, slow_s
     first._tenure.records.update(dataclasses.replace(record, cancel=True))
     later = open_jobs()
     assert wait_until(later, job_id, *ENDED)["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("data_is_there", [True, False])
+def test_cancel__before_a_checkpoint_is_taken_up_keeps_its_model(
+    open_jobs, document, slow_steps, rows_url, tmp_path, data_is_there
+):
+    """The scheduler has gone and come back: what has been computed is no less there."""
+    shutil.copytree(rows_url, data := tmp_path / "x.zarr")
+    first = open_jobs()
+    job_id = first.submit(document(data=str(data)), {}, "me")
+    begun(first, job_id, 2)
+    assert first.close(20.0) == []
+    assert (tmp_path / "out" / "checkpoints" / "000002.json").exists()
+    if not data_is_there:
+        data.rename(tmp_path / "elsewhere.zarr")
+    later = open_jobs(start=False)
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        later.start()
+        later.cancel(job_id)
+        status = wait_until(later, job_id, *ENDED)
+    assert [e["event"] for e in later.events(job_id, 0, 1000)].count("started") == 1, "only before"
+    result, model = status["result"], later.model(job_id)
+    assert (status["state"], result["stop_reason"], result["n_iter"]) == ("cancelled",) * 2 + (2,)
+    assert result["digest"] == model.digest()
+    after_two = fit(
+        lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, stop=StopRules(2, 0.0)
+    )
+    assert model.arrays.centers.tobytes() == after_two.arrays.centers.tobytes()
+    assert [record["step"] for record in model.history] == [1, 2]
+    assert model.provenance["stop_reason"] == "cancelled"
+    assert model.provenance["parameters"] == Model.of(after_two).provenance["parameters"]
+    if not data_is_there:
+        (tmp_path / "elsewhere.zarr").rename(data)
+    slow_steps.set()
+    later.resume(job_id, {}, {})
+    assert wait_until(later, job_id, *ENDED)["state"] == "finished"
+    assert later.model(job_id).digest() == expected(rows_url)
+
+
+def begun(jobs, job_id, step, seconds=120.0):
+    """Wait until a job has taken so many steps."""
+    until = time.monotonic() + seconds
+    while (status := jobs.status(job_id)).get("step", 0) < step:
+        assert time.monotonic() < until, f"no step {step} after {seconds:g} s: {status}"
+        time.sleep(0.01)
+
+
+def test_cancel__of_a_run_that_has_only_begun_anew_leaves_the_job_as_it_was(
+    open_jobs, document, slow_steps
+):
+    """Its checkpoint is that of the run before, whose model and end stand."""
+    slow_steps.set()
+    jobs = open_jobs()
+    job_id = jobs.submit(document(max_iter=3, tol=0.0), {}, "me")
+    before = wait_until(jobs, job_id, *ENDED)
+    slow_steps.clear()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        jobs.resume(job_id, {"max_iter": 500}, {})
+        assert jobs.close(20.0) == []
+        later = open_jobs()
+        later.cancel(job_id)
+        status = after_run(later, job_id, 2)
+    assert (status["state"], status["result"]) == ("finished", before["result"])
 
 
 def test_resume__goes_on_with_other_stop_rules(open_jobs, document, rows_url, tmp_path):
