@@ -149,7 +149,10 @@ def make_plan(
         n_chunks=rows.n_chunks,
         n_processes=n_processes,
         n_threads=n_threads,
-        memory_model=memory_needed(n_clusters, d, compute.itemsize, own_threads),
+        # Whether weights need wide sums is known when all have been read.
+        memory_model=memory_needed(
+            n_clusters, d, compute.itemsize, own_threads, wide=rows.weight is not None
+        ),
         memory_reading=chunk * (own_threads + 2) + cached,
         memory_row_state=min(
             algorithm.row_bytes(rows, n_clusters, n_processes * budget) * n // n_processes,

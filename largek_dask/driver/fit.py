@@ -18,7 +18,13 @@ from largek_dask.driver.checkpoint import Job
 from largek_dask.driver.event_log import open_sinks
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.labels import LabelStore
-from largek_dask.driver.plan import check_problem, check_rows_that_count, check_scale, space_needed
+from largek_dask.driver.plan import (
+    check_memory,
+    check_problem,
+    check_rows_that_count,
+    check_scale,
+    space_needed,
+)
 from largek_dask.driver.provenance import describe, versions
 from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.space import check_space
@@ -218,6 +224,9 @@ def fit(
             opened.is_given_up = asked
             check_rows_that_count(n_clusters, statistics)
             check_scale(statistics)
+            if statistics.grid.wide:
+                # Before the rows were read this was not known.
+                check_memory(n_clusters, rows, n_threads, client, wide=True)
             if job is not None:
                 job.begin(statistics)
             starts = Starts(

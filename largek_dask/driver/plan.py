@@ -108,16 +108,22 @@ def check_scale(statistics: Statistics) -> None:
         )
 
 
-def memory_needed(n_clusters: int, n_features: int, itemsize: int, n_threads: int) -> int:
+def memory_needed(
+    n_clusters: int, n_features: int, itemsize: int, n_threads: int, wide: bool = False
+) -> int:
     """Bytes that centres and sums take in one process, without rows and row state.
 
     Six copies of the centres (the model before and after a step, packed, sent, written), and
-    64-bit sums once a thread, once retained and once merged.
+    64-bit sums and weights once a thread, once retained and once merged. Wide sums (see
+    ``kernels.fixed_point``) have two limbs, which are once more read as one.
     """
-    return n_clusters * n_features * (6 * itemsize + 8 * (n_threads + 2))
+    sums = (2 * (n_threads + 2) + 1 if wide else n_threads + 2) * (n_features + 1) * 8
+    return n_clusters * (n_features * 6 * itemsize + sums)
 
 
-def check_memory(n_clusters: int, rows: Rows, n_threads: int | None, client: Client | None) -> None:
+def check_memory(
+    n_clusters: int, rows: Rows, n_threads: int | None, client: Client | None, wide: bool = False
+) -> None:
     """Refuse a number of clusters whose centres and sums do not fit the memory there is.
 
     Raises
@@ -127,11 +133,12 @@ def check_memory(n_clusters: int, rows: Rows, n_threads: int | None, client: Cli
     """
     itemsize = compute_dtype(rows.dtype).itemsize
     for where, threads, available in _processes(n_threads, client):
-        needed = memory_needed(n_clusters, rows.n_features, itemsize, threads)
+        needed = memory_needed(n_clusters, rows.n_features, itemsize, threads, wide)
         if needed > available:
+            why = " (the weights differ so much that sums are twice as large)" if wide else ""
             raise NotEnoughMemoryError(
                 f"{n_clusters} clusters of {rows.n_features} features need about "
-                f"{_gigabytes(needed)} with {threads} threads, and {where} has "
+                f"{_gigabytes(needed)} with {threads} threads{why}, and {where} has "
                 f"{_gigabytes(available)}. Ask for fewer clusters, use fewer threads, or a "
                 "machine with more memory."
             )

@@ -241,6 +241,19 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, monkeypatch):
     assert plan.memory_row_state == 80_000_000 * a_row <= 8e9
 
 
+def test_plan__counts_the_second_limb_where_weights_may_need_it():
+    """Whether they do is known when all have been read, which a plan does not."""
+    from largek_dask.cli.plan import make_plan
+
+    x = np.random.default_rng(0).standard_normal((600, 3)).astype("f4")
+    plain, weighted = (
+        make_plan(open_rows(x, sample_weight=w), Lloyd(), 50, "random", 1, 9, 2, None)
+        for w in (None, np.full(600, 2.0))
+    )
+    sums = (2 + 2) * 50 * (3 + 1) * 8
+    assert weighted.memory_model >= plain.memory_model + sums
+
+
 def test_plan__table_says_whether_it_fits(data, monkeypatch):
     import distributed.system
 

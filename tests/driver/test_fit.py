@@ -34,6 +34,8 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
+from largek_dask.kernels.sums import ClusterSums
+from largek_dask.passes.local import LocalPasses
 from tests.driver import toy
 from tests.driver.toy import CutRows, Toy, toy_rows
 
@@ -486,6 +488,48 @@ def test_too_little_memory_is_found_with_figures(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(plan, "process_memory", lambda: needed - 1)
     with pytest.raises(NotEnoughMemoryError, match=r"5 clusters of 3 features need about 0\.0 MB"):
         cluster()
+
+
+def wide_weights() -> NDArray[np.float64]:
+    """Of so wide a range that sums have a second limb."""
+    weight = np.ones(len(X))
+    weight[::2] = 1e-14
+    with LocalPasses(open_rows(X, sample_weight=weight)) as passes:
+        assert passes.statistics.grid.wide
+    return weight
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_memory_needed_is_no_less_than_what_sums_take(wide: bool) -> None:
+    weight = wide_weights() if wide else np.ones(len(X))
+    with LocalPasses(open_rows(X, sample_weight=weight)) as passes:
+        grid = passes.statistics.grid
+    for n_threads in (1, 3):
+        needed = plan.memory_needed(500, 3, 8, n_threads, wide)
+        sums = ClusterSums(500, 3, grid)
+        held = (n_threads + 2) * sums.nbytes + 500 * 3 * 6 * 8
+        # What a wide one is read as is made for it.
+        held += sums.totals.nbytes if wide else 0
+        assert held <= needed <= 1.1 * held
+
+
+def test_memory_for_wide_sums_is_found_wanting_when_weights_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = wide_weights()
+    needed = plan.memory_needed(5, 3, 8, 2, wide=True)
+    stepped: list[Any] = []
+    options: dict[str, Any] = {"algorithm": Lloyd(), "n_clusters": 5, "seed": 1, "n_threads": 2}
+    options["callbacks"] = [stepped.append]
+    rows = open_rows(X, sample_weight=weight)
+    assert plan.memory_needed(5, 3, 8, 2) < needed
+    monkeypatch.setattr(plan, "process_memory", lambda: needed - 1)
+    with pytest.raises(NotEnoughMemoryError, match="weights differ so much that sums are twice as"):
+        fit(rows, **options)
+    assert not stepped
+    assert fit(open_rows(X), **options).n_iter == len(stepped) > 0
+    monkeypatch.setattr(plan, "process_memory", lambda: needed)
+    assert fit(rows, **options).n_iter > 0
 
 
 def test_every_worker_needs_the_memory() -> None:
