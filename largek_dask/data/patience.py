@@ -30,6 +30,8 @@ LACKING_ANSWERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410:
 """Of an HTTP server, and what a file system would say."""
 DRIVERS = ("aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "s3fs", "urllib3")
 """Packages whose errors are often none of Python's own kinds."""
+TRYING_SECONDS = 5.0
+"""No further try of a single call after so long: whoever waits longer hears when to stop."""
 LONGEST_PAUSE = 8.0
 LOOK_SECONDS = 0.1
 """How often it is looked during a pause whether somebody wants it to end."""
@@ -85,11 +87,12 @@ def patiently(ask: Callable[[], T]) -> T:
     """
     tries = max(1, int(config.get("stores.tries")))
     pause = float(config.get("stores.pause-seconds"))
+    until = time.monotonic() + TRYING_SECONDS
     for number in range(1, tries + 1):
         try:
             return ask()
         except Exception as error:
-            if trouble(error) == "away" and number < tries:
+            if trouble(error) == "away" and number < tries and time.monotonic() < until:
                 time.sleep(pause * 2 ** (number - 1))
                 continue
             if type(error).__module__.partition(".")[0] not in DRIVERS:

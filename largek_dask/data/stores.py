@@ -31,6 +31,8 @@ __all__ = [
     "normalize",
     "open_node",
     "read_stored",
+    "remote_store",
+    "without_repeats",
 ]
 
 ATTRIBUTE = "largek"
@@ -94,6 +96,32 @@ def is_local(location: str) -> bool:
     return split_protocol(location)[0] is None
 
 
+S3 = ("s3", "s3a")
+S3_CALLS: dict[str, Any] = {
+    "connect_timeout": 4,
+    "read_timeout": 8,
+    "retries": {"total_max_attempts": 1},
+}
+"""Settings of botocore unless the user gives others in ``config_kwargs``: a call that nobody
+answers ends soon. Its own repeats, 25 times 15 s, hear of no cancel; ours do (``patience.py``)."""
+
+
+def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a file system is made with: the user's options, and settings that these leave open."""
+    options = dict(storage_options or {})
+    given = options.get("config_kwargs") or {}
+    if split_protocol(url)[0] in S3 and isinstance(given, Mapping):
+        options["config_kwargs"] = {**S3_CALLS, **given}
+    return options
+
+
+def without_repeats(fs: Any) -> Any:
+    """The same file system; one that repeats calls for itself does not do so any more."""
+    if not set(S3).isdisjoint((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
+        fs.retries = 1
+    return fs
+
+
 def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """The fsspec file system of a URL and the path inside it.
 
@@ -106,7 +134,7 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
     """
     protocol = split_protocol(url)[0] or "file"
     try:
-        fs, path = fsspec.url_to_fs(url, **dict(storage_options or {}))
+        fs, path = fsspec.url_to_fs(url, **options_for(url, storage_options))
     except ImportError as error:
         if protocol in _EXTRAS:
             advice = f"pip install 'largek_dask[{_EXTRAS[protocol]}]'"
@@ -119,7 +147,17 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
         ) from error
     except (TypeError, ValueError) as error:
         raise DataError(f"{url} cannot be opened: {error}") from error
-    return fs, str(path)
+    return without_repeats(fs), str(path)
+
+
+def remote_store(
+    url: str, storage_options: Mapping[str, Any] | None = None, *, read_only: bool
+) -> FsspecStore:
+    """The Zarr store at a URL."""
+    options = options_for(url, storage_options)
+    store = FsspecStore.from_url(url, storage_options=options, read_only=read_only)
+    without_repeats(store.fs)
+    return store
 
 
 def open_node(
@@ -143,12 +181,11 @@ def open_node(
             raise DataError(f"{url} does not exist.") from gone
         if not os.path.isdir(url):
             raise DataError(f"{url} is a file, but a Zarr store is a folder.")
-        options = None
     else:
         filesystem(url, storage_options)
-        options = dict(storage_options or {})
     try:
-        return zarr.open(url, path=component, mode="r", storage_options=options)
+        store = url if is_local(url) else remote_store(url, storage_options, read_only=True)
+        return zarr.open(store, path=component, mode="r")
     except FileNotFoundError as error:
         if is_local(url) and not component:
             what = f"{url} is a folder, but holds no Zarr array or group"

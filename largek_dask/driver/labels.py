@@ -16,7 +16,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.data.patience import patiently
-from largek_dask.data.stores import ATTRIBUTE, is_local
+from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
 from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import OutputError
@@ -85,18 +85,21 @@ class LabelWriter:
         OutputError
             They cannot be written.
         """
-        options = None if is_local(self.url) else dict(self.storage_options)
         try:
             with at("labels"):
-                patiently(lambda: self._write(start, labels, options))
+                patiently(lambda: self._write(start, labels))
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(
                 f"labels of rows {start} to {start + len(labels) - 1} cannot be written to "
                 f"{self.url}: {error}"
             ) from error
 
-    def _write(self, start: int, labels: NDArray[np.int32], options: dict[str, Any] | None) -> None:
-        array = zarr.open_array(self.url, mode="r+", storage_options=options)
+    def _write(self, start: int, labels: NDArray[np.int32]) -> None:
+        place = self.url
+        store = (
+            place if is_local(place) else remote_store(place, self.storage_options, read_only=False)
+        )
+        array = zarr.open_array(store, mode="r+")
         array[start : start + len(labels)] = labels
 
 

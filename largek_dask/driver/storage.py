@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.patience import patiently
-from largek_dask.data.stores import filesystem, is_local, normalize
+from largek_dask.data.stores import filesystem, is_local, normalize, without_repeats
 from largek_dask.errors import LargekError, OutputError
 
 __all__ = ["DamagedError", "Folder", "canonical_json", "sha256_of"]
@@ -300,7 +300,9 @@ class Folder:
         if self.is_local:
             return LocalStore(self.path(name), read_only=read_only)
         mapper = fsspec.mapping.FSMap(self.path(name), self.fs)
-        return FsspecStore.from_mapper(mapper, read_only=read_only)
+        store = FsspecStore.from_mapper(mapper, read_only=read_only)
+        without_repeats(store.fs)
+        return store
 
     def write_arrays(
         self,

@@ -176,6 +176,20 @@ def clock(monkeypatch):
         yield clock
 
 
+def test_patiently__asks_no_more_after_a_while(clock):
+    """A call may take long to fail: whoever asks for the sixth second listens to nobody."""
+    asked = []
+
+    def ask():
+        asked.append(clock.now)
+        clock.sleep(3.0)
+        raise OSError(errno.EIO, "no answer")
+
+    with dask.config.set({"largek.stores.tries": 9}), pytest.raises(OSError, match="no answer"):
+        patiently(ask)
+    assert asked == [0.0, 3.5]
+
+
 def outlasted(ask, told=None, **changes):
     options = {
         "also_lacking": lambda: False,
