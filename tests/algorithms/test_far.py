@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import dask
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 
 import largek_dask as lk
 from benchmarks.far import LOWEST, MADE
+from benchmarks.lloyd import data_folder
 from largek_dask.algorithms import truncated_far
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.truncated_far import Drawn, draw_rows, numbers_of
@@ -22,7 +21,6 @@ from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.checks import computing_workers, watched_passes
 
-DATA = Path(os.environ.get("LARGEK_DATA", "nowhere"))
 MOST = 1.05
 """Times the lowest value known that a fit may end at."""
 BEST = {
@@ -55,9 +53,10 @@ def test_no_seed_ends_far_above_the_lowest_known(name, k):
 
 @pytest.mark.parametrize("name", ["eeg", "shuttle"])
 def test_public_sets(name):
-    if not (DATA / f"{name}.npz").exists():
-        pytest.skip("LARGEK_DATA does not name a folder with it")
-    x = np.load(DATA / f"{name}.npz")["X"]
+    file = data_folder() / f"{name}.npz"
+    if not file.exists():
+        pytest.skip(f"no such file: {file} (LARGEK_DATA)")
+    x = np.load(file)["X"]
     for k, lowest in (LOWEST[name] | FEW[name]).items():
         for seed in range(2):
             assert lk.KMeans(k, random_state=seed).fit(x).inertia_ < MOST * lowest
