@@ -49,12 +49,26 @@ def fixed_point_sums(x, labels, weights, n_clusters, grid):
         difference = row.astype(np.float64) - shift
         scale = Fraction(2) ** grid.bits
         if grid.integer_weights:
-            steps = [int(weight) * round(Fraction(v) * scale) for v in difference]
+            steps = [int(weight) * steps_of(Fraction(v) * scale) for v in difference]
         else:
             steps = [steps_of(Fraction(v) * scale) for v in weight * difference]
         sums[label] = [a + b for a, b in zip(sums[label], steps, strict=True)]
         totals[label] += steps_of(Fraction(weight) * Fraction(2) ** grid.weight_bits)
     return sums, totals
+
+
+def row_hash(row):
+    """Hash of a row of one of the native types, in Python integers."""
+    mask = 2**64 - 1
+
+    def spread(z):
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+        return z ^ (z >> 31)
+
+    words = row.view({1: "u1", 2: "u2", 4: "u4", 8: "u4"}[row.itemsize]).tolist()
+    factors = [spread(i * 0x9E3779B97F4A7C15 & mask) | 1 for i in range(1, len(words) + 1)]
+    return spread(sum(w * f for w, f in zip(words, factors, strict=True)) & mask)
 
 
 def row_square(difference):

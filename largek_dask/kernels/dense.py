@@ -193,6 +193,7 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     ) -> Any:  # fmt: skip
         panels, spare, norms, values, labels, sums, _, _, columns = space
         a, b = real(coarse[0]), real(coarse[1])
+        c, e, f = real(coarse[2]), real(coarse[3]), real(coarse[4])
         for block in range(begin, end, blocks[0] * width):
             total = min(blocks[0] * width, end - block)
             count = (total + width - 1) // width
@@ -235,7 +236,8 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                     certain = 0  # (counted: a branch would keep the loop out of vectors)
                     for q in range(m):
                         gap = values[own + width + q] - values[own + q]
-                        certain += gap > a + b * norms[q]
+                        square = max(values[own + q] + norms[q], real(0))
+                        certain += gap > min(a + b * norms[q], c + e * norms[q] + f * square)
                 if raw:
                     for q in range(m):
                         values_out[first + q] = values[own + q]
@@ -296,7 +298,7 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
             types.boolean,
             types.boolean,
             workspace_type(dtype),
-            types.UniTuple(types.float64, 2),
+            types.UniTuple(types.float64, 5),
             types.UniTuple(types.float64, 4),
             types.Array(types.int64, 1, "C"),
             types.Array(types.float64, 1, "C"),

@@ -75,15 +75,28 @@ class Rounding:
         """For compiled code."""
         return self.product, self.longest, self.exact, self.absolute
 
-    def coarse(self, dtype: np.dtype[Any]) -> tuple[float, float]:
-        """Numbers a and b of the compute dtype: no margin is above ``a + b |x|²``."""
+    def coarse(self, dtype: np.dtype[Any]) -> tuple[float, float, float, float, float]:
+        """Numbers a, b, c, e, f of the compute dtype for simpler bounds of all margins.
+
+        None is above ``a + b |x|²``, nor above ``c + e |x|² + f D²`` with D² the score and |x|².
+        The first takes the longest centre for the reach of every row; the second, where there is
+        one far out, ``1.02 (|x| + near)`` and ``2 |x| near <= |x|² + near²``.
+        """
         product, longest, exact, absolute = self.as_tuple()
-        factor = 2.04 * product * (1 + 4 * product) + 2.04 * exact
+        twice = 2.04 * product * (1 + 4 * product)
+        factor = twice + 2.04 * exact
+        near = product < _SMALL
         with np.errstate(all="ignore"):
-            a = dtype.type(2 * factor * longest * longest + 2 * absolute)
-            b = dtype.type(factor)
+            numbers = (
+                2 * factor * longest * longest + 2 * absolute,
+                factor,
+                2 * absolute if near else np.inf,
+                5.2 * twice + 8.4 * exact if near else np.inf,
+                3.2 * twice + 2.2 * exact if near else np.inf,
+            )
             up = dtype.type(np.inf)
-            return float(np.nextafter(a, up)), float(np.nextafter(b, up))
+            a, b, c, e, f = (float(np.nextafter(dtype.type(v), up)) for v in numbers)
+            return a, b, c, e, f
 
 
 @njit

@@ -14,7 +14,8 @@ LOW_BITS = 50
 """Bits of a low limb."""
 LOW_SCALE, LOW_MASK = 2.0**LOW_BITS, (1 << LOW_BITS) - 1
 _MAX_INTEGER_TOTAL = 36
-_DIGITS = {4: 24, 8: 32}  # bits that are wanted, by bytes of the compute dtype
+_DIGITS = {4: 24, 8: 32}  # bits of the extent that are wanted, by bytes of the compute dtype
+_DIGITS_OF_MANY = 20  # bits that are wanted of what most rows differ by
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,6 +49,11 @@ class FixedPoint:
     ``2^49 + 2^50 < 2^63`` to a low limb before the carry; carries add up to less than N / 2 + 1,
     so the bounds above hold with N instead of N / 2. Now ``D = weight_bits + 50 + l``.
 
+    Few rows far out leave the many few steps, whatever the weights: with one at 1e15 beside 10^5
+    of unit size a step is worth 8. Where what most rows differ by has less than 20 bits, sums are
+    wide too, and of integer weights w as well: a row then adds w times each of its two limbs, so
+    it still is w equal rows. ``|w low| <= 2^36 2^49`` is added in two parts.
+
     A cluster's sum is the sum over a subset of the rows, so it is bounded alike. What is met on
     the way (rows added twice before one is removed, partial sums of any order) may wrap around:
     addition modulo 2^64 is associative and commutative, so the final value is right whenever it
@@ -63,7 +69,8 @@ class FixedPoint:
     integer_weights: bool
     """Weights are integers (of a total up to 2^36): a row of weight w is w equal rows."""
     wide: bool = False
-    """Sums have a low limb of 50 bits more, for light rows beside heavy ones."""
+    """Sums have a low limb of 50 bits more, for light rows beside heavy ones, and for the many
+    beside few that lie far out."""
 
     @classmethod
     def choose(
@@ -77,8 +84,9 @@ class FixedPoint:
         min_weight: float | None = None,
         integer_weights: bool = True,
         integer_data: bool = False,
+        spread: float | None = None,
     ) -> FixedPoint:
-        """The finest grid that cannot overflow, wide only where light rows need it.
+        """The finest grid that cannot overflow, wide only where light rows or many need it.
 
         Parameters
         ----------
@@ -95,6 +103,8 @@ class FixedPoint:
             Every weight is an integer.
         integer_data : bool
             Every row, and the shift, is made of integers.
+        spread : float, optional
+            What a feature of most rows differs by; unknown by default.
         """
         total = float(n_rows) if total_weight is None else total_weight
         a, v, m = _power(max_abs), _power(total), _power(max_weight)
@@ -106,10 +116,14 @@ class FixedPoint:
             weight_bits = _clip(min(50 - m, 60 - v))
             bits = min(50 - m - a, 60 - v - a)
         grid = cls(shift, _clip(bits), weight_bits, integer_weights)
-        if integer_weights:
-            return grid
         lightest = max_weight if min_weight is None else min_weight
-        return replace(grid, wide=not grid.is_right(max_abs, lightest))
+        digits = grid.bits + (0 if integer_weights else _power(lightest))
+        exact = integer_data and integer_weights and bits >= 0
+        coarse = False
+        if spread is not None and spread > 0 and not exact:
+            coarse = digits + _power(spread) < _DIGITS_OF_MANY
+        unequal = not integer_weights and not grid.is_right(max_abs, lightest)
+        return replace(grid, wide=coarse or unequal)
 
     def is_right(self, max_abs: float, min_weight: float) -> bool:
         """Whether means of rows of ``min_weight`` or more have the bits that are wanted."""

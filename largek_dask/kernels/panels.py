@@ -262,7 +262,7 @@ class DenseForm:
     """(d padded,) what packing takes off a row."""
     rounding: Rounding
     """What the scores of the product form are worth."""
-    coarse: tuple[float, float]
+    coarse: tuple[float, float, float, float, float]
     """``rounding.coarse`` of the compute dtype."""
 
 

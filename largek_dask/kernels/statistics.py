@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from largek_dask.errors import DataError
 from largek_dask.kernels.exact import N_LIMBS, UNIT, ExactSums
 from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.origin import FEWEST_ROWS, Middle, RowSample
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 from largek_dask.kernels.scan import (
     WIDE,
@@ -49,7 +50,7 @@ class Statistics:
     """(d,) weighted mean of the rows that count, rounded once."""
     shift: NDArray[Any]
     """(d,) origin of all computing: the mean in the compute dtype, in integers for integer data;
-    0 for sparse rows."""
+    the middle of the many (:mod:`.origin`) where few rows carry the mean; 0 for sparse rows."""
     max_abs: float
     """Largest ``|x - shift|`` of a feature."""
     total_weight: float
@@ -156,6 +157,7 @@ class RowScan:
         self._min_weight = np.inf
         self._integer_weights = True
         self._sparse = False
+        self._sample = RowSample(n_features, self.compute_dtype)
 
     def add(self, x: Table, weight: NDArray[np.float64] | None = None, start_row: int = 0) -> None:
         """Add a chunk of rows.
@@ -186,6 +188,7 @@ class RowScan:
                 self._settle()
             if self._singles.add(x):
                 self._count(len(x), None)
+                self._sample.add(x)
                 return
         at = np.arange(start_row, start_row + len(x))
         if weight is not None:
@@ -207,6 +210,7 @@ class RowScan:
         if isinstance(x, SparseBlock):
             self._add_sparse(x, weight)
             return
+        self._sample.add(x)
         for rows, block in native_blocks(x):
             self._add_rows(block, None if weight is None else weight[rows])
 
@@ -294,6 +298,7 @@ class RowScan:
         self._min_weight = min(self._min_weight, other._min_weight)
         self._integer_weights &= other._integer_weights
         self._sparse |= other._sparse
+        self._sample.merge(other._sample)
         return self
 
     def finish(self) -> Statistics:
@@ -325,6 +330,12 @@ class RowScan:
         if integer_data:
             origin = np.array([float(round(Fraction(s * above, below))) for s in sums])
         shift = readonly(origin.astype(self.compute_dtype))
+        spread = None
+        if not self._sparse and len(self._sample.rows) >= FEWEST_ROWS:
+            middle = Middle(self._sample.rows)
+            spread = middle.spread
+            if middle.serves_better(shift):
+                shift = middle.point
         max_abs = 0.0
         if self._n_rows:
             about = shift.astype(np.float64)
@@ -355,6 +366,7 @@ class RowScan:
                 min_weight=min_weight,
                 integer_weights=self._integer_weights,
                 integer_data=integer_data,
+                spread=spread,
             ),
         )
 

@@ -26,6 +26,8 @@ __all__ = [
 _MAGIC = 6755399441055744.0  # 1.5 * 2^52
 _MAGIC_BITS = 0x4338000000000000  # its bit pattern
 _MAX_STEPS = 2.0**50  # of one weight: inside the magic range
+_HALF = LOW_BITS // 2
+_HALF_MASK = (1 << _HALF) - 1
 ONES, INTEGERS, REALS = 0, 1, 2
 """What row weights are."""
 
@@ -159,11 +161,40 @@ def _carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
 
 
 @njit
+def _times(steps: Any, low_steps: Any, weight: Any) -> Any:
+    """Both limbs of a value times an integer weight, as far as the lower one may be carried."""
+    upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
+    return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
+
+
+@njit
+def _add_weight(weight: Any, kind: Any, scale: Any, a: Any, b: Any, high: Any, low: Any) -> Any:
+    """Take a row's weight from one cluster to another; in steps, of integer weights, or -1."""
+    if kind != REALS:
+        w = _steps(weight, kind, scale)
+        if w >= 0:
+            if a >= 0:
+                high[a] -= w
+            if b >= 0:
+                high[b] += w
+        return w
+    t = weight * scale
+    if not _is_held(t):
+        return np.int64(-1)
+    if a >= 0:
+        _carry(high, low, a, -_whole_steps(t), -_low_steps(t))
+    if b >= 0:
+        _carry(high, low, b, _whole_steps(t), _low_steps(t))
+    return np.int64(1)
+
+
+@njit
 def change_wide(
     x: Any,
     old: Any,
     new: Any,
     weight: Any,
+    kind: Any,
     shift: Any,
     scale: Any,
     weight_scale: Any,
@@ -172,22 +203,20 @@ def change_wide(
     low: Any,
     low_weights: Any,
 ) -> Any:
-    """As `change` with real weights, in two limbs."""
+    """As `change`, in two limbs."""
     n, d = x.shape
     for i in range(n):
         a, b = old[i], new[i]
         if a == b:
             continue
-        t = weight[i] * weight_scale
-        if not _is_held(t):
+        own = 0.0 if kind == ONES else weight[i]
+        w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
+        if w < 0:
             return i
-        if a >= 0:
-            _carry(weights, low_weights, a, -_whole_steps(t), -_low_steps(t))
-        if b >= 0:
-            _carry(weights, low_weights, b, _whole_steps(t), _low_steps(t))
+        factor = own if kind == REALS else 1.0
         for f in range(d):
-            t = weight[i] * (np.float64(x[i, f]) - shift[f]) * scale
-            steps, low_steps = _whole_steps(t), _low_steps(t)
+            t = factor * (np.float64(x[i, f]) - shift[f]) * scale
+            steps, low_steps = _times(_whole_steps(t), _low_steps(t), w)
             if a >= 0:
                 _carry(sums[a], low[a], f, -steps, -low_steps)
             if b >= 0:
@@ -203,6 +232,7 @@ def change_sparse_wide(
     old: Any,
     new: Any,
     weight: Any,
+    kind: Any,
     scale: Any,
     weight_scale: Any,
     sums: Any,
@@ -210,21 +240,19 @@ def change_sparse_wide(
     low: Any,
     low_weights: Any,
 ) -> Any:
-    """As `change_sparse` with real weights, in two limbs."""
+    """As `change_sparse`, in two limbs."""
     for i in range(indptr.shape[0] - 1):
         a, b = old[i], new[i]
         if a == b:
             continue
-        t = weight[i] * weight_scale
-        if not _is_held(t):
+        own = 0.0 if kind == ONES else weight[i]
+        w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
+        if w < 0:
             return i
-        if a >= 0:
-            _carry(weights, low_weights, a, -_whole_steps(t), -_low_steps(t))
-        if b >= 0:
-            _carry(weights, low_weights, b, _whole_steps(t), _low_steps(t))
+        factor = own if kind == REALS else 1.0
         for p in range(indptr[i], indptr[i + 1]):
-            t = weight[i] * np.float64(data[p]) * scale
-            steps, low_steps = _whole_steps(t), _low_steps(t)
+            t = factor * np.float64(data[p]) * scale
+            steps, low_steps = _times(_whole_steps(t), _low_steps(t), w)
             if a >= 0:
                 _carry(sums[a], low[a], indices[p], -steps, -low_steps)
             if b >= 0:

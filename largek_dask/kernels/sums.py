@@ -196,7 +196,7 @@ class ClusterSums:
             check_origin(grid.shift)
             rows = readonly(x.data), readonly(x.indices), readonly(x.indptr), old, new, known
             if grid.wide:
-                refused = change_sparse_wide(*rows, *scales, *totals, *low)
+                refused = change_sparse_wide(*rows, kind, *scales, *totals, *low)
             else:
                 refused = change_sparse(*rows, kind, *scales, *totals)
         else:
@@ -204,7 +204,7 @@ class ClusterSums:
             for at, block in native_blocks(x):
                 dense = block, old[at], new[at], known[at]
                 if grid.wide:
-                    refused = change_wide(*dense, shift, *scales, *totals, *low)
+                    refused = change_wide(*dense, kind, shift, *scales, *totals, *low)
                 else:
                     refused = change(*dense, kind, shift, *scales, *totals)
                 if refused >= 0:

@@ -247,11 +247,46 @@ def test_margin__is_above_the_error_of_any_two_scores(d, far):
         not_farther = squares[row] <= squares[row, table[row].argmin()]
         assert (table[row, not_farther] <= limit).all()
     gaps = table - table.min(axis=1)[:, None]
-    a, b = packed.dense.coarse
     lengths = (x**2).sum(axis=1, dtype=np.float64)
+    for coarse in coarse_margins(packed, table, lengths):
+        fine = [margin(float(t.min()), s, rounding) for t, s in zip(table, lengths, strict=True)]
+        assert (np.array(fine) <= coarse).all()
+        assert (gaps > coarse[:, None]).any(), "everything is in doubt"
+
+
+def coarse_margins(packed, table, lengths):
+    """Both bounds of the margins of rows of these scores and squared lengths."""
+    a, b, c, e, f = packed.dense.coarse
+    return a + b * lengths, c + e * lengths + f * np.maximum(table.min(axis=1) + lengths, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_margin__simple_bounds_hold_wherever_the_centres_are(seed):
+    rng = np.random.default_rng(seed)
+    d = 9
+    x = (10.0 ** rng.uniform(-3, 3, (300, 1)) * rng.normal(size=(300, d))).astype("f4")
+    centers = (10.0 ** rng.uniform(-3, 3, (40, 1)) * rng.normal(size=(40, d))).astype("f4")
+    packed = pack_centers(centers, np.zeros(d, "f4"))
+    rounding = packed.dense.rounding.as_tuple()
+    lengths = (x**2).sum(axis=1, dtype=np.float64)
+    # any score that the nearest centre may have: the distance is from 0 to beyond the longest
+    table = (10.0 ** rng.uniform(-4, 4, (300, 1)) ** 2 * lengths[:, None]) - lengths[:, None]
     fine = [margin(float(t.min()), s, rounding) for t, s in zip(table, lengths, strict=True)]
-    assert (np.array(fine) <= a + b * lengths).all()
-    assert (gaps > a + b * lengths[:, None]).any(), "everything is in doubt"
+    for coarse in coarse_margins(packed, table, lengths):
+        assert (np.array(fine) <= coarse).all()
+
+
+def test_margin__of_rows_far_from_the_longest_centre_is_their_own():
+    rng = np.random.default_rng(6)
+    x, centers = rng.normal(size=(300, 12)).astype("f4"), rng.normal(size=(40, 12)).astype("f4")
+    centers[7] = 1e8
+    packed = pack_centers(centers, np.zeros(12, "f4"))
+    table = np.empty((300, 40), np.float32)
+    distances._score(x, packed, False, packed.dense, table)
+    of_all, own = coarse_margins(packed, table, (x**2).sum(axis=1, dtype=np.float64))
+    gaps = np.sort(table)[:, 1] - table.min(axis=1)
+    assert (gaps < of_all).all(), "no centre is far enough to matter"
+    assert (gaps > own).mean() > 0.99
 
 
 def test_margin__is_infinite_where_nothing_is_certain():

@@ -446,6 +446,85 @@ def test_sums_are_wide_only_where_light_rows_need_it(dtype, digits, n_rows):
     assert not grid_for(1e-30, integer_weights=True).wide
 
 
+# --- the many beside few that lie far out
+
+
+def many_and_one(dtype="float32", far=1e15, n=60):
+    """Rows of unit size and one far out, with the grid of all of them."""
+    r = np.random.default_rng(3)
+    x = r.normal(size=(n, 5)).astype(dtype)
+    x[n // 2] = far
+    return x, r.integers(-1, K, n).astype(np.int32)
+
+
+@pytest.mark.parametrize("heaviest", [None, 3, 2**30])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_wide_sums_of_integer_weights_are_those_of_python_integers(sparse, heaviest):
+    x, labels = many_and_one()
+    weight = None
+    if heaviest is not None:
+        weight = np.random.default_rng(4).integers(0, heaviest + 1, len(x)).astype(float)
+        weight[len(x) // 2] = heaviest
+    grid = scan(x, weight).finish().grid
+    assert grid.wide
+    assert grid.integer_weights
+    assert grid.shift.any()
+    if sparse:
+        grid = dataclasses.replace(grid, shift=np.zeros_like(grid.shift), bits=grid.bits - 7)
+        x = np.where(np.abs(x) > 0.5, x, 0).astype(x.dtype)
+    rows = sparse_rows(x) if sparse else x
+    found = sums_of(rows, labels, weight, grid)
+    w = np.ones(len(x)) if weight is None else weight
+    expected = fixed_point_sums(x, labels, w, K, grid)
+    assert integers_of(found) == expected
+    found.remove(rows, labels, weight)
+    found.remove(rows, labels, weight)
+    assert integers_of(found)[0] == [[-v for v in row] for row in expected[0]]
+    found.add(rows, labels, weight)
+    assert same(found, ClusterSums(K, 5, grid))
+
+
+def test_wide_sums_of_integer_weights_are_repeated_rows():
+    x, labels = many_and_one()
+    times = np.random.default_rng(5).integers(0, 5, len(x))
+    times[len(x) // 2] = 1
+    weighted = scan(x, times.astype(float)).finish().grid
+    repeated = scan(np.repeat(x, times, axis=0)).finish().grid
+    assert weighted.wide
+    assert repeated.wide
+    assert same(
+        sums_of(x, labels, times.astype(float), weighted),
+        sums_of(np.repeat(x, times, axis=0), np.repeat(labels, times), None, repeated),
+    )
+    with pytest.raises(ValueError, match="integer"):
+        sums_of(x, labels, times + 0.5, weighted)
+
+
+WIDE_FROM = {"float32": 1e9, "float64": 1e9, "int64": 1e17}
+"""With 3,000 rows; integers have no rounding as long as their sums fit."""
+
+
+@pytest.mark.parametrize("dtype", WIDE_FROM)
+@pytest.mark.parametrize("far", [10.0, 1e8, 1e9, 1e12, 1e15, 1e17])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_means_of_the_many_are_right_however_far_the_few(dtype, far, weighted):
+    x, labels = many_and_one("float64", far, n=3_000)
+    spread = 1_000.0 if dtype == "int64" else 1.0
+    x *= spread
+    x[len(x) // 2] = far
+    x = (np.rint(x) if dtype == "int64" else x).astype(dtype)
+    labels[len(x) // 2] = -1
+    weight = np.random.default_rng(6).uniform(0.5, 1, len(x)) if weighted else None
+    statistics = scan(x, weight).finish()
+    assert statistics.grid.wide == (far >= (1e12 if weighted and spread > 1 else WIDE_FROM[dtype]))
+    found = sums_of(x, labels, weight, statistics.grid).means_float64(np.zeros((K, 5)))
+    for j in range(K):
+        own = labels == j
+        of_own = None if weight is None else weight[own]
+        exact = np.average(x[own].astype(float), axis=0, weights=of_own)
+        np.testing.assert_allclose(found[j], exact, rtol=0, atol=2e-6 * spread)
+
+
 @pytest.mark.parametrize("heaviest", [1e-300, 1e-150, 1.0, 2.0**499])
 def test_whatever_unit_weights_have(heaviest):
     x, labels, weight, _ = wide_case()
