@@ -61,6 +61,11 @@ larger ones would fill the scheduler's memory."""
 BACKOFF_SECONDS = 0.1
 """Pause before chunks are handed out again; doubles with every failure of the same chunk."""
 
+FORGIVEN = 3
+"""How often a chunk is tried once more whose workers all died with tasks of others on them."""
+ALONE_SECONDS = 5.0
+"""Then jobs try one after the other, so that each is without the company of the others."""
+
 
 @dataclass(slots=True)
 class _Pass:
@@ -72,6 +77,8 @@ class _Pass:
     missing: set[int]
     outcomes: list[tuple[Outcome, list[int]]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
+    forgiven: Counter[int] = field(default_factory=Counter)
+    """How often a chunk should have been blamed, but others may have killed its workers."""
     suspects: list[int] = field(default_factory=list)
     """Chunks of shares that killed every worker: handed out one by one."""
     at: dict[str, tuple[str, Future, float, list[int]]] = field(default_factory=dict)
@@ -202,7 +209,7 @@ class ClusterPasses(BasePasses):
             try:
                 await self._broadcast(current, workers)
             except Lost as lost:
-                self._blame(current, sorted(current.missing), lost)
+                await self._blame(current, sorted(current.missing), lost)
                 await asyncio.sleep(BACKOFF_SECONDS)
                 return
             current.report.bytes_moved += current.size * len(workers)
@@ -230,7 +237,7 @@ class ClusterPasses(BasePasses):
             await asyncio.gather(watch, *tasks, return_exceptions=True)
         failed = [(part, error) for part, error in answers if error is not None]
         for part, error in failed:
-            self._blame(current, part, error)
+            await self._blame(current, part, error)
         if failed:
             # Never trust a broadcast that a failed task has used: it may be gone.
             current.broadcast = None
@@ -274,16 +281,17 @@ class ClusterPasses(BasePasses):
         else:
             current.broadcast = await self._broadcaster.send(payload, workers, self._number)
 
-    def _blame(self, current: _Pass, chunks: list[int], error: Lost) -> None:
+    async def _blame(self, current: _Pass, chunks: list[int], error: Lost) -> None:
         """Count a failure against every chunk of a share; too many, and the pass fails."""
         current.failures.update(chunks)
         current.report.retries += len(chunks)
-        named = self.rows.name_chunk(chunks[0])
         most = max(current.failures[chunk] for chunk in chunks)
         is_over = most > int(config.get("passes.chunk-retries"))
         # Once may have been bad luck: workers that are all lost together die one after the other
         # for Dask, each with the share that the one before it had.
-        if len(chunks) == 1 and (is_over or (error.killed and most > 1)):
+        is_proven = len(chunks) == 1 and (is_over or (error.killed and most > 1))
+        if is_proven and not await self._may_be_anothers(current, chunks[0], error):
+            named = self.rows.name_chunk(chunks[0])
             raise ClusterError(
                 f"{named} killed every worker that it was given to: {error} Does it need more "
                 "memory than a worker has? Smaller chunks or larger workers help."
@@ -293,6 +301,26 @@ class ClusterPasses(BasePasses):
         if error.killed or is_over:
             current.suspects.extend(chunks)
         self._say("retry", f"{len(chunks)} chunks are handed out again: {error}")
+
+    async def _may_be_anothers(self, current: _Pass, chunk: int, error: Lost) -> bool:
+        """Whether the workers of a chunk's last task all had tasks of others when they died.
+
+        What these do nobody knows here. They have been lost as well, and jobs among them ask
+        themselves the same: each then waits for those whose names come before its own.
+        """
+        if not error.task or current.forgiven[chunk] >= FORGIVEN:
+            return False
+        own = self._network.group
+        deaths = [
+            {str(task).rpartition("-")[0] for task in tasks} - {own}
+            for tasks in await self._network.deaths(error.task)
+        ]
+        if not deaths or not all(deaths):
+            return False
+        current.forgiven[chunk] += 1
+        before = {group for group in set().union(*deaths) if "largek_" <= group < own}
+        await asyncio.sleep(ALONE_SECONDS * len(before))
+        return True
 
     async def _share(
         self, current: _Pass, address: str, chunks: list[int], park_bytes: int
@@ -309,6 +337,7 @@ class ClusterPasses(BasePasses):
         target = address
         while True:
             arguments = [share, current.broadcast] + ([] if replay is None else [replay])
+            future = None
             try:
                 future = self._network.submit(work, *arguments, worker=target)
                 self._spent.clear()
@@ -326,6 +355,7 @@ class ClusterPasses(BasePasses):
                 elif outcome.needs_replay:
                     replay = await self._broadcaster.send(Sealed(current.replay), [target])
             except Lost as lost:
+                lost.task = "" if future is None else future.key
                 return lost
             finally:
                 current.at.pop(share.id, None)
@@ -402,14 +432,16 @@ class ClusterPasses(BasePasses):
         kept = []
         for outcome, chunks in current.outcomes:
             if outcome.parked and outcome.worker not in workers:
-                self._blame(current, chunks, Lost(ClusterError(f"{outcome.worker} is gone")))
+                await self._blame(current, chunks, Lost(ClusterError(f"{outcome.worker} is gone")))
                 current.missing |= set(chunks)
             else:
                 kept.append((outcome, chunks))
         if len(kept) == len(current.outcomes) and not lost.left:
             # Nobody is gone, and yet a total was lost: compute everything again.
             chunks = [chunk for _, part in current.outcomes for chunk in part]
-            self._blame(current, chunks, Lost(ClusterError("totals were lost on their workers")))
+            await self._blame(
+                current, chunks, Lost(ClusterError("totals were lost on their workers"))
+            )
             current.missing |= set(chunks)
             kept = []
         current.outcomes = kept

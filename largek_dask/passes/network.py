@@ -57,6 +57,8 @@ class Network:
     def __init__(self, client: Client, job: str) -> None:
         self.client = client
         self.job = job
+        self.group = f"largek_{job}"
+        """Begin of the names of all tasks."""
         self._background: set[asyncio.Future[Any]] = set()
         self._sending: set[asyncio.Future[Any]] = set()
         self._seen: set[str] = set()
@@ -167,6 +169,16 @@ class Network:
             return error
         return found[worker]
 
+    async def deaths(self, task: str) -> list[set[str]]:
+        """All tasks of every worker that was lost while it had this one, running or waiting."""
+        events = await self.client.scheduler.events(topic="all")
+        lost = [
+            set(event["processing-tasks"])
+            for _, event in events
+            if event.get("action") == "remove-worker" and not event["expected"]
+        ]
+        return [tasks for tasks in lost if task in tasks]
+
     async def scatter(self, value: Any, worker: str) -> Future:
         """A copy of ``value`` on a worker, for :meth:`spread`."""
         key = self._key()
@@ -221,4 +233,4 @@ class Network:
         # What is before the dash is the name of a group. Dask keeps every group there has been, and
         # begins a new one when the last task of a group is forgotten: some task of ours is always
         # there until the last pass is over.
-        return f"largek_{self.job}-{uuid4().hex}"
+        return f"{self.group}-{uuid4().hex}"

@@ -33,6 +33,8 @@ class Lost(Exception):
         super().__init__(str(error))
         self.killed = type(error).__name__ == "KilledWorker"
         self.left = left
+        self.task = ""
+        """What was waited for, where that is a task."""
 
 
 async def attended(work: Awaitable[T], needed: Iterable[str], workers: Workers) -> T:

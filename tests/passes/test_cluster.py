@@ -20,6 +20,7 @@ import pytest
 import zarr
 from distributed import Status
 from distributed.client import FutureCancelledError
+from distributed.scheduler import KilledWorker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -820,6 +821,87 @@ def test_chunk_that_kills_every_worker_is_named(rows, fresh_cluster):
             pytest.raises(ClusterError, match=re.escape("chunk 5 (rows 250 to 299)")),
         ):
             passes.reduce(deadly_chunk, start=start, combine=combine)
+
+
+def dying(monkeypatch, n_deaths, company):
+    """Workers die under the first shares, each of which was on some together with ``company``."""
+    real, died, asked = waiting.result, [], []
+
+    async def killed(future):
+        if len(died) < n_deaths:
+            died.append(future.key)
+            last = mock.Mock(address="tcp://somewhere")
+            raise waiting.Lost(KilledWorker(future.key, last, 3))
+        return await real(future)
+
+    async def deaths(self, task):
+        assert task == died[-1]
+        asked.append(task)
+        return [{task, *others} for others in company]
+
+    monkeypatch.setattr(waiting, "result", killed)
+    monkeypatch.setattr(Network, "deaths", deaths)
+    monkeypatch.setattr(cluster_module, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_module, "ALONE_SECONDS", 0.0)
+    return died, asked
+
+
+@pytest.mark.parametrize("other", ["largek_0-7", "largek_z-7", "somebodys-sum"])
+def test_a_chunk_whose_workers_died_under_others_too_is_not_blamed(
+    other, rows, cluster2, monkeypatch
+):
+    """Another job's chunk may have killed them; one share of each of two workers, then alone."""
+    died, asked = dying(monkeypatch, 4, [{other}, {other, ("sum", 2)}])
+    with ClusterPasses(rows, cluster2) as passes:
+        assert counted(passes)[0] == N
+    assert len(died) == 4
+    assert len(asked) == 2, "two were of single chunks"
+
+
+def test_a_chunk_that_has_killed_alone_is_blamed_at_once(rows, cluster2, monkeypatch):
+    died, _ = dying(monkeypatch, 99, [{"largek_0-7"}, set()])
+    with (
+        ClusterPasses(rows, cluster2) as passes,
+        pytest.raises(ClusterError, match="killed every worker"),
+    ):
+        counted(passes)
+    assert len(died) == 3, "both shares, and then one chunk"
+
+
+def test_a_chunk_that_kills_in_whatever_company_is_blamed_in_the_end(rows, cluster2, monkeypatch):
+    died, _ = dying(monkeypatch, 99, [{"largek_0-7"}])
+    with (
+        ClusterPasses(rows, cluster2) as passes,
+        pytest.raises(ClusterError, match="killed every worker"),
+    ):
+        counted(passes)
+    assert len(died) == 3 + cluster_module.FORGIVEN
+
+
+def test_the_tasks_of_a_worker_that_has_died_are_known(fresh_cluster, tmp_path):
+    client = fresh_cluster(1)
+    network = Network(client, "me")
+    os.mkfifo(tmp_path / "pid")
+
+    def running():
+        with open(tmp_path / "pid", "w") as fifo:
+            fifo.write(str(os.getpid()))
+        threading.Event().wait()
+
+    async def submit():
+        return network.submit(running), network.submit(os.getpid)
+
+    first, second = network.run(submit())
+    with open(tmp_path / "pid") as fifo:
+        pid = int(fifo.read())
+    # The other one waits behind it for the only thread.
+    assert network.run(network.deaths(first.key)) == []
+    os.kill(pid, signal.SIGKILL)
+    with open(tmp_path / "pid") as fifo:
+        assert int(fifo.read()) != pid, "it runs again, on the worker that came instead"
+    assert network.run(network.deaths(first.key)) == [{first.key, second.key}]
+    assert network.run(network.deaths(second.key)) == [{first.key, second.key}]
+    client.cancel([first, second])
 
 
 def test_retries_are_bounded(rows, cluster2, monkeypatch):
