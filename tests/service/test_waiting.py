@@ -1,16 +1,20 @@
 """What a job waits for besides storage (see ``tests/faults/test_away.py``): one state, a reason."""
 
+import re
+
 import dask
 import pytest
 
 import largek_dask as lk
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import VersionMismatchError
+from largek_dask.passes import admission
+from largek_dask.passes.worker import versions
 from largek_dask.service import running
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
 from tests.service.conftest import wait_until
-from tests.service.test_jobs import ENDED, expected
+from tests.service.test_jobs import ENDED, begun, expected
 
 
 def test_workers(tmp_path, document, rows_url, quick_leases, fresh_cluster):
@@ -45,6 +49,52 @@ def test_workers__a_job_that_waits_for_them_can_be_cancelled(
         assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
     finally:
         assert jobs.close(20.0) == []
+
+
+MISFITS = {
+    "version": ("versions", lambda: {**versions(), "numba": "0.1"}, "has numba 0.1 instead of"),
+    "storage": ("admit", lambda *about: "FileNotFoundError: nothing", "cannot open .*: nothing"),
+}
+
+
+@pytest.mark.parametrize("reason", MISFITS)
+def test_workers__that_all_became_unfit_while_the_scheduler_was_away(
+    reason, tmp_path, open_jobs, document, rows_url, slow_steps, fresh_cluster, monkeypatch
+):
+    """The job waits and says why; with one that can take part it goes on from its checkpoint."""
+    first = open_jobs()
+    job_id = first.submit(document(), {}, "me")
+    begun(first, job_id, 2)
+    assert first.close(20.0) == []
+    slow_steps.set()
+    name, answer, text = MISFITS[reason]
+    real = getattr(admission, name)
+
+    def asked(*about, dask_worker=None):
+        if dask_worker is None or dask_worker.name != 0:
+            return real(*about, **({"dask_worker": dask_worker} if name == "admit" else {}))
+        return answer(*about)
+
+    monkeypatch.setattr(admission, name, asked)
+    client = fresh_cluster(1, processes=False)
+    assert list(client.cluster.workers) == [0], "only one that is unfit"
+    records = Records(Folder(str(tmp_path / "store")))
+    with dask.config.set({"largek.service.retry-seconds": 0.2}):
+        later = Jobs(records, lambda: client, lambda event: None, "later")
+        later.start()
+        try:
+            status = wait_until(later, job_id, "waiting", *ENDED, seconds=60.0)
+            assert (status["state"], status["reason"]) == ("waiting", reason)
+            assert re.search(f"{client.cluster.workers[0].address} {text}", status["note"])
+            client.cluster.scale(2)
+            status = wait_until(later, job_id, *ENDED, seconds=60.0)
+            assert status["state"] == "finished", status
+            assert status["result"]["digest"] == expected(rows_url)
+            events = later.events(job_id, 0, 10_000)
+            assert [e["n_iter"] for e in events if e["event"] == "started"] == [0, 2]
+            assert [e["reason"] for e in events if e["event"] == "waiting"] == [reason]
+        finally:
+            assert later.close(20.0) == []
 
 
 @pytest.mark.parametrize("has_run", [True, False])
