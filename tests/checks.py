@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -15,6 +16,18 @@ from numpy.typing import NDArray
 
 from largek_dask.driver import fit as fit_module
 from largek_dask.passes.base import BasePasses
+
+T = TypeVar("T")
+
+
+def eventually(reached: Callable[[], T], what: str, seconds: float = 120.0) -> T:
+    """What ``reached`` gives once it is true; for what nobody tells: asked again and again."""
+    until = time.monotonic() + seconds
+    while not (found := reached()):
+        assert time.monotonic() < until, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(0.01)
+    return found
+
 
 # --- where a fit was computed ---------------------------------------------------------------------
 

@@ -109,11 +109,11 @@ def scheduler(
         assert jobs.close(20.0) == [], "a job does not stop"
 
 
-def ended(jobs: Jobs, job_id: str, seconds: float = 30.0) -> dict[str, Any]:
+def ended(jobs: Jobs, job_id: str, seconds: float = 120.0) -> dict[str, Any]:
     """The status of a job that has ended."""
     until = time.monotonic() + seconds
     while (status := jobs.status(job_id))["state"] not in ENDS:
-        assert time.monotonic() < until, status
+        assert time.monotonic() < until, f"it has not ended after {seconds:g} s: {status}"
         time.sleep(0.005)
     return status
 

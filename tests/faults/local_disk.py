@@ -58,7 +58,9 @@ def _run(folder: Path, small: Small, dies_at: int | None) -> None:
             if found
             else jobs.submit(small.document(str(folder / "out")), {}, "somebody")
         )
+        until = time.monotonic() + 120
         while (state := jobs.status(job_id)["state"]) not in ENDS:
+            assert time.monotonic() < until, f"the job is {state} after 120 s"
             time.sleep(0.002)
         # Here the last files are written.
         jobs.close(20.0)

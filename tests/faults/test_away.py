@@ -28,6 +28,7 @@ from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.model import Model, load_model
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
+from tests.checks import eventually
 from tests.faults.inprocess import OUTPUT, ended, quick, scheduler
 from tests.faults.stores import Away, FailsEvery, FaultyFileSystem, Plan
 
@@ -97,12 +98,18 @@ def seen_waiting(jobs, job_id, reason="storage"):
     until = time.monotonic() + SECONDS
     while (status := jobs.status(job_id))["state"] != "waiting":
         assert status["state"] in ("queued", "running"), status
-        assert time.monotonic() < until, status
+        assert time.monotonic() < until, f"it does not wait after {SECONDS:g} s: {status}"
         time.sleep(0.002)
     assert status["reason"] == reason, status
     assert status["note"]
     assert "result" not in status
     return status
+
+
+def tried_again(jobs, job_id, enough):
+    """Whether it has been tried often enough; it shows that it waits all the time."""
+    assert jobs.status(job_id)["state"] == "waiting"
+    return enough
 
 
 def kinds_of(jobs, job_id):
@@ -141,8 +148,7 @@ def test_a_job_waits_for_its_output_and_goes_on(tmp_path, error, moment, clean):
         if error != "not-found":
             assert str(ERRORS[error].args[-1]) in status["note"]
         asked = plan.asked
-        while plan.asked < asked + 20:
-            assert jobs.status(job_id)["state"] == "waiting"
+        eventually(lambda: tried_again(jobs, job_id, plan.asked >= asked + 20), "many more tries")
         plan.gone.clear()
         assert_clean(ended(jobs, job_id), clean)
     assert load_model(f"{OUTPUT}/model.zarr").digest() == clean
@@ -156,8 +162,8 @@ def test_a_job_waits_for_its_data_and_goes_on(tmp_path, clean):
         job_id = jobs.submit(document(data, str(tmp_path / "out")), {}, "somebody")
         assert strike.done.wait(SECONDS)
         seen_waiting(jobs, job_id)
-        while jobs._register.find(job_id).tries < 3:
-            assert jobs.status(job_id)["state"] == "waiting"
+        tries = jobs._register.find(job_id)
+        eventually(lambda: tried_again(jobs, job_id, tries.tries >= 3), "a third try")
         plan.gone.clear()
         assert_clean(ended(jobs, job_id), clean)
         kinds = kinds_of(jobs, job_id)

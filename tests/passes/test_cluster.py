@@ -44,6 +44,7 @@ from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.network import Network
 from largek_dask.passes.worker import JobSpec, WorkPlugin, admit, versions
+from tests.checks import eventually
 from tests.faults import Killer, barrier_chunk
 from tests.passes.toys import (
     combine,
@@ -203,14 +204,9 @@ def test_a_pass_leaves_no_group_of_tasks(embed_bytes, rows, cluster2, monkeypatc
         for _ in range(5):
             counted(passes)
         assert cluster2.run_on_scheduler(task_groups) == (before, groups)
-    eventually(lambda: cluster2.run_on_scheduler(task_groups) == (before, []))
-
-
-def eventually(reached, seconds: float = 10.0) -> None:
-    until = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    eventually(
+        lambda: cluster2.run_on_scheduler(task_groups) == (before, []), "the last group to go"
+    )
 
 
 def test_wide_tree(x, rows, worker_clients, monkeypatch):
@@ -605,6 +601,7 @@ def test_a_worker_that_cannot_take_part_joins(x, rows, fresh_cluster, monkeypatc
         client.wait_for_workers(2)
         g = 1
         while not said:
+            assert g < 10_000, "nobody speaks of the worker that has joined"
             g += 1
             answers.append(path_pass(passes, g, retain=True)[0])
             assert passes.last.workers == 1
@@ -631,8 +628,7 @@ def test_waits_for_workers(x, rows, fresh_cluster):
     with ClusterPasses(rows, client) as passes:
         passes.log(hire)
         client.cluster.scale(0)
-        while client.nthreads():
-            pass
+        eventually(lambda: not client.nthreads(), "the workers to leave")
         assert counted(passes)[0] == N
         assert said == ["waiting", "workers"]
 
@@ -644,11 +640,13 @@ def set_status(status, dask_worker):
 def pause(client, *addresses):
     """Pause workers, and wait until the scheduler knows."""
     client.run(set_status, "paused", workers=list(addresses))
-    while any(
-        client.scheduler_info(n_workers=-1)["workers"][address]["status"] != "paused"
-        for address in addresses
-    ):
-        time.sleep(0.01)
+    eventually(
+        lambda: all(
+            client.scheduler_info(n_workers=-1)["workers"][address]["status"] == "paused"
+            for address in addresses
+        ),
+        "the scheduler to know that workers are paused",
+    )
 
 
 def test_paused_workers(x, rows, fresh_cluster):
@@ -681,6 +679,13 @@ def test_paused_workers(x, rows, fresh_cluster):
             ClusterPasses(rows, client, deadline=time.monotonic())
 
 
+async def told_to_leave(workers, address):
+    """Wait until it is known that a worker takes no tasks."""
+    async with asyncio.timeout(120.0):
+        while address in await workers.ready():
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("status", ["closing_gracefully", "paused"])
 def test_what_a_worker_that_leaves_has_computed_is_taken(status, x, rows, fresh_cluster):
     """Its total waits on it to be added up, and it takes no task any more."""
@@ -694,8 +699,7 @@ def test_what_a_worker_that_leaves_has_computed_is_taken(status, x, rows, fresh_
             left.append(one)
             assert {outcome.worker for outcome, _ in current.outcomes if outcome.parked} > {one}
             await client.run(set_status, status, workers=[one], asynchronous=True)
-            while one in await self._workers.ready():
-                await asyncio.sleep(0.01)
+            await told_to_leave(self._workers, one)
         return await tree(self, current)
 
     with (
@@ -724,8 +728,7 @@ def test_the_rest_of_a_share_goes_to_all_others(x, rows, fresh_cluster, quick_sl
         if not left and outcome.worker == one:
             left.append(outcome.finished)
             await client.run(set_status, "closing_gracefully", workers=[one], asynchronous=True)
-            while one in await passes._workers.ready():
-                await asyncio.sleep(0.01)
+            await told_to_leave(passes._workers, one)
         return outcome
 
     with (

@@ -13,6 +13,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.passes import spreading
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.spreading import SPREAD, Spreader
+from tests.checks import eventually
 from tests.passes.toys import combine, integers, start
 
 N = 100
@@ -74,8 +75,12 @@ def test_every_worker_has_it_and_one_of_them_from_the_driver(
 def test_it_is_let_go_after_the_pass(passes):
     assert reduced(passes, np.ones(N, np.int64)) == [N * passes.n_chunks, N]
     client = passes._network.client
-    while any(client.run(keys_of).values()):
+
+    def is_let_go():
         passes._spent.clear()
+        return not any(client.run(keys_of).values())
+
+    eventually(is_let_go, "the workers to let go of it")
 
 
 def test_one_that_was_given_up_on_its_way_is_let_go_when_it_is_there(passes, monkeypatch):
@@ -105,8 +110,7 @@ def test_one_that_was_given_up_on_its_way_is_let_go_when_it_is_there(passes, mon
 
     passes._network.run(give_up())
     assert not passes._network._sending
-    while any(client.run(keys_of).values()):
-        pass
+    eventually(lambda: not any(client.run(keys_of).values()), "the workers to let go of it")
 
 
 def test_whoever_cannot_be_reached_is_left_out(passes, monkeypatch):

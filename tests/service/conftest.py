@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+import time
 
 import dask
 import numpy as np
@@ -13,6 +14,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from largek_dask.service.store import Records
+from tests.checks import eventually
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -108,12 +110,15 @@ def slow_steps(monkeypatch):
     go_on.set()
 
 
-def wait_until(jobs, job_id, *states, seconds=30.0):
+def wait_until(jobs, job_id, *states, seconds=120.0):
     """The status once it is one of these states."""
-    import time
-
     until = time.monotonic() + seconds
     while (status := jobs.status(job_id))["state"] not in states:
-        assert time.monotonic() < until, status
+        assert time.monotonic() < until, f"not {' or '.join(states)} in {seconds:g} s: {status}"
         time.sleep(0.01)
     return status
+
+
+def begun(jobs, job_id, step):
+    """Wait until a job has taken so many steps."""
+    eventually(lambda: jobs.status(job_id).get("step", 0) >= step, f"step {step} of job {job_id}")

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
@@ -29,6 +28,7 @@ from largek_dask.service import plugin
 from largek_dask.service.job import Job
 from largek_dask.service.plugin import JobsPlugin
 from largek_dask.service.wire import error_of, message_of_error
+from tests.checks import eventually
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +145,7 @@ def test_cancel__result_says_so_and_the_model_stays(submit, endless):
     assert endless.wait(60.0)
     with pytest.raises(TimeoutError, match="goes on"):
         job.result(timeout=0.05)
-    while len(job.model().history) < 2:
-        pass
+    eventually(lambda: len(job.model().history) >= 2, "a model after two steps")
     job.cancel()
     assert job.wait("60s") == "cancelled"
     with pytest.raises(CancelledJobError, match=job.id):
@@ -460,8 +459,5 @@ def test_delete__leaves_no_topic_behind(submit, cluster):
     last.wait("60s")
     # At the latest with the next one, if somebody followed it still.
     last.delete()
-    until = time.monotonic() + 20.0
-    while f"largek/{deleted.id}" in topics:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    eventually(lambda: f"largek/{deleted.id}" not in topics, "the topic to be forgotten")
     assert f"largek/{kept.id}" in topics

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import dask
@@ -18,7 +17,8 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.service.lease import Keeper
-from tests.service.conftest import wait_until
+from tests.checks import eventually
+from tests.service.conftest import begun, wait_until
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_second__takes_over_from_one_that_is_silent(
     awake = asleep()
     first = open_jobs()
     job_id = first.submit(document(), {}, "me")
-    first_step(first, job_id)
+    begun(first, job_id, 1)
     second = open_jobs()
     assert second.status(job_id)["run"] == 1, "it waits until it has the store"
     wait_until(second, job_id, "running")
@@ -121,26 +121,17 @@ def test_second__takes_over_from_one_that_is_silent(
     assert len(list((tmp_path / "out" / "results").iterdir())) == 1
 
 
-def first_step(jobs, job_id):
-    told = threading.Event()
-    while jobs.status(job_id).get("step", 0) < 1:
-        told.wait(0.01)
-
-
 def test_second__need_not_wait_for_the_claims_of_the_first(open_jobs, document, slow_steps, asleep):
     """It has waited for the store already; a job is not waited for as long again."""
     asleep()
     first = open_jobs()
     job_id = first.submit(document(), {}, "me")
-    first_step(first, job_id)
+    begun(first, job_id, 1)
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         second = open_jobs()
         second.wait_until_ready()
-    until = time.monotonic() + 20.0
     with patient():
-        while runs_begun(second, job_id) < 2:
-            assert time.monotonic() < until, "it waits for the first one"
-            slow_steps.wait(0.01)
+        eventually(lambda: runs_begun(second, job_id) == 2, "a job that the first one still claims")
         slow_steps.set()
         wait_until(second, job_id, "finished")
 
@@ -212,8 +203,10 @@ def test_delete_and_resume__at_the_same_time_one_is_refused(
         assert not record_of(tmp_path, job_id).exists()
         assert list((tmp_path / "out").iterdir()) == []
     else:
-        while jobs.status(job_id)["run"] != 2 or jobs.status(job_id)["state"] != "finished":
-            go_on.wait(0.01)
+        eventually(
+            lambda: (status := jobs.status(job_id))["run"] == 2 and status["state"] == "finished",
+            "the second run to finish",
+        )
         assert jobs.status(job_id)["result"]["n_iter"] == 3
 
 

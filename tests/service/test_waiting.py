@@ -13,8 +13,8 @@ from largek_dask.passes.worker import versions
 from largek_dask.service import running
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
-from tests.service.conftest import wait_until
-from tests.service.test_jobs import ENDED, begun, expected
+from tests.service.conftest import begun, wait_until
+from tests.service.test_jobs import ENDED, expected
 
 
 def test_workers(tmp_path, document, rows_url, quick_leases, fresh_cluster):
