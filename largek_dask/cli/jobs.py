@@ -343,14 +343,24 @@ def result(
             told["saved"] = out
     if so_far:
         emit(told, as_json, lambda: key_values({k: str(v) for k, v in told.items()}))
-    else:
-        _tell_end(ctx, told, as_json)
+        return
+    _tell_end(ctx, told, as_json, is_model_enough=True)
 
 
-def _tell_end(ctx: click.Context, status: Mapping[str, Any], as_json: bool) -> None:
-    """Say how a job has ended, and end this command alike."""
+def _tell_end(
+    ctx: click.Context, status: Mapping[str, Any], as_json: bool, is_model_enough: bool = False
+) -> None:
+    """Say how a job has ended, and end this command alike.
+
+    Where going on with a job has failed, its earlier model stands: enough for who asks for that.
+    """
     if as_json or status["state"] == "finished":
         emit(status, as_json, lambda: key_values(_summary(status), title="largek result"))
+    failure = status.get("failure")
+    if failure and status["state"] == "finished" and is_model_enough:
+        why = f"{failure['error']}: {failure['message']}"
+        click.echo(f"Going on with it failed, its earlier model stands: {why}", err=True)
+        return
     _exit_like(ctx, status)
 
 

@@ -183,6 +183,32 @@ def test_a_job_that_is_cancelled_and_gone_on_with(service, run, submit, tmp_path
     assert told["result"]["n_iter"] == steps + 2
 
 
+def test_a_job_that_cannot_be_gone_on_with(run, submit, monkeypatch):
+    """Who has gone on with it is told that this has failed; what it was before it still is."""
+    job_id = submit("--algorithm", "lloyd", "--tol", 0, "--max-iter", 2)
+    before = json.loads(run("result", job_id, "--json").stdout)
+    step = lk.Lloyd.step
+
+    def broken(self, passes, rng, state):
+        if state.step >= 2:
+            raise ZeroDivisionError("by nothing")
+        return step(self, passes, rng, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lk.Lloyd, "step", broken)
+        more = ("submit", "--resume", job_id, "--max-iter", 50, "--wait")
+        assert "by nothing" in run(*more, code=1).stderr
+    assert "by nothing" in run("watch", job_id, code=1).stderr
+    assert states(run)[job_id] == "finished"
+    told = run("result", job_id, "--json")
+    assert json.loads(told.stdout)["result"] == before["result"]
+    assert json.loads(told.stdout)["failure"]["error"] == "ZeroDivisionError"
+    assert "its earlier model stands: ZeroDivisionError: by nothing" in told.stderr
+    told = json.loads(run(*more, "--json").stdout)
+    assert (told["state"], told["run"]) == ("finished", 3)
+    assert told["result"]["n_iter"] > 2
+
+
 def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):
     job_id = submit(*ENDLESS)
 
