@@ -15,7 +15,7 @@ LOW_BITS = 50
 LOW_SCALE, LOW_MASK = 2.0**LOW_BITS, (1 << LOW_BITS) - 1
 _MAX_INTEGER_TOTAL = 36
 _DIGITS = {4: 24, 8: 32}  # bits of the extent that are wanted, by bytes of the compute dtype
-_DIGITS_OF_MANY = 20  # bits that are wanted of what most rows differ by
+_DIGITS_OF_MANY = 16  # bits that are wanted of what most rows differ by
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,7 +50,7 @@ class FixedPoint:
     so the bounds above hold with N instead of N / 2. Now ``D = weight_bits + 50 + l``.
 
     Few rows far out leave the many few steps, whatever the weights: with one at 1e15 beside 10^5
-    of unit size a step is worth 8. Where what most rows differ by has less than 20 bits, sums are
+    of unit size a step is worth 8. Where what most rows differ by has less than 16 bits, sums are
     wide too, and of integer weights w as well: a row then adds w times each of its two limbs, so
     it still is w equal rows. ``|w low| <= 2^36 2^49`` is added in two parts.
 
