@@ -1,9 +1,14 @@
 """``python -m tests.mutation``: lines broken at random, and whether the tests notice.
 
 A line is drawn by a seed from the code of a few folders, and one thing in it is broken: a sign, a
-bound, a condition, a number, or a statement is left out. Then the tests of that folder run, those
-of the line's own module first, until one fails. Everything happens in a working tree of its own,
-made of the last commit.
+bound, a condition, a number, or a statement is left out. Then the tests that run this line are run,
+those of its own module first, until one fails; where no test runs it in the process of the tests
+(code of workers), the files of tests of its folder. A test has noticed only if it passes when
+nothing is broken: one that ran into a limit of time, too.
+
+Which tests run a line is found once, by a run of all of them, and kept in a folder (``--map``).
+Lines of files that have changed since are found again by what stands in them. Everything happens in
+a working tree of its own, made of the last commit.
 
 A line that no test notices gets one, or it is not needed and goes; or it changes only how long
 something takes.
@@ -12,23 +17,38 @@ something takes.
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
+import difflib
 import os
 import random
-import signal
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
+import psutil
+from coverage import CoverageData
 
 FOLDERS = ("algorithms", "passes", "driver", "service")
-SECONDS = 900.0
-"""After which tests that do not end are taken to have noticed."""
+TEST_SECONDS = 60
+"""After which a single test has failed."""
+SECONDS = 300.0
+"""Of tests that run a line: more of them are left out. Twice this ends a run of tests."""
+COVERING = {
+    "algorithms": ("algorithms", "estimators", "test_surface.py"),
+    "passes": ("passes", "estimators"),
+    "driver": ("driver", "cli", "estimators", "test_model.py"),
+    "service": ("service", "cli"),
+}
+"""Tests of which is known what they run, by folder."""
 OTHERS = {
     "algorithms/auto": ["algorithms/test_auto.py"],
     "algorithms/base": ["algorithms/test_seeding.py", "algorithms/test_minibatch.py"],
@@ -178,64 +198,182 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.Pass()
 
 
-def tests_of(path: str, root: Path) -> list[str]:
-    """Test files for a module, those called like it first."""
+def own_files(path: str, root: Path) -> list[str]:
+    """Files of tests for a module, those called like it first."""
     folder, name = Path(path).parts[1], Path(path).stem
-    tests = root / "tests"
-    own = [f"{folder}/{p.name}" for p in sorted((tests / folder).glob(f"test_{name}*.py"))]
+    own = [f"{folder}/{p.name}" for p in sorted((root / "tests" / folder).glob(f"test_{name}*.py"))]
     module = f"{folder}/{name}"
     for begin in sorted(OTHERS, key=len, reverse=True):
         if module.startswith(begin):
             own += OTHERS[begin]
             break
-    if folder in WHOLE_FOLDER:
-        own += [f"{folder}/{p.name}" for p in sorted((tests / folder).glob("test_*.py"))]
-    else:
-        own += LAST
-    return [f"tests/{file}" for file in dict.fromkeys(own) if (tests / file).exists()]
+    return [f"tests/{file}" for file in dict.fromkeys(own) if (root / "tests" / file).exists()]
 
 
-def run_tests(root: Path, targets: list[str]) -> tuple[bool, str]:
-    """Whether all pass; and the first that does not."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", "0"]
-    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen(
-        [*command, "--timeout", "120", *targets],
-        cwd=root,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, _ = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        # Workers, too.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return False, ""
-    failed = [line for line in out.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return process.returncode == 0, failed[0].split()[1] if failed else ""
+def files_of(path: str, root: Path) -> list[str]:
+    """Files of tests for a module, then the others of its folder."""
+    folder = Path(path).parts[1]
+    others = sorted((root / "tests" / folder).glob("test_*.py"))
+    if folder not in WHOLE_FOLDER:
+        others = [root / "tests" / file for file in LAST]
+    names = [str(file.relative_to(root)) for file in others]
+    return list(dict.fromkeys([*own_files(path, root), *names]))
 
 
-def notice(root: Path, broken: Break) -> str | None:
+@dataclass(frozen=True)
+class Ran:
+    """What tests made of it."""
+
+    passed: bool
+    test: str = ""
+    """The first that did not pass."""
+    hung: bool = False
+    """It ran into a limit."""
+
+
+def run_tests(root: Path, tests: list[str], limit: float = 2 * SECONDS) -> Ran:
+    """Run these, one after the other, until one does not pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        targets, log = Path(folder, "tests"), Path(folder, "log")
+        targets.write_text("\n".join(tests))
+        options = ["-x", "-v", "--timeout", str(TEST_SECONDS), "--hypothesis-seed", "0"]
+        with log.open("w") as out:
+            process = _pytest(root, [*options, f"@{targets}"], stdout=out, stderr=out)
+            try:
+                code = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                code = -1
+                end_all(process.pid)
+        text = log.read_text(errors="replace")
+    if code == 0:
+        return Ran(True)
+    failed = re.findall(r"^(tests/.*?) (?:FAILED|ERROR)\b", text, re.MULTILINE)
+    begun = re.findall(r"^(tests/\S*::.*?)(?: [A-Z]{5,}\b.*)?$", text, re.MULTILINE)
+    test = (failed or begun[-1:] or tests)[0]
+    return Ran(False, test, hung=code == -1 or "Failed: Timeout" in text)
+
+
+def _pytest(root: Path, options: list[str], **popen) -> subprocess.Popen[bytes]:
+    # Workers and schedulers in processes of their own have to import this tree, too.
+    paths = f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    return subprocess.Popen(command, cwd=root, env=env | popen.pop("more", {}), **popen)
+
+
+def end_all(pid: int) -> None:
+    """End a process and all it has started, in whatever session."""
+    parent = psutil.Process(pid)
+    for process in [*parent.children(recursive=True), parent]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    parent.wait()
+
+
+def make_map(root: Path, folder: Path, folders: tuple[str, ...]) -> None:
+    """Run the tests once, and keep which lines each of them runs, and how long it takes."""
+    folder.mkdir(exist_ok=True)
+    settings = folder / "settings"
+    settings.write_text("[run]\nrelative_files = true\n")
+    for tests in dict.fromkeys(tests for name in folders for tests in COVERING[name]):
+        done = folder / f"{tests}.commit"
+        if done.exists():
+            continue
+        print(f"finding which lines are run by tests/{tests}", flush=True)
+        data = folder / f"{tests}.coverage"
+        data.unlink(missing_ok=True)
+        options = ["-q", f"--junitxml={folder / tests}.xml", f"--cov-config={settings}"]
+        options += ["--cov=largek_dask", "--cov-context=test", "--cov-report=", f"tests/{tests}"]
+        more = {"COVERAGE_FILE": str(data), "COVERAGE_CORE": "ctrace"}
+        _pytest(root, options, more=more, stdout=subprocess.DEVNULL).wait()
+        done.write_text(_git(root, "rev-parse", "HEAD"))
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip("\n")
+
+
+@cache
+def _run_by(folder: Path, tests: str, path: str) -> dict[int, list[str]]:
+    """Tests by the line of a file, as it was then."""
+    data = CoverageData(str(folder / f"{tests}.coverage"))
+    data.read()
+    return data.contexts_by_lineno(path)
+
+
+@cache
+def _seconds(folder: Path, tests: str) -> dict[str, float]:
+    """How long each test took, in the order in which they ran."""
+    seconds = {}
+    for case in ElementTree.parse(folder / f"{tests}.xml").iter("testcase"):
+        file = case.get("classname", "").replace(".", "/") + ".py"
+        seconds[f"{file}::{case.get('name')}"] = float(case.get("time", 0))
+    return seconds
+
+
+def tests_that_run(broken: Break, root: Path, folder: Path) -> list[str]:
+    """Tests that run a line, file by file: those of its module first, then the quickest."""
+    by_file: dict[str, dict[str, float]] = {}
+    text = (root / broken.path).read_text()
+    source = text.splitlines()
+    # A part of a statement that goes over several lines may not be seen to run on its own.
+    around = [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.stmt) and node.lineno <= broken.line <= node.end_lineno
+    ]
+    for tests in COVERING[Path(broken.path).parts[1]]:
+        commit = (folder / f"{tests}.commit").read_text()
+        then = _git(root, "show", f"{commit}:{broken.path}").splitlines()
+        same = difflib.SequenceMatcher(None, then, source, False).get_matching_blocks()
+        lines = [
+            a + at - b
+            for at in {broken.line, max(around)}
+            for a, b, size in same
+            if b < at <= b + size
+        ]
+        seconds = _seconds(folder, tests)
+        run = {c for line in lines for c in _run_by(folder, tests, broken.path).get(line, ()) if c}
+        # What a fixture does for a module or a session is written down for its first test.
+        whole = {context.split("::")[0] for context in run if context.endswith("|setup")}
+        run = {context.rpartition("|")[0] for context in run}
+        for test, duration in seconds.items():
+            file = test.split("::")[0]
+            if (test in run or file in whole) and (root / file).exists():
+                by_file.setdefault(file, {})[test] = duration
+    own = own_files(broken.path, root)
+    files = sorted(by_file, key=lambda file: (file not in own, sum(by_file[file].values())))
+    chosen, total = [], 0.0
+    for test, duration in ((t, s) for file in files for t, s in by_file[file].items()):
+        if total + duration <= SECONDS:
+            chosen.append(test)
+            total += duration
+    return chosen
+
+
+def notice(root: Path, broken: Break, folder: Path) -> Ran | None:
     """The test that notices; None if none does."""
     file = root / broken.path
     whole = file.read_bytes()
-    for target in tests_of(broken.path, root):
+    tests = tests_that_run(broken, root, folder)
+    if not tests:
+        tests = files_of(broken.path, root)
+        print("    no test is seen to run it", flush=True)
+    while tests:
         broken.apply(root)
         try:
-            passed, failed = run_tests(root, [target])
+            ran = run_tests(root, tests)
         finally:
             file.write_bytes(whole)
-        if passed:
-            continue
+        if ran.passed:
+            break
         # A test that fails anyway has noticed nothing.
-        if failed and "::" in failed and not run_tests(root, [failed])[0]:
-            print(f"    {failed} fails without it as well", flush=True)
-            continue
-        return failed or target
+        if run_tests(root, [ran.test]).passed:
+            return ran
+        print(f"    {ran.test} fails without it as well", flush=True)
+        tests = tests[tests.index(ran.test) + 1 :] if ran.test in tests else []
     return None
 
 
@@ -256,8 +394,16 @@ def choose(root: Path, seed: int, lines: int, folders: tuple[str, ...]) -> list[
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the lines.")
 @click.option("--lines", type=int, default=60, show_default=True, help="How many.")
 @click.option("--folder", "folders", multiple=True, default=FOLDERS, show_default=True)
+@click.option(
+    "--map",
+    "mapped",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(tempfile.gettempdir()) / "largek-mutation",
+    show_default=True,
+    help="Folder with which tests run which line; made if it is not there.",
+)
 @click.option("--dry", is_flag=True, help="Only say what would be broken.")
-def main(seed: int, lines: int, folders: tuple[str, ...], dry: bool) -> None:
+def main(seed: int, lines: int, folders: tuple[str, ...], mapped: Path, dry: bool) -> None:
     """Break lines at random; say which the tests do not notice."""
     here = Path(__file__).parents[1]
     if dry:
@@ -267,18 +413,19 @@ def main(seed: int, lines: int, folders: tuple[str, ...], dry: bool) -> None:
     unnoticed = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "tree"
-        git = ["git", "-C", str(here), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(root), "HEAD"], check=True)
+        _git(here, "worktree", "add", "--quiet", "--detach", str(root), "HEAD")
         try:
+            make_map(root, mapped, folders)
             for broken in choose(root, seed, lines, folders):
                 begin = time.monotonic()
-                test = notice(root, broken)
-                print(f"{'noticed  ' if test else 'UNNOTICED'} {broken}")
-                print(f"    {test or ''} {time.monotonic() - begin:.0f} s", flush=True)
-                if test is None:
+                ran = notice(root, broken, mapped)
+                print(f"{'noticed  ' if ran else 'UNNOTICED'} {broken}")
+                said = f"{ran.test}{', which hangs' * ran.hung}" if ran else ""
+                print(f"    {said} {time.monotonic() - begin:.0f} s", flush=True)
+                if ran is None:
                     unnoticed.append(broken)
         finally:
-            subprocess.run([*git, "remove", "--force", str(root)], check=True)
+            _git(here, "worktree", "remove", "--force", str(root))
     print(f"seed {seed}: {lines - len(unnoticed)} of {lines} noticed")
     for broken in unnoticed:
         print(f"  unnoticed: {broken}")

@@ -18,7 +18,7 @@ import pytest
 
 import largek_dask as lk
 from tests.algorithms.conftest import bits, blobs
-from tests.checks import computing_workers, watched_passes
+from tests.checks import computing_workers, join, watched_passes
 from tests.faults import Killer, WithBarrier
 
 N_ROWS, N_FEATURES, K = 12_000, 10, 24
@@ -130,7 +130,7 @@ def test_worker_killed_inside_a_pass(name, url, clean, tmp_path, fresh_cluster):
     killer.start()
     algorithm = WithBarrier(ALGORITHMS[name], str(tmp_path))
     km = fit(url, name, algorithm=algorithm, client=client, n_workers=2)
-    killer.join()
+    join(killer)
     assert killer.killed in before, "the pass was not in flight on a worker"
     assert bits(km) == clean[name]
     assert algorithm.spent()["retries"] > 0, "nothing was computed again"

@@ -11,7 +11,7 @@ from zarr.storage import MemoryStore
 
 import largek_dask as lk
 from tests.algorithms.conftest import bits, blobs
-from tests.checks import computing_workers, watched_passes
+from tests.checks import computing_workers, join, watched_passes
 from tests.faults import Killer, WithBarrier
 
 N, D, K = 8_000, 10, 24
@@ -94,7 +94,7 @@ def test_a_worker_that_is_killed(stores, tmp_path, fresh_cluster):
     killer.start()
     algorithm = WithBarrier(IN_PLACE, str(tmp_path))
     killed = fit(stores["shuffled"], algorithm, client=client, max_iter=5)
-    killer.join()
+    join(killer)
     assert bits(killed) == clean
     assert algorithm.spent()["rebuilt"] > 0
 

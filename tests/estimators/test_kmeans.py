@@ -486,7 +486,11 @@ def test_rows_too_near_for_squares_are_refused_with_what_helps(d, dtype, scale, 
     km = lk.KMeans(10, random_state=0)
     with pytest.raises(DataError, match="underflow") as refused:
         (km.partial_fit if partial else km.fit)(rows)
+    # sparse rows stay about 0
+    origin, named = (0, "0") if kind == "sparse" else (x.mean(axis=0), "the mean of its column")
+    assert f" from {named}: " in str(refused.value)
     factor = 2.0 ** int(re.search(r"multiply the data by 2.0\*\*(\d+),", str(refused.value))[1])
+    assert 0.5 <= np.abs(x - origin).max() * factor < 1
     scaled = (x * factor).astype(dtype)  # a power of two: exact
     km.fit(scaled)
     own = [set(km.labels_[groups == group]) for group in np.unique(groups)]
@@ -497,6 +501,18 @@ def test_rows_too_near_for_squares_are_refused_with_what_helps(d, dtype, scale, 
     assert (model.predict(near) == 3).all()
     np.testing.assert_array_equal(model.transform(near[:1]).argmin(), 3)
     assert np.isfinite(model.score(near))
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("f4", 2.0**-51), ("f8", 2.0**-486)])
+def test_rows_far_enough_for_squares_are_clustered_as_larger_ones(dtype, scale):
+    rng = np.random.default_rng(0)
+    groups = rng.integers(10, size=400)
+    x = (groups[:, None] + rng.random((400, 3))).astype(dtype)
+    small = (x * scale).astype(dtype)
+    least = np.sqrt(float(np.finfo(dtype).smallest_normal) / float(np.finfo(dtype).eps))
+    assert least <= np.abs(small - small.mean(axis=0)).max() < 8 * least
+    km, same = (lk.KMeans(10, random_state=0).fit(rows) for rows in (x, small))
+    np.testing.assert_array_equal(same.labels_, km.labels_)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -11,6 +11,7 @@ from largek_dask.passes import waiting
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.stragglers import FIRST_SECONDS, Pace, Stragglers
+from tests.checks import join
 from tests.faults import barrier_chunk
 from tests.passes.test_cluster import N, path, rows, x  # noqa: F401
 from tests.passes.toys import combine, count_chunk, path_chunk, path_pass, start
@@ -115,7 +116,7 @@ def test_a_worker_that_stands_still_loses_its_chunks(
         expected = [path_pass(local, g)[:2].tolist() for g in (1, 2, 3)]
         function = partial(barrier_chunk, str(tmp_path), count_chunk)
         total = passes.reduce(function, start=start, combine=combine)
-        holder.join()
+        join(holder)
         assert total[:2].tolist() == [N, passes.n_chunks]
         assert passes.last.retries == passes.n_chunks // 2
         [text] = [text for kind, text in said if kind == "slow"]

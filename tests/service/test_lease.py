@@ -113,7 +113,7 @@ def claim_many_at_once(folder):
 
         def race(start=start, found=found):
             rival = Contender(folder, "lk-1", "rival", 3600.0)
-            start.wait()
+            start.wait(60.0)
             found.append(rival.claim())
 
         threads = [threading.Thread(target=race) for _ in range(8)]
