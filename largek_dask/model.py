@@ -318,8 +318,7 @@ class Model:
 
 def _distances_chunk(chunk: Chunk, total: dict[int, NDArray[Any]], centers: PackedCenters) -> None:
     """Distances of a chunk's rows to all centres."""
-    squared = scores(chunk.x, centers)
-    distances = np.sqrt(np.maximum(squared, 0))
+    distances = np.sqrt(scores(chunk.x, centers))
     if chunk.bad is not None:
         distances[chunk.bad] = np.nan
     total[chunk.index] = distances

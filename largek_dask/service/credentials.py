@@ -105,8 +105,6 @@ def _values(value: Any) -> Iterator[str | bytes]:
         yield value
     elif isinstance(value, bytearray | memoryview):
         yield bytes(value)
-    elif isinstance(value, bool) or value is None:
-        return
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from _values(item)
@@ -114,7 +112,7 @@ def _values(value: Any) -> Iterator[str | bytes]:
         for item in value:
             yield from _values(item)
     elif len(text := str(value)) >= SHORTEST_FORM:
-        # A number, a path, or an object that shows what it holds.
+        # A number, a path, or an object that shows what it holds; True and None are too short.
         yield text
 
 
@@ -124,8 +122,6 @@ def _forms(value: str | bytes) -> Iterator[str]:
         data, text = value, value.decode("utf-8", "replace")
     else:
         data, text = value.encode("utf-8", "surrogatepass"), value
-    if len(text) < SHORTEST:
-        return
     lines = [line.strip() for line in text.splitlines()]
     for part in (text, *lines):
         if len(part) >= SHORTEST:

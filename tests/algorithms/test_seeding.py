@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.seeding import INITS, initial_centers
+from largek_dask.algorithms.seeding import INITS, Draws, choose_among, initial_centers
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
@@ -58,6 +58,26 @@ def test_plus_plus_follows_its_law():
     expected = (weight / weight.sum())[:, None] * d2 / d2.sum(axis=1, keepdims=True)
     sigma = np.sqrt(n * expected * (1 - expected)) + 1e-9
     assert (np.abs(pairs - n * expected) < 5 * sigma).all()
+
+
+def test_chunks_are_drawn_by_mass_however_little_it_is():
+    draws = Draws()
+    for index, mass in ((2, 0.25), (0, 0.75), (1, 0.0)):
+        rows = 10 * index + np.arange(4)
+        draws.chunks[index] = (mass, rows, rows[:, None].astype(np.float64))
+    rows, x = draws.choose(np.array([0.0, 0.74, 0.76, 0.99]))
+    np.testing.assert_array_equal(rows, [0, 1, 22, 23])
+    np.testing.assert_array_equal(x[:, 0], rows)
+    draws.chunks = {index: (0.0, *rest) for index, (_, *rest) in draws.chunks.items()}
+    rows, x = draws.choose(np.array([0.5]))
+    assert rows.shape == (0,)
+    assert x.shape == (0, 1)
+
+
+def test_equal_candidates_make_equal_centres():
+    x = np.full((600, 200), 7.5, np.float32)
+    centers = choose_among(x, np.ones(600), 600, np.zeros(200, np.float32), Rng(0))
+    assert (centers == 7.5).all()
 
 
 def test_random_rows_follow_weights():

@@ -179,7 +179,11 @@ def test_threads(n_threads, x, clean, monkeypatch):
     monkeypatch.setattr("largek_dask.algorithms.truncated_engines.LEAST_COUNTED", 64)
     monkeypatch.setattr("largek_dask.algorithms.truncated_engines.WORTH_COUNTING", 0)
     monkeypatch.setattr("largek_dask.kernels.truncated._SHARED", 64)
-    assert bits(fit(x, n_threads=n_threads)) == bits(clean)
+    km = fit(x, n_threads=n_threads)
+    assert bits(km) == bits(clean)
+    changed = [h["n_changed"] for h in clean.history_]
+    assert sum(map(bool, changed)) > 5
+    assert [h["n_changed"] for h in km.history_] == changed
 
 
 @pytest.mark.parametrize(("chunk_rows", "n_chunks"), [(97, 42), (1_500, 3), (N, 1)])

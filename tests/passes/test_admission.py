@@ -45,6 +45,7 @@ class Network:
 
     async def workers(self):
         self.now += 1
+        assert self.now < 10_000, "the workers are looked at again and again"
         self.before_look()
         for address, info in self.found.items():
             if address not in self.frozen:
@@ -58,11 +59,12 @@ class Network:
     async def call(self, function, *args, worker):
         if function is admit:
             self.given.append(worker)
-            return self.data.get(worker)
-        self.calls.append(worker)
-        if worker not in self.answers:
-            await asyncio.Future()
-        answer = self.answers[worker]
+            answer = self.data.get(worker)
+        else:
+            self.calls.append(worker)
+            if worker not in self.answers:
+                await asyncio.Future()
+            answer = self.answers[worker]
         return answer.pop(0) if isinstance(answer, list) else answer
 
 
@@ -215,9 +217,14 @@ def test_a_worker_that_is_gone_is_lost_at_once(network, workers):
     asyncio.run(scenario())
 
 
-def test_a_worker_that_cannot_be_asked_does_not_hold_up_the_others(network, workers, said):
+@pytest.mark.parametrize("question", ["versions", "data"])
+def test_a_worker_that_cannot_be_asked_does_not_hold_up_the_others(
+    network, workers, said, question
+):
     async def scenario():
-        network.answers = {A: YES, B: [OSError("gone"), YES]}
+        gone = [OSError("gone"), YES if question == "versions" else None]
+        network.answers = {A: YES, B: gone if question == "versions" else YES}
+        network.data = {B: gone} if question == "data" else {}
         network.has(A)
         network.has(B)
         assert await workers.ready() == {A: 1}
@@ -264,6 +271,7 @@ def test_a_worker_that_forgot_the_job_is_asked_again(network, workers):
 MISFITS = [
     (OTHER, None, VersionMismatchError, "has numba 0.1 instead of"),
     (ImportError("no largek_dask"), None, VersionMismatchError, "cannot import this version"),
+    (AttributeError("no versions"), None, VersionMismatchError, "cannot import this version"),
     (YES, "OSError: no such folder", DataError, "OSError: no such folder"),
 ]
 
@@ -312,6 +320,33 @@ def test_a_job_begins_with_whoever_can_take_part(
         network.has(B)
         assert await workers.ready(None, begin=True) == {B: 1}
         assert f"1 workers go on without: {A} " in said[0][1]
+
+    asyncio.run(scenario())
+
+
+def test_a_job_does_not_begin_where_each_has_its_own_reason(network, workers):
+    async def scenario():
+        network.answers = {A: OTHER, B: YES}
+        network.data[B] = "OSError: no such folder"
+        network.has(A)
+        network.has(B)
+        with pytest.raises(VersionMismatchError, match=r"numba 0\.1.*no such folder"):
+            await workers.ready(None, begin=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_has_left_and_comes_back_is_asked_at_once(network, workers):
+    async def scenario():
+        network.answers = {A: YES, B: OTHER}
+        network.has(A)
+        network.has(B)
+        assert await workers.ready(None, begin=True) == {A: 1}
+        del network.found[B]
+        assert await workers.ready() == {A: 1}
+        network.answers[B] = YES
+        network.has(B)
+        assert await workers.ready(None) == {A: 1, B: 1}
 
     asyncio.run(scenario())
 

@@ -577,6 +577,8 @@ def test_worker_joins(x, rows, fresh_cluster):
         assert passes.last.workers == 1
         client.cluster.scale(2)
         client.wait_for_workers(2)
+        # A pass waits for an answer of a new one for a moment only.
+        passes._network.run(passes._workers.ready(wait_for=None))
         answers.append(path_pass(passes, 3, retain=True)[0])
         assert passes.last.workers == 2
         assert passes.last.rebuilt == passes.n_chunks // 2

@@ -6,7 +6,7 @@ import traceback
 from base64 import b64encode, urlsafe_b64encode
 from html import escape
 from typing import Any, ClassVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, quote_plus, urlencode
 
 import dask
 import fsspec
@@ -206,6 +206,14 @@ def test_redactor__hides_texts_inside_anything():
     assert json.dumps(redact(["abc"])) == '["abc"]'
 
 
+def test_redactor__leaves_what_is_too_short_alone():
+    """Four letters are a secret; what fewer of them, or few in other letters, say is no trace."""
+    redact = redactor({"a": "wxyz", "b": 12345, "c": "abc\na-secret-line", "d": None, "e": True})
+    assert redact("wxyz, a-secret-line") == "***, ***"
+    told = f"12345 abc None True {b64encode(b'wxyz').decode()[:5]}"
+    assert redact(told) == told
+
+
 def test_redactor__leaves_words_of_this_package_alone():
     """An option may have any value: ``anon="event"`` must not change what events are."""
     redact = redactor({"a": "event", "b": "finished", "c": "message", "d": 1234567})
@@ -231,6 +239,11 @@ PLANTED: dict[str, tuple[Any, list[str]]] = {
     "quotes": ('it\'s "quoted" 99', ['it\'s "quoted" 99']),
     "backslash": ("back\\slash\\pass", ["back\\slash\\pass"]),
     "unicode": ("pässwörd-ключ", ["pässwörd-ключ"]),
+    "control": ("schlüssel\x01mit\x7fzeichen-9", ["schlüssel\x01mit\x7fzeichen-9"]),
+    "unicode-quotes": ('ключ-9 "zwei"\tdrei', ['ключ-9 "zwei"\tdrei']),
+    "indented": ("line-of-it:\n    indented-line-of-it", ["line-of-it:", "indented-line-of-it"]),
+    "slashes": ("pass/word of mine", ["pass/word of mine"]),
+    "signs": (">>>???>>>???", [">>>???>>>???"]),
     "spaces": ("three plain words", ["three plain words"]),
     "pem": (PEM, [PEM, *PEM_LINES]),
     "windows-lines": ("line-one-of-it\r\nline-two-of-it", ["line-one-of-it", "line-two-of-it"]),
@@ -266,15 +279,18 @@ def letters_of(secret: str) -> dict[str, str]:
         "json in letters": json.dumps({"key": secret}, ensure_ascii=False),
         "ascii": ascii(secret),
         "bytes": repr(data),
+        "repr of bytes": repr([repr(data)]),
         "url": quote(secret),
         "whole url": quote(secret, safe=""),
         "form": urlencode({"password": secret}),
+        "path in a form": quote_plus(secret, safe="/"),
         "lower url": re.sub("%..", lambda code: code[0].lower(), quote(secret, safe="")),
         "base64": b64encode(data).decode(),
         "url base64": urlsafe_b64encode(data).decode(),
         "basic": b64encode(b"me:" + data).decode(),
         "header": b64encode(b"user:" + data + b":more").decode(),
         "hex": data.hex(),
+        "upper hex": data.hex().upper(),
         "html": escape(secret),
         "lines": "\n    ".join(secret.splitlines()),
     }
