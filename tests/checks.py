@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,12 @@ def eventually(reached: Callable[[], T], what: str, seconds: float = 120.0) -> T
         assert time.monotonic() < until, f"waited {seconds:g} s in vain for {what}"
         time.sleep(0.01)
     return found
+
+
+def join(thread: threading.Thread, seconds: float = 120.0) -> None:
+    """Wait for the end of a thread."""
+    thread.join(seconds)
+    assert not thread.is_alive(), f"{thread.name} has not ended after {seconds:g} s"
 
 
 # --- where a fit was computed ---------------------------------------------------------------------

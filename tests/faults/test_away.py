@@ -384,7 +384,7 @@ def test_a_plain_fit_that_waits_heeds_max_time_and_cancel(tmp_path):
             cancelled.set()
 
     Strike(lambda: place.rename(elsewhere))
-    with dask.config.set({"largek.stores.patience-seconds": 3600}):
+    with dask.config.set({"largek.stores.patience-seconds": SECONDS}):
         result = fitted(str(place), events=[hear], cancelled=cancelled.is_set)
     assert result.stop_reason == "cancelled"
     assert result.n_iter == 2

@@ -44,7 +44,7 @@ from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.network import Network
 from largek_dask.passes.worker import JobSpec, WorkPlugin, admit, versions
-from tests.checks import eventually
+from tests.checks import eventually, join
 from tests.faults import Killer, barrier_chunk
 from tests.passes.toys import (
     combine,
@@ -777,7 +777,7 @@ def test_a_silent_worker_loses_its_share(rows, fresh_cluster, tmp_path, monkeypa
     ) as passes:
         function = partial(barrier_chunk, str(tmp_path), count_chunk)
         total = passes.reduce(function, start=start, combine=combine)
-        barrier.join()
+        join(barrier)
         assert total[:2].tolist() == [N, passes.n_chunks]
         assert passes.last.retries == passes.n_chunks // 2
         assert passes.last.workers == 1

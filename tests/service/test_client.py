@@ -409,13 +409,13 @@ def away(service, monkeypatch):
 
     def lossy(operation, arguments):
         if lost:
-            raise OSError(lost.pop())
+            raise lost.pop()
         return answer(operation, arguments)
 
     monkeypatch.setattr(service, "_answer", lossy)
 
-    def begin(n):
-        lost[:] = ["the connection was lost"] * n
+    def begin(n, kind=OSError):
+        lost[:] = [kind("the connection was lost")] * n
         return lost
 
     return begin
@@ -446,6 +446,16 @@ def test_ask__a_scheduler_that_stays_away_is_said_to_be(submit, cluster, away):
     assert len(lost) == 4
     away(0)
     job.wait("60s")
+
+
+def test_ask__what_fails_though_the_connection_is_there_is_not_asked_again(submit, away):
+    job = submit()
+    job.wait("60s")
+    lost = away(5, RuntimeError)
+    with pytest.raises(RuntimeError, match="the connection was lost"):
+        job.status()
+    assert len(lost) == 4
+    away(0)
 
 
 def test_delete__leaves_no_topic_behind(submit, cluster):

@@ -5,6 +5,7 @@ import json
 import shutil
 import stat
 import threading
+import time
 from pathlib import Path
 
 import dask
@@ -350,6 +351,17 @@ def test_queue__priority_then_fairness_then_age(open_jobs, document, slow_steps)
     assert order == ["c1", "a1", "b1", "a2", "a3"]
 
 
+def test_queue__who_has_most_running_waits_whatever_others_had_before(open_jobs, document):
+    jobs = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        for name, owner in [("a1", "ann"), ("a2", "ann"), ("b1", "bob")]:
+            jobs.submit(document(output=name, name=name), {}, owner)
+        with jobs._changed:
+            jobs._queue._served["bob"] = 5
+            with dask.config.set({"largek.service.concurrent-jobs": 2}):
+                assert [job.record.spec.name for job in jobs._queue.due()] == ["a1", "b1"]
+
+
 def test_queue__no_more_at_once_than_allowed(open_jobs, document, slow_steps):
     with dask.config.set({"largek.service.concurrent-jobs": 2}):
         jobs = open_jobs()
@@ -464,6 +476,41 @@ def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, documen
     assert kinds[0] == "running"
     assert kinds[-1] == "finished"
     assert jobs.status(ids[0])["n_events"] == len(kinds)
+
+
+def test_output__of_another_job_is_not_taken_for_its_own(open_jobs, document, tmp_path):
+    first = open_jobs()
+    other = first.submit(document("other", max_iter=2), {}, "me")
+    wait_until(first, other, "finished")
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = first.submit(document(), {}, "me")
+        assert first.close(20.0) == []
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "other").rename(tmp_path / "out")
+    told = []
+    later = open_jobs(tell=told.append)
+    status = wait_until(later, job_id, "failed")
+    assert f"is the output of job {other}" in status["result"]["message"]
+    assert status["n_events"] == len(told), "events of the other one are none of its own"
+
+
+def test_output__that_somebody_else_computes_into_is_asked_for_after_a_beat(
+    open_jobs, document, tmp_path
+):
+    jobs = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = jobs.submit(document(), {}, "me")
+        theirs = Contender(Folder(str(tmp_path / "out")), job_id, "other", 3600.0).claim()
+        assert theirs is not None
+    began = time.monotonic()
+    settings = {"largek.service.beat-seconds": 500.0, "largek.service.patience-seconds": 3600.0}
+    with dask.config.set(settings):
+        job = jobs._register.find(job_id)
+        eventually(lambda: job.note, "it is said why it does not begin")
+        assert job.note == "another scheduler has it, or had it a moment ago"
+        assert 500.0 <= job.not_before - began <= 500.0 + time.monotonic() - began
+        jobs.cancel(job_id)
+    theirs.release()
 
 
 def test_output__out_of_reach_for_a_while_is_waited_for(open_jobs, document, tmp_path, rows_url):
