@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import NoModelError, OutputError, ParameterError
-from largek_dask.service.lease import claimed_for
+from largek_dask.errors import LostJobError, NoModelError, OutputError, ParameterError
+from largek_dask.service.lease import Contender, claimed_for
 from largek_dask.service.places import place_of
 from largek_dask.service.store import Result, read_result, write_result
 from tests.service.conftest import wait_until
@@ -219,3 +220,113 @@ def test_submit__of_two_that_are_being_looked_at_the_second_is_refused(
     assert len(second) == 2
     with pytest.raises(OutputError, match="the output of job"):
         jobs.submit(document("out"), {}, "me")
+
+
+# --- on an object store ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def object_store():
+    """Storage options of a server of moto on this machine, with a bucket ``places``."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"endpoint_url": f"http://{host}:{port}", "key": "testing", "secret": "testing"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        for bucket in ("places", "rows"):
+            Folder(f"s3://{bucket}", options).fs.mkdir(bucket)
+        x = np.random.default_rng(1).standard_normal((600, 4)).astype(np.float32)
+        lk.ingest(x, "s3://rows/x.zarr", chunk_rows=200, progress=False, storage_options=options)
+        yield options
+    server.stop()
+
+
+@pytest.fixture
+def submit(object_store, document):
+    """``submit(jobs, "s3://places/a")``: the id of a job that writes there."""
+
+    def make(jobs, output, **changes):
+        given = {name: {"memory": True} for name in object_store}
+        spec = document(output, data="s3://rows/x.zarr", storage_options=given, **changes)
+        return jobs.submit(spec, object_store, "me")
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["s3://places/names", "s3a://places/names/", "s3://places//names"])
+def test_object_store__an_output_is_taken_under_all_its_names(
+    open_jobs, submit, object_store, waiting, name
+):
+    jobs = open_jobs()
+    first = submit(jobs, f"s3://places/names-{len(name)}")
+    assert claimed_for(Folder(f"s3://places/names-{len(name)}", object_store)) == first
+    with pytest.raises(OutputError, match=first):
+        submit(jobs, name.replace("names", f"names-{len(name)}"))
+    with pytest.raises(OutputError, match=first):
+        submit(jobs, f"s3://places/names-{len(name)}/deeper")
+
+
+def test_object_store__the_folder_is_reserved_for_other_schedulers_too(
+    open_jobs, submit, object_store, waiting, tmp_path
+):
+    one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
+    first = submit(one, "s3://places/reserved")
+    with pytest.raises(OutputError, match=first):
+        submit(other, "s3://places/reserved")
+    assert claimed_for(Folder("s3://places/reserved", object_store)) == first
+    assert other.all() == []
+
+
+def test_object_store__of_two_at_the_same_moment_one_has_the_folder(
+    open_jobs, submit, object_store, waiting, tmp_path, monkeypatch
+):
+    """Both have found it empty before either has reserved it: the server says who is first."""
+    one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
+    other.wait_until_ready()
+    create, taken = other._tenure.records.create, []
+
+    def late(*arguments):
+        record = create(*arguments)
+        taken.append(submit(one, "s3://places/both"))
+        return record
+
+    monkeypatch.setattr(other._tenure.records, "create", late)
+    with pytest.raises(OutputError, match="lk-"):
+        submit(other, "s3://places/both")
+    assert taken == [claimed_for(Folder("s3://places/both", object_store))]
+    assert other.all() == []
+
+
+def test_object_store__who_has_lost_a_claim_writes_nothing_more(object_store):
+    """Of two that claim the same number one gets it; the claim before is superseded."""
+    folder = Folder("s3://places/claims", object_store)
+    first = Contender(folder, "lk-1", "one", 3600.0).claim()
+    assert first is not None
+    assert Contender(folder, "lk-1", "other", 3600.0).claim() is None, "the first one lives"
+    first.release()
+    contenders = [Contender(folder, "lk-1", name, 3600.0) for name in "abcd"]
+    with ThreadPoolExecutor(4) as pool:
+        leases = list(pool.map(Contender.claim, contenders))
+    (lease,) = [lease for lease in leases if lease is not None]
+    assert lease.token == 2
+    lease.check()
+    with pytest.raises(LostJobError, match="superseded by claim 2"):
+        folder.guarded(first.check).publish("job.json", b"{}")
+    assert not folder.exists("job.json")
+    with pytest.raises(ParameterError, match="lk-1"):
+        Contender(folder, "lk-2", "one", 0.0).claim()
+
+
+def test_object_store__a_job_and_its_result(open_jobs, submit, object_store):
+    jobs = open_jobs()
+    mine = submit(jobs, "s3://places/whole", n_clusters=5)
+    status = wait_until(jobs, mine, *ENDED)
+    assert status["state"] == "finished", status
+    folder = Folder("s3://places/whole", object_store)
+    assert read_result(folder, mine, 1).digest == jobs.model(mine).digest()
+    with pytest.raises(ParameterError, match=mine):
+        read_result(folder, OTHER, 1)
+    stored = read_result(folder, mine, 1)
+    again = write_result(folder, stored.model_copy(update={"state": "failed"}))
+    assert again == stored, "what was published first stands"
