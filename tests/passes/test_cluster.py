@@ -718,6 +718,39 @@ def test_what_a_worker_that_leaves_has_computed_is_taken(status, x, rows, fresh_
         assert answers == path_answers(x, 2)
 
 
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_worker_that_is_retired_in_a_slice(retain, x, rows, fresh_cluster, tmp_path):
+    """Dask takes its task away at once: it is computed anew, each chunk counted once."""
+    client = fresh_cluster(2)
+    addresses = {pid: address for address, pid in client.run(os.getpid).items()}
+    for name in ("pid", "go"):
+        os.mkfifo(tmp_path / name)
+    retired = []
+
+    def retire():
+        with open(tmp_path / "pid") as fifo:
+            address = addresses[int(fifo.read())]
+        retired.extend(client.retire_workers([address]))
+        with open(tmp_path / "go", "w"):
+            pass
+
+    retiring = threading.Thread(target=retire, daemon=True)
+    retiring.start()
+    with ClusterPasses(rows, client) as passes:
+        answers = []
+        for g in range(1, 5):
+            function = partial(barrier_chunk, str(tmp_path), path_chunk) if g == 3 else path_chunk
+            answers.append(path_pass(passes, g, function, retain=retain)[0])
+            if g == 3:
+                assert retired, "in the middle of its slice"
+                assert passes.last.retries > 0
+                assert 0 < passes.last.rebuilt < passes.n_chunks
+        assert answers == path_answers(x, 4)
+        assert passes.last.workers == 1
+    retiring.join(60.0)
+    assert not retiring.is_alive()
+
+
 def test_the_rest_of_a_share_goes_to_all_others(x, rows, fresh_cluster, quick_slices):
     """Of a worker that takes no tasks any more between two slices."""
     with dask.config.set({"distributed.worker.memory.pause": False}):
