@@ -178,6 +178,12 @@ def test_rows_without_far_ones_take_the_way_as_before(monkeypatch):
 # --- parts ----------------------------------------------------------------------------------------
 
 
+def test_numbers_of_rows_are_those_of_the_paper():
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    wanted = [((number >> 11) + 1) / 2**53 for number in published]
+    assert numbers_of(np.arange(3), 0).tolist() == wanted
+
+
 def test_numbers_of_rows_are_uniform_and_hang_on_nothing_else():
     rows = np.arange(100_000)
     numbers = numbers_of(rows, 7)

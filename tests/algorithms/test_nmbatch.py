@@ -422,6 +422,52 @@ def test_estimator_takes_it_by_name(rows_20k):
     assert km.model_.digest() == same.model_.digest()
 
 
+@pytest.mark.parametrize("n_new", [0, 1, 250, 499, 500])
+def test_rows_that_enter_get_bounds_and_the_others_keep_theirs(n_new):
+    r = np.random.default_rng(1)
+    x = r.normal(size=(500, 12)).astype(np.float32)
+    packed = pack_centers(x[:30], np.zeros(12, np.float32))
+    groups = group_centers(packed.centers, packed.shift, 4)
+    centers = BoundedCenters(packed, groups, Drift.zero(groups))
+    known, _, n_all = votes._bounded(x, centers, {"labels": np.full(500, -1, np.int32)}, False)
+    assert n_all == 500 * 30
+    new = r.permutation(500)[:n_new]
+    carried = {name: array.copy() for name, array in known.items()}
+    for name, nothing in votes._NOTHING.items():
+        if name in carried:
+            carried[name][new] = nothing
+    kept, _, n_evaluated = votes._bounded(x, centers, carried, False)
+    np.testing.assert_array_equal(kept["labels"], oracles.assign(x, packed.centers)[0])
+    for name in ("upper", "lower"):
+        np.testing.assert_array_equal(kept[name][new], known[name][new])
+    assert n_new * 30 <= n_evaluated <= n_all
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "first"),
+    [
+        (20_000, 10, 5_000),
+        (20_001, 10, 5_001),
+        (9_998, 10, 9_998),
+        (1_000_000, 1_000, 62_500),
+    ],
+)
+def test_the_first_batch_is_a_half_of_halves(n, k, first):
+    assert NMBatch(problem=KMeansProblem(k))._first_rows(n) == first
+
+
+def test_how_far_a_step_is_from_doubling_is_told(rows_20k):
+    """A step whose ratio is above ``rho`` is followed by one of twice the rows."""
+    with LocalPasses(open_rows(rows_20k)) as passes:
+        found = steps(passes, NMBatch.paper(b0=300, rho=2.0), rows_20k[:12], 40)
+    told = [info.extra.get("growth_ratio") for _, info in found]
+    assert all(ratio is None or 0 <= ratio < np.inf for ratio in told)
+    rows = [info.rows for _, info in found]
+    doubled = [after > before for before, after in pairwise(rows) if before < len(rows_20k)]
+    assert {False, True} == set(doubled)
+    assert doubled == [ratio is None or ratio > 2.0 for ratio in told[: len(doubled)]]
+
+
 def test_a_look_leaves_no_bounds_of_another_label():
     """Rows that change their label in a step that looks for moves lose their bounds."""
     r = np.random.default_rng(0)

@@ -33,7 +33,12 @@ from largek_dask.algorithms.truncated_plan import (
     Task,
 )
 from largek_dask.algorithms.truncated_rows import Order
-from largek_dask.algorithms.truncated_start import cells_order, sample_sizes, shares
+from largek_dask.algorithms.truncated_start import (
+    cells_order,
+    sample_sizes,
+    shares,
+    two_level_start,
+)
 from largek_dask.kernels.distances import nearest, pack_centers
 
 N, K = 1_000_000, 1_000
@@ -393,6 +398,14 @@ def test_moves_are_applied_to_a_copy():
 
 
 # --- shares, cells, probes, orders ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [200, 300])
+def test_no_more_rows_than_centres_are_the_centres(k):
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    centers, _, labels = two_level_start(x, None, k, np.zeros(3, np.float32), 1)
+    np.testing.assert_array_equal(centers, np.resize(x, (k, 3)))
+    np.testing.assert_array_equal(labels, np.arange(200))
 
 
 @given(

@@ -7,12 +7,14 @@ from dataclasses import replace
 import dask
 import numpy as np
 import pytest
+import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.truncated_sample import picked
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
-from tests.checks import computing_workers, watched_passes
+from tests.checks import computing_workers, dense, watched_passes
 
 N, D, K = 12_000, 10, 24
 
@@ -112,3 +114,19 @@ def test_resume_on_a_cluster(kind, url, clean, tmp_path, worker_clients):
         fit(url, kind, max_iter=step, checkpoint=folder)
         km = fit(url, kind, checkpoint=folder, client=worker_clients(2), n_workers=2)
         assert bits(km) == bits(clean[kind])
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "in memory"])
+def test_rows_are_picked_with_their_weights_in_the_order_asked_for(kind, x, tmp_path):
+    r, url = np.random.default_rng(3), str(tmp_path / "rows.zarr")
+    weight, rows = r.integers(1, 99, N).astype(float), r.permutation(N)[:500]
+    given = scipy.sparse.csr_array(x) if kind == "sparse" else x
+    if kind != "in memory":
+        lk.ingest(given, url, chunk_rows=1_000, progress=False)
+        given = url
+    with LocalPasses(lk.open_rows(given, sample_weight=weight)) as passes:
+        assert (passes.whole() is None) == (kind != "in memory")
+        assert kind == "in memory" or passes.n_chunks == 12
+        found, own = picked(passes, rows)
+    np.testing.assert_array_equal(dense(found), x[rows])
+    np.testing.assert_array_equal(own, weight[rows])
