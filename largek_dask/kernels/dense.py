@@ -26,26 +26,33 @@ from largek_dask.kernels.panels import (
     real_arrays,
     workspace_type,
 )
-from largek_dask.kernels.tile import BEST, BLOCK, PAIR, SCORES, TWO, Micro, Tile
+from largek_dask.kernels.tile import BLOCK, NUMBERED, SCORES, TWO, Micro, Tile
 
 if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.standins import frozen, scan, settle, square_lengths
+    from largek_dask.kernels.standins import (
+        clear,
+        conclude,
+        frozen,
+        scan,
+        settle,
+        square_lengths,
+    )
 else:
     from largek_dask.kernels.emitted import scan
-    from largek_dask.kernels.emitted_rows import frozen, settle, square_lengths
+    from largek_dask.kernels.emitted_rows import clear, conclude, frozen, settle, square_lengths
 
 __all__ = ["scores", "search"]
 
 FETCHED = 1 << 15
 """Most numbers of a block of rows that is fetched ahead: more would push out what is in use."""
-FEW = 4
-"""Rows of a panel in doubt that are decided at once, by all centres,"""
-LITTLE = 1 << 14
-"""if those have no more numbers than this. Others wait until they are many."""
+CHAINS = 4
+"""In which squared lengths are summed where they only tell how far the scores can be relied on."""
+LITTLE = 1 << 19
+"""Rows in doubt times centres times features that are decided at once, by all centres."""
 
 
 @cache
-def _sweep_products(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
+def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     """Packed panels against all centres; running winners in `values` and `labels`.
 
     The second smallest score is always found: it tells whether the smallest is certain to be.
@@ -53,7 +60,6 @@ def _sweep_products(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
     ranks, size = 2, centres * width
-    mode = TWO if two else PAIR
     whole = Micro(centres, tile.vectors, lanes, mode).code
     opening = Micro(centres, tile.vectors, lanes, SCORES).code
     going_on = Micro(centres, tile.vectors, lanes, SCORES, carry=True).code
@@ -98,12 +104,12 @@ def _sweep_products(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
 
 
 @cache
-def _sweep_differences(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
+def _sweep_differences(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     """The same in the direct form."""
     lanes = tile.lanes_of(dtype.itemsize)
-    width, centres, ranks = tile.vectors * lanes, tile.centres, 2 if two else 1
-    whole = Micro(centres, tile.vectors, lanes, TWO if two else BEST, direct=True).code
-    fast = Micro(centres, tile.vectors, lanes, TWO if two else BLOCK, direct=True).code
+    width, centres, ranks = tile.vectors * lanes, tile.centres, 2 if mode == TWO else 1
+    whole = Micro(centres, tile.vectors, lanes, mode, direct=True).code
+    fast = Micro(centres, tile.vectors, lanes, TWO if mode == TWO else BLOCK, direct=True).code
 
     @inner
     def sweep(
@@ -137,16 +143,38 @@ def _name(lists: Any, list_at: Any, labels: Any, first: Any, m: Any) -> None:
 
 
 @cache
-def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
-    """Rows of a panel whose nearest centre is in doubt: decided here, or noted for later."""
+def _choose(dtype: Dtype, two: bool) -> Kernel:
+    """Write which of all or of the listed centres is nearest to a row."""
     real = dtype.type
+
+    @inner
+    def write(
+        rows: Any, i: Any, given: Any, d: Any, starts: Any, lists: Any, begin: Any, end: Any,
+        labels_out: Any, values_out: Any, second_labels_out: Any, second_out: Any,
+    ) -> None:  # fmt: skip
+        label, square, second_label, second_square = choose(
+            rows, i * d, given, d, starts, -1, real(0), lists, begin, end
+        )
+        labels_out[i] = label
+        if values_out.size > 0:
+            values_out[i] = square
+        if two:
+            second_labels_out[i], second_out[i] = second_label, second_square
+
+    return write
+
+
+@cache
+def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
+    """Rows of a panel whose nearest centre is in doubt: decided within their list, or noted."""
+    write = _choose(dtype, two)
 
     @inner
     def decide(
         rows: Any, first: Any, m: Any, given: Any, d: Any, starts: Any, lists: Any, list_at: Any,
-        length: Any, few: Any, values: Any, own: Any, norms: Any, rounding: Any, doubtful: Any,
-        limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any, second_labels_out: Any,
-        second_out: Any,
+        length: Any, values: Any, own: Any, norms: Any, rounding: Any,
+        doubtful: Any, limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any,
+        second_labels_out: Any, second_out: Any,
     ) -> Any:  # fmt: skip
         for q in range(m):
             best, second = np.float64(values[own + q]), np.float64(values[own + width + q])
@@ -156,31 +184,27 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
                 continue
             if two:  # the second nearest is to be among those in question as well
                 limit = second + margin(second, square, rounding)
-            i = first + q
-            if not few:
-                doubtful[n_doubtful], limits[n_doubtful] = i, limit
+            if lists.size > 0:
+                write(
+                    rows, first + q, given, d, starts, lists, list_at, list_at + length,
+                    labels_out, values_out, second_labels_out, second_out,
+                )  # fmt: skip
+            else:
+                doubtful[n_doubtful], limits[n_doubtful] = first + q, limit
                 n_doubtful += 1
-                continue
-            label, square, second_label, second_square = choose(
-                rows, i * d, given, d, starts, -1, real(0), lists, list_at, list_at + length
-            )
-            labels_out[i] = label
-            if values_out.size > 0:
-                values_out[i] = square
-            if two:
-                second_labels_out[i], second_out[i] = second_label, second_square
         return n_doubtful
 
     return decide
 
 
 @cache
-def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
+def _assign(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
     """Rows ``begin .. end`` against all given centres, through a workspace made once."""
-    width = tile.vectors * tile.lanes_of(dtype.itemsize)
-    ranks, real = 1 if direct and not two else 2, dtype.type
+    width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
+    two, numbered = mode == TWO, mode == NUMBERED
+    ranks, nobody = (1, 0) if direct and not two else (2, -1)
     pack = pack_rows(dtype, width)
-    sweep = (_sweep_differences if direct else _sweep_products)(tile, dtype, two)
+    sweep = (_sweep_differences if direct else _sweep_products)(tile, dtype, mode)
     centres, doubts = tile.centres, _decide(dtype, width, two)
 
     @inner
@@ -199,11 +223,9 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
             count = (total + width - 1) // width
             for p in range(count):
                 m = min(width, total - p * width)
-                pack(rows, block + p * width, m, d, shift, panels, p * width * d, spare)
                 own = p * ranks * width
-                for q in range(own, own + ranks * width):
-                    values[q] = np.inf
-                    labels[q] = 0 if ranks == 1 else -1
+                pack(rows, block + p * width, m, d, shift, panels, p * width * d, spare)
+                clear(width, ranks, nobody, values, labels, own)
             later = -1
             if block + total < end and blocks[0] * width * d <= FETCHED:
                 later = (block + total) * d
@@ -214,6 +236,17 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
             for p in range(count):
                 first, own = block + p * width, p * ranks * width
                 m = min(width, total - p * width)
+                certain = m
+                if numbered:
+                    square_lengths(width, CHAINS, panels, p * width * d, width, d, norms)
+                    certain = conclude(width, centres, values, labels, own, norms, m, a, b, c, e, f)
+                elif not direct:
+                    square_lengths(width, 1, panels, p * width * d, width, d, norms)
+                    certain = 0  # (counted: a branch would keep the loop out of vectors)
+                    for q in range(m):
+                        gap = values[own + width + q] - values[own + q]
+                        square = max(values[own + q] + norms[q], real(0))
+                        certain += gap > min(a + b * norms[q], c + e * norms[q] + f * square)
                 if direct and blockwise:
                     for q in range(m):
                         labels[own + q] = settle(
@@ -230,14 +263,6 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                     _name(lists, list_at, labels_out, first, m)
                     if two:
                         _name(lists, list_at, second_labels_out, first, m)
-                certain = m
-                if not direct:
-                    square_lengths(width, panels, p * width * d, width, d, norms)
-                    certain = 0  # (counted: a branch would keep the loop out of vectors)
-                    for q in range(m):
-                        gap = values[own + width + q] - values[own + q]
-                        square = max(values[own + q] + norms[q], real(0))
-                        certain += gap > min(a + b * norms[q], c + e * norms[q] + f * square)
                 if raw:
                     for q in range(m):
                         values_out[first + q] = values[own + q]
@@ -248,11 +273,10 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                     if two:
                         second_out[first + q] = max(values[own + width + q] + norms[q], real(0))
                 if certain < m:
-                    few = lists.size > 0 or (m - certain <= FEW and length * d <= LITTLE)
                     n_doubtful = doubts(
-                        rows, first, m, given, d, starts, lists, list_at, length, few, values, own,
-                        norms, rounding, doubtful, limits, n_doubtful, labels_out, values_out,
-                        second_labels_out, second_out,
+                        rows, first, m, given, d, starts, lists, list_at, length, values, own,
+                        norms, rounding, doubtful, limits, n_doubtful, labels_out,
+                        values_out, second_labels_out, second_out,
                     )  # fmt: skip
         return n_doubtful
 
@@ -260,14 +284,15 @@ def _assign(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
 
 
 @cache
-def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
+def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
     """Nearest centre, or nearest two, of every row, among all centres or among listed ones.
 
     Parameters
     ----------
     tile, dtype : Tile, dtype
-    two : bool
-        The second nearest too.
+    mode : int
+        `TWO`: the second nearest too. Else in the direct form `BEST`; otherwise `PAIR`, or
+        `NUMBERED`, which is faster but where distances are wanted.
     direct : bool
         Sum (x - c)² itself; at most `DIRECT_FEATURES` features.
 
@@ -275,16 +300,18 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     -------
     callable
         ``run(x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks, blockwise,
-        raw, space, coarse, rounding, doubtful, limits, labels, values, second_labels, second)``,
-        which returns how many rows are left in doubt (:mod:`.doubts`): `doubtful` and `limits` have
-        room for all rows. `given` are the centres as they are, `centers` what a row's features are
-        multiplied with. With no `lists` at all every row meets every centre. A list's centres are
-        copied side by side first: what that costs, every panel of its rows gets back. Of the
-        outputs, values of length 0 are not wanted; `raw` ones (with `two`) lack the row's squared
-        length, and nothing is decided. `blockwise` (not with `two`) finds the same winners in two
-        steps, which is faster for many centres of few features.
+        raw, space, coarse, rounding, at_once, doubtful, limits, labels, values, second_labels,
+        second)``, which returns how many rows are left in doubt (:mod:`.doubts`) because they are
+        too many to be decided `at_once`: `doubtful` and `limits` have room for all rows. `given`
+        are the centres as they are, `centers` what a row's features are multiplied with. With no
+        `lists` at all every row meets every centre. A list's centres are copied side by side
+        first: what that costs, every panel of its rows gets back. Of the outputs, values of length
+        0 are not wanted; `raw` ones (with `TWO`) lack the row's squared length, and nothing is
+        decided. `blockwise` (not with `TWO`) finds the same winners in two steps, which is faster
+        for many centres of few features.
     """
-    assign, centres = _assign(tile, dtype, two, direct), tile.centres
+    assign, centres = _assign(tile, dtype, mode, direct), tile.centres
+    write = _choose(dtype, mode == TWO)
     offsets = types.Array(types.int64, 1, "C", readonly=True)
     outputs = [types.Array(types.int32, 1, "C"), types.Array(numba.from_dtype(dtype), 1, "C")] * 2
 
@@ -300,6 +327,7 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
             workspace_type(dtype),
             types.UniTuple(types.float64, 5),
             types.UniTuple(types.float64, 4),
+            types.int64,
             types.Array(types.int64, 1, "C"),
             types.Array(types.float64, 1, "C"),
             *outputs,
@@ -308,8 +336,8 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
     def run(
         x: Any, given: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any,
         list_offsets: Any, lists: Any, blocks: Any, blockwise: Any, raw: Any, space: Any,
-        coarse: Any, rounding: Any, doubtful: Any, limits: Any, labels: Any, values: Any,
-        second_labels: Any, second: Any,
+        coarse: Any, rounding: Any, at_once: Any, doubtful: Any, limits: Any, labels: Any,
+        values: Any, second_labels: Any, second: Any,
     ) -> Any:  # fmt: skip
         n, d = x.shape
         rows, flat, whole = (
@@ -343,6 +371,14 @@ def search(tile: Tile, dtype: Dtype, two: bool, direct: bool) -> Kernel:
                 space, whole, lists, first, length, coarse, rounding, doubtful, limits, n_doubtful,
                 labels, values, second_labels, second,
             )  # fmt: skip
+        k = given.shape[0]
+        if n_doubtful * k * d <= at_once:
+            for q in range(n_doubtful):
+                write(
+                    rows, doubtful[q], whole, d, starts, lists, 0, k, labels, values,
+                    second_labels, second,
+                )  # fmt: skip
+            n_doubtful = 0
         return n_doubtful
 
     return run

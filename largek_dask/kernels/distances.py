@@ -35,7 +35,15 @@ from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.sparse import SparseBlock, Table
-from largek_dask.kernels.tile import DIRECT_FEATURES, Tile, select_tile
+from largek_dask.kernels.tile import (
+    BEST,
+    DIRECT_FEATURES,
+    NUMBERED,
+    PAIR,
+    TWO,
+    Tile,
+    select_tile,
+)
 
 __all__ = [
     "DIRECT_FEATURES",
@@ -366,16 +374,24 @@ def _run(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Write what is found for every row of a block; which are left in doubt, and their limits."""
     n_features = packed.n_features
-    tile, blocks, run = _method(select_tile(), packed.dtype, two, n_features, longest)
+    if two:
+        mode = TWO
+    elif packed.direct:
+        mode = BEST
+    else:
+        mode = PAIR if len(out[1]) else NUMBERED
+    tile, blocks, run = _method(select_tile(), packed.dtype, mode, n_features, longest)
     blockwise = not two and panels.blockwise(len(block), n_features, longest)
     sizes = (longest if lists[2].size > 0 else 0, longest if blockwise else 0)
     space = panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes)
     form = packed.dense
+    rounding = form.numbered if mode == NUMBERED else form.rounding
     room = 0 if packed.direct else len(block)
     doubtful, limits = np.empty(room, np.int64), np.empty(room)
     count: int = run(
         block, packed.centers, form.offsets, form.factors, form.starts, *lists, blocks.as_tuple(),
-        blockwise, raw, space, form.coarse, form.rounding.as_tuple(), doubtful, limits, *out,
+        blockwise, raw, space, rounding.coarse, rounding.as_tuple(), dense.LITTLE, doubtful,
+        limits, *out,
     )  # fmt: skip
     return doubtful[:count], limits[:count]
 
@@ -428,10 +444,10 @@ def _write(
 
 @cache
 def _method(
-    tile: Tile, dtype: np.dtype[Any], two: bool, n_features: int, longest: int
+    tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, longest: int
 ) -> tuple[Tile, panels.Blocking, panels.Kernel]:
     """What depends on the centres' shape alone: a chunk of 1 MB is too short to ask again."""
     direct = n_features <= DIRECT_FEATURES
     tile = tile.for_form(direct)
     blocks = panels.blocking(tile, dtype.itemsize, n_features, longest)
-    return tile, blocks, dense.search(tile, dtype, two, direct)
+    return tile, blocks, dense.search(tile, dtype, mode, direct)

@@ -58,31 +58,23 @@ class Rounding:
     """Not below the length of any centre from the origin."""
     exact: float
     absolute: float
+    coarse: tuple[float, float, float, float, float]
+    """Numbers a, b, c, e, f of the compute dtype for simpler bounds of all margins.
+
+    None is above ``a + b |x|²``, nor above ``c + e |x|² + f D²`` with D² the score and |x|². The
+    first takes the longest centre for the reach of every row; the second, where there is one far
+    out, ``1.02 (|x| + near)`` and ``2 |x| near <= |x|² + near²``.
+    """
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], n_terms: int, longest_square: float) -> Rounding:
         """For scores of ``n_terms`` multiply-adds with centres of at most this squared length."""
         kind = np.finfo(dtype)
         share = (n_terms + 6) * float(kind.eps) / 2
-        return cls(
-            product=share / (1 - share) if share < 0.5 else np.inf,
-            longest=float(np.sqrt(longest_square)) * (1 + 2.0**-20),
-            exact=(n_terms + 8) * 2.0**-50,
-            absolute=(n_terms + 8) * 8 * float(kind.smallest_subnormal),
-        )
-
-    def as_tuple(self) -> tuple[float, float, float, float]:
-        """For compiled code."""
-        return self.product, self.longest, self.exact, self.absolute
-
-    def coarse(self, dtype: np.dtype[Any]) -> tuple[float, float, float, float, float]:
-        """Numbers a, b, c, e, f of the compute dtype for simpler bounds of all margins.
-
-        None is above ``a + b |x|²``, nor above ``c + e |x|² + f D²`` with D² the score and |x|².
-        The first takes the longest centre for the reach of every row; the second, where there is
-        one far out, ``1.02 (|x| + near)`` and ``2 |x| near <= |x|² + near²``.
-        """
-        product, longest, exact, absolute = self.as_tuple()
+        product = share / (1 - share) if share < 0.5 else np.inf
+        longest = float(np.sqrt(longest_square)) * (1 + 2.0**-20)
+        exact = (n_terms + 8) * 2.0**-50
+        absolute = (n_terms + 8) * 8 * float(kind.smallest_subnormal)
         twice = 2.04 * product * (1 + 4 * product)
         factor = twice + 2.04 * exact
         near = product < _SMALL
@@ -96,7 +88,11 @@ class Rounding:
             )
             up = dtype.type(np.inf)
             a, b, c, e, f = (float(np.nextafter(dtype.type(v), up)) for v in numbers)
-            return a, b, c, e, f
+        return cls(product, longest, exact, absolute, (a, b, c, e, f))
+
+    def as_tuple(self) -> tuple[float, float, float, float]:
+        """For compiled code."""
+        return self.product, self.longest, self.exact, self.absolute
 
 
 @njit

@@ -24,7 +24,16 @@ from llvmlite import ir
 from numba import types
 
 from largek_dask.kernels.emitter import I64, Emitter, bits_of, typed_intrinsic
-from largek_dask.kernels.tile import BEST, BLOCK, DIRECT_FEATURES, PAIR, SCORES, TWO, Micro
+from largek_dask.kernels.tile import (
+    BEST,
+    BLOCK,
+    DIRECT_FEATURES,
+    NUMBERED,
+    PAIR,
+    SCORES,
+    TWO,
+    Micro,
+)
 
 __all__ = ["scan"]
 
@@ -314,7 +323,7 @@ def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[l
     """Where one vector's winners stand: (pointer, type) of value and label, and second ones."""
     for v in range(micro.vectors):
         places = []
-        for rank in range(2 if micro.mode in (TWO, PAIR) else 1):
+        for rank in range(2 if micro.mode in (TWO, PAIR, NUMBERED) else 1):
             lane = (rank * micro.vectors + v) * micro.lanes
             places.append((emit.at(values, lane), emit.vector))
             if rank == 0 or micro.mode == TWO:
@@ -364,6 +373,22 @@ def _emit_winners(
         wins = lower(bits[0], old)
         best = builder.bitcast(builder.select(wins, bits[0], old), emit.vector)
         label = builder.select(wins, own(0), label)
+    if micro.mode == NUMBERED:
+        # The number says which centre of the tile it is, so that nothing else has to be kept
+        # beside each smallest score but the tile; what it costs in digits the margin makes good.
+        # A NaN, which infinity becomes with a number, is passed over.
+        old, second = best, runner_up[0]
+        for m, score in enumerate(scores):
+            bits = builder.bitcast(score, emit.labels)
+            rest = builder.and_(bits, emit.spread(ir.Constant(emit.label, -micro.centres)))
+            bits = builder.or_(rest, emit.spread(ir.Constant(emit.label, m)))
+            score = builder.bitcast(bits, emit.vector)
+            wins = smaller(score, best)
+            loser = builder.select(wins, best, score)
+            second = builder.select(smaller(loser, second), loser, second)
+            best = builder.select(wins, score, best)
+        label = builder.select(smaller(best, old), own(0), label)
+        runner_up = [second]
     for m, score in enumerate(scores if micro.mode in (BEST, TWO, PAIR) else ()):
         wins = smaller(score, best)
         if micro.mode == TWO:

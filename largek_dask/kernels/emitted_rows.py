@@ -14,7 +14,15 @@ from numba.core.imputils import impl_ret_borrowed
 
 from largek_dask.kernels.emitter import I32, I64, Emitter, bits_of, typed_intrinsic
 
-__all__ = ["frozen", "settle", "square_distance", "square_lengths", "transpose"]
+__all__ = [
+    "clear",
+    "conclude",
+    "frozen",
+    "settle",
+    "square_distance",
+    "square_lengths",
+    "transpose",
+]
 
 
 @typed_intrinsic
@@ -90,43 +98,172 @@ def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
     ]
 
 
+def _piece(count: int, bits: int) -> int:
+    """Rows of a vector: of a size that any vector unit has, or two of which make one that it has.
+
+    One odd vector would be taken apart badly.
+    """
+    return next(piece for piece in (512 // bits, 8, 4) if count % piece == 0)
+
+
 @typed_intrinsic
-def square_lengths(
-    typingctx: Any, lanes: Any, panel: Any, panel_at: Any, width: Any, n_features: Any, out: Any
+def clear(
+    typingctx: Any, width: Any, ranks: Any, label: Any, values: Any, labels: Any, at: Any
 ) -> Any:
-    """Squared lengths of the first `lanes` rows of a panel, features in order, into `out`."""
-    if not isinstance(lanes, types.IntegerLiteral):
+    """Nothing has won yet: infinity and `label` for `ranks` winners of `width` rows."""
+    if not all(isinstance(kind, types.IntegerLiteral) for kind in (width, ranks, label)):
         return None
-    count, integer = lanes.literal_value, types.int64
-    sig = types.void(lanes, panel, integer, integer, integer, out)
+    count, first = ranks.literal_value * width.literal_value, label.literal_value
+    sig = types.void(width, ranks, label, values, labels, types.int64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        # pieces of a size that any vector unit has: one odd vector would be taken apart badly
-        piece = 8 if count % 8 == 0 else 4
-        emit = Emitter(context, builder, sig, args, bits_of(panel), piece)
-        _, _, panel_at, width, n_features, _ = args
-        x, out = emit.at(emit.data(1), panel_at), emit.data(5)
-        before = builder.block
-        loop, done = builder.append_basic_block("length"), builder.append_basic_block("length.done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        f = builder.phi(I64)
-        totals = [builder.phi(emit.vector) for _ in range(0, count, piece)]
-        row = emit.at(x, builder.mul(f, width))
-        following = builder.add(f, ir.Constant(I64, 1))
-        f.add_incoming(ir.Constant(I64, 0), before)
-        f.add_incoming(following, loop)
-        new = []
-        for i, total in enumerate(totals):
-            value = emit.load(emit.at(row, i * piece))
-            new.append(emit.fma(value, value, total))
-            total.add_incoming(ir.Constant(emit.vector, [0.0] * piece), before)
-            total.add_incoming(new[i], loop)
-        builder.cbranch(builder.icmp_signed("<", following, n_features), loop, done)
-        builder.position_at_end(done)
-        for i, total in enumerate(new):
-            emit.store(total, emit.at(out, i * piece))
+        emit = Emitter(context, builder, sig, args, bits_of(values), _piece(count, bits_of(values)))
+        scores, names = emit.at(emit.data(3), args[5]), emit.at(emit.data(4), args[5])
+        for i in range(0, count, emit.lanes):
+            emit.store(ir.Constant(emit.vector, [float("inf")] * emit.lanes), emit.at(scores, i))
+            emit.store(ir.Constant(emit.labels, [first] * emit.lanes), emit.at(names, i))
         return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def square_lengths(
+    typingctx: Any,
+    lanes: Any,
+    chains: Any,
+    panel: Any,
+    panel_at: Any,
+    width: Any,
+    n_features: Any,
+    out: Any,
+) -> Any:
+    """Squared lengths of the first `lanes` rows of a panel, into `out`.
+
+    In one chain they are summed in the order of the features. Where that does not matter several
+    `chains` are faster: none waits for what another adds.
+    """
+    if not all(isinstance(kind, types.IntegerLiteral) for kind in (lanes, chains)):
+        return None
+    count, n_chains, integer = lanes.literal_value, chains.literal_value, types.int64
+    sig = types.void(lanes, chains, panel, integer, integer, integer, out)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, bits_of(panel), _piece(count, bits_of(panel)))
+        _, _, _, panel_at, width, n_features, _ = args
+        x, out = emit.at(emit.data(2), panel_at), emit.data(6)
+        places = range(0, count, emit.lanes)
+        zero = ir.Constant(emit.vector, [0.0] * emit.lanes)
+        totals = [[zero for _ in places] for _ in range(n_chains)]
+        begin = ir.Constant(I64, 0)
+        for step in sorted({n_chains, 1}, reverse=True):  # one feature a chain; then what is left
+            rest = builder.urem(builder.sub(n_features, begin), ir.Constant(I64, step))
+            end = builder.sub(n_features, rest)
+            before = builder.block
+            loop = builder.append_basic_block("length")
+            done = builder.append_basic_block("length.done")
+            builder.cbranch(builder.icmp_signed("<", begin, end), loop, done)
+            builder.position_at_end(loop)
+            f = builder.phi(I64)
+            sums = [[builder.phi(emit.vector) for _ in places] for _ in range(step)]
+            new = []
+            for chain, chain_sums in enumerate(sums):
+                row = emit.at(x, builder.mul(builder.add(f, ir.Constant(I64, chain)), width))
+                values = [emit.load(emit.at(row, i)) for i in places]
+                new.append([emit.fma(v, v, s) for v, s in zip(values, chain_sums, strict=True)])
+            following = builder.add(f, ir.Constant(I64, step))
+            f.add_incoming(begin, before)
+            f.add_incoming(following, loop)
+            builder.cbranch(builder.icmp_signed("<", following, end), loop, done)
+            builder.position_at_end(done)
+            for chain, chain_sums in enumerate(sums):
+                for i, total in enumerate(chain_sums):
+                    total.add_incoming(totals[chain][i], before)
+                    total.add_incoming(new[chain][i], loop)
+                    result = builder.phi(emit.vector)
+                    result.add_incoming(totals[chain][i], before)
+                    result.add_incoming(new[chain][i], loop)
+                    totals[chain][i] = result
+            begin = end
+        for i, place in enumerate(places):
+            length = totals[0][i]
+            for other in totals[1:]:
+                length = builder.fadd(length, other[i])
+            emit.store(length, emit.at(out, place))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def conclude(
+    typingctx: Any,
+    width: Any,
+    centres: Any,
+    values: Any,
+    labels: Any,
+    at: Any,
+    norms: Any,
+    m: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    e: Any,
+    f: Any,
+) -> Any:
+    """Name the centres of a panel whose scores are numbered; how many rows are not in doubt.
+
+    Parameters
+    ----------
+    width, centres : int
+        Rows of a panel and centres of a tile, compile-time constants.
+    values, labels, at : real (…,), int (…,), int
+        The smallest score of each row, and after these the second smallest; the first centre of
+        the tile that won, -1 if none has, which becomes the centre, or 0.
+    norms : real (…,)
+        Squared lengths of the rows.
+    m : int
+        The first so many rows count.
+    a, b, c, e, f : real
+        `Rounding.coarse`: a row is certain if its two scores are farther apart than one of the two
+        bounds.
+    """
+    if not all(isinstance(kind, types.IntegerLiteral) for kind in (width, centres)):
+        return None
+    count, numbers, integer = width.literal_value, centres.literal_value - 1, types.int64
+    real = values.dtype
+    sig = integer(width, centres, values, labels, integer, norms, integer, *[real] * 5)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        piece = _piece(count, bits_of(values))
+        emit = Emitter(context, builder, sig, args, bits_of(values), piece)
+        _, _, _, _, at, _, m, *coarse = args
+        scores, names = emit.at(emit.data(2), at), emit.at(emit.data(3), at)
+        a, b, c, e, f = (emit.spread(number) for number in coarse)
+        zero = ir.Constant(emit.vector, [0.0] * piece)
+        first = ir.Constant(emit.labels, [0] * piece)
+        rows = builder.trunc(m, emit.label) if emit.label is I32 else m
+        certain = ir.Constant(I64, 0)
+        for i in range(0, count, piece):
+            best, second = (emit.load(emit.at(scores, rank + i)) for rank in (0, count))
+            norm = emit.load(emit.at(emit.data(5), i))
+            name = emit.at(names, i)
+            number = builder.and_(
+                builder.bitcast(best, emit.labels), ir.Constant(emit.labels, [numbers] * piece)
+            )
+            label = builder.add(emit.load(name, emit.labels), number)
+            emit.store(builder.select(builder.icmp_signed("<", label, first), first, label), name)
+            square = builder.fadd(best, norm)
+            square = builder.select(builder.fcmp_ordered("<", square, zero), zero, square)
+            limit = builder.fadd(a, builder.fmul(b, norm))
+            own = builder.fadd(builder.fadd(c, builder.fmul(e, norm)), builder.fmul(f, square))
+            limit = builder.select(builder.fcmp_ordered("<", own, limit), own, limit)
+            sure = builder.fcmp_ordered(">", builder.fsub(second, best), limit)
+            places = ir.Constant(emit.labels, list(range(i, i + piece)))
+            sure = builder.and_(sure, builder.icmp_signed("<", places, emit.spread(rows)))
+            mask = builder.bitcast(sure, ir.IntType(piece))
+            certain = builder.add(certain, builder.zext(builder.ctpop(mask), I64))
+        return certain
 
     return sig, codegen
 

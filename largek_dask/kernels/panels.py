@@ -80,7 +80,7 @@ def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Bloc
     panel = width * features * itemsize
     panels = max(2 if features == n_features else 4, min(16, (192 << 10) // panel))
     if tiles * tile.centres >= n_centers and features == n_features:
-        panels = max(1, min(16, (48 << 10) // panel))
+        panels = max(1, min(16, (16 << 10) // panel))
     return Blocking(panels=panels, tiles=tiles, features=features)
 
 
@@ -140,10 +140,10 @@ def pack_rows(dtype: Dtype, width: int) -> Kernel:
 
 
 class _Spaces(threading.local):
-    """The scratch arrays that a thread used last."""
+    """The scratch arrays that a thread used last, by what they are for."""
 
-    key: Any = None
-    arrays: tuple[Any, ...] = ()
+    def __init__(self) -> None:
+        self.kept: dict[Any, tuple[Any, ...]] = {}
 
 
 _spaces = _Spaces()
@@ -156,13 +156,16 @@ def workspace(
 
     Panels, tail rows, norms, winning values and labels, carried accumulators; and, for `sizes`
     centres each, copies of listed centres with what their scores start from, and transposed ones.
-    Each thread keeps its last ones: fresh memory would cost a page fault every 4 KB, which for a
-    chunk of 1 MB and 50 centres took a third of the time.
+    Each thread keeps its last two sets, one for a pass and one for its rows in doubt: fresh memory
+    would cost a page fault every 4 KB, which for a chunk of 1 MB and 50 centres took a third of the
+    time.
     """
-    key = (tile, dtype, two, n_features, blocks, sizes)
-    if _spaces.key != key:
-        _spaces.arrays, _spaces.key = _new_workspace(*key), key
-    return _spaces.arrays
+    key, kept = (tile, dtype, two, n_features, blocks, sizes), _spaces.kept
+    space = kept.pop(key, None) or _new_workspace(*key)
+    kept[key] = space
+    if len(kept) > 2:
+        del kept[next(iter(kept))]
+    return space
 
 
 def _new_workspace(
@@ -262,8 +265,8 @@ class DenseForm:
     """(d padded,) what packing takes off a row."""
     rounding: Rounding
     """What the scores of the product form are worth."""
-    coarse: tuple[float, float, float, float, float]
-    """``rounding.coarse`` of the compute dtype."""
+    numbered: Rounding
+    """The same, where their lowest bits are numbers of centres."""
 
 
 def direct_form(centers: Array) -> DenseForm:
@@ -287,7 +290,12 @@ def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
     else:
         with np.errstate(over="ignore"):
             starts[:k], offsets[:d] = norms, shift
-    rounding = Rounding.of(dtype, d, float(norms.max()))
+    longest = float(norms.max())
     return DenseForm(
-        readonly(factors), readonly(starts), readonly(offsets), rounding, rounding.coarse(dtype)
+        readonly(factors),
+        readonly(starts),
+        readonly(offsets),
+        Rounding.of(dtype, d, longest),
+        # a number takes PAD - 1 units in the last place at most, each as much as two roundings
+        Rounding.of(dtype, d + 2 * (PAD - 1), longest),
     )

@@ -155,7 +155,7 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
         """Write about the direction along which the rows lie widest; False if there is none."""
         norms, far, at = space[2], real(0), -1
         for begin in range(0, count, width):
-            square_lengths(width, panel, begin * d, width, d, norms)
+            square_lengths(width, 1, panel, begin * d, width, d, norms)
             for q in range(min(width, count - begin)):
                 square = norms[q] * weights[begin + q]
                 if square > far:

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import readonly
-from largek_dask.kernels.tile import BLOCK, PAIR, SCORES, TWO, Micro
+from largek_dask.kernels.tile import BLOCK, NUMBERED, PAIR, SCORES, TWO, Micro
 
 __all__ = [
     "LANES",
+    "clear",
+    "conclude",
     "frozen",
     "scan",
     "scan_sparse",
@@ -69,6 +71,10 @@ def scan(
         if micro.mode == SCORES:
             own[:] = score
             continue
+        if micro.mode == NUMBERED:
+            bits = score.view(labels.dtype)
+            bits &= -micro.centres
+            bits |= number % micro.centres
         wins = score < best
         if micro.mode == TWO:
             loser = np.where(wins, best, score)
@@ -76,11 +82,11 @@ def scan(
             follows = score < second
             second[follows] = loser[follows]
             runner[follows] = loser_label[follows]
-        if micro.mode == PAIR:
+        if micro.mode in (PAIR, NUMBERED):
             loser = np.where(wins, best, score)
             second[loser < second] = loser[loser < second]
         best[wins] = score[wins]
-        label[wins] = j - number % micro.centres if micro.mode == BLOCK else j
+        label[wins] = j - number % micro.centres if micro.mode in (BLOCK, NUMBERED) else j
 
 
 def transpose(
@@ -101,11 +107,48 @@ def transpose(
 
 
 def square_lengths(
-    lanes: int, panel: Array, panel_at: int, width: int, n_features: int, out: Array
+    lanes: int,
+    chains: int,
+    panel: Array,
+    panel_at: int,
+    width: int,
+    n_features: int,
+    out: Array,
 ) -> None:
     """Twin of :func:`largek_dask.kernels.emitted_rows.square_lengths`."""
     rows = panel[panel_at : panel_at + n_features * width].reshape(n_features, width)
     out[:lanes] = (rows[:, :lanes] ** 2).sum(axis=0)
+
+
+def clear(width: int, ranks: int, label: int, values: Array, labels: Array, at: int) -> None:
+    """Twin of :func:`largek_dask.kernels.emitted_rows.clear`."""
+    values[at : at + ranks * width] = np.inf
+    labels[at : at + ranks * width] = label
+
+
+def conclude(
+    width: int,
+    centres: int,
+    values: Array,
+    labels: Array,
+    at: int,
+    norms: Array,
+    m: int,
+    a: float,
+    b: float,
+    c: float,
+    e: float,
+    f: float,
+) -> int:
+    """Twin of :func:`largek_dask.kernels.emitted_rows.conclude`."""
+    best, second = values[at : at + 2 * width].reshape(2, width)
+    label = labels[at : at + width]
+    label += best.view(labels.dtype) & (centres - 1)
+    np.maximum(label, 0, out=label)
+    square = norms[:width]
+    with np.errstate(invalid="ignore"):
+        own = c + e * square + f * np.maximum(best + square, 0)
+        return int((second - best > np.fmin(a + b * square, own))[:m].sum())
 
 
 def settle(

@@ -18,6 +18,7 @@ __all__ = [
     "BEST",
     "BLOCK",
     "DIRECT_FEATURES",
+    "NUMBERED",
     "PAIR",
     "SCORES",
     "TILES",
@@ -36,6 +37,7 @@ TWO = 1  # keep the two smallest and their centres
 SCORES = 2  # store them
 BLOCK = 3  # keep the smallest score and the tile it was in (direct form)
 PAIR = 4  # keep the two smallest, and the centre of the smallest
+NUMBERED = 5  # the same, of scores whose lowest bits give way to the centre's number in its tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Micro:
     lanes: int
     """Rows in a vector."""
     mode: int = BEST
-    """`BEST`, `TWO`, `SCORES`, `BLOCK` or `PAIR`."""
+    """`BEST`, `TWO`, `SCORES`, `BLOCK`, `PAIR` or `NUMBERED`."""
     direct: bool = False
     """Sum (x - c)² instead of the product x·c."""
     carry: bool = False

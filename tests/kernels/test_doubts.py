@@ -89,7 +89,7 @@ def test_tight_groups__the_second_nearest_is_right_as_well():
     np.testing.assert_allclose(second[together], np.sort(squares)[together, 1], rtol=1e-6)
 
 
-@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("waiting", ["no", "together", "two by two"])
 def test_decided_at_once_or_later__to_the_same_bits(waiting, monkeypatch):
     x, centers = tight_groups(N, 10, 40, 1e-3, "f4")
     packed = pack_centers(centers, x.mean(axis=0))
@@ -101,16 +101,17 @@ def test_decided_at_once_or_later__to_the_same_bits(waiting, monkeypatch):
 
     decide = distances.decide
     monkeypatch.setattr(distances, "decide", counted)
-    few = x[::30]  # fewer rows than a panel: all of them in doubt, but few
-    if waiting:
-        monkeypatch.setattr(distances, "_DOUBTFUL_SCORES", 100)  # two rows at a time
-    expected = oracles.squared_distances(x, centers).argmin(axis=1)
+    if waiting != "no":
+        monkeypatch.setattr(dense, "LITTLE", 0)
+    if waiting == "two by two":
+        monkeypatch.setattr(distances, "_DOUBTFUL_SCORES", 100)
+    squares = oracles.squared_distances(x, centers)
+    expected, values = squares.argmin(axis=1), np.empty(N, np.float32)
     np.testing.assert_array_equal(nearest(x, packed), expected)
-    assert len(later) > N / 4
-    later.clear()
-    for row in range(len(few)):
-        assert nearest(few[row : row + 1], packed)[0] == expected[30 * row]
-    assert not later
+    np.testing.assert_array_equal(nearest(x, packed, distances_out=values), expected)
+    in_doubt = values == squares.min(axis=1).astype(np.float32)
+    assert in_doubt.mean() > 0.25
+    assert (len(later) > N / 2) == (waiting != "no")
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -256,7 +257,7 @@ def test_margin__is_above_the_error_of_any_two_scores(d, far):
 
 def coarse_margins(packed, table, lengths):
     """Both bounds of the margins of rows of these scores and squared lengths."""
-    a, b, c, e, f = packed.dense.coarse
+    a, b, c, e, f = packed.dense.rounding.coarse
     return a + b * lengths, c + e * lengths + f * np.maximum(table.min(axis=1) + lengths, 0)
 
 
@@ -317,6 +318,5 @@ def test_rows_that_underflow__are_decided_in_float64():
     assert len(np.unique(expected)) == 10
 
 
-def test_few_and_little__are_what_dense_reads():
-    assert dense.FEW < 8
-    assert dense.LITTLE >= 40 * 10, "test_decided_at_once_or_later decides nothing at once"
+def test_little__is_what_the_tests_take_it_for():
+    assert dense.LITTLE >= N * 40 * 10, "test_decided_at_once_or_later decides nothing at once"
