@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import dask
 import numpy as np
 import pytest
 import scipy.sparse
+import zarr
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import (
@@ -19,6 +21,7 @@ from largek_dask.algorithms.auto import (
     Auto,
 )
 from largek_dask.errors import ParameterError
+from tests.checks import watched_passes
 
 
 @dataclass
@@ -215,3 +218,34 @@ def test_time_cuts_inside_a_pass(blobs):
         passes.cancelled = None
         again, _ = algorithm.step(passes, rng, state)
     assert again.centers.tobytes() == whole.centers.tobytes()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("k", [8, 40, 130])
+def test_how_stored_chunks_are_read_changes_no_bit(k, weighted, tmp_path):
+    """Samples are drawn by the rows' indices: neither stored chunks nor their groups matter."""
+    r = np.random.default_rng(0)
+    n = 20_000  # so many that samples are drawn
+    x = (4 * r.normal(size=(30, 6))[r.integers(30, size=n)] + r.normal(size=(n, 6))).astype("f4")
+    weight = r.uniform(0.5, 2, len(x)) if weighted else None
+
+    def fitted(data, n_chunks):
+        with watched_passes() as seen:
+            km = lk.KMeans(k, random_state=1, n_threads=1).fit(data, sample_weight=weight)
+        assert seen[0].n_chunks == n_chunks
+        assert km.history_[0]["rows"] < n, "the first step was on all rows"
+        return km.model_.digest(), km.labels_.tobytes()
+
+    expected = fitted(x, 1)
+    for chunk_rows, budget, n_chunks in (
+        (4_000, 1, 5),
+        (4_000, 2 * 4_000 * 24, 3),
+        (999, 1 << 24, 1),
+    ):
+        url = str(tmp_path / f"{chunk_rows}.zarr")
+        array = zarr.create_array(
+            url, shape=x.shape, dtype=x.dtype, chunks=(chunk_rows, 6), overwrite=True
+        )
+        array[:] = x
+        with dask.config.set({"largek.data.read-chunk-bytes": budget}):
+            assert fitted(url, n_chunks) == expected
