@@ -243,7 +243,9 @@ def run_tests(root: Path, tests: list[str], limit: float = 2 * SECONDS) -> Ran:
                 code = process.wait(limit)
             except subprocess.TimeoutExpired:
                 code = -1
-                end_all(process.pid)
+            finally:
+                if process.poll() is None:
+                    end_all(process.pid)
         text = log.read_text(errors="replace")
     if code == 0:
         return Ran(True)

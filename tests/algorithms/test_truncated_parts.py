@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -32,14 +34,16 @@ from largek_dask.algorithms.truncated_plan import (
     Plan,
     Task,
 )
-from largek_dask.algorithms.truncated_rows import Order
+from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
 from largek_dask.algorithms.truncated_start import (
     cells_order,
     sample_sizes,
     shares,
     two_level_start,
 )
+from largek_dask.errors import CancelledFit
 from largek_dask.kernels.distances import nearest, pack_centers
+from tests import oracles
 
 N, K = 1_000_000, 1_000
 FLAT = (0.0,) * (len(LENGTHS) + 1)
@@ -478,6 +482,29 @@ def test_probe_does_not_trust_one_row_that_only_all_centres_would_help():
     assert one[-1] == one[0] == 9.0
     two = gains_of_lists(Labelled(far, None, np.zeros(3, np.int32), 1.0), centers, shift, 1)
     assert two[-1] == 9.0 + 500.0**2
+
+
+def test_every_pass_hears_of_a_stop():
+    """Before every share of its rows; one that looks for cells does so before each of both."""
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    centers, shift = x[:12].copy(), np.zeros(3, np.float32)
+    listed = np.tile(np.arange(12, dtype=np.int32), 12)
+    asked: Counter[str] = Counter()
+
+    def stop():
+        raise CancelledFit("now")
+
+    for kind in ("all", "lists", "rest", "cells"):
+        rows = RowArrays.new(400, np.dtype("f4"))
+        advance(x, None, rows, Order("all", centers, shift))
+        rows.lower[:] = 0  # none is settled
+        order = Order(kind, centers, shift, listed, np.arange(13) * 12, centers, np.zeros((2, 12)))
+        advance(x, None, rows, order, 1, partial(asked.update, [kind]))
+        np.testing.assert_array_equal(rows.labels, oracles.assign(x, centers)[0])
+        rows.lower[:] = 0
+        with pytest.raises(CancelledFit):
+            advance(x, None, rows, order, 1, stop)
+    assert asked["cells"] == asked["lists"] + 1
 
 
 def test_order_travels_without_what_is_packed():
