@@ -71,6 +71,20 @@ def test_replay_is_asked_for_and_only_the_chunks_that_need_it_wait(x, engine):
     assert engine.collect(ticket)[0] == path_answers(x, 2)[-1]
 
 
+def test_state_that_goes_while_a_pass_runs_is_asked_for(x, engine):
+    whole(engine, 1, range(6))
+    ticket = engine.open(spec(2), range(6), None)
+    assert ticket.waiting == []
+    engine.store._states["path"].pop(3)
+    assert engine.advance(ticket, never)
+    assert ticket.waiting == [3]
+    assert not ticket.finished
+    engine.supply(ticket, replay(2))
+    assert engine.advance(ticket, never)
+    assert ticket.report.rebuilt == 1
+    assert engine.collect(ticket)[0] == path_answers(x, 2)[-1]
+
+
 def test_a_slice_without_time_computes_one_chunk_a_thread(x, engine):
     ticket = engine.open(spec(1), range(6))
     done = []

@@ -118,14 +118,16 @@ def test_whoever_cannot_be_reached_is_left_out(passes, monkeypatch):
     monkeypatch.setattr(spreading, "CONNECT_SECONDS", 0.05)
     client = passes._network.client
     one, other, third, *_ = sorted(client.scheduler_info(n_workers=-1)["workers"])
-    nobody = "tcp://127.0.0.1:9"
+    nobody, nor_here = "tcp://127.0.0.1:9", "tcp://127.0.0.1:10"
     spreader = (
         {w.address: w for w in client.cluster.workers.values()}[one].handlers[SPREAD].__self__
     )
 
     async def send():
         sent = await passes._network.scatter(np.ones(N, np.int64), one)
-        assert await spreader.spread(sent.key, [nobody, other]) == [other]
+        # As many as have it from the first one at a time: it still gives it to the next.
+        assert spreading.BRANCHES == 2
+        assert await spreader.spread(sent.key, [nobody, nor_here, other]) == [other]
         assert await spreader._ask(third, sent.key, nobody) == one
         return await passes._network.holders(sent)
 
