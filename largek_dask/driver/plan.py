@@ -135,7 +135,7 @@ def check_memory(
     for where, threads, available in _processes(n_threads, client):
         needed = memory_needed(n_clusters, rows.n_features, itemsize, threads, wide)
         if needed > available:
-            why = " (the weights differ so much that sums are twice as large)" if wide else ""
+            why = " (weights, or rows, differ so much that sums are twice as large)" if wide else ""
             raise NotEnoughMemoryError(
                 f"{n_clusters} clusters of {rows.n_features} features need about "
                 f"{_gigabytes(needed)} with {threads} threads{why}, and {where} has "
