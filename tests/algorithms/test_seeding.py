@@ -134,6 +134,19 @@ def test_two_levels_are_better_than_random_rows(rows_20k):
     assert inertia["two-level"] < 0.8 * inertia["random"]
 
 
+def test_greedy_takes_the_better_one_of_two_candidates():
+    """The first of them is the one that the plain start takes."""
+    r = np.random.default_rng(0)
+    x = np.concatenate([r.normal(size=(n, 2)) + at for n, at in ((100, 0), (100, 8), (12, 30))])
+
+    def costs(init):
+        return [oracles.assign(x, seeds(x, 2, init, seed=seed))[1] for seed in range(12)]
+
+    greedy, plain = costs("greedy-k-means++"), costs("k-means++")
+    assert all(a <= b for a, b in zip(greedy, plain, strict=True))
+    assert greedy != plain
+
+
 def test_greedy_is_better_than_plain_on_average(rows_20k):
     x = rows_20k[:3000]
 

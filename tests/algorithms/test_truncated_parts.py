@@ -484,6 +484,20 @@ def test_probe_does_not_trust_one_row_that_only_all_centres_would_help():
     assert two[-1] == 9.0 + 500.0**2
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_look_finds_what_clusters_cost_and_what_removing_them_would(weighted):
+    r = np.random.default_rng(0)
+    x, centers = r.normal(size=(400, 3)), r.normal(size=(12, 3))
+    weight = r.integers(0, 4, 400).astype(float) if weighted else None
+    order = Order("all", centers, np.zeros(3), max_loss=1e3, loss_steps=2.0**30)
+    found = advance(x, weight, RowArrays.new(400, np.dtype("f8")), order, 2)[1]
+    assert found is not None
+    d2 = np.sort(np.square(x[:, None] - centers).sum(axis=2), axis=1)
+    own, mass = oracles.assign(x, centers)[0], np.ones(400) if weight is None else weight
+    removed, cost = (np.bincount(own, mass * part, 12) for part in (d2[:, 1] - d2[:, 0], d2[:, 0]))
+    np.testing.assert_allclose(found / order.loss_steps, [removed, cost], rtol=1e-6)
+
+
 def test_every_pass_hears_of_a_stop():
     """Before every share of its rows; one that looks for cells does so before each of both."""
     x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)

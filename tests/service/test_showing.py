@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import queue
+import re
 import sys
 import types
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from largek_dask.service import cards
 from largek_dask.service import job as job_module
 from largek_dask.service.cards import card, card_of_jobs, in_notebook
 from largek_dask.service.client import Service
@@ -648,3 +650,12 @@ def test_the_card_of_a_service():
     text = Page(service._repr_html_()).text
     for shown in ("largek at tcp://s:1, jobs in /jobs<b>", "running", "failed", "2.1M"):
         assert shown in text
+
+
+def test_card_has_words_on_the_left_and_numbers_on_the_right():
+    shown = cards._table(["name", "step"], [["a job", "7"], ["another", "12"]])
+    assert re.findall(r'<(t[hd]) style="text-align:(\w+);', shown) == [
+        ("th", "left"),
+        ("th", "right"),
+        *2 * [("td", "left"), ("td", "right")],
+    ]
