@@ -247,10 +247,8 @@ class NMBatch:
         counts = total.sums.counts
         centers = total.sums.means(state.centers)
         sse = cluster_sse(total, state.centers)
-        statistics = passes.statistics
-        row_weight = statistics.total_weight / max(1, statistics.n_rows)
-        shifts = center_shifts(centers, state.centers)
-        ratio = growth_ratio(sse, counts, shifts, row_weight)
+        row_weight = passes.statistics.total_weight / passes.statistics.n_rows
+        ratio = growth_ratio(sse, counts, center_shifts(centers, state.centers), row_weight)
         n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
         extra = {
             "batch_rows": float(total.n_rows),

@@ -27,6 +27,7 @@ from largek_dask.errors import ClusterError, ParameterError
 from largek_dask.passes import waiting
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.base import BasePasses, PassOptions
+from largek_dask.passes.blame import may_be_anothers
 from largek_dask.passes.broadcast import Broadcaster
 from largek_dask.passes.engine import PassSpec, total_of
 from largek_dask.passes.local import available_cpus
@@ -60,11 +61,6 @@ one round trip less. Of each connection Dask keeps the last 1,000 messages of le
 larger ones would fill the scheduler's memory."""
 BACKOFF_SECONDS = 0.1
 """Pause before chunks are handed out again; doubles with every failure of the same chunk."""
-
-FORGIVEN = 3
-"""How often a chunk is tried once more whose workers all died with tasks of others on them."""
-ALONE_SECONDS = 5.0
-"""Then jobs try one after the other, so that each is without the company of the others."""
 
 
 @dataclass(slots=True)
@@ -290,7 +286,9 @@ class ClusterPasses(BasePasses):
         # Once may have been bad luck: workers that are all lost together die one after the other
         # for Dask, each with the share that the one before it had.
         is_proven = len(chunks) == 1 and (is_over or (error.killed and most > 1))
-        if is_proven and not await self._may_be_anothers(current, chunks[0], error):
+        if is_proven and not await may_be_anothers(
+            self._network, error.task, chunks[0], current.forgiven
+        ):
             named = self.rows.name_chunk(chunks[0])
             raise ClusterError(
                 f"{named} killed every worker that it was given to: {error} Does it need more "
@@ -301,26 +299,6 @@ class ClusterPasses(BasePasses):
         if error.killed or is_over:
             current.suspects.extend(chunks)
         self._say("retry", f"{len(chunks)} chunks are handed out again: {error}")
-
-    async def _may_be_anothers(self, current: _Pass, chunk: int, error: Lost) -> bool:
-        """Whether the workers of a chunk's last task all had tasks of others when they died.
-
-        What these do nobody knows here. They have been lost as well, and jobs among them ask
-        themselves the same: each then waits for those whose names come before its own.
-        """
-        if not error.task or current.forgiven[chunk] >= FORGIVEN:
-            return False
-        own = self._network.group
-        deaths = [
-            {str(task).rpartition("-")[0] for task in tasks} - {own}
-            for tasks in await self._network.deaths(error.task)
-        ]
-        if not deaths or not all(deaths):
-            return False
-        current.forgiven[chunk] += 1
-        before = {group for group in set().union(*deaths) if "largek_" <= group < own}
-        await asyncio.sleep(ALONE_SECONDS * len(before))
-        return True
 
     async def _share(
         self, current: _Pass, address: str, chunks: list[int], park_bytes: int

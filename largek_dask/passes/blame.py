@@ -1,0 +1,45 @@
+"""Whether a chunk has killed its workers, or perhaps a task of somebody else's beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from largek_dask.passes.network import Network
+
+__all__ = ["ALONE_SECONDS", "FORGIVEN", "may_be_anothers"]
+
+FORGIVEN = 3
+"""How often a chunk is tried once more whose workers all died with tasks of others on them."""
+ALONE_SECONDS = 5.0
+"""Then jobs try one after the other, so that each is without the company of the others."""
+
+
+async def may_be_anothers(network: Network, task: str, chunk: int, forgiven: Counter[int]) -> bool:
+    """Whether the workers of a chunk's last task all had tasks of others when they died.
+
+    What these do nobody knows here. They have been lost as well, and jobs among them ask
+    themselves the same: each then waits for those whose names come before its own.
+
+    Parameters
+    ----------
+    network : Network
+        The job's.
+    task : str
+        That had the chunk, and nothing else; empty if what was lost was no task.
+    chunk : int
+    forgiven : Counter
+        How often this has been found of each chunk; counted here.
+    """
+    if not task or forgiven[chunk] >= FORGIVEN:
+        return False
+    deaths = [
+        {str(other).rpartition("-")[0] for other in tasks} - {network.group}
+        for tasks in await network.deaths(task)
+    ]
+    if not deaths or not all(deaths):
+        return False
+    forgiven[chunk] += 1
+    before = {group for group in set().union(*deaths) if "largek_" <= group < network.group}
+    await asyncio.sleep(ALONE_SECONDS * len(before))
+    return True
