@@ -175,7 +175,8 @@ class Model:
         Returns
         -------
         ndarray of shape (n, k)
-            Compute dtype; NaN for rows that are skipped.
+            Compute dtype; NaN for rows that are skipped. Where the square is too small for the
+            type (distances below 1e-22 in float32) 0.
 
         Raises
         ------

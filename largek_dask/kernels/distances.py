@@ -264,8 +264,8 @@ def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
     """Squared distances of all rows to all centres.
 
     They are sums (x - c)² whatever the number of features (of sparse rows where the product form
-    would lose digits): a row is at distance 0 from a centre that equals it, and every number is
-    right to the rounding of its own size.
+    would lose digits): a row is at distance 0 from a centre that equals it, and every number that
+    does not underflow is right to the rounding of its own size.
 
     Returns
     -------
