@@ -15,7 +15,7 @@ from benchmarks.lloyd import data_folder
 from largek_dask.algorithms import truncated_far
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.truncated_far import Drawn, draw_rows, numbers_of
-from largek_dask.algorithms.truncated_greedy import greedy_start, n_starts
+from largek_dask.algorithms.truncated_greedy import _candidates, greedy_start, n_starts
 from largek_dask.algorithms.truncated_moves import losses_of_merging
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
@@ -176,6 +176,10 @@ def test_rows_without_far_ones_take_the_way_as_before(monkeypatch):
 
 
 # --- parts ----------------------------------------------------------------------------------------
+
+
+def test_greedy_starts_try_as_many_rows_as_scikit_learn_does():
+    assert [_candidates(k) for k in (1, 2, 3, 8, 32)] == [2, 2, 3, 4, 5]
 
 
 def test_numbers_of_rows_are_those_of_the_paper():

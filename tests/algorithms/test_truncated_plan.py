@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -281,6 +282,16 @@ def test_a_round_that_has_changed_nothing_is_settled_by_a_look_alone():
     assert plan.task.looks
     assert plan.after(Outcome(100.0, 1e5, 0, 5, 3, NOTHING))[0].task.looks, "undone, and once more"
     assert plan.after(Outcome(100.0, 1e5, 0, 5, 0, NOTHING))[0].stage == "end"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_round_begins_anew_where_too_much_would_have_to_be_made_again(more):
+    plan = replace(in_round(3, 90.0), task=Task("lists", True, 32, looks=True))
+    done = Outcome(90.0, 1e5, 10, MOST_REPLAYED + more, n_moves=3, curve=NOTHING)
+    plan, back = plan.after(done)
+    assert not back
+    assert plan.opens_round == (more == 0)
+    assert (plan.stage, plan.task.kind) == (("round", "lists"), ("search", "all"))[more]
 
 
 def test_a_sample_may_cost_nothing():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
+from largek_dask.driver import run as run_module
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.events import Events
 from largek_dask.driver.run import Reserve, RunResult, Snapshot, run
@@ -260,6 +261,21 @@ def test_events_tell_the_story(folder: Folder) -> None:
     assert story[3]["n_iter"] == 1
     assert story[-1]["reason"] == "max_iter"
     assert story[-1]["cost"] == result.history[-1]["cost"]
+
+
+def test_steps_that_take_no_time_have_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock may be too coarse to see them."""
+    since_last = run_module._Meter.since_last
+
+    def at_once(self: Any) -> Any:
+        seconds, counts = since_last(self)
+        return seconds | {"total": 0.0}, counts
+
+    monkeypatch.setattr(run_module._Meter, "since_last", at_once)
+    story: list[dict[str, Any]] = []
+    go(StopRules(max_iter=3, tol=0), events=Events([story.append]))
+    rates = [event["rows_per_second"] for event in story if event["event"] == "step"]
+    assert rates == [None] * 3
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Any) -> None:

@@ -14,11 +14,11 @@ import largek_dask as lk
 from largek_dask.data.patience import trouble
 from largek_dask.driver import space
 from largek_dask.driver.fit import fit
-from largek_dask.driver.plan import FILES, space_needed
+from largek_dask.driver.plan import FILES, check_output_fits, space_needed
 from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import OutputError
+from largek_dask.errors import NotEnoughMemoryError, OutputError
 from largek_dask.service.fitting import fit_into
 
 K, N_INIT = 200, 2
@@ -132,3 +132,10 @@ def test_check_space__of_a_real_disk(tmp_path: Path) -> None:
     check_space(Folder(str(tmp_path)), 1, "it")
     with pytest.raises(OutputError, match="free"):
         check_space(Folder(str(tmp_path)), total + 1, "it")
+
+
+@pytest.mark.parametrize("shape", [(10**13, 1), (1, 10**13)])
+def test_check_output_fits__all_rows_and_all_columns_count(shape: tuple[int, int]) -> None:
+    check_output_fits((100, 100), 8)
+    with pytest.raises(NotEnoughMemoryError, match=r"needs 80000\.0 GB"):
+        check_output_fits(shape, 8)
