@@ -422,6 +422,14 @@ def test_estimator_takes_it_by_name(rows_20k):
     assert km.model_.digest() == same.model_.digest()
 
 
+def test_a_look_says_how_much_farther_the_second_centre_is():
+    x = np.random.default_rng(2).normal(size=(300, 12))
+    labels, margins = votes.assigned(x, pack_centers(x[:30], np.zeros(12)), True)
+    d2 = np.sort(np.square(x[:, None] - x[:30]).sum(axis=2), axis=1)
+    np.testing.assert_array_equal(labels, oracles.assign(x, x[:30])[0])
+    np.testing.assert_allclose(margins, d2[:, 1] - d2[:, 0], rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("n_new", [0, 1, 250, 499, 500])
 def test_rows_that_enter_get_bounds_and_the_others_keep_theirs(n_new):
     r = np.random.default_rng(1)

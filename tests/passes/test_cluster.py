@@ -570,6 +570,14 @@ def test_worker_that_loses_a_parked_total(x, rows, fresh_cluster, monkeypatch):
         assert killed
 
 
+@pytest.mark.parametrize(("limit", "known"), [("2GB", 2_000_000_000), (0, 0)])
+def test_limits_of_workers_are_known(rows, fresh_cluster, limit, known):
+    client = fresh_cluster(1, processes=False, memory_limit=limit)
+    with ClusterPasses(rows, client) as passes:
+        (info,) = passes._network.run(passes._network.workers()).values()
+    assert info.memory_limit == known
+
+
 def test_worker_joins(x, rows, fresh_cluster):
     client = fresh_cluster(1, processes=False)
     with ClusterPasses(rows, client) as passes:
