@@ -42,6 +42,7 @@ TABLES = {
     "auto_scale": (DESIGN, "auto_scale", "table"),
     "auto_parts": (DESIGN, "auto_parts", "table"),
     "far": (DESIGN, "far", "table"),
+    "labels": (DESIGN, "labels", "table"),
     "outlier": (DESIGN, "outlier", "table"),
 }
 """Name of the markers: the page, the benchmark, and its function that makes the table."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse as scipy_sparse
 
-from largek_dask.kernels import bounds, dense, distances
+from largek_dask.kernels import bounds, dense, distances, standins
 from largek_dask.kernels.distances import (
     nearest,
     nearest_in_lists,
@@ -18,12 +18,15 @@ from largek_dask.kernels.distances import (
 )
 from largek_dask.kernels.doubts import Rounding, margin
 from largek_dask.kernels.groups import BoundedCenters, Drift, group_centers
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.sparse import SparseBlock
 from largek_dask.kernels.tile import TILES
 from largek_dask.kernels.truncated import Lists, search_lists
 from tests import oracles
 
 COMPILED = not numba.config.DISABLE_JIT
+if COMPILED:
+    from largek_dask.kernels import emitted_rows
 N = 700 if COMPILED else 60
 TIGHT = [("f4", 1e-1), ("f4", 1e-2), ("f4", 1e-3), ("f8", 1e-9)]
 
@@ -225,6 +228,127 @@ def test_scores__are_right_to_their_own_size(d, dtype, kind):
     np.testing.assert_allclose(found, expected, rtol=9 * (d + 4) * eps, atol=0)
     assert (found[expected == 0] == 0).all()
     assert (expected == 0).any()
+
+
+# --- numbered scores --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TILES)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("d", [9, 33, 1100])
+def test_numbered_scores__give_the_labels_of_whole_ones(d, dtype, name):
+    """Distances are wanted of whole scores; labels alone come from numbered ones."""
+    rng, n = np.random.default_rng(7), 130 if d < 1100 else 50
+    with dask.config.set({"largek.kernels.tile": name}):
+        for k in (1, 3, 8, 9, 30):
+            x, centers = tight_groups(n, d, k, 0.1, dtype, groups=5)
+            grid = rng.integers(-1, 2, (n, d)).astype(dtype)  # many equal distances
+            for rows, chosen in ((x, centers), (grid, grid[:k])):
+                packed = pack_centers(chosen, rows.mean(axis=0))
+                labels, distances_out = nearest(rows, packed), np.empty(n, dtype)
+                np.testing.assert_array_equal(labels, nearest(rows, packed, None, distances_out))
+                squares = oracles.squared_distances(rows, chosen)
+                np.testing.assert_array_equal(labels, squares.argmin(axis=1))
+
+
+def numbered(table, centres):
+    """Scores whose lowest bits are the number of their centre within its tile."""
+    bits = np.array(table)
+    number = np.arange(table.shape[1]) % centres
+    view = bits.view("i4" if table.itemsize == 4 else "i8")
+    view[:] = (view & -centres) | number.astype(view.dtype)
+    return bits
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("d", [9, 50])
+def test_margin__of_numbered_scores_covers_what_the_numbers_take(d, dtype):
+    rng = np.random.default_rng(8)
+    x = (10.0 ** rng.uniform(-3, 3, (60, 1)) * rng.normal(size=(60, d))).astype(dtype)
+    centers = (10.0 ** rng.uniform(-3, 3, (64, 1)) * rng.normal(size=(64, d))).astype(dtype)
+    packed = pack_centers(centers, np.zeros(d, dtype))
+    table = np.empty((60, 64), dtype)
+    distances._score(x, packed, False, packed.dense, table)
+    marked = numbered(table, 8)
+    taken = np.abs(marked.astype("f8") - table)
+    assert (taken > 0).any()
+    whole, less = packed.dense.rounding.as_tuple(), packed.dense.numbered.as_tuple()
+    for row, square in enumerate((x.astype("f8") ** 2).sum(axis=1)):
+        near = marked[row].argmin()
+        best, score = float(marked[row, near]), float(table[row, near])
+        # a centre that is not farther, whose score differs the most, would still be in question
+        limit = score + margin(score, square, whole)
+        worst = taken[row, table[row] <= limit].max()
+        assert limit + worst <= best + margin(best, square, less)
+
+
+def test_limits_of_numbered_scores__allow_for_the_numbers(monkeypatch):
+    x, centers = tight_groups(N, 10, 40, 1e-3, "f4")
+    packed = pack_centers(centers, x.mean(axis=0))
+    limits = []
+
+    def noted(block, rows, given, *more):
+        limits.append(dict(zip(rows, given, strict=True)))
+        return decide(block, rows, given, *more)
+
+    decide = distances.decide
+    monkeypatch.setattr(distances, "decide", noted)
+    monkeypatch.setattr(dense, "LITTLE", 0)
+    nearest(x, packed)
+    nearest(x, packed, None, np.empty(N, np.float32))
+    with_numbers, whole = limits
+    assert len(with_numbers) >= len(whole) > N / 4
+    assert all(with_numbers[row] > limit for row, limit in whole.items())
+
+
+@pytest.mark.skipif(not COMPILED, reason="one of the two is not compiled")
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("name", TILES)
+def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
+    tile, kind = TILES[name], np.dtype(dtype)
+    width, centres = tile.vectors * tile.lanes_of(kind.itemsize), tile.centres
+    label_type = np.int32 if kind.itemsize == 4 else np.int64
+
+    @njit
+    def clear(values, labels, at):
+        emitted_rows.clear(width, 2, -1, values, labels, at)
+
+    @njit
+    def lengths(panel, at, d, out):
+        emitted_rows.square_lengths(width, 4, panel, at, width, d, out)
+
+    @njit
+    def conclude(values, labels, at, norms, m, a, b, c, e, f):
+        return emitted_rows.conclude(width, centres, values, labels, at, norms, m, a, b, c, e, f)
+
+    rng = np.random.default_rng(9)
+    values, labels = np.zeros(4 * width, dtype), np.zeros(4 * width, label_type)
+    clear(values, labels, width)
+    other = np.zeros_like(values), np.zeros_like(labels)
+    standins.clear(width, 2, -1, *other, width)
+    np.testing.assert_array_equal(values, other[0])
+    np.testing.assert_array_equal(labels, other[1])
+    norms, plain = np.zeros(width, dtype), np.zeros(width, dtype)
+    for d in (1, 3, 4, 5, 18):
+        panel = rng.normal(size=(2 + d) * width).astype(dtype)
+        lengths(panel, width, d, norms)
+        standins.square_lengths(width, 4, panel, width, width, d, plain)
+        np.testing.assert_allclose(norms, plain, rtol=1e-5)
+    scores = np.sort(rng.normal(size=(2, width)), axis=0)
+    scores[:, 1] = scores[0, 1]  # no gap
+    scores[:, 2] = np.inf  # no winner
+    labels[width : 2 * width] = rng.integers(4, size=width) * centres
+    labels[width + 2] = -1
+    values[width : 3 * width] = scores.astype(dtype).reshape(-1)
+    coarse = tuple(kind.type(v) for v in (0.5, 0.1, 0.2, 0.01, 0.01))
+    for m in (1, 3, width):
+        expected = labels.copy()
+        count = standins.conclude(width, centres, values, expected, width, norms, m, *coarse)
+        found = labels.copy()
+        assert conclude(values, found, width, norms, m, *coarse) == count
+        np.testing.assert_array_equal(found, expected)
+        assert found[width + 2] == 0
+    assert 0 < count < width - 1
 
 
 # --- the margin -------------------------------------------------------------------------------
