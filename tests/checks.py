@@ -183,7 +183,7 @@ def faults_of_means(km: Any, x: Any, weight: Any = None) -> list[str]:
     """Whether the centres are the means of their rows, as they are once Lloyd has converged."""
     rows, labels = dense(x), km.labels_
     weights = np.ones(len(rows)) if weight is None else np.asarray(weight, np.float64)
-    largest = np.abs(rows - rows.mean(axis=0)).max()
+    largest, longest = np.abs(rows - rows.mean(axis=0)).max(), np.abs(rows).max()
     eps = np.finfo(km.cluster_centers_.dtype).eps
     counted = weights[weights > 0]
     # Sums know some 35 bits of a row below the largest one; of rows much lighter than others as
@@ -198,8 +198,8 @@ def faults_of_means(km: Any, x: Any, weight: Any = None) -> list[str]:
         share = weights[mine] / math.fsum(weights[mine])
         mean = [math.fsum(share * column) for column in rows[mine].T]
         off = np.abs(center - mean)
-        # The centre is rounded to its type.
-        allowed = 2 * eps * np.abs(mean) + 2.0**-known * largest
+        # The centre is rounded to its type; sums of sparse rows, which are about 0, have 50 bits.
+        allowed = 2 * eps * np.abs(mean) + 2.0**-known * largest + 2.0**-48 * longest
         if (ratio := float((off / np.maximum(allowed, 5e-324)).max())) > worst:
             worst = ratio
             faults = [f"means: centre {j} is {off.max():.3g} off, rows reach to {largest:.3g}"]

@@ -374,12 +374,7 @@ def _run(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Write what is found for every row of a block; which are left in doubt, and their limits."""
     n_features = packed.n_features
-    if two:
-        mode = TWO
-    elif packed.direct:
-        mode = BEST
-    else:
-        mode = PAIR if len(out[1]) else NUMBERED
+    mode = TWO if two else BEST if packed.direct else PAIR if len(out[1]) else NUMBERED
     tile, blocks, run = _method(select_tile(), packed.dtype, mode, n_features, longest)
     blockwise = not two and panels.blockwise(len(block), n_features, longest)
     sizes = (longest if lists[2].size > 0 else 0, longest if blockwise else 0)
