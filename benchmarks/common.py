@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,20 @@ def peer_environments(library: str) -> dict[str, dict[str, str]]:
     if library != "faiss" or "avx512f" not in cpu_description():
         return {"": base}
     return {kind: base | {"OPENBLAS_CORETYPE": kind} for kind in ("Haswell", "SkylakeX")}
+
+
+def child_record(module: str, arguments: list[Any]) -> dict[str, Any]:
+    """What ``python -m module --child arguments`` prints last: a process of its own, one thread."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--child", json.dumps(arguments)],
+        cwd=ROOT,
+        env=peer_environments("largek_dask")[""],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return record
 
 
 def save(name: str, result: dict[str, Any], indent: int | None = 1) -> Path:

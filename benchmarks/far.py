@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
+from benchmarks.common import RESULTS, ROOT, child_record, cpu_description, save
 from benchmarks.lloyd import data_folder
 from benchmarks.tables import write_table
 
@@ -129,15 +127,7 @@ def child(name: str, k: int, n_seeds: int) -> dict[str, Any]:
 
 def measured(name: str, k: int, n_seeds: int) -> dict[str, Any]:
     """The same in a process of its own, on one thread."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.far", "--child", json.dumps([name, k, n_seeds])],
-        cwd=ROOT,
-        env=peer_environments("largek_dask")[""],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    record = child_record("benchmarks.far", [name, k, n_seeds])
     print(f"{name}, k = {k}: {cell(record)}", flush=True)
     return record
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import time
 import warnings
 from typing import Any
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
+from benchmarks.common import RESULTS, ROOT, child_record, cpu_description, save
 from benchmarks.tables import write_table
 
 ROWS, STEPS, REPEATS = 50_000, 10, 7
@@ -57,15 +55,7 @@ def child(d: int, k: int) -> dict[str, Any]:
 
 def measured(d: int, k: int) -> dict[str, Any]:
     """The same in a process of its own, on one thread."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.outlier", "--child", json.dumps([d, k])],
-        cwd=ROOT,
-        env=peer_environments("largek_dask")[""],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    record = child_record("benchmarks.outlier", [d, k])
     print(record, flush=True)
     return record
 
