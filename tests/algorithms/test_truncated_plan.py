@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -40,6 +41,30 @@ GAINS = (
 )
 """What lists of each length would gain, as a share of the cost: nothing, near, anywhere, far."""
 
+BEGINS: dict[str, list[Any]] = {
+    "k": [1, 2, 3, 9, 100, FEW, FEW + 1, 200, 256, 1_000, 1_024, 30_000],
+    "a_center": [1, 2, 80, 200, 1_000],
+    "moves": [False, True],
+    "rounds": [None, None, None, 0, 1, 2, 5],
+    "length": [None, None, None, 2, 24, 300],
+    "guided": [False, True],
+    "tol": [0.0, 1e-4, 1.0],
+}
+SHARES = [2, 4, 16, 32, 70, 150]
+PASSES: dict[str, list[Any]] = {
+    "from_begun": [False, True],
+    "evaluated": [0.0, 0.01, 1.0],
+    "changed": [0, 1, 1000],
+    "n_moves": [0, 1, 50],
+    "gains": list(GAINS),
+    "strays": [0.0, 0.04, 0.06, 10.0],
+}
+
+
+def any_of(choices: dict[str, list[Any]]) -> dict[str, st.SearchStrategy[Any]]:
+    """One strategy for each argument."""
+    return {name: st.sampled_from(values) for name, values in choices.items()}
+
 
 class PlanMachine(RuleBasedStateMachine):
     """A search whose passes come to whatever hypothesis thinks of.
@@ -59,16 +84,7 @@ class PlanMachine(RuleBasedStateMachine):
     n_replayed_at_round = 0
     done: Outcome
 
-    @initialize(
-        k=st.sampled_from([1, 2, 3, 9, 100, FEW, FEW + 1, 200, 256, 1_000, 1_024, 30_000]),
-        a_center=st.sampled_from([1, 2, 80, 200, 1_000]),
-        moves=st.booleans(),
-        rounds=st.sampled_from([None, None, None, 0, 1, 2, 5]),
-        length=st.sampled_from([None, None, None, 2, 24, 300]),
-        shares=st.lists(st.sampled_from([2, 4, 16, 32, 70, 150]), max_size=4, unique=True),
-        guided=st.booleans(),
-        tol=st.sampled_from([0.0, 1e-4, 1.0]),
-    )
+    @initialize(shares=st.lists(st.sampled_from(SHARES), max_size=4, unique=True), **any_of(BEGINS))
     def begin(
         self,
         k: int,
@@ -94,15 +110,7 @@ class PlanMachine(RuleBasedStateMachine):
         self.plan = replace(plan, tol=tol)
         self.cost = 1e6
 
-    @rule(
-        factors=st.lists(factors, min_size=1, max_size=5),
-        from_begun=st.booleans(),
-        evaluated=st.sampled_from([0.0, 0.01, 1.0]),
-        changed=st.sampled_from([0, 1, 1000]),
-        n_moves=st.sampled_from([0, 1, 50]),
-        gains=st.sampled_from(GAINS),
-        strays=st.sampled_from([0.0, 0.04, 0.06, 10.0]),
-    )
+    @rule(factors=st.lists(factors, min_size=1, max_size=5), **any_of(PASSES))
     def passes(
         self,
         factors: list[float],
@@ -227,15 +235,28 @@ class PlanMachine(RuleBasedStateMachine):
         assert self.plan.task == Task("all", True)
 
 
-def test_every_way_that_passes_may_take() -> None:
-    """No exception, and what the machine asserts; derandomized, so that it is always the same."""
-    PlanMachine.met = Counter()
+def test_no_way_that_hypothesis_finds_breaks_it() -> None:
+    """No exception, and what the machine asserts."""
     run_state_machine_as_test(
         PlanMachine,
         settings=settings(
             max_examples=600, stateful_step_count=30, derandomize=True, deadline=None
         ),
     )
+
+
+def test_every_way_that_passes_may_take() -> None:
+    """The same with draws of our own: where hypothesis goes depends on the modules it finds."""
+    PlanMachine.met = Counter()
+    for seed in range(600):
+        rng = random.Random(seed)
+        machine = PlanMachine()
+        begin = {name: rng.choice(values) for name, values in BEGINS.items()}
+        machine.begin(shares=rng.sample(SHARES, rng.randrange(5)), **begin)
+        for _ in range(rng.randrange(30)):
+            steps = {name: rng.choice(values) for name, values in PASSES.items()}
+            machine.passes(factors=rng.choices(FACTORS, k=rng.randint(1, 5)), **steps)
+        machine.teardown()
     # It has been everywhere: otherwise it says nothing.
     for few in (True, False):
         for everywhere in (True, False):
