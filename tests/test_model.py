@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
+import largek_dask as lk
 from largek_dask.algorithms.base import ModelArrays
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import final, plan
@@ -25,6 +27,7 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import Model, load_model
+from tests import oracles
 from tests.driver.toy import CutRows, Toy, toy_rows
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -273,6 +276,34 @@ def test_a_place_that_cannot_be_written(model: Model, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         model.save(str(tmp_path / "file/m.zarr"))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("d", [2, 8, 9, 33])
+@pytest.mark.parametrize("k", [3, 150])
+@pytest.mark.parametrize("layout", ["dense", "sparse"])
+def test_predict_of_rows_whose_distances_overflow(dtype: str, d: int, k: int, layout: str) -> None:
+    """A fit refuses such rows, with some of which all sums are infinite; a model may meet them."""
+    top = np.sqrt(float(np.finfo(dtype).max))
+    rng = np.random.default_rng(d * k)
+    x = (1e-3 * top * rng.normal(size=(400, d))).astype(dtype)
+    queries = rng.normal(size=(60, d))
+    queries *= top / np.linalg.norm(queries, axis=1)[:, None]
+    queries = np.concatenate([f * queries for f in (1e-3, 0.3, 0.9, 1.2, 10, 1e6)]).astype(dtype)
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.square(queries).sum(axis=1)).any()
+    given = csr_array(x), csr_array(queries)
+    given = given if layout == "sparse" else (x, queries)
+    model = lk.KMeans(k, random_state=0, max_iter=2).fit(given[0]).model_
+    labels = model.predict(given[1])
+    exponent = -int(np.frexp(float(np.abs(queries).max()))[1])
+    squares = oracles.squared_distances(
+        np.ldexp(queries.astype("f8"), exponent), np.ldexp(model.centers.astype("f8"), exponent)
+    )
+    found = squares[np.arange(len(labels)), labels]
+    assert (found <= squares.min(axis=1) * (1 + 1e-15)).all()
+    # Far rows are told apart, too: nothing is the label of all.
+    assert (np.bincount(labels[-60:], minlength=k) < 60).all()
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,9 @@ from largek_dask.kernels.distances import (
     pack_centers,
     squared_distances,
 )
+from largek_dask.kernels.doubts import nearest_of_far, too_far
 from largek_dask.kernels.exact import ExactSums
+from largek_dask.kernels.sparse import dense_rows
 from largek_dask.passes.base import BasePasses
 
 __all__ = ["Assignment", "Final", "assign_rows", "finalize", "of_search", "seconds_of_last_pass"]
@@ -92,6 +94,10 @@ def assign_chunk(
     """Label a chunk's rows and add their exact squared distances."""
     labels = nearest(chunk.x, centers)
     distances = squared_distances(chunk.x, centers, labels)
+    far = too_far(distances, centers.dtype)
+    if len(far):
+        labels[far] = nearest_of_far(dense_rows(chunk.x[far]), centers.centers)
+        distances = squared_distances(chunk.x, centers, labels)
     # Rows that are skipped weigh 0, so they count nowhere.
     total.sums["inertia"].add(distances, chunk.weight)
     total.sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)

@@ -24,13 +24,14 @@ if numba.config.DISABLE_JIT:
 else:
     from largek_dask.kernels.emitted_rows import square_distance
 
-__all__ = ["Rounding", "choose", "choose_rows", "margin"]
+__all__ = ["Rounding", "choose", "choose_rows", "margin", "nearest_of_far", "too_far"]
 
 Array = NDArray[Any]
 
 _SMALL = 2.0**-10
 _BLOCK = 32
 """Scores that are compared with the limit at once."""
+_FAR_SCORES = 2**20
 _NO_LIST = readonly(np.empty(0, np.int32))
 
 
@@ -176,3 +177,30 @@ def choose_rows(
     for i in range(m):
         found = choose(rows, i * d, flat, d, table, i * k, limits[i], _NO_LIST, 0, k)
         labels[i], squares[i], second_labels[i], second_squares[i] = found
+
+
+def too_far(squares: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.intp]:
+    """Rows whose scores or sums may have overflowed ``dtype``, by the distances to their labels.
+
+    A fit refuses such rows; a model may meet them. Where all scores of a row have overflowed its
+    label is any, and the distance to that one tells.
+    """
+    return np.flatnonzero(~(squares <= float(np.finfo(dtype).max) / 16))
+
+
+def nearest_of_far(x: Array, centers: Array) -> NDArray[np.int32]:
+    """Labels of rows, (m, d), however far they are: in float64, divided by a power of two."""
+    largest = max(float(np.abs(x).max(initial=0)), float(np.abs(centers).max(initial=0)))
+    exponent = -int(np.frexp(largest)[1])
+    rows, others = (readonly(np.ldexp(p.astype(np.float64), exponent)) for p in (x, centers))
+    labels = np.empty((2, len(x)), np.int32)
+    squares = np.empty((2, len(x)))
+    step = max(1, _FAR_SCORES // max(1, len(centers)))
+    for begin in range(0, len(x), step):
+        at = slice(begin, begin + step)
+        n = len(rows[at])
+        none, limits = readonly(np.zeros((n, len(centers)))), readonly(np.zeros(n))
+        found = labels[0, at], squares[0, at], labels[1, at], squares[1, at]
+        choose_rows(rows[at], others, none, limits, *found)
+    nearest: NDArray[np.int32] = labels[0]
+    return nearest

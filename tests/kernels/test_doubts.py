@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse as scipy_sparse
 
-from largek_dask.kernels import bounds, dense, distances, standins
+from largek_dask.kernels import bounds, dense, distances, doubts, standins
 from largek_dask.kernels.distances import (
     nearest,
     nearest_in_lists,
@@ -431,6 +431,30 @@ def test_rows_that_overflow__are_decided_in_float64():
     packed = pack_centers(centers, np.zeros(9, np.float32))
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(nearest(x, packed), [1, 0])
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_nearest_of_far__has_room_for_any_row(dtype, monkeypatch):
+    monkeypatch.setattr(doubts, "_FAR_SCORES", 25)
+    rng = np.random.default_rng(3)
+    top = float(np.finfo(dtype).max)
+    centers = (1e-3 * rng.normal(size=(7, 5)) * top).astype(dtype)
+    x = (0.05 * rng.normal(size=(11, 5)) * top).astype(dtype)  # (3 rows at a time)
+    labels = doubts.nearest_of_far(x, centers)
+    small = np.ldexp(x.astype("f8"), -1024), np.ldexp(centers.astype("f8"), -1024)
+    if dtype == "f4":
+        small = x.astype("f8"), centers.astype("f8")
+    expected = oracles.squared_distances(*small).argmin(axis=1)
+    np.testing.assert_array_equal(labels, expected)
+    assert len(np.unique(expected)) > 2
+    assert labels.dtype == np.int32
+
+
+def test_too_far__begins_where_sums_may_overflow():
+    kind = np.finfo("f4")
+    squares = np.array([0.0, float(kind.max) / 16, float(kind.max) / 8, np.inf, np.nan])
+    np.testing.assert_array_equal(doubts.too_far(squares, np.dtype("f4")), [2, 3, 4])
+    np.testing.assert_array_equal(doubts.too_far(squares, np.dtype("f8")), [3, 4])
 
 
 def test_rows_that_underflow__are_decided_in_float64():
