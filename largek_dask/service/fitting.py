@@ -107,7 +107,9 @@ def fit_into(
     return model, result
 
 
-def model_of_checkpoint(folder: Folder, beyond: int = -1) -> tuple[Model, Saved] | None:
+def model_of_checkpoint(
+    folder: Folder, stop_reason: str, beyond: int = -1
+) -> tuple[Model, Saved] | None:
     """Write the model of the last checkpoint, for a fit that is not gone on with.
 
     Neither rows nor workers are needed.
@@ -116,6 +118,8 @@ def model_of_checkpoint(folder: Folder, beyond: int = -1) -> tuple[Model, Saved]
     ----------
     folder : Folder
         The job's.
+    stop_reason : str
+        Why it is not gone on with, for the model's provenance.
     beyond : int
         None of a checkpoint after so many steps or fewer.
 
@@ -139,7 +143,7 @@ def model_of_checkpoint(folder: Folder, beyond: int = -1) -> tuple[Model, Saved]
         "data": {key: value for key, value in about["data"].items() if key != "stamps"},
         "versions": about["versions"],
         "n_iter": saved.n_iter,
-        "stop_reason": "cancelled",
+        "stop_reason": stop_reason,
         "inertia": saved.inertia,
         "start": saved.stream,
         "seconds": saved.seconds,
@@ -148,9 +152,10 @@ def model_of_checkpoint(folder: Folder, beyond: int = -1) -> tuple[Model, Saved]
     asked = about["job"]
     model = Model(saved.arrays, asked["normalize"], asked["on_bad_rows"], saved.history, provenance)
     before = model_in(folder)
-    if before is None or before.digest() != model.digest():
-        if labels_in(folder):
-            folder.remove(LABELS)
+    changed = before is None or before.digest() != model.digest()
+    if changed and labels_in(folder):
+        folder.remove(LABELS)
+    if changed or (before is not None and before.provenance.get("stop_reason") != stop_reason):
         _save(model, folder, before)
     return model, saved
 

@@ -39,7 +39,7 @@ from largek_dask.service.fitting import (
 )
 from largek_dask.service.known import Job, Reason
 from largek_dask.service.lease import Contender, Keeper, Lease, check_job
-from largek_dask.service.store import Records, Result, read_result, write_result
+from largek_dask.service.store import End, Records, Result, read_result, write_result
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -129,7 +129,7 @@ class Runner(threading.Thread):
         if reason is None:
             self._keep(self._failure(error, 0))
         elif job.record.cancel:
-            self._keep(self._cancelled(0))
+            self._keep(self._without_model(0))
         else:
             is_new = job.waiting is None or job.waiting.reason != reason
             waited = job.wait_for(reason, self._redact(str(error)))
@@ -139,9 +139,11 @@ class Runner(threading.Thread):
             elif is_new and job.feed.is_loaded:
                 self._emit("waiting", reason=reason, message=str(error))
 
-    def _cancelled(self, token: int, stop_reason: str | None = None) -> Result:
+    def _without_model(
+        self, token: int, state: End = "cancelled", stop_reason: str | None = None
+    ) -> Result:
         record = self._job.record
-        return Result(job=record.id, run=record.run, token=token, state="cancelled",
+        return Result(job=record.id, run=record.run, token=token, state=state,
                       stop_reason=stop_reason)  # fmt: skip
 
     # --- telling ----------------------------------------------------------------------------------
@@ -253,8 +255,10 @@ class Runner(threading.Thread):
         except LostJobError:
             raise
         except NoModelError as error:
-            if error.reason != "cancelled":
-                return self._failure(error, lease.token)
+            if error.reason == "max_time":
+                # Workers may have been waited for, and an earlier run have come farther.
+                found = self._of_checkpoint(folder, lease, "finished", error.reason)
+                return self._failure(error, lease.token) if found.digest is None else found
             return self._stopped(folder, lease) if job.stopped_for == "cancel" else None
         except Exception as error:
             if self._reason_to_wait(error) is not None:
@@ -266,15 +270,20 @@ class Runner(threading.Thread):
             return self._failure(error, lease.token)
 
     def _stopped(self, folder: Folder, lease: Lease) -> Result:
-        """How a run ends that is cancelled before it has a model: by its last checkpoint's.
+        """How a run ends that is cancelled before it has a model."""
+        return self._of_checkpoint(folder, lease, "cancelled", "cancelled")
+
+    def _of_checkpoint(self, folder: Folder, lease: Lease, state: End, stop_reason: str) -> Result:
+        """A result with the model of the last checkpoint, if there is one.
 
         One that has come no farther than the run before leaves that one's model alone.
         """
         before = self._job.record.before
-        result = self._cancelled(lease.token, "cancelled")
+        beyond = -1 if before is None else before.n_iter
+        result = self._without_model(lease.token, state, stop_reason)
         try:
             with warnings_heard_by(self._hear):
-                found = model_of_checkpoint(folder, beyond=-1 if before is None else before.n_iter)
+                found = model_of_checkpoint(folder, stop_reason, beyond=beyond)
         except LostJobError:
             raise
         except Exception as error:

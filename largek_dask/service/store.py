@@ -20,7 +20,7 @@ import os
 import re
 import uuid
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,12 +30,13 @@ from largek_dask.service.credentials import redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 
-__all__ = ["ENDS", "Record", "Records", "Result", "read_result", "write_result"]
+__all__ = ["ENDS", "End", "Record", "Records", "Result", "read_result", "write_result"]
 
 FORMAT: Literal[1] = 1
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-ENDS = ("finished", "failed", "cancelled")
-"""States in which a run has come to its end."""
+End = Literal["finished", "failed", "cancelled"]
+"""A state in which a run has come to its end."""
+ENDS: tuple[str, ...] = get_args(End)
 
 Text = Annotated[str, Field(max_length=1 << 17)]
 
@@ -50,7 +51,7 @@ class Result(BaseModel):
     run: int
     token: int
     """The claim under which it was published."""
-    state: Literal["finished", "failed", "cancelled"]
+    state: End
     digest: Text | None = None
     """Of the model; None without one."""
     labels: bool = False

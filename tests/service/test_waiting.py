@@ -6,6 +6,9 @@ import dask
 import pytest
 
 import largek_dask as lk
+from largek_dask.driver.fit import fit
+from largek_dask.driver.run import Clock
+from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import VersionMismatchError
 from largek_dask.passes import admission
@@ -47,6 +50,50 @@ def test_workers__a_job_that_waits_for_them_can_be_cancelled(
         assert wait_until(jobs, job_id, "waiting", *ENDED)["reason"] == "workers"
         jobs.cancel(job_id)
         assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
+    finally:
+        assert jobs.close(20.0) == []
+
+
+def test_workers__a_time_limit_that_ends_while_they_are_away_keeps_the_last_model(
+    open_jobs, document, slow_steps, rows_url, tmp_path, quick_leases, fresh_cluster, monkeypatch
+):
+    first = open_jobs()
+    job_id = first.submit(document(max_time=1e6), {}, "me")
+    begun(first, job_id, 2)
+    assert first.close(20.0) == []
+    assert (tmp_path / "out" / "checkpoints" / "000002.json").exists()
+    after_two = fit(
+        lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, stop=StopRules(2, 0.0)
+    )
+    monkeypatch.setattr(Clock, "is_over", lambda clock: True)
+    client = fresh_cluster(0, processes=False)
+    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, lambda event: None, "me")
+    jobs.start()
+    try:
+        status = wait_until(jobs, job_id, *ENDED)
+        result, model = status["result"], jobs.model(job_id)
+    finally:
+        assert jobs.close(20.0) == []
+    assert [e["event"] for e in jobs.events(job_id, 0, 1000)].count("started") == 1, "only before"
+    found = status["state"], result["stop_reason"], result["n_iter"]
+    assert found == ("finished", "max_time", 2)
+    assert result["digest"] == model.digest()
+    assert model.provenance["stop_reason"] == "max_time"
+    assert model.arrays.centers.tobytes() == after_two.arrays.centers.tobytes()
+
+
+def test_workers__a_time_limit_without_any_model_is_an_error(
+    tmp_path, document, quick_leases, fresh_cluster, monkeypatch
+):
+    monkeypatch.setattr(Clock, "is_over", lambda clock: True)
+    client = fresh_cluster(0, processes=False)
+    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, lambda event: None, "me")
+    jobs.start()
+    try:
+        job_id = jobs.submit(document(max_time=1e6), {}, "me")
+        status = wait_until(jobs, job_id, *ENDED)
+        assert status["state"] == "failed"
+        assert "before there were any centres" in status["result"]["message"]
     finally:
         assert jobs.close(20.0) == []
 
