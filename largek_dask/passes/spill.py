@@ -39,13 +39,8 @@ class SpilledRows(ZarrRows):
         largest = int(np.diff(chunk_table).max())
         super().__init__(array, location=location, weight=weight, chunk_rows=largest)
         self.shuffled = shuffled
-        self._regular = np.array_equal(chunk_table, self.chunk_table)
         self.chunk_table = np.array(chunk_table)
         self.chunk_table.flags.writeable = False
-
-    def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
-        # Chunks of a dask array need not be those of the store.
-        return super()._load(i, start, stop) if self._regular else self._array[start:stop]
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
         """The whole chunk: it is stored in one piece."""

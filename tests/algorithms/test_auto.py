@@ -62,6 +62,9 @@ def test_effort_is_more_starts_or_longer_search():
     sparse = Table(1_000, is_sparse=True)
     few = [Auto(effort).choose(sparse, 8).n_init for effort in EFFORTS]
     assert few == [RESTARTS[effort] for effort in EFFORTS]
+    batches = [Auto(effort).choose(Table(MANY + 1, is_sparse=True), MORE - 1) for effort in EFFORTS]
+    assert [choice.n_init for choice in batches] == few, "as long as there are few clusters"
+    assert Auto().choose(Table(MANY + 1, is_sparse=True), MORE).n_init == 1
     many = [Auto(effort).choose(Table(10**6), 1_000) for effort in EFFORTS]
     assert [choice.n_init for choice in many] == [SEARCHES[effort] for effort in EFFORTS]
     assert many[0].algorithm != many[1].algorithm

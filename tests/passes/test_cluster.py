@@ -38,8 +38,8 @@ from largek_dask.errors import (
     ParameterError,
     VersionMismatchError,
 )
-from largek_dask.passes import blame, waiting
-from largek_dask.passes.admission import Workers, _Absence
+from largek_dask.passes import admission, blame, waiting
+from largek_dask.passes.admission import Workers, _Absence, check_workers
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.network import Network
@@ -324,6 +324,49 @@ def test_workers_without_the_package(rows, worker_clients, monkeypatch):
     monkeypatch.setattr("largek_dask.passes.admission.versions", told_by_workers(absent))
     with pytest.raises(VersionMismatchError, match="cannot import this version"):
         ClusterPasses(rows, worker_clients(1))
+
+
+def jobs_known(dask_worker):
+    """Jobs that a worker has been told of."""
+    return [
+        job
+        for name, plugin in dask_worker.plugins.items()
+        if name.startswith("largek")
+        for job in plugin.jobs
+    ]
+
+
+def test_check__refuses_what_nobody_could_compute(rows, worker_clients, monkeypatch):
+    told = told_by_workers(lambda: {**versions(), "largek_dask": "9.9"})
+    monkeypatch.setattr(admission, "versions", told)
+    with pytest.raises(VersionMismatchError, match=r"has largek_dask 9.9 instead of"):
+        check_workers(worker_clients(1), rows, 60.0)
+
+
+def test_check__leaves_nothing_on_workers(rows, worker_clients):
+    client = worker_clients(2)
+    check_workers(client, rows, 60.0)
+    assert not any(client.run(jobs_known).values())
+    with ClusterPasses(rows, client):
+        assert sum(map(len, client.run(jobs_known).values())) == 2, "one on each"
+
+
+def test_check__does_not_wait_for_workers_that_may_come(rows, fresh_cluster):
+    client = fresh_cluster(0, processes=False)
+    with mock.patch.object(Workers, "ready", None):
+        check_workers(client, rows, 60.0)
+
+
+def test_check__waits_a_moment_for_answers_that_do_not_come(rows, worker_clients, monkeypatch):
+    asked = []
+
+    async def never(self, address):
+        asked.append(address)
+        await asyncio.Future()
+
+    monkeypatch.setattr(Workers, "_answer", never)
+    check_workers(worker_clients(1), rows, 0.2)
+    assert len(asked) == 1
 
 
 def test_bad_rows_are_named(x, tmp_path, cluster2):
@@ -696,8 +739,9 @@ async def told_to_leave(workers, address):
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("found", ["before the totals are added up", "while they are"])
 @pytest.mark.parametrize("status", ["closing_gracefully", "paused"])
-def test_what_a_worker_that_leaves_has_computed_is_taken(status, x, rows, fresh_cluster):
+def test_what_a_worker_that_leaves_has_computed_is_taken(status, found, x, rows, fresh_cluster):
     """Its total waits on it to be added up, and it takes no task any more."""
     with dask.config.set({"distributed.worker.memory.pause": False}):
         client = fresh_cluster(2, processes=False)
@@ -710,6 +754,8 @@ def test_what_a_worker_that_leaves_has_computed_is_taken(status, x, rows, fresh_
             assert {outcome.worker for outcome, _ in current.outcomes if outcome.parked} > {one}
             await client.run(set_status, status, workers=[one], asynchronous=True)
             await told_to_leave(self._workers, one)
+            if found == "while they are":
+                raise waiting.Lost(ClusterError(f"{one} does not answer"), left=True)
         return await tree(self, current)
 
     with (

@@ -1,0 +1,81 @@
+"""How large an object is that is to be sent, and what figures of passes add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import partial
+
+import numpy as np
+import pytest
+
+from largek_dask.passes.telemetry import PassReport, nbytes
+
+ARRAY = np.zeros(1_000)
+
+
+class Slotted:
+    """As totals are."""
+
+    __slots__ = ("absent", "x")
+
+    def __init__(self):
+        self.x = ARRAY
+
+
+class Child(Slotted):
+    """With slots of its own."""
+
+    __slots__ = ("more",)
+
+    def __init__(self):
+        super().__init__()
+        self.more = ARRAY
+
+
+@dataclass
+class Plain:
+    """With a dictionary."""
+
+    x: np.ndarray
+    note: str = "short"
+
+
+class Told:
+    """Says it itself."""
+
+    nbytes = np.int64(12_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "arrays"),
+    [
+        (ARRAY, 1),
+        (ARRAY.tobytes(), 1),
+        (bytearray(8_000), 1),
+        ("x" * 8_000, 1),
+        ([ARRAY, (ARRAY, {3: ARRAY})], 3),
+        (frozenset([ARRAY.tobytes()]), 1),
+        (partial(sum, ARRAY, start=ARRAY), 2),
+        (Slotted(), 1),
+        (Child(), 2),
+        (Plain(ARRAY), 1),
+        (Told(), 1.5),
+        ([Told(), Plain(ARRAY), Child(), None, 1, "a"], 4.5),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, float | int) else "",
+)
+def test_size_is_that_of_the_arrays_in_it(value, arrays):
+    """Within what a few small things take: it decides how something travels."""
+    assert 8_000 * arrays <= nbytes(value) < 8_000 * arrays + 100
+
+
+def test_reports_add_up_but_for_what_is_held_last():
+    one, two = (
+        PassReport(**{field.name: scale * at for at, field in enumerate(fields(PassReport), 1)})
+        for scale in (1, 100)
+    )
+    before = one.as_dict()
+    one.add(two)
+    for name, value in two.as_dict().items():
+        held = name in ("workers", "state_bytes", "cache_bytes")
+        assert one.as_dict()[name] == (value if held else before[name] + value), name
