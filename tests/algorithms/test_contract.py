@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,11 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+import scipy.sparse
 
 import largek_dask as lk
+from largek_dask.passes.base import BasePasses
+from largek_dask.passes.telemetry import nbytes
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, join, watched_passes
 from tests.faults import Killer, WithBarrier
@@ -151,6 +155,33 @@ def test_worker_joins(name, url, clean, fresh_cluster):
     km = fit(url, name, client=client, callbacks=[join], n_workers=2)
     assert bits(km) == clean[name]
     assert len(worker_identities(client)) == 2
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "minibatch-latest", "sparse"])
+def test_totals_say_how_much_is_sent(name, x, monkeypatch):
+    """That decides whether a total is sent, or stays where it is to be added up there."""
+    sizes, reduce = [], BasePasses.reduce
+
+    def measured(self, *args, **options):
+        total = reduce(self, *args, **options)
+        sizes.append((type(total).__name__, nbytes(total), len(pickle.dumps(total, 5))))
+        return total
+
+    monkeypatch.setattr(BasePasses, "reduce", measured)
+    x = x[:6000]
+    if name == "sparse":
+        x = scipy.sparse.csr_array(np.where(x > 0, x, 0))
+    algorithm = {
+        "minibatch-latest": lk.MiniBatch(batch_rows=1000, votes="latest"),
+        "sparse": lk.NMBatch(b0=1000),
+    }.get(name) or ALGORITHMS[name]
+    for init in ("random", "k-means||"):
+        # Of random rows among so few distinct ones many are alike, and their centres are moved.
+        options = {"algorithm": algorithm, "init": init, "max_iter": 3, "random_state": 0}
+        lk.KMeans(150, **options).fit(x[np.arange(6000) % 200] if init == "random" else x)
+    assert max(told for _, told, _ in sizes) > 10_000, "some are large"
+    for kind, told, sent in sizes:
+        assert sent - 1_100 <= told <= sent, kind
 
 
 def worker_identities(client):

@@ -151,3 +151,58 @@ def test_start_and_moves_are_the_same_at_every_vector_width():
         assert any(record["extra"].get("moved_centers") for record in km.history_)
         digests.add(km.model_.digest())
     assert len(digests) == 1
+
+
+def split_in_numpy(x, weight, center, steps, least):
+    """Gain and pair of one cluster: every second row fits the split, the others judge it."""
+
+    def mean(rows, fallback):
+        w = weight[rows][:, None]
+        return (w * x[rows]).sum(axis=0) / w.sum() if len(rows) else fallback
+
+    if not len(x):
+        return -np.inf, np.stack([center, center])
+    fits, judges = np.arange(0, len(x), 2), np.arange(1, len(x), 2)
+    whole = mean(fits, center)
+    first = x[fits][((x[fits] - whole) ** 2).sum(axis=1).argmax()]
+    pair = np.stack([first, x[fits][((x[fits] - first) ** 2).sum(axis=1).argmax()]])
+    for step in range(steps + 1):
+        chosen = ((x[:, None] - pair) ** 2).sum(axis=2).argmin(axis=1)
+        if step < steps:
+            pair = np.stack([mean(fits[chosen[fits] == i], pair[i]) for i in range(2)])
+    if len(x) < least:
+        return -np.inf, pair
+    before, after = (((x - at) ** 2).sum(axis=1) for at in (whole, pair[chosen]))
+    return (weight * (before - after))[judges].sum() / weight[judges].sum(), pair
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_splits_are_those_of_plain_numpy(seed, ordered, n_threads, monkeypatch):
+    """Of clusters of many rows, of few, of one and of none, some of which are not asked for."""
+    monkeypatch.setattr(moves, "SPLIT_ROWS", 50)
+    monkeypatch.setattr(moves, "LEAST_SPLIT_ROWS", 9)
+    monkeypatch.setattr(moves, "LEAST_PIECE", 16)
+    r = np.random.default_rng(seed)
+    sizes = np.array([120, 8, 9, 1, 0, 51, 50, 30, 12])
+    centers = 40 * np.arange(len(sizes))[:, None] * np.ones((1, 3))
+    x = np.repeat(centers, sizes, axis=0) + r.normal(size=(sizes.sum(), 3)) * [5, 1, 1]
+    x = r.permutation(x)
+    weight = r.choice([0.5, 1.0, 3.0], len(x)) if seed % 2 else np.ones(len(x))
+    order = r.permutation(len(x)) if ordered else None
+    options = {"total_weight": weight.sum(), "max_weight": 3.0, "integer_weights": False}
+    grid = FixedPoint.choose(x.mean(axis=0), 400.0, n_rows=len(x), **options)
+    clusters = np.array([0, 1, 2, 3, 4, 5, 6, 8])
+    found = split_clusters(x, weight, centers, clusters, grid, order, n_threads)
+    np.testing.assert_array_equal(found.clusters, clusters)
+    labels, _ = oracles.assign(x, centers)
+    np.testing.assert_array_equal(np.bincount(labels, minlength=9), sizes)
+    for i, cluster in enumerate(clusters):
+        rows = np.flatnonzero(labels == cluster)
+        if ordered:
+            rows = rows[order[rows].argsort()]
+        rows = rows[:50]
+        gain, pair = split_in_numpy(x[rows], weight[rows], centers[cluster], moves.SPLIT_STEPS, 9)
+        assert found.gains[i] == pytest.approx(gain, rel=1e-6, abs=1e-9)
+        np.testing.assert_allclose(found.centers[i], pair, rtol=1e-8, atol=1e-8)

@@ -300,6 +300,20 @@ def test_rows_without_weight_are_absent(rows_20k):
     assert np.abs(state.centers).max() < 100
 
 
+@pytest.mark.parametrize("sizes", [[5000] * 4, [2] * 10_000], ids=["few weigh", "small chunks"])
+def test_a_start_has_as_many_rows_as_clusters(sizes, rows_20k):
+    """However few rows of a batch have any weight, and however few rows a chunk has."""
+    weight = None
+    if len(sizes) == 4:
+        weight = np.zeros(20_000)
+        weight[7::157] = 1 + np.arange(128) % 3
+    with LocalPasses(rows_of(rows_20k, sizes, weight), n_threads=1) as passes:
+        (state, _), *_ = steps(passes, NMBatch(b0=5, moves=False), 40, 1)
+    centers = state.centers if weight is None else state.centers[state.counts > 0]
+    assert len(np.unique(centers, axis=0)) == len(centers) > 30
+    assert state.previous_rows >= 40
+
+
 def test_growth_ratio_of_awkward_clusters():
     sse, counts = np.array([4.0, 9.0, 5.0]), np.array([3.0, 1.0, 7.0])
     # v = 1 has no sigma and p = 0 holds nothing back: only the first cluster votes.

@@ -12,6 +12,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import blobs
+from tests.passes.toys import rows_of
 
 
 def seeds(x, k, init, seed=0, **options):
@@ -35,6 +36,22 @@ def test_seed_decides(init, rows_20k):
     x = rows_20k[:4000]
     assert seeds(x, 12, init, seed=5).tobytes() == seeds(x, 12, init, seed=5).tobytes()
     assert seeds(x, 12, init, seed=5).tobytes() != seeds(x, 12, init, seed=6).tobytes()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("init", INITS)
+def test_lost_distances_are_found_again(init, weighted, rows_20k):
+    """Without memory for row state the centres are the same, with it nothing is done twice."""
+    x = rows_20k[:1200]
+    rows = rows_of(x, [500, 1, 699], np.arange(1200) % 3 + 0.5 if weighted else None)
+    found, totals = [], []
+    for limit in (None, 0):
+        with LocalPasses(rows, n_threads=1, memory_limit=limit) as passes:
+            found.append(initial_centers(passes, Rng(4), 12, init))
+            totals.append(passes.total)
+    assert found[0].tobytes() == found[1].tobytes()
+    assert totals[0].rebuilt == 0
+    assert (totals[1].rebuilt > 0) == (init not in ("random", "two-level"))
 
 
 @pytest.mark.parametrize("init", ["k-means++", "greedy-k-means++", "k-means||"])

@@ -11,7 +11,7 @@ import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.algorithms.base import KMeansProblem, Rng
-from largek_dask.algorithms.truncated_sample import picked
+from largek_dask.algorithms.truncated_sample import picked, take_sample
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, dense, watched_passes
@@ -130,3 +130,22 @@ def test_rows_are_picked_with_their_weights_in_the_order_asked_for(kind, x, tmp_
         found, own = picked(passes, rows)
     np.testing.assert_array_equal(dense(found), x[rows])
     np.testing.assert_array_equal(own, weight[rows])
+
+
+@pytest.mark.parametrize("ascending", [False, True])
+@pytest.mark.parametrize("n", [1, 4, 9, 40])
+def test_a_sample_holds_half_of_what_was_asked_for_wherever_the_weight_is(n, ascending):
+    """Of 10 rows of 10,000 that count, in one place."""
+    x = np.arange(10_000, dtype=np.float32)[:, None]
+    weight = np.zeros(10_000)
+    weight[4_000:4_010] = 2.5
+    for seed in range(12):
+        with LocalPasses(lk.open_rows(x, sample_weight=weight), n_threads=1) as passes:
+            sample = take_sample(passes, Rng(seed), n, "test", ascending=ascending)
+            assert min(n, 10) // 2 <= len(sample.rows) <= max(n, 10)
+            assert set(sample.rows) <= set(range(4_000, 4_010))
+            np.testing.assert_array_equal(sample.held.x[:, 0], sample.rows)
+            if len(sample.rows):
+                np.testing.assert_array_equal(sample.held.weight, 2.5)
+            assert not ascending or (np.diff(sample.rows) > 0).all()
+            assert take_sample(passes, Rng(seed), n, "test", ascending=ascending) is sample

@@ -64,8 +64,11 @@ def cluster(monkeypatch):
 
 def send(cluster, addresses=(A, B, C), turn=0):
     async def sending():
-        async with asyncio.timeout(60.0):  # to fail, not to hang
-            return await Broadcaster(cluster, cluster).send("x", addresses, turn)
+        async with asyncio.timeout(10.0):  # to fail, not to hang
+            sent = await Broadcaster(cluster, cluster).send("x", addresses, turn)
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1, "nothing goes on behind it"
+        return sent
 
     return asyncio.run(sending())
 
