@@ -211,8 +211,6 @@ def _advance(before: Progress[State], state: State, info: Info, seconds: float) 
     n_iter = before.n_iter + 1
     history = before.history
     assert isinstance(history, list)
-    while history and history[-1]["step"] >= n_iter:
-        history.pop()
     if len(history) >= 2 * MOST_STEPS:
         history = thinned(history)
     history.append(record_of(n_iter, info, seconds))

@@ -5,6 +5,7 @@ import threading
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
+import dask
 import pytest
 
 from largek_dask.errors import OutputError, ParameterError
@@ -12,10 +13,10 @@ from largek_dask.service.plugin import TARGET, JobsPlugin
 
 
 @asynccontextmanager
-async def running(folder):
+async def running(folder, handlers=None):
     """A plugin that has been started."""
     plugin = JobsPlugin(str(folder))
-    usual = {TARGET: lambda target_duration=None: 1}
+    usual = {TARGET: lambda target_duration=None: 1} if handlers is None else handlers
     await plugin.start(SimpleNamespace(address="tcp://127.0.0.1:1", handlers=usual))
     try:
         yield plugin
@@ -64,3 +65,48 @@ def test_close__waits_for_no_answer_that_is_under_way(tmp_path, quick_leases):
         assert not any(answered)
     finally:
         end.set()
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [({"target_duration": "2s"}, 2.0), ({}, 7.0), ({"target_duration": 0}, 7)]
+)
+@pytest.mark.parametrize(("usual", "worth", "target"), [(1, 3, 3), (5, 3, 5)])
+def test_target__is_what_dask_or_the_jobs_have_use_for(
+    given, seconds, usual, worth, target, tmp_path, quick_leases, monkeypatch
+):
+    """What ``cluster.adapt()`` asks for: the more of Dask's own figure and the jobs'."""
+    asked = []
+
+    def of_dask(target_duration=None):
+        asked.append(target_duration)
+        return usual
+
+    def of_jobs(seconds):
+        asked.append(seconds)
+        return worth
+
+    async def found():
+        handlers = {TARGET: of_dask}
+        async with running(tmp_path, handlers) as plugin:
+            monkeypatch.setattr(plugin._jobs, "workers_worth", of_jobs)
+            answer = handlers[TARGET](**given)
+        return answer, handlers
+
+    with dask.config.set({"distributed.adaptive.target-duration": "7s"}):
+        answer, handlers = asyncio.run(found())
+    assert answer == target
+    assert asked == [given.get("target_duration"), seconds]
+    assert handlers == {TARGET: of_dask}, "Dask has its own back, and nobody answers any more"
+
+
+def test_target__of_no_time_at_all_is_a_millisecond(tmp_path, quick_leases, monkeypatch):
+    asked = []
+
+    async def ask():
+        handlers = {TARGET: lambda target_duration=None: 1}
+        async with running(tmp_path, handlers) as plugin:
+            monkeypatch.setattr(plugin._jobs, "workers_worth", lambda s: asked.append(s) or 9)
+            return handlers[TARGET](target_duration="0s")
+
+    assert asyncio.run(ask()) == 9
+    assert asked == [0.001]

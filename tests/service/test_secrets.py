@@ -1,5 +1,6 @@
 """Secrets are in memory and nowhere else; a job that has lost its own waits for them."""
 
+import errno
 import json
 import re
 import traceback
@@ -16,9 +17,11 @@ import zarr
 from fsspec.implementations.memory import MemoryFileSystem
 
 import largek_dask as lk
+from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, JobNotFoundError, LargekError, ParameterError
 from largek_dask.service.credentials import redactor
+from tests.checks import eventually
 from tests.service.conftest import wait_until
 
 SECRET = "open-sesame-4711"
@@ -177,6 +180,41 @@ def test_secrets__a_waiting_job_can_be_cancelled(vault, open_jobs, vault_job):
     later.delete(job_id)
     with pytest.raises(JobNotFoundError):
         later.status(job_id)
+
+
+def test_secrets__may_come_with_the_wish_to_go_on(vault, open_jobs, vault_job):
+    first = open_jobs()
+    job_id = first.submit(vault_job(max_iter=1), OPTIONS, "me")
+    assert wait_until(first, job_id, "finished", "failed")["result"]["n_iter"] == 1
+    first.close(10.0)
+    later = open_jobs()
+    later.resume(job_id, {"max_iter": 3}, OPTIONS)
+    status = wait_until(later, job_id, "finished", "failed", "waiting")
+    assert status["state"] == "finished", status
+    assert (status["max_iter"], status["result"]["n_iter"], status["needs"]) == (3, 3, [])
+    kinds = [event["event"] for event in later.events(job_id, 0, 1000)]
+    assert kinds.count("started") == 2, "what the first run has told is heard as well"
+
+
+def test_secrets__not_in_what_is_said_of_a_log_that_cannot_be_closed(
+    vault, open_jobs, vault_job, logged, monkeypatch
+):
+    close = JsonLines.close
+
+    def full(log):
+        close(log)
+        raise OSError(errno.ENOSPC, f"no space for {SECRET}")
+
+    monkeypatch.setattr(JsonLines, "close", full)
+    jobs = open_jobs()
+    job_id = jobs.submit(vault_job(), OPTIONS, "me")
+    status = wait_until(jobs, job_id, "finished", "failed")
+    assert status["state"] == "finished", "a job is worth more than its log"
+    eventually(
+        lambda: any("/out" in line and "no space for ***" in line for line in logged),
+        "a line about it",
+    )
+    check_silence(logged)
 
 
 def test_secrets__from_the_environment(vault, open_jobs, document, written, monkeypatch):

@@ -475,6 +475,49 @@ def test_cards_escape_every_text(status):
         assert not any("script" in (value or "") for _, value in page.attributes)
 
 
+def test_card_names_a_job_that_has_a_name():
+    for name, title in (("first", "Job lk-1 · first · running"), (None, "Job lk-1 · running")):
+        text = " ".join(Page(card(Seen(RUNNING | {"name": name}))).text.split())
+        assert text.startswith(title), name
+
+
+def test_card_has_colours_where_they_mean_something():
+    red, blue = cards.HUES["red"], cards.HUES["blue"]
+    assert re.findall(rf'{red}">([^<]+)<', card(Seen(FAILED))) == [
+        "failed",
+        "DataError: chunk 3 is bad",
+    ]
+    assert red not in card(Seen(RUNNING))
+    table = card_of_jobs([RUNNING, FAILED], "largek")
+    assert re.findall(r'<(t[hd]) [^>]*><b style="color:(#\w+)">(\w+)<', table) == [
+        ("td", blue, "running"),
+        ("td", red, "failed"),
+    ]
+    assert set(re.findall(r"<(t[hd]) [^>]*nowrap", table)) == {"th"}
+
+
+def curve_on(costs):
+    """What stands before the curve of a card, and its points."""
+    seen = Seen(RUNNING)
+    for n, cost in enumerate(costs):
+        seen.hear(step(n, cost))
+    found = re.findall(r'>([^<>]*)(?:</\w+>)?<svg.*? points="([^"]*)"', card(seen))
+    return [(before, points.split()) for before, points in found]
+
+
+def test_card_draws_the_cost_from_the_first_step_to_the_last():
+    assert curve_on([]) == curve_on([9.0]) == []
+    [(before, points)] = curve_on([9.0, 5.0])
+    assert before.startswith("5, ")
+    assert points == ["2.0,2.0", "318.0,46.0"]
+    [(_, points)] = curve_on([9.0, 5.0, 7.0])
+    assert points == ["2.0,2.0", "160.0,46.0", "318.0,24.0"]
+    # Of more steps than points the first and the last are among those that are shown.
+    [(_, points)] = curve_on([0.0, *cards.CURVE_POINTS * [9.0], 0.0])
+    heights = [point.split(",")[1] for point in points]
+    assert heights == ["46.0", *(cards.CURVE_POINTS - 2) * ["2.0"], "46.0"]
+
+
 def test_card_of_no_jobs():
     assert "no jobs yet" in Page(card_of_jobs([], "largek")).text
 
@@ -604,6 +647,43 @@ def test_watch_in_a_notebook_updates_a_card(page):
     assert "running" in first
     assert "finished" in last
     assert "ab" * 32 in last
+
+
+def test_watch_in_a_notebook_shows_what_events_tell(page):
+    told = numbered(
+        step(1, 4.0),
+        {"event": "warning", "message": "take care"},
+        {"event": "finished", **RESULT},
+    )
+    Job(FakeService(("a", told), statuses=[RUNNING, FINISHED]), "lk-1").watch()
+    [[first, *_, last]] = page.values()
+    assert "take care" not in first
+    assert "take care" in last
+
+
+def test_a_card_is_updated_now_and_then_and_at_the_end(page, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(cards.time, "monotonic", lambda: now[0])
+    seen = Seen(RUNNING)
+    with cards.notebook(seen) as show:
+        for n, now[0] in ((55, 100.0), (56, 100.25), (57, 100.5), (58, 100.75), (59, 101.0)):
+            seen.hear(step(n))
+            show(None)
+        now[0] = 101.25
+        for n in (60, 61):
+            seen.hear(step(n))
+            show(None)
+    [shown] = page.values()
+    assert [re.search(r"(\d+) of at most", html)[1] for html in shown] == [
+        "54", "57", "59", "61",
+    ]  # fmt: skip
+
+
+def test_a_card_that_has_not_changed_is_left_alone(page):
+    shown = cards.Card("one")
+    for html in ("one", "two", "two", "one"):
+        shown.show(html)
+    assert list(page.values()) == [["one", "two", "one"]]
 
 
 def wait_for_thread(job_id):

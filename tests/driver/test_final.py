@@ -1,0 +1,40 @@
+"""The last pass: every row at its nearest centre, and centres without rows moved to rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from largek_dask.algorithms.base import ModelArrays
+from largek_dask.driver.final import finalize
+from largek_dask.passes.local import LocalPasses
+from tests.passes.toys import rows_of
+
+
+def test_centres_are_moved_for_as_many_rounds_as_it_takes() -> None:
+    """Each centre that moves leaves the next without rows: three rounds for four clusters."""
+    x = np.array([[0.0], [0.5], [100.0], [101.0], [1000.0], [1001.0]])
+    # The last one has no rows; those of the second and the third are all farther off than any
+    # centre would be that lies on one of them.
+    centers = np.array([[0.0], [200.0], [1050.0], [1e6]])
+    arrays = ModelArrays(centers, np.zeros(4), np.zeros(1))
+    told: list[int] = []
+    with LocalPasses(rows_of(x, [2, 2, 2])) as passes:
+        final = finalize(passes, arrays, empty_clusters="relocate", told=told.append)
+    assert told.count(len(x)) == 4, "a pass for each round, and one that finds nothing to do"
+    assert (final.n_empty, final.n_distinct) == (0, None)
+    found = final.arrays.centers
+    labels = ((x - found.T) ** 2).argmin(axis=1)
+    np.testing.assert_array_equal(final.assignment.labels, labels)
+    np.testing.assert_array_equal(final.assignment.counts, np.bincount(labels, minlength=4))
+    assert len(set(labels)) == 4
+    assert final.assignment.inertia == ((x - found[labels]) ** 2).sum()
+
+
+def test_centres_without_rows_stay_where_they_are_if_they_may() -> None:
+    x = np.array([[0.0], [1.0], [2.0]])
+    arrays = ModelArrays(np.array([[1.0], [50.0]]), np.zeros(2), np.zeros(1))
+    with LocalPasses(rows_of(x, [1, 2])) as passes:
+        final = finalize(passes, arrays, empty_clusters="keep")
+    assert (final.n_empty, final.assignment.inertia) == (1, 2.0)
+    np.testing.assert_array_equal(final.arrays.centers, arrays.centers)
+    np.testing.assert_array_equal(final.arrays.counts, [3, 0])
