@@ -288,6 +288,14 @@ def test_a_share_without_rows_is_not_read():
         assert found[0][1].shape == (0, 2)
 
 
+def test_a_share_without_rows_of_sparse_rows_is_as_wide_as_they_are():
+    rows = open_rows(sp.csr_array(integers(60, 3)))
+    with LocalPasses(rows, n_threads=1) as passes:
+        found = shares(passes, 0, 1, 1, of=100)
+    assert found[0][1].shape == (0, 3)
+    assert found[0][1].dtype == rows.dtype
+
+
 @pytest.mark.parametrize("budget", [0, 1 << 20])
 def test_only_new_pieces_of_shuffled_rows_are_read(budget):
     x = integers(8_000, 4)

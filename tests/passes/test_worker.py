@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from largek_dask.errors import CancelledFit
 from largek_dask.passes import worker as worker_module
 from largek_dask.passes.cache import Part, Span
 from largek_dask.passes.engine import PassSpec, StateSpec
 from largek_dask.passes.placement import ranges
-from largek_dask.passes.worker import JobSpec, Payload, Sealed, Share, WorkPlugin, work
+from largek_dask.passes.worker import (
+    JobSpec,
+    LostTotalError,
+    Payload,
+    Sealed,
+    Share,
+    WorkPlugin,
+    collect_total,
+    take_total,
+    work,
+)
 from tests.passes.toys import combine, integers, path_answers, path_chunk, rows_of, start
 
 HERE, ELSEWHERE = "tcp://here:1", "tcp://elsewhere:1"
@@ -124,3 +136,60 @@ def test_kept_chunks_of_small_jobs_leave_room_for_those_of_a_large_one(x, plugin
     assert sum(cache.nbytes for cache in caches.values()) == limit, "it is full"
     assert not caches["large"].put(6, Part(Span(0, 10, 10), x[:10]))
     assert caches["c"].put(1, Part(Span(0, 4, 4), x[:4])), "less than an even share"
+
+
+def test_a_job_unheard_of_for_long_makes_room_for_the_next(x, plugin, monkeypatch):
+    """Where a driver has died nobody says that its job is over."""
+    now = [plugin.jobs["job"].used]
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    spec = JobSpec("", pickle.dumps(rows_of(x, [10] * 6)), None, 0)
+    now[0] += 500
+    share_of(1, range(6))
+    ended = plugin.jobs["job"]
+    for name, seconds, known in [
+        ("a", 600, {"job", "a"}),
+        ("b", 1, {"a", "b"}),
+        ("b", 9_999, {"a", "b"}),  # it is known already: nobody needs room
+    ]:
+        now[0] += seconds
+        plugin.admit(replace(spec, id=name))
+        assert set(plugin.jobs) == known
+    assert ended.engine.store.nbytes == 0, "what it kept is gone"
+    payload = Payload("job", 2, PassSpec(path_chunk, (2,), start, combine, None))
+    assert work(Share("s", HERE, ((0, 6),), 1 << 20, 60.0), payload).unknown
+
+
+def test_a_later_pass_ends_those_before(x, plugin):
+    """Of a pass that was cancelled nothing is left, and no share of it goes on."""
+    large = PassSpec(path_chunk, (1,), start, combine, StateSpec("path", 1, 1, True, False))
+    parked = work(Share("one", HERE, ((0, 6),), 0, 60.0), Payload("job", 1, large))
+    assert parked.parked
+    assert parked.total is None
+    assert take("one")[0] == path_answers(x, 1)[-1]
+    assert take("two") is None
+    half = work(Share("half", HERE, ((0, 6),), 0, 0.0), Payload("job", 1, large))
+    assert not half.finished
+    share_of(2, range(6))
+    assert take("one") is None
+    for name in ("one", "half"):
+        share = Share(name, HERE, ((0, 6),), 0, 60.0)
+        error = work(share, Payload("job", 1, large)).error
+        assert isinstance(error.unpacked(), CancelledFit)
+    with pytest.raises(LostTotalError):
+        collect_total("one", Payload("job", 2, large))
+    with pytest.raises(LostTotalError):
+        collect_total("one", Payload("unknown", 2, large))
+
+
+def take(share):
+    return take_total("job", share, worker_module.get_worker())
+
+
+@pytest.mark.parametrize("room", [31, 32])
+def test_totals_that_are_too_large_stay_here(room, x, plugin):
+    spec = PassSpec(path_chunk, (1,), start, combine, StateSpec("path", 1, 1, True, False))
+    outcome = work(Share("s", HERE, ((0, 6),), room, 60.0), Payload("job", 1, spec))
+    assert outcome.size == start().nbytes == 32
+    assert outcome.parked == (room < 32)
+    total = collect_total("s", Payload("job", 1, spec)) if outcome.parked else outcome.total
+    assert total[0] == path_answers(x, 1)[-1]
