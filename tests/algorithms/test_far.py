@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from operator import itemgetter
 
 import dask
 import numpy as np
@@ -15,9 +16,18 @@ from benchmarks.lloyd import data_folder
 from largek_dask.algorithms import truncated_far
 from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.truncated_far import Drawn, draw_rows, numbers_of
-from largek_dask.algorithms.truncated_greedy import _candidates, greedy_start, n_starts
+from largek_dask.algorithms.truncated_greedy import (
+    FIRST_STEPS,
+    STEPS,
+    _candidates,
+    cost_of,
+    greedy_start,
+    n_starts,
+)
 from largek_dask.algorithms.truncated_moves import losses_of_merging
+from largek_dask.kernels.greedy import greedy_rows
 from largek_dask.passes.local import LocalPasses
+from tests import oracles
 from tests.algorithms.conftest import bits
 from tests.checks import computing_workers, watched_passes
 
@@ -268,6 +278,40 @@ def test_the_best_of_several_starts():
     few, cost = greedy_start(x[:3], None, 5, x.mean(axis=0), Rng(1), 8, 1)
     assert few.tolist() == x[[0, 1, 2, 0, 1]].tolist()
     assert cost == 0
+
+
+def lloyd_in_numpy(x, mass, centers, steps):
+    """Centres after so many steps, and what rows then cost."""
+    for _ in range(steps):
+        labels, _ = oracles.assign(x, centers)
+        held = [(mass * (labels == j))[:, None] for j in range(len(centers))]
+        assert all(of.any() for of in held)
+        centers = np.array([(of * x).sum(axis=0) / of.sum() for of in held])
+    labels, _ = oracles.assign(x, centers)
+    return centers, float((mass[:, None] * (x - centers[labels]) ** 2).sum())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_some_of_the_starts_are_gone_on_with(seed, weighted):
+    """Those that are best after a few steps, a fourth of them."""
+    r = np.random.default_rng(seed)
+    x, k, starts = r.standard_normal((400, 3)), 9, 9
+    mass = r.uniform(0.5, 2, 400) if weighted else np.ones(400)
+    columns = np.ascontiguousarray(x.T)
+    shape = k, _candidates(k)
+    picks = [
+        greedy_rows(columns, mass, Rng(seed).generator(start, "greedy").random(shape))
+        for start in range(starts)
+    ]
+    begun = [lloyd_in_numpy(x, mass, x[rows], FIRST_STEPS)[1] for rows in picks]
+    best = np.argsort(begun)[:3]
+    wanted = min((lloyd_in_numpy(x, mass, x[picks[i]], STEPS) for i in best), key=itemgetter(1))
+    weight = mass if weighted else None
+    found, cost = greedy_start(x, weight, k, x.mean(axis=0), Rng(seed), starts, 1)
+    np.testing.assert_allclose(found, wanted[0], rtol=1e-9, atol=1e-9)
+    assert cost == pytest.approx(wanted[1], rel=1e-9)
+    assert cost_of(x, weight, found, x.mean(axis=0)) == cost
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.seeding import centers_of_sample, initial_centers
-from largek_dask.algorithms.sparse_start import sparse_start
+from largek_dask.algorithms.sparse_start import rounds_start, sparse_start
 from largek_dask.algorithms.truncated_sample import take_sample
 from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.sources import open_rows
@@ -132,6 +132,29 @@ def test_rounds_draw_every_different_row_where_there_are_no_more():
     assert len(np.unique(centers, axis=0)) == 120
     assert len(np.unique(in_rounds(many, 150), axis=0)) == 120
     np.testing.assert_array_equal(in_rounds(x, 130), np.resize(x.toarray(), (130, 30)))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("k", "seed"), [(1, 0), (2, 1), (7, 2), (40, 3), (64, 4)])
+def test_rounds_are_those_of_plain_numpy(k, seed, weighted):
+    """As many rows a round as there are, by D² to those of the rounds before; then one step."""
+    x = topics(300, 12, 9, seed=seed, dtype=np.float64)
+    rows = x.toarray()
+    weight = np.arange(300) % 3 + 1.0 if weighted else np.ones(300)
+    uniform = np.random.default_rng(seed)
+    mass, drawn = weight, []
+    while len(drawn) < k:
+        numbers = uniform.random(min(max(1, len(drawn)), k - len(drawn)))
+        picks = np.searchsorted(np.cumsum(mass) / mass.sum(), numbers, "right")
+        drawn += dict.fromkeys(picks.tolist())  # all rows differ, but one may be drawn twice
+        d2 = ((rows[:, None] - rows[drawn]) ** 2).sum(axis=2).min(axis=1)
+        mass = weight * d2
+    labels, _ = oracles.assign(rows, rows[drawn])
+    wanted = [np.average(rows[labels == j], axis=0, weights=weight[labels == j]) for j in range(k)]
+    with LocalPasses(open_rows(x, sample_weight=weight), n_threads=1) as passes:
+        grid = passes.statistics.grid
+    found = rounds_start(block(x), weight, k, grid, np.random.default_rng(seed), 1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_rounds_have_the_same_bits_on_threads():
