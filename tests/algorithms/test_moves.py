@@ -98,11 +98,17 @@ def test_neighbours_of_a_removed_centre_stay():
     assert set(np.flatnonzero(moved[:, 0] >= 1000)) == {9, 10, 30, 40}, "11 and 9 after 10"
 
 
-def test_at_most_a_share_of_the_centres_moves():
-    centers = np.arange(50.0)[:, None] * 10
-    splits = splits_of(range(25, 50))
-    _, n = choose_moves(centers, np.zeros(50), np.ones(25), splits, np.zeros(1))
-    assert n <= 50 // moves.MOVED_SHARE
+@pytest.mark.parametrize("k", [3, 4, 9, 10, 50, 200])
+def test_at_most_a_share_of_the_centres_moves(k):
+    """And as many as that where enough pay: removed ones hold their neighbours, not all others."""
+    centers = np.arange(2.0 * k)[:, None] * 10 + 0.5
+    losses = np.where(np.arange(2 * k) < k, 0.0, 5.0)
+    splits = splits_of(range(k, 2 * k))
+    moved, n = choose_moves(centers, losses, np.ones(k), splits, np.zeros(1))
+    assert n == max(1, 2 * k // moves.MOVED_SHARE) == max(1, k // 5)
+    changed = np.flatnonzero((moved != centers).any(axis=1))
+    assert len(changed) == 2 * n
+    assert (changed < k).sum() == (changed >= k).sum() == n
 
 
 @pytest.mark.parametrize("moves_on", [False, True])
