@@ -300,18 +300,19 @@ def test_rows_without_weight_are_absent(rows_20k):
     assert np.abs(state.centers).max() < 100
 
 
-@pytest.mark.parametrize("sizes", [[5000] * 4, [2] * 10_000], ids=["few weigh", "small chunks"])
-def test_a_start_has_as_many_rows_as_clusters(sizes, rows_20k):
-    """However few rows of a batch have any weight, and however few rows a chunk has."""
-    weight = None
-    if len(sizes) == 4:
-        weight = np.zeros(20_000)
-        weight[7::157] = 1 + np.arange(128) % 3
+@pytest.mark.parametrize(
+    ("sizes", "every", "rows"),
+    [([5000] * 4, 1, 80), ([5000] * 4, 157, 10_240), ([2] * 10_000, 1, 10_240)],
+    ids=["plain", "few weigh", "small chunks"],
+)
+def test_a_start_has_as_many_rows_as_clusters(sizes, every, rows, rows_20k):
+    """However few rows of a batch have any weight, and however few rows a chunk has; no more."""
+    weight = np.where(np.arange(20_000) % every == every - 1, 1.0 + np.arange(20_000) % 3, 0)
     with LocalPasses(rows_of(rows_20k, sizes, weight), n_threads=1) as passes:
         (state, _), *_ = steps(passes, NMBatch(b0=5, moves=False), 40, 1)
-    centers = state.centers if weight is None else state.centers[state.counts > 0]
+    centers = state.centers[state.counts > 0]
     assert len(np.unique(centers, axis=0)) == len(centers) > 30
-    assert state.previous_rows >= 40
+    assert state.previous_rows == rows
 
 
 def test_growth_ratio_of_awkward_clusters():

@@ -246,6 +246,66 @@ def test_round_is_given_time_while_it_may_pay():
     assert not plan.task.looks
 
 
+@pytest.mark.parametrize("k", [50, K])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_unit_of_costs_does_not_matter(seed, k):
+    """Whatever passes come to: after each of them the same comes next."""
+    ways = []
+    for unit in (2.0**-30, 1.0, 2.0**30):
+        r = np.random.default_rng(seed)
+        plan, cost, way = Plan.first(True, None, None, N, k, (64 * k, 256 * k)), 4.0, []
+        for _ in range(150):
+            cost = plan.cost / unit if np.isfinite(plan.cost) else cost
+            cost *= 1 + r.choice([-0.1, -1e-3, -1e-5, 0, 1e-5, 1e-3, 0.05], p=SHARES)
+            curve = tuple((unit * cost * 1e-3 * np.sort(r.random(len(FLAT)))).tolist())
+            plan, back = plan.after(done(cost * unit, curve=curve))
+            way.append((plan.stage, plan.task, plan.passes, plan.n_failed, plan.least, back))
+        ways.append(way)
+    assert ways[0] == ways[1] == ways[2]
+    assert {stage for stage, *_ in ways[0]} > {"sample", "grow", "round"}
+
+
+SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
+
+
+@pytest.mark.parametrize("limit", [90.0, 99.7, 100.3, 110.0])
+@pytest.mark.parametrize("ratio", [0.8, 0.85])
+def test_round_is_undone_if_what_passes_gain_does_not_lead_below_its_begin(limit, ratio):
+    """Each gains a share of what the one before has gained: that is a geometric series."""
+    plan, above = in_round(100.0), 30.0
+    for _ in range(2):
+        plan, back = plan.after(done(limit + above))
+        above *= ratio
+        assert not back
+    plan, back = plan.after(done(limit + above))
+    assert back is (limit > 100)
+
+
+@pytest.mark.parametrize(
+    ("costs", "goes_on"),
+    [
+        ((110, 95, 85), True),  # the third gains 10, the fourth about 7, and all so far 5 each
+        ((110, 95, 91), False),  # 4, 1, and 3 each
+        ((100, 98), False),  # 2, 1, and 1 each
+        ((101, 98), True),  # 3, 1.5, and 1 each
+        ((99, 98), False),
+        ((110,), True),
+        ((90,), True),
+    ],
+)
+def test_round_goes_on_while_a_pass_gains_more_than_the_mean_of_those_before(costs, goes_on):
+    *before, last = map(float, costs)
+    plan = in_round(100.0)
+    for cost in before:
+        plan, _ = plan.after(done(cost))
+        assert not plan.task.looks
+    after, back = plan.after(done(last))
+    assert after.task.looks is not goes_on
+    assert not back
+    settled, _ = plan.after(done(last, changed=0))
+    assert settled.task.looks is (len(costs) > 1), "no row has changed"
+
+
 def test_ends_after_some_failures():
     plan, failures = in_round(100.0), 0
     while plan.stage != "end":
