@@ -42,7 +42,7 @@ class Feed:
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._next = 0
         self._lock = threading.Lock()
-        self._step_at = 0.0
+        self._step_at = -math.inf
         self._progress: dict[str, Any] = {}
         self._sums: dict[str, Any] = dict.fromkeys(SUMMED, 0)
         self._seconds: dict[str, float] = {}

@@ -104,6 +104,23 @@ def test_no_time_for_the_last_pass(
         np.testing.assert_array_equal(late.labels, np.full(len(X), 2))
 
 
+@pytest.mark.parametrize(
+    ("max_time", "last_pass", "is_left_out"),
+    [(3600, 3779.0, False), (3600, 3781.0, True), (0.1, 0.149, False), (0.1, 0.151, True)],
+)
+def test_the_last_pass_may_end_a_little_late(
+    max_time: float, last_pass: float, is_left_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a twentieth of the limit, or of a second."""
+    monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: last_pass)
+    monkeypatch.setattr("largek_dask.driver.run.Clock.seconds", lambda clock: 0.0)
+    rules = StopRules(max_iter=6, tol=0, max_time=max_time)
+    result = cluster(stop=rules, algorithm=Searching())
+    assert result.n_iter == 6
+    assert result.stop_reason == ("max_time_without_last_pass" if is_left_out else "max_iter")
+    assert (result.inertia == 123.0) is is_left_out
+
+
 def test_empty_clusters_of_a_search_without_a_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sparing(Searching):
         def labels(self, passes: Any, rng: Any, state: Any) -> tuple[Any, ...]:
