@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -261,6 +262,52 @@ def test_events_tell_the_story(folder: Folder) -> None:
     assert story[3]["n_iter"] == 1
     assert story[-1]["reason"] == "max_iter"
     assert story[-1]["cost"] == result.history[-1]["cost"]
+
+
+def test_events_tell_how_long_it_took(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    passes: Any = ToyPasses(toy_rows())
+    passes.by_worker = {}
+    passes.after_chunk = lambda n: now.__setitem__(0, now[0] + 1.0)
+    save = Checkpoints.save
+
+    def slow(checkpoints: Any, progress: Any) -> bool:
+        now[0] += 3.0
+        return save(checkpoints, progress)
+
+    monkeypatch.setattr(Checkpoints, "save", slow)
+    story: list[dict[str, Any]] = []
+    go(
+        StopRules(max_iter=2, tol=0),
+        passes=passes,
+        checkpoints=every_step(folder),
+        events=Events([story.append]),
+        seconds_used=50.0,
+    )
+    assert [e["seconds"] for e in story if e["event"] == "checkpoint"] == [3.0] * 3
+    steps = [e for e in story if e["event"] == "step"]
+    # 4 s of init before the first one, 4 s each, and 3 s of a checkpoint before each
+    assert [e["elapsed"] for e in steps] == [61.0, 68.0]
+    assert [e["seconds"]["total"] for e in steps] == [11.0, 7.0]
+    assert [e["rows_per_second"] for e in steps] == [60 / 11.0, 60 / 7.0]
+    assert story[-1]["elapsed"] == 71.0
+
+
+def test_workers_are_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    passes: Any = ToyPasses(toy_rows())
+    passes.after_chunk = lambda n: now.__setitem__(0, now[0] + 0.5)
+    passes.by_worker = {"tcp://a:1": passes.total}
+    story: list[dict[str, Any]] = []
+    # Steps of 2 s after 2 s of init: at 4, 6, 8 ... seconds.
+    go(StopRules(max_iter=7, tol=0), passes=passes, events=Events([story.append]))
+    told = [before["step"] for before, e in itertools.pairwise(story) if e["event"] == "workers"]
+    assert told == [2, 5]
+    reports = [e["workers"]["tcp://a:1"] for e in story if e["event"] == "workers"]
+    # Of init, and of the steps so far.
+    assert [report["bytes_read"] for report in reports] == [3 * 60 * 2 * 8, 6 * 60 * 2 * 8]
 
 
 def test_steps_that_take_no_time_have_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:

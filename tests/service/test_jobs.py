@@ -29,6 +29,8 @@ from largek_dask.service import queue, submissions
 from largek_dask.service.cards import card, card_of_jobs
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.lease import Contender
+from largek_dask.service.queue import Queue
+from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
 from largek_dask.service.showing import Seen, facts, job_row
 from largek_dask.service.store import Records, read_result
@@ -322,6 +324,37 @@ def test_close__a_later_scheduler_goes_on(open_jobs, document, slow_steps, rows_
     # the first word is told before there is a folder to write it into
     assert told[:2] == ["running", "started"]
     assert told[-1] == "finished"
+
+
+def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
+    """Not even if the queue was just about to."""
+    told = []
+    is_held, go_on = threading.Event(), threading.Event()
+    take_up, close = Register.take_up, Queue.close
+
+    def held(register):
+        take_up(register)
+        if holds:
+            is_held.set()
+            assert go_on.wait(20.0)
+
+    def closed(queue):
+        try:
+            return close(queue)
+        finally:
+            go_on.set()
+
+    holds = []
+    monkeypatch.setattr(Register, "take_up", held)
+    monkeypatch.setattr(Queue, "close", closed)
+    jobs = open_jobs(tell=told.append)
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = jobs.submit(document(), {}, "me")
+        holds.append(True)
+        assert is_held.wait(20.0)
+    assert jobs.close(20.0) == []
+    assert jobs.status(job_id)["state"] == "queued"
+    assert [event["event"] for event in told] == ["queued"]
 
 
 def test_queue__priority_then_fairness_then_age(open_jobs, document, slow_steps):

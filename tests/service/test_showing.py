@@ -19,6 +19,7 @@ from rich.console import Console
 
 from largek_dask.service import cards
 from largek_dask.service import job as job_module
+from largek_dask.service import terminal as terminal_module
 from largek_dask.service.cards import card, card_of_jobs, in_notebook
 from largek_dask.service.client import Service
 from largek_dask.service.job import Job
@@ -358,6 +359,60 @@ def test_view_shows_everything():
     assert "has not answered for 9 s; waiting for it" in render(view(seen, 9.0))
 
 
+VIEW = """\
+╭─  lk-1 · first · running  ───────────────────────────────────────────────────────────────────╮
+│ data    /data/x.zarr                                                                         │
+│ model   3,000 clusters by lloyd                                                              │
+│ output  /data/out                                                                            │
+│ step    54 of at most 150                                                                    │
+│ cost    3593126.9, 2,775 rows changed cluster                                                │
+│         █▇▆▅▄▃▂▁                                                                             │
+│ speed   2.1M rows/s; 21.6M rows seen, 34.0 MiB read or moved                                 │
+│ held    2.0 MiB of row state, 15.0 MiB of chunks                                             │
+│ again   7 chunks handed out again, 2 rebuilt, 1 evictions                                    │
+│ done    ━━━━━━━━━━━━━━━━━━━━━━━━          75%, at most 4 s left                              │
+│                                                                                              │
+│ worker     rows/s   rows  compute    read    wait  row state   chunks                        │
+│ tcp://a:1       –  7.68M    5.3 s  0.02 s  0.03 s    1.0 MiB  3.0 MiB                        │
+│ tcp://b:2       –  7.68M    5.3 s  0.02 s  0.03 s    1.0 MiB  3.0 MiB                        │
+│                                                                                              │
+│ warning: take care                                                                           │
+│                                                                                              │
+│ the scheduler has not answered for 9 s; waiting for it                                       │
+╰──────────────────────────────────────────────────────────────────────────────────────────────╯
+"""
+
+
+def test_view_as_it_is_laid_out():
+    seen = Seen(RUNNING)
+    for n in range(1, 9):
+        seen.hear(step(n, 9.0 - n))
+    seen.know(RUNNING)
+    seen.hear({"event": "warning", "message": "take care"})
+    assert render(view(seen, 9.0), width=96) == VIEW
+
+
+def test_view_of_a_narrow_terminal_cuts_nothing_off():
+    shown = render(view(Seen(FINISHED | {"name": None})), width=44)
+    assert shown.startswith("╭─  lk-1 · finished  ─")
+    told = "".join(line[10:-1].strip() for line in shown.splitlines())
+    assert "ab" * 32 in told
+    names = re.findall(r"^│ (\w+(?: \w+)?)  ", shown, re.M)
+    assert {"data", "ended", "inertia", "digest"} <= set(names)
+
+
+def test_view_is_red_where_something_went_wrong():
+    def red(status):
+        out = io.StringIO()
+        Console(file=out, force_terminal=True, width=96, color_system="standard").print(
+            view(Seen(status))
+        )
+        return [text.strip() for text in re.findall(r"\x1b\[1;31m([^\x1b]*)", out.getvalue())]
+
+    assert red(FAILED) == ["failed", "DataError: chunk 3 is bad"]
+    assert red(RUNNING) == red(FINISHED) == []
+
+
 def test_view_of_the_end():
     shown = render(view(Seen(FINISHED)))
     assert "finished" in shown
@@ -395,6 +450,21 @@ def test_a_terminal_gets_a_live_view(monkeypatch):
     assert "╭─" in shown
     assert "ab" * 32 in shown, "the last view is that of the end"
     assert "queued" not in shown
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_terminal_says_that_the_scheduler_is_silent(is_heard, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    now = [100.0]
+    clock = types.SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("largek_dask.service.terminal.time", clock)
+    stream = Terminal()
+    with terminal(Seen(RUNNING), stream) as show:
+        now[0] += 1.0 + terminal_module.SILENT_SECONDS
+        if is_heard:
+            show(None)
+    assert ("has not answered for 7 s" in stream.getvalue()) is not is_heard
 
 
 def test_anything_else_gets_lines(monkeypatch):
