@@ -498,6 +498,18 @@ def test_wrong_starting_centres_are_found_before_reading(init: Any, message: str
         fit(UnreadRows(X, [100, 100]), algorithm=Lloyd(), n_clusters=5, seed=1, init=init)
 
 
+def test_there_may_be_as_many_clusters_as_rows_that_count() -> None:
+    x, weight = X[:6], np.array([1.0, 0, 2, 1, 0, 1])
+    options: dict[str, Any] = {"algorithm": Lloyd(), "seed": 1, "n_threads": 1}
+    assert sorted(fit(open_rows(x), n_clusters=6, **options).labels) == list(range(6))
+    with pytest.raises(ParameterError, match="n_clusters=7 is more than there are rows"):
+        fit(open_rows(x), n_clusters=7, **options)
+    rows = open_rows(x, sample_weight=weight)
+    assert sorted(fit(rows, n_clusters=4, **options).arrays.counts) == [1, 1, 1, 2]
+    with pytest.raises(ParameterError, match=r"n_clusters=5 .* rows of positive weight .*=4\)"):
+        fit(rows, n_clusters=5, **options)
+
+
 def test_too_little_memory_is_found_with_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = plan.memory_needed(5, 3, 8, 2)
     monkeypatch.setattr(plan, "process_memory", lambda: needed)
