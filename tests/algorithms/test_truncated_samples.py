@@ -149,3 +149,25 @@ def test_a_sample_holds_half_of_what_was_asked_for_wherever_the_weight_is(n, asc
                 np.testing.assert_array_equal(sample.held.weight, 2.5)
             assert not ascending or (np.diff(sample.rows) > 0).all()
             assert take_sample(passes, Rng(seed), n, "test", ascending=ascending) is sample
+
+
+def test_a_smaller_sample_is_the_first_rows_of_a_larger_one():
+    x = np.arange(1_000, dtype=np.float32)[:, None]
+    with LocalPasses(lk.open_rows(x), n_threads=1) as passes:
+
+        def rows(n, ascending=False, largest=100, seed=0):
+            options = {"ascending": ascending, "largest": largest}
+            sample = take_sample(passes, Rng(seed), n, "test", **options)
+            np.testing.assert_array_equal(sample.held.x[:, 0], sample.rows)
+            assert len(set(sample.rows.tolist())) == n
+            return sample.rows.tolist()
+
+        few, many = rows(10), rows(100)
+        assert many[:10] == few
+        assert many != sorted(many)
+        assert rows(10, seed=1) != few
+        assert rows(10) == few
+        ordered = rows(100, ascending=True)
+        assert ordered == sorted(ordered) != list(range(100))
+        assert rows(1_000, ascending=True) == list(range(1_000))
+        assert sorted(rows(1_000)) == list(range(1_000))
