@@ -401,6 +401,18 @@ def test_view_of_a_narrow_terminal_cuts_nothing_off():
     assert {"data", "ended", "inertia", "digest"} <= set(names)
 
 
+def test_view_shows_a_bar_only_while_it_is_known_how_far_the_job_is():
+    for status, is_shown in ((RUNNING, True), (QUEUED, False), (FINISHED, False), (FAILED, False)):
+        assert ("│ done " in render(view(Seen(status)))) is is_shown, status["state"]
+
+
+def test_view_of_many_steps_has_a_curve_that_fits():
+    seen = Seen(RUNNING)
+    for n in range(100):
+        seen.hear(step(n, float(n)))
+    assert len(re.findall("[▁▂▃▄▅▆▇█]", render(view(seen)))) == 48
+
+
 def test_view_is_red_where_something_went_wrong():
     def red(status):
         out = io.StringIO()
