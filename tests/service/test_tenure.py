@@ -16,7 +16,9 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.service.lease import Keeper
+from largek_dask.service.lease import Contender, Keeper
+from largek_dask.service.store import Records
+from largek_dask.service.tenure import Tenure
 from tests.checks import eventually
 from tests.service.conftest import begun, wait_until
 
@@ -222,3 +224,25 @@ def test_resume__that_cannot_be_kept_changes_nothing(open_jobs, document, monkey
     with pytest.raises(OutputError, match="no space"):
         jobs.resume(job_id, {"max_iter": 3}, {})
     assert jobs.status(job_id) == before
+
+
+def test_claim__that_comes_while_the_scheduler_closes_is_given_back(tmp_path, monkeypatch):
+    """Else the next scheduler would wait for one that is gone."""
+    folder = Folder(str(tmp_path / "store"))
+    tenure = Tenure(Records(folder), "first", threading.Condition())
+    claim = Contender.claim
+
+    def late(self):
+        tenure.claim_no_more()
+        return claim(self)
+
+    with monkeypatch.context() as patched, patient():
+        patched.setattr(Contender, "claim", late)
+        tenure.claim(lambda: pytest.fail("nothing was taken away"))
+    assert not tenure.is_held
+    assert any(folder.sub("claims").names()), "it has claimed"
+    with patient():
+        later = Tenure(Records(folder), "second", threading.Condition())
+        later.claim(lambda: pytest.fail("nothing was taken away"))
+    assert later.is_held
+    later.give_back()
