@@ -6,6 +6,7 @@ that the type hints of the expected class mention.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -74,6 +75,9 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
 def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | UnionType) -> Any:
     """The value that :func:`encode` was given.
 
+    Equal arrays and equal dataclasses in it are one object, as they were if they were one: what is
+    written of it again is no larger, and what it leads to is computed once.
+
     Parameters
     ----------
     tree : JSON
@@ -90,6 +94,18 @@ def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | Union
         ``tree`` is not something that ``encode`` returns for ``expected``.
     """
     known = dataclasses_of(expected)
+    made: dict[str, Any] = {}
+
+    def once(node: Any, make: Callable[[], Any]) -> Any:
+        key = json.dumps(node)
+        if key not in made:
+            made[key] = make()
+        return made[key]
+
+    def as_array(name: str, shape: list[int]) -> NDArray[Any]:
+        array = arrays[name].reshape(shape)
+        array.flags.writeable = False
+        return array
 
     def walk(node: Any) -> Any:
         match node:
@@ -100,13 +116,12 @@ def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | Union
             case {"scalar": str(dtype), "hex": str(digits)}:
                 return np.frombuffer(bytes.fromhex(digits), _numeric(dtype))[0]
             case {"array": str(name), "shape": list(shape)}:
-                array = arrays[name].reshape(shape)
-                array.flags.writeable = False
-                return array
+                return once(node, lambda: as_array(name, shape))
             case {"tuple": list(items)}:
                 return tuple(walk(item) for item in items)
             case {"class": str(name), "fields": dict(values)}:
-                return known[name](**{key: walk(item) for key, item in values.items()})
+                kind = known[name]
+                return once(node, lambda: kind(**{key: walk(v) for key, v in values.items()}))
         raise ValueError(f"{node!r} is not an encoded value")
 
     try:

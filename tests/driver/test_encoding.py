@@ -127,3 +127,24 @@ def test_an_array_that_is_there_twice_is_written_once():
     assert len(arrays) == 2
     back = decode(tree, arrays, tuple)
     assert [part.tolist() for part in back] == 3 * [[0.0, 1.0, 2.0]]
+
+
+def test_what_was_one_object_is_one_again():
+    """A state that was read back is written to as few bytes as before, any number of times."""
+    array, other = np.arange(6.0), np.arange(6.0)
+    leaf = Leaf(array)
+    tree = Tree((leaf, array, Leaf((leaf, other))), (leaf, Leaf(other)))
+    sizes = []
+    for _ in range(3):
+        stored: dict[str, Any] = {}
+        text = json.dumps(encode(tree, stored))
+        sizes.append((len(text), sorted(stored)))
+        tree = decode(json.loads(text), stored, Tree)
+        assert tree.leaves is not None
+        first, shared, deep = tree.value
+        assert first is tree.leaves[0] is deep.value[0]
+        assert shared is first.value
+        assert deep.value[1] is tree.leaves[1].value
+        assert shared is not deep.value[1]
+    assert sizes[0] == sizes[1] == sizes[2]
+    assert sizes[0][1] == ["a0", "a1"]
