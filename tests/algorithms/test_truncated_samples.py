@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import dask
 import numpy as np
@@ -171,3 +172,22 @@ def test_a_smaller_sample_is_the_first_rows_of_a_larger_one():
         assert ordered == sorted(ordered) != list(range(100))
         assert rows(1_000, ascending=True) == list(range(1_000))
         assert sorted(rows(1_000)) == list(range(1_000))
+
+
+@pytest.mark.parametrize("apart", [0.0, 6.0], ids=["no groups", "groups"])
+def test_rows_meet_all_centres_where_cells_lead_astray(apart: float) -> None:
+    """What the rows of a sample have shown decides how those of the next one begin."""
+    k, d = 150, 24
+    r = np.random.default_rng(1)
+    groups = apart * r.normal(size=(k, d))
+    x = (groups[r.integers(k, size=60_000)] + r.normal(size=(60_000, d))).astype(np.float32)
+    km = lk.KMeans(k, algorithm="truncated", max_iter=60, random_state=0, n_threads=1).fit(x)
+    larger = [
+        after["extra"]["distances"]
+        for before, after in pairwise(km.history_)
+        if after["rows"] > before["rows"]
+    ]
+    assert len(larger) >= 2, "there were no samples of several sizes"
+    # Where groups lie apart, the centres of a wrong one are far away; without groups any will do.
+    assert (max(larger) == 1.0) is (apart > 0)
+    assert min(larger) < 0.5
