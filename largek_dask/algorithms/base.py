@@ -178,7 +178,6 @@ class Passes(Protocol):
         state: RowState | None = None,
         rows: RowSlice | None = None,
         chunks: Sequence[int] | None = None,
-        finish: Callable[[Total], Any] | None = None,
     ) -> Any:
         """One distributed map-reduce; every chunk counts exactly once.
 
@@ -200,8 +199,6 @@ class Passes(Protocol):
             Only a share of every chunk's rows.
         chunks : sequence of int, optional
             Only these chunks.
-        finish : callable, optional
-            Applied to the final total where that total is.
 
         Raises
         ------

@@ -130,7 +130,6 @@ class BasePasses(ABC):
         state: RowState | None = None,
         rows: RowSlice | None = None,
         chunks: Sequence[int] | None = None,
-        finish: Callable[[Any], Any] | None = None,
     ) -> Any:
         """One map-reduce over the chunks; see ``algorithms.base.Passes.reduce``.
 
@@ -152,7 +151,7 @@ class BasePasses(ABC):
             preparation=self._preparation(),
         )
         replay = () if state is None else state.replay
-        return self._timed(spec, replay, self._checked(chunks), finish)
+        return self._timed(spec, replay, self._checked(chunks))
 
     def _checked(self, chunks: Sequence[int] | None) -> Sequence[int]:
         if chunks is None:
@@ -167,13 +166,12 @@ class BasePasses(ABC):
         spec: PassSpec,
         replay: tuple[tuple[Any, ...], ...],
         chunks: Sequence[int],
-        finish: Callable[[Any], Any] | None,
     ) -> Any:
         self.last = report = PassReport(passes=1)
         began = time.perf_counter()
         try:
             self.raise_if_stopped()
-            found = self.outlast(lambda: self._run(spec, replay, chunks, finish, report))
+            found = self.outlast(lambda: self._run(spec, replay, chunks, report))
         finally:
             report.seconds = time.perf_counter() - began
             self.total.add(report)
@@ -207,10 +205,9 @@ class BasePasses(ABC):
         spec: PassSpec,
         replay: tuple[tuple[Any, ...], ...],
         chunks: Sequence[int],
-        finish: Callable[[Any], Any] | None,
         report: PassReport,
     ) -> Any:
-        """Run one pass, fill in its report, return the (finished) total."""
+        """Run one pass, fill in its report, return the total."""
 
     def _state_spec(self, state: RowState, rows: RowSlice | None) -> StateSpec:
         run = self._runs.get(state.name)
@@ -314,7 +311,7 @@ class BasePasses(ABC):
                     combine=RowScan.merge,
                     preparation=Preparation(normalize=self.normalize),
                 )
-                scan: RowScan = self._timed(spec, (), range(self.n_chunks), None)
+                scan: RowScan = self._timed(spec, (), range(self.n_chunks))
                 found = scan.finish()
             self._check(found)
             self._statistics = found

@@ -13,7 +13,7 @@ import os
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 from uuid import uuid4
@@ -45,7 +45,6 @@ from largek_dask.passes.worker import (
     collect_total,
     combine_totals,
     drop_job,
-    finish_total,
     take_total,
     work,
 )
@@ -162,22 +161,20 @@ class ClusterPasses(BasePasses):
         spec: PassSpec,
         replay: tuple[tuple[Any, ...], ...],
         chunks: Sequence[int],
-        finish: Callable[[Any], Any] | None,
         report: PassReport,
     ) -> Any:
         self._number += 1
-        payload = Payload(self.job, self._number, spec, finish)
-        current = _Pass(payload, replay, report, set(chunks), size=nbytes((spec, finish)))
-        totals, finished = self._network.run(self._pass(current), self.raise_if_stopped)
+        payload = Payload(self.job, self._number, spec)
+        current = _Pass(payload, replay, report, set(chunks), size=nbytes(spec))
+        totals, combined = self._network.run(self._pass(current), self.raise_if_stopped)
         self._note_workers()
-        if finished:
+        if combined:
             return totals
         began = time.perf_counter()
         with at("reduce"):
             total = total_of(spec, totals)
-            result = total if finish is None else finish(total)
         report.reduce += time.perf_counter() - began
-        return result
+        return total
 
     def _note_workers(self) -> None:
         """Take over what the workers seen last have together."""
@@ -185,7 +182,7 @@ class ClusterPasses(BasePasses):
         self.driver_threads = max(1, min(available_cpus(), self._workers.n_threads))
 
     async def _pass(self, current: _Pass) -> tuple[Any, bool]:
-        """Totals of all workers, or the finished result and True."""
+        """Totals of all workers, or their sum and True."""
         while True:
             while current.missing:
                 await self._hand_out(current)
@@ -358,7 +355,7 @@ class ClusterPasses(BasePasses):
     # --- large totals -----------------------------------------------------------------------------
 
     async def _tree(self, current: _Pass) -> Any:
-        """Combine and finish totals where they are; only the result comes here."""
+        """Combine totals where they are; only their sum comes here."""
         began = time.perf_counter()
         workers = await self._workers.ready()
         await self._take_totals(current, workers)
@@ -381,9 +378,9 @@ class ClusterPasses(BasePasses):
                 self._network.submit(combine_totals, current.broadcast, *layer[i : i + FAN_IN])
                 for i in range(0, len(layer), FAN_IN)
             ]
-        finished = self._network.submit(finish_total, current.broadcast, *layer)
+        combined = self._network.submit(combine_totals, current.broadcast, *layer)
         with at("reduce"):
-            result = await attended(waiting.result(finished), workers, self._workers)
+            result = await attended(waiting.result(combined), workers, self._workers)
         current.report.reduce += time.perf_counter() - began
         return result
 

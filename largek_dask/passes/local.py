@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -85,7 +84,6 @@ class LocalPasses(BasePasses):
         spec: PassSpec,
         replay: tuple[tuple[Any, ...], ...],
         chunks: Sequence[int],
-        finish: Callable[[Any], Any] | None,
         report: PassReport,
     ) -> Any:
         ticket = self._engine.open(spec, chunks, replay)
@@ -95,10 +93,7 @@ class LocalPasses(BasePasses):
         finally:
             report.add(ticket.report)
         report.workers = 1
-        began = time.perf_counter()
-        result = total if finish is None else finish(total)
-        report.reduce += time.perf_counter() - began
-        return result
+        return total
 
     def whole(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
         """All rows and weights where they lie in one piece in this process, as chunks show them.

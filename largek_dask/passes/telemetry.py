@@ -31,7 +31,7 @@ class PassReport:
     wait: float = 0.0
     """Seconds in which computing threads had no chunk."""
     reduce: float = 0.0
-    """Seconds in combining totals and in ``finish``."""
+    """Seconds in combining totals."""
     bytes_read: int = 0
     """Bytes of the rows that were read; pieces that are read are read whole."""
     copied: int = 0

@@ -7,7 +7,6 @@ import pickle
 import platform
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +38,6 @@ __all__ = [
     "collect_total",
     "combine_totals",
     "drop_job",
-    "finish_total",
     "take_total",
     "versions",
     "work",
@@ -68,7 +66,6 @@ class Payload:
     number: int
     """Counts the passes of the job: a share of a later pass ends those of earlier ones."""
     spec: PassSpec
-    finish: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,13 +310,6 @@ def collect_total(share_id: str, payload: Payload) -> Any:
 def combine_totals(payload: Payload, *totals: Any) -> Any:
     """A new total that holds all of ``totals``; Dask keeps those, so none may change."""
     return total_of(payload.spec, [t.value if isinstance(t, Sealed) else t for t in totals])
-
-
-def finish_total(payload: Payload, *totals: Any) -> Any:
-    """Apply the pass's ``finish`` to all of ``totals`` together."""
-    opened = [total.value if isinstance(total, Sealed) else total for total in totals]
-    total = total_of(payload.spec, opened)
-    return total if payload.finish is None else payload.finish(total)
 
 
 # --- outside the task queue -----------------------------------------------------------------------

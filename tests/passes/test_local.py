@@ -96,11 +96,6 @@ def test_reduce_refuses_unknown_chunks():
         counted(passes, chunks=[1])
 
 
-def test_finish_is_applied():
-    with LocalPasses(rows_of(integers(10), [5, 5]), n_threads=2) as passes:
-        assert counted(passes, finish=lambda total: total * 2)[:2] == [20, 4]
-
-
 def test_take_keeps_the_order_and_repeats():
     x = integers(100)
     wanted = np.array([99, 3, 3, 50, 0])
