@@ -209,7 +209,7 @@ def of_search(
     n_bad = int(np.count_nonzero(labels == SKIPPED))
     assignment = Assignment(labels, inertia, counts, n_bad)
     n_empty = int(np.count_nonzero(counts == 0))
-    return Final(arrays, assignment, n_empty, 0, None, labelled=True)
+    return Final(arrays, assignment, n_empty, None, labelled=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +220,6 @@ class Final:
     assignment: Assignment
     n_empty: int
     """Clusters without rows that are left."""
-    n_relocated: int
-    """Centres that had to be moved after the last step."""
     n_distinct: int | None
     """How many distinct rows there are where that is fewer than clusters, else None."""
     labelled: bool
@@ -252,7 +250,6 @@ def finalize(
         What the algorithm ended with.
     empty_clusters : "relocate" or "keep"
     """
-    n_relocated = 0
     n_distinct = None
     rounds = len(arrays.centers)
     while True:
@@ -262,7 +259,7 @@ def finalize(
             break
         rounds -= 1
         packed = pack_centers(arrays.centers, arrays.shift)
-        centers, n_moved, distinct = relocate_empty(passes, packed, arrays.centers, empty)
+        centers, _, distinct = relocate_empty(passes, packed, arrays.centers, empty)
         if distinct is not None:
             # What is left of an error is that of a mean of equal rows, or of an early end.
             n_distinct = len(distinct[0])
@@ -270,13 +267,11 @@ def finalize(
             centers[distinct[0]] = distinct[1]
         if np.array_equal(centers, arrays.centers):
             break
-        n_relocated += n_moved
         arrays = replace(arrays, centers=centers)
     return Final(
         arrays=replace(arrays, counts=found.counts),
         assignment=found,
         n_empty=len(empty),
-        n_relocated=n_relocated,
         n_distinct=n_distinct,
         labelled=labels,
     )

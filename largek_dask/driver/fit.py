@@ -312,10 +312,10 @@ def _warn_of_empty(best: Outcome, n_clusters: int, empty_clusters: str) -> None:
     final = best.final
     if final.n_distinct is not None:
         why = f"the rows have only {final.n_distinct} distinct values. Ask for fewer clusters"
-    elif final.n_relocated:
-        why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
-    else:
+    elif best.reason == "max_time_without_last_pass":
         why = "there was no time to move their centres. Give the fit more time"
+    else:
+        why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
     warn(
         f"{final.n_empty} of {n_clusters} clusters are empty: {why}.",
         DegenerateDataWarning,
