@@ -141,31 +141,31 @@ class JsonLines:
                 self._file = None
 
     @staticmethod
-    def is_in(folder: Folder, name: str = NAME) -> bool:
+    def is_in(folder: Folder) -> bool:
         """Whether there are events in a folder."""
-        return folder.exists(f"{name}.jsonl") or bool(_parts(folder.sub(name)))
+        return folder.exists(f"{NAME}.jsonl") or bool(_parts(folder.sub(NAME)))
 
     @staticmethod
-    def read(folder: Folder, name: str = NAME) -> Iterator[dict[str, Any]]:
+    def read(folder: Folder) -> Iterator[dict[str, Any]]:
         """The events in a folder, the oldest first; lines that a kill has cut are left out."""
-        for line in folder.lines(f"{name}.jsonl"):
+        for line in folder.lines(f"{NAME}.jsonl"):
             yield from _events_in(line)
-        parts = folder.sub(name)
+        parts = folder.sub(NAME)
         for number in sorted(_parts(parts)):
             for line in parts.read(_name(number)).splitlines():
                 yield from _events_in(line)
 
     @staticmethod
-    def last(folder: Folder, most: int, name: str = NAME) -> list[dict[str, Any]]:
+    def last(folder: Folder, most: int) -> list[dict[str, Any]]:
         """At most so many of the last events in a folder; no more parts are read than needed."""
         found: deque[dict[str, Any]] = deque()
-        parts = folder.sub(name)
+        parts = folder.sub(NAME)
         for number in sorted(_parts(parts), reverse=True):
             lines = parts.read(_name(number)).splitlines()
             found.extendleft(event for line in reversed(lines) for event in _events_in(line))
             if len(found) >= most:
                 return list(found)[-most:]
-        older = folder.lines(f"{name}.jsonl")
+        older = folder.lines(f"{NAME}.jsonl")
         early = deque((event for line in older for event in _events_in(line)), most - len(found))
         return [*early, *found]
 

@@ -135,7 +135,6 @@ class LabelStore:
         self._parent, self._name = place.parent()
         self.url = place.url
         self.n_rows = int(chunk_table[-1])
-        self._table = chunk_table
         self._owner = json.loads(canonical_json(owner))
         self._progress = f"{self._name}.progress.json"
         self._options = place.storage_options

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Literal, TypedDict
 
@@ -127,12 +127,6 @@ class StopRules:
     def seconds(self) -> float:
         """``max_time`` as a number; infinite without one."""
         return math.inf if self.max_time is None else float(self.max_time)
-
-    def less(self, seconds: float) -> StopRules:
-        """The same rules with ``seconds`` of the time used up already."""
-        if self.max_time is None:
-            return self
-        return replace(self, max_time=max(0.0, self.seconds - seconds))
 
     def reason(
         self, record: StepRecord | None, n_iter: int, seconds: float

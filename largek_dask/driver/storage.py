@@ -305,10 +305,7 @@ class Folder:
         return store
 
     def write_arrays(
-        self,
-        name: str,
-        arrays: Mapping[str, NDArray[Any]],
-        attributes: Mapping[str, Any] | None = None,
+        self, name: str, arrays: Mapping[str, NDArray[Any]]
     ) -> dict[str, dict[str, Any]]:
         """Write arrays as one Zarr group, anything there before is removed first.
 
@@ -324,7 +321,7 @@ class Folder:
         """
         self._may_write()
         try:
-            group = patiently(lambda: self._new_group(name, attributes or {}))
+            group = patiently(lambda: self._new_group(name))
             # One array at a time: a store that fails now and then never takes all in one go.
             return {
                 key: patiently(partial(self._write_array, group, key, array, set()))
@@ -333,12 +330,12 @@ class Folder:
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
 
-    def _new_group(self, name: str, attributes: Mapping[str, Any]) -> zarr.Group:
+    def _new_group(self, name: str) -> zarr.Group:
         with contextlib.suppress(FileNotFoundError):
             self._removed(name)
         if self.is_local:
             self.fs.makedirs(self.path(name), exist_ok=True)
-        return zarr.create_group(self.store(name), zarr_format=3, attributes=dict(attributes))
+        return zarr.create_group(self.store(name), zarr_format=3)
 
     @staticmethod
     def _write_array(
