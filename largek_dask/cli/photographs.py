@@ -9,6 +9,8 @@ __all__ = ["PATCH", "codeword_mosaic", "patches", "psnr", "rebuild", "sample_pho
 
 PATCH = 8
 """Edge of a patch in pixels: a row has 8 · 8 · 3 = 192 numbers."""
+GAP = 1
+"""White pixels between codewords."""
 
 
 def sample_photographs() -> dict[str, NDArray[np.uint8]]:
@@ -89,7 +91,7 @@ def psnr(image: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
 
 
 def codeword_mosaic(
-    codewords: NDArray[np.float64], counts: NDArray[np.float64], gap: int = 1
+    codewords: NDArray[np.float64], counts: NDArray[np.float64]
 ) -> NDArray[np.uint8]:
     """All codewords on one sheet, the most used first, row by row.
 
@@ -98,16 +100,14 @@ def codeword_mosaic(
     codewords : (k, 192) float64
     counts : (k,) float64
         Weight of each codeword's rows.
-    gap : int
-        White pixels between codewords.
     """
     k = len(codewords)
     columns = int(np.ceil(np.sqrt(k)))
     rows = -(-k // columns)
-    cell = PATCH + gap
-    sheet = np.full((rows * cell + gap, columns * cell + gap, 3), 255, np.uint8)
+    cell = PATCH + GAP
+    sheet = np.full((rows * cell + GAP, columns * cell + GAP, 3), 255, np.uint8)
     tiles = np.clip(np.rint(codewords), 0, 255).astype(np.uint8).reshape(k, PATCH, PATCH, 3)
     for place, codeword in enumerate(np.argsort(-counts, kind="stable")):
-        top, left = gap + place // columns * cell, gap + place % columns * cell
+        top, left = GAP + place // columns * cell, GAP + place % columns * cell
         sheet[top : top + PATCH, left : left + PATCH] = tiles[codeword]
     return sheet

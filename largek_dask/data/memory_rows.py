@@ -42,13 +42,13 @@ def memory_table(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> NDArray[
 class ArrayColumn:
     """Row weights held in memory."""
 
-    def __init__(self, values: Any, what: str = "sample_weight") -> None:
+    def __init__(self, values: Any) -> None:
         values = np.asarray(values)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if values.ndim != 1:
-            raise DataError(f"{what} has shape {values.shape}; give one number per row.")
-        native_dtype(values.dtype, what)
+            raise DataError(f"sample_weight has shape {values.shape}; give one number per row.")
+        native_dtype(values.dtype, "sample_weight")
         self._values = values
         self.n_rows = len(values)
 
@@ -68,7 +68,6 @@ class SlicedRows(Rows):
         self,
         source: Any,
         *,
-        dtype: Any = None,
         chunk_table: NDArray[np.int64] | None = None,
         location: str | None = None,
         weight: Column | None = None,
@@ -76,7 +75,7 @@ class SlicedRows(Rows):
         what = self.describe_source(location)
         shape = tuple(int(n) for n in source.shape)
         check_table_shape(shape, what)
-        stored = native_dtype(source.dtype if dtype is None else dtype, what)
+        stored = native_dtype(source.dtype, what)
         self._source = source
         if chunk_table is None:
             chunk_table = memory_table(shape[0], shape[1], stored)

@@ -19,7 +19,7 @@ from largek_dask.data.rows import (
     native_dtype,
 )
 from largek_dask.data.stored_rows import StoredRows, name_node
-from largek_dask.data.stores import check_complete, list_stamps, location_of, read_stored
+from largek_dask.data.stores import check_complete, list_stamps, read_stored
 from largek_dask.errors import DataError
 
 __all__ = ["ZarrColumn", "ZarrRows", "group_chunks"]
@@ -207,14 +207,3 @@ class ZarrColumn:
                 f"sample_weight {self._where}, rows {start} to {stop - 1}, cannot be read: {error}"
             ) from error
         return values.astype(np.float64, copy=False).reshape(-1)
-
-
-def open_zarr_array(array: Any, *, weight: Column | None = None, location: Any = None) -> ZarrRows:
-    """Rows of an open ``zarr.Array``; ``location`` overrides what its store says."""
-    found = location_of(array) if location is None else location
-    if found is None:
-        return ZarrRows(array, weight=weight)
-    url, component, options = found
-    return ZarrRows(
-        array, location=url, component=component, storage_options=options, weight=weight
-    )

@@ -41,9 +41,9 @@ class ChunkView:
         """
         self.kept = arrays
 
-    def again(self, state: Mapping[str, NDArray[Any]] | None, counted: bool = False) -> ChunkView:
+    def again(self, state: Mapping[str, NDArray[Any]] | None) -> ChunkView:
         """The same rows with another state, nothing kept yet."""
-        return replace(self, state=state, counted=counted, kept=None)
+        return replace(self, state=state, counted=False, kept=None)
 
 
 @dataclass(frozen=True, slots=True)
