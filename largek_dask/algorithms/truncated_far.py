@@ -17,6 +17,7 @@ J. ACM 2007).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,8 +127,8 @@ def draw_rows(
     fewer = np.divide(even, counts, out=np.zeros_like(counts), where=counts > 0)
     seed = int(rng.generator(0, "far rows").integers(1 << 63))
     drawn: Drawn = kept_rows(
-        passes, generation, replay, draw_chunk, seed, fewer, mean, n + 1,
-        start=_Start(n + 1), combine=Drawn.combine,
+        passes, generation, replay, draw_chunk, seed, fewer, mean,
+        start=partial(Drawn, n + 1), combine=Drawn.combine,
     )  # fmt: skip
     order = np.lexsort((drawn.rows, drawn.keys))
     # Rows beyond these were passed over at this number: so many times as likely each was drawn.
@@ -138,16 +139,6 @@ def draw_rows(
     return FarRows(drawn.rows[chosen], shares)
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """Makes an empty total; travels to workers."""
-
-    most: int
-
-    def __call__(self) -> Drawn:
-        return Drawn(self.most)
-
-
 def draw_chunk(
     first: int,
     weight: Weights | None,
@@ -156,7 +147,6 @@ def draw_chunk(
     seed: int,
     fewer: Weights,
     mean: float,
-    most: int,
 ) -> None:
     """Draw among rows that lie together."""
     present = np.flatnonzero(rows.labels >= 0)
