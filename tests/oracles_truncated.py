@@ -9,14 +9,14 @@ import numpy as np
 from tests.oracles import squared_distances
 
 
-def search_lists(x, groups, lists, centers, labels, upper, lower, skip=True, keep=False):
+def search_lists(x, groups, lists, centers, labels, upper, lower, keep=False):
     """New labels, distances, rows moved and distances computed; `groups` names each row's list."""
     labels, upper, lower = labels.copy(), upper.astype(np.float64), lower.astype(np.float64)
     d2 = squared_distances(x, centers)
     moved = evaluated = 0
     for i, g in enumerate(groups):
         listed = lists[g] if g >= 0 else []
-        if len(listed) == 0 or (skip and upper[i] < lower[i]):
+        if len(listed) == 0:
             continue
         evaluated += len(listed)
         ranked = sorted((d2[i, j], j) for j in listed)

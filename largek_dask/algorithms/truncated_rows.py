@@ -317,7 +317,7 @@ def _search(
         check()
         return search_lists(
             x, places, starts, lists, order.packed, rows.labels, rows.upper, rows.lower,
-            begin=span[0], end=span[1], skip=False, keep=keep,
+            begin=span[0], end=span[1], keep=keep,
         )[1]  # fmt: skip
 
     # Shares of about equal work, cut between groups.

@@ -88,7 +88,7 @@ def cell_means(
     ParameterError
         Sizes, picks or numbers of steps that do not fit.
     """
-    _check(order, starts, sizes, picks, n_steps, n_full)
+    _check(starts, sizes, picks, n_steps, n_full)
     dtype, d, k = compute_dtype(x.dtype), x.shape[1], len(picks)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     centers, labels = np.empty((k, d), dtype), np.full(len(x), -1, np.int32)
@@ -123,9 +123,7 @@ def cell_means(
     return centers, labels
 
 
-def _check(
-    order: Labels, starts: Places, sizes: Places, picks: Places, n_steps: int, n_full: int
-) -> None:
+def _check(starts: Places, sizes: Places, picks: Places, n_steps: int, n_full: int) -> None:
     if len(sizes) != len(starts) - 1 or sizes.sum() != len(picks):
         raise ParameterError(
             "sizes must have a number for every cell, picks as many as they add to."

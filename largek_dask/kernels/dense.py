@@ -210,7 +210,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
     @inner
     def assign(
         rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, blocks: Any, blockwise: Any, raw: Any, space: Any, given: Any,
+        n_tiles: Any, blocks: Any, blockwise: Any, space: Any, given: Any,
         lists: Any, list_at: Any, length: Any, coarse: Any, rounding: Any, doubtful: Any,
         limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any, second_labels_out: Any,
         second_out: Any,
@@ -261,13 +261,6 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
                         second_labels_out[first + q] = labels[own + width + q]
                 if lists.size > 0:
                     _name(lists, list_at, labels_out, first, m)
-                    if two:
-                        _name(lists, list_at, second_labels_out, first, m)
-                if raw:
-                    for q in range(m):
-                        values_out[first + q] = values[own + q]
-                        second_out[first + q] = values[own + width + q]
-                    continue
                 for q in range(m if values_out.size > 0 else 0):
                     values_out[first + q] = max(values[own + q] + norms[q], real(0))
                     if two:
@@ -285,7 +278,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
 
 @cache
 def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
-    """Nearest centre, or nearest two, of every row, among all centres or among listed ones.
+    """Nearest centre of every row, among all centres or among listed ones, or nearest two of all.
 
     Parameters
     ----------
@@ -300,15 +293,14 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
     -------
     callable
         ``run(x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks, blockwise,
-        raw, space, coarse, rounding, at_once, doubtful, limits, labels, values, second_labels,
+        space, coarse, rounding, at_once, doubtful, limits, labels, values, second_labels,
         second)``, which returns how many rows are left in doubt (:mod:`.doubts`) because they are
         too many to be decided `at_once`: `doubtful` and `limits` have room for all rows. `given`
         are the centres as they are, `centers` what a row's features are multiplied with. With no
-        `lists` at all every row meets every centre. A list's centres are copied side by side
-        first: what that costs, every panel of its rows gets back. Of the outputs, values of length
-        0 are not wanted; `raw` ones (with `TWO`) lack the row's squared length, and nothing is
-        decided. `blockwise` (not with `TWO`) finds the same winners in two steps, which is faster
-        for many centres of few features.
+        `lists` at all, and always with `TWO`, every row meets every centre. A list's centres are
+        copied side by side first: what that costs, every panel of its rows gets back. Of the
+        outputs, values of length 0 are not wanted. `blockwise` (not with `TWO`) finds the same
+        winners in two steps, which is faster for many centres of few features.
     """
     assign, centres = _assign(tile, dtype, mode, direct), tile.centres
     write = _choose(dtype, mode == TWO)
@@ -323,7 +315,6 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
             types.Array(types.int32, 1, "C", readonly=True),
             types.UniTuple(types.int64, 3),
             types.boolean,
-            types.boolean,
             workspace_type(dtype),
             types.UniTuple(types.float64, 5),
             types.UniTuple(types.float64, 4),
@@ -335,7 +326,7 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
     )
     def run(
         x: Any, given: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any,
-        list_offsets: Any, lists: Any, blocks: Any, blockwise: Any, raw: Any, space: Any,
+        list_offsets: Any, lists: Any, blocks: Any, blockwise: Any, space: Any,
         coarse: Any, rounding: Any, at_once: Any, doubtful: Any, limits: Any, labels: Any,
         values: Any, second_labels: Any, second: Any,
     ) -> Any:  # fmt: skip
@@ -367,7 +358,7 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
                     for f in range(d):
                         columns[(m // PAD * d + f) * PAD + m % PAD] = block[m * d + f]
             n_doubtful = assign(
-                rows, begin, end, d, shift, block, block_starts, n_tiles, blocks, blockwise, raw,
+                rows, begin, end, d, shift, block, block_starts, n_tiles, blocks, blockwise,
                 space, whole, lists, first, length, coarse, rounding, doubtful, limits, n_doubtful,
                 labels, values, second_labels, second,
             )  # fmt: skip

@@ -52,7 +52,6 @@ __all__ = [
     "nearest",
     "nearest_in_lists",
     "nearest_two",
-    "nearest_two_in_lists",
     "pack_centers",
     "scores",
     "squared_distances",
@@ -203,8 +202,6 @@ def nearest_in_lists(
     row_offsets: NDArray[np.int64],
     list_offsets: NDArray[np.int64],
     lists: Labels,
-    labels_out: Labels | None = None,
-    distances_out: Array | None = None,
 ) -> Labels:
     """The nearest centre of every row within the list of its segment.
 
@@ -218,8 +215,6 @@ def nearest_in_lists(
     lists : int32 array
         ``lists[list_offsets[s] : list_offsets[s + 1]]`` are the centres of segment s, ascending,
         at least one where the segment has rows.
-    labels_out, distances_out : array (n,), optional
-        As for :func:`nearest`.
 
     Returns
     -------
@@ -232,32 +227,18 @@ def nearest_in_lists(
         Offsets or lists that do not fit.
     """
     n = check_rows(x, packed.n_features)
-    labels = output(labels_out, (n,), np.dtype(np.int32))
-    values = output(distances_out, (0 if distances_out is None else n,), packed.dtype)
-    out = (labels, values, *no_outputs(packed.dtype))
-    _search_lists(x, packed, False, row_offsets, list_offsets, lists, out)
+    row_offsets, list_offsets = (
+        np.ascontiguousarray(offsets, np.int64) for offsets in (row_offsets, list_offsets)
+    )
+    lists = np.ascontiguousarray(lists, np.int32)
+    check_lists(n, packed.n_clusters, row_offsets, list_offsets, lists)
+    longest = int(np.diff(list_offsets).max(initial=1))
+    labels, (_, values) = np.empty(n, np.int32), no_outputs(packed.dtype)
+    for rows, block in converted(x, packed.dtype):
+        inside = np.clip(row_offsets - rows.start, 0, len(block))
+        out = (labels[rows], values, *no_outputs(packed.dtype))
+        _run(block, packed, False, (inside, list_offsets, lists), longest, out)
     return labels
-
-
-def nearest_two_in_lists(
-    x: Array,
-    packed: PackedCenters,
-    row_offsets: NDArray[np.int64],
-    list_offsets: NDArray[np.int64],
-    lists: Labels,
-    raw: bool = False,
-) -> tuple[Labels, Array, Labels, Array]:
-    """As :func:`nearest_two`, within the list of each row's segment (:func:`nearest_in_lists`).
-
-    With `raw`, what comes back instead of distances are the scores that decide: the distances
-    less the row's squared length (in the direct form the distances themselves). Merged over
-    lists by (score, index) they give the winner of :func:`nearest`, where distances, rounded
-    once more, might tie.
-    """
-    n = check_rows(x, packed.n_features)
-    out = two_outputs(n, packed.dtype)
-    _search_lists(x, packed, True, row_offsets, list_offsets, lists, out, raw)
-    return out
 
 
 def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
@@ -340,29 +321,6 @@ def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) 
             _write(parts, doubtful[0], decide(block, *doubtful, packed), two)
 
 
-def _search_lists(
-    x: Array,
-    packed: PackedCenters,
-    two: bool,
-    row_offsets: Array,
-    list_offsets: Array,
-    lists: Array,
-    out: tuple[Array, ...],
-    raw: bool = False,
-) -> None:
-    """Every row against the centres listed for its segment."""
-    row_offsets, list_offsets = (
-        np.ascontiguousarray(offsets, np.int64) for offsets in (row_offsets, list_offsets)
-    )
-    lists = np.ascontiguousarray(lists, np.int32)
-    check_lists(len(x), packed.n_clusters, row_offsets, list_offsets, lists)
-    longest = int(np.diff(list_offsets).max(initial=1))
-    for rows, block in converted(x, packed.dtype):
-        inside = np.clip(row_offsets - rows.start, 0, len(block))
-        parts = tuple(part[rows] for part in out)
-        _run(block, packed, two, (inside, list_offsets, lists), longest, parts, raw)
-
-
 def _run(
     block: Array,
     packed: PackedCenters,
@@ -370,7 +328,6 @@ def _run(
     lists: tuple[Array, Array, Array],
     longest: int,
     out: tuple[Array, ...],
-    raw: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Write what is found for every row of a block; which are left in doubt, and their limits."""
     n_features = packed.n_features
@@ -385,7 +342,7 @@ def _run(
     doubtful, limits = np.empty(room, np.int64), np.empty(room)
     count: int = run(
         block, packed.centers, form.offsets, form.factors, form.starts, *lists, blocks.as_tuple(),
-        blockwise, raw, space, rounding.coarse, rounding.as_tuple(), dense.LITTLE, doubtful,
+        blockwise, space, rounding.coarse, rounding.as_tuple(), dense.LITTLE, doubtful,
         limits, *out,
     )  # fmt: skip
     return doubtful[:count], limits[:count]

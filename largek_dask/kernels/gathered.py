@@ -258,10 +258,9 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -
 
 @bare
 def _collect(
-    order: Any, starts: Any, offsets: Any, begin: Any, end: Any, skip: Any, upper: Any,
-    lower: Any, chosen: Any, counts: Any,
+    order: Any, starts: Any, offsets: Any, begin: Any, end: Any, chosen: Any, counts: Any
 ) -> Any:  # fmt: skip
-    """Numbers of the rows of some groups that are looked at, and how many of each group.
+    """Numbers of the rows of some groups that meet a list, and how many of each group.
 
     Returns the first group that is left for later, and how many rows there are.
     """
@@ -270,9 +269,8 @@ def _collect(
         before = count
         if offsets[j] < offsets[j + 1]:
             for p in range(starts[j], starts[j + 1]):
-                i = order[p]
-                chosen[count] = i
-                count += 0 if skip and upper[i] < lower[i] else 1
+                chosen[count] = order[p]
+                count += 1
         counts[j - begin] = count - before
         j += 1
     return j, count
@@ -342,7 +340,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
     Returns
     -------
     callable
-        ``run(x, given, order, starts, offsets, listed, shift, centers, openings, begin, end, skip,
+        ``run(x, given, order, starts, offsets, listed, shift, centers, openings, begin, end,
         keep, space, chosen, counts, labels, upper, lower)``, as :func:`~.truncated.search_lists`;
         `given` are the centres as they are, `chosen` and `counts` those of :func:`scratch`.
     """
@@ -370,7 +368,6 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
             types.int64,
             types.int64,
             types.boolean,
-            types.boolean,
             workspace_type(dtype),
             signed,
             types.Array(types.int64, 1, "C"),
@@ -382,7 +379,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
     )
     def run(
         x: Any, given: Any, order: Any, starts: Any, offsets: Any, listed: Any, shift: Any,
-        centers: Any, openings: Any, begin: Any, end: Any, skip: Any, keep: Any, space: Any,
+        centers: Any, openings: Any, begin: Any, end: Any, keep: Any, space: Any,
         chosen: Any, counts: Any, labels: Any, upper: Any, lower: Any,
     ) -> Any:  # fmt: skip
         n, d = x.shape
@@ -395,9 +392,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
             chosen[own + q] = q
         n_moved, n_evaluated, group = 0, 0, begin
         while group < end:
-            following, total = _collect(
-                order, starts, offsets, group, end, skip, upper, lower, chosen, counts
-            )
+            following, total = _collect(order, starts, offsets, group, end, chosen, counts)
             for q in range(total, total + width):
                 chosen[q] = chosen[max(total - 1, 0)]  # stand in for rows that a panel lacks
             at = 0

@@ -49,7 +49,6 @@ much longer to sort all of very many centres."""
 _STRIDE = 8
 """Every so manieth distance tells how far the m-th nearest may be."""
 
-Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 

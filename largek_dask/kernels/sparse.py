@@ -204,25 +204,24 @@ def _transpose(centers: Any, columns: Any) -> None:
 
 
 def nearest_sparse(
-    x: SparseBlock, packed: SparseCenters, two: bool, raw: bool = False
+    x: SparseBlock, packed: SparseCenters
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
-    """The nearest centre of every row and, with `two`, the second nearest.
+    """The nearest and the second nearest centre of every row, by their scores.
 
     Returns
     -------
     labels, first, second_labels, second
-        As :func:`~largek_dask.kernels.distances.nearest_two`; the last two are empty without
-        `two`.
+        As :func:`~largek_dask.kernels.distances.nearest_two`, but for the row's squared length,
+        which scores lack.
     """
     n, dtype = len(x), packed.starts.dtype
     labels, first = np.zeros(n, np.int32), np.empty(n, dtype)
-    m = n if two else 0
-    second_labels, second = np.full(m, -1, np.int32), np.full(m, np.inf, dtype)
+    second_labels, second = np.full(n, -1, np.int32), np.full(n, np.inf, dtype)
     data = x.data if x.data.dtype == dtype else x.data.astype(dtype)
     width = packed.columns.shape[2]
-    _search(dtype, width // LANES, two)(
+    _search(dtype, width // LANES)(
         readonly(data), readonly(x.indices), readonly(x.indptr), packed.columns.reshape(-1),
-        packed.starts, x.n_features, raw, labels, first, second_labels, second,
+        packed.starts, x.n_features, labels, first, second_labels, second,
     )  # fmt: skip
     return labels, first, second_labels, second
 
@@ -255,9 +254,9 @@ def _scores(
 
 
 @cache
-def _search(dtype: np.dtype[Any], vectors: int, two: bool) -> Any:
+def _search(dtype: np.dtype[Any], vectors: int) -> Any:
     real = numba.from_dtype(dtype)
-    width, spec = vectors * LANES, 2 * vectors + two
+    width, spec = vectors * LANES, 2 * vectors + 1
 
     def array(kind: Any, readonly: bool = True) -> Any:
         return types.Array(kind, 1, "C", readonly=readonly)
@@ -265,12 +264,12 @@ def _search(dtype: np.dtype[Any], vectors: int, two: bool) -> Any:
     @njit(
         (
             array(real), array(types.int32), array(types.int64), array(real), array(real),
-            types.int64, types.boolean, array(types.int32, False), array(real, False),
+            types.int64, array(types.int32, False), array(real, False),
             array(types.int32, False), array(real, False),
         )
     )  # fmt: skip
     def run(
-        data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any, raw: Any,
+        data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any,
         labels: Any, first: Any, second_labels: Any, second: Any,
     ) -> None:  # fmt: skip
         n = indptr.size - 1
@@ -295,18 +294,12 @@ def _search(dtype: np.dtype[Any], vectors: int, two: bool) -> Any:
                 for q in range(own + 1, own + LANES):
                     if comes_first(values[q], winners[q], values[best], winners[best]):
                         best = q
-                norm = data.dtype.type(0)
-                if not raw:
-                    norm = length(data, indptr[row], indptr[row + 1])
-                labels[row] = max(winners[best], 0)
-                first[row] = values[best] if raw else max(values[best] + norm, data.dtype.type(0))
-                if two:
-                    rest, at = others[best], runners[best]
-                    for q in range(own, own + LANES):
-                        if q != best and comes_first(values[q], winners[q], rest, at):
-                            rest, at = values[q], winners[q]
-                    second_labels[row] = at
-                    second[row] = rest if raw else max(rest + norm, data.dtype.type(0))
+                labels[row], first[row] = max(winners[best], 0), values[best]
+                rest, at = others[best], runners[best]
+                for q in range(own, own + LANES):
+                    if q != best and comes_first(values[q], winners[q], rest, at):
+                        rest, at = values[q], winners[q]
+                second_labels[row], second[row] = at, rest
 
     return run
 

@@ -35,7 +35,7 @@ def nearest_two_sparse(
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
     """The nearest two centres of every row; the second is decided too only with `two`."""
     packed = prepared.get(pack_sparse)
-    found = nearest_sparse(x, packed, True, raw=True)
+    found = nearest_sparse(x, packed)
     dtype = centers.dtype
     data = readonly(x.data.astype(dtype, copy=False))
     parts = data, readonly(x.indices), readonly(x.indptr)

@@ -92,8 +92,7 @@ def order_by_label(
         0 to k - 1; rows with -1 are left out.
     k : int
     upper, lower : arrays (n,), optional
-        Rows with ``upper < lower`` are left out too. To leave them out here is faster than to pass
-        over them in :func:`search_lists`, where they are met in another order.
+        Rows with ``upper < lower`` are left out too: nothing that they may meet is nearer.
     n_threads : int
         Threads that share the rows; the result is the same.
 
@@ -174,7 +173,6 @@ def search_lists(
     *,
     begin: int = 0,
     end: int | None = None,
-    skip: bool = True,
     keep: bool = False,
 ) -> tuple[int, int]:
     """Bring labels and distances of grouped rows up to date, in place.
@@ -193,8 +191,6 @@ def search_lists(
         the distances to it and to the second nearest of the list (infinity if there is none).
     begin, end : int
         Only groups ``begin .. end``: threads share a pass by groups.
-    skip : bool
-        Pass over rows with ``upper < lower``.
     keep : bool
         Keep `lower` where the label changes. It is the distance to the best other centre of the
         list that was searched, which is not the new cluster's list: without `keep` it is set to 0.
@@ -209,7 +205,7 @@ def search_lists(
     stop = len(starts) - 1 if end is None else end
     if not (x.dtype in NATIVE and x.flags.c_contiguous):
         return _search_converted(
-            x, order, starts, lists, packed, (labels, upper, lower), range(begin, stop), skip, keep
+            x, order, starts, lists, packed, (labels, upper, lower), range(begin, stop), keep
         )
     largest = int(np.diff(starts[begin : stop + 1]).max(initial=0))
     if largest == 0:
@@ -223,7 +219,7 @@ def search_lists(
     run = gathered.search_gathered(tile, packed.dtype, x.dtype, packed.direct)
     counts: tuple[int, int] = run(
         readonly(x), packed.centers, readonly(order), readonly(starts), readonly(lists.offsets),
-        readonly(lists.centers), form.offsets, form.factors, form.starts, begin, stop, skip, keep,
+        readonly(lists.centers), form.offsets, form.factors, form.starts, begin, stop, keep,
         space, *scratch, labels, upper, lower,
     )  # fmt: skip
     return counts
@@ -237,7 +233,6 @@ def _search_converted(
     packed: PackedCenters,
     state: tuple[Labels, Array, Array],
     groups: range,
-    skip: bool,
     keep: bool,
 ) -> tuple[int, int]:
     """:func:`search_lists` for rows that the kernel does not take: a block of groups at a time."""
@@ -250,7 +245,7 @@ def _search_converted(
             block = np.ascontiguousarray(x[rows], packed.dtype)
             parts = tuple(part[rows] for part in state)
             everyone = np.arange(len(rows), dtype=np.int32), np.array([0, len(rows)])
-            counts = search_lists(block, *everyone, own, packed, *parts, skip=skip, keep=keep)
+            counts = search_lists(block, *everyone, own, packed, *parts, keep=keep)
             n_moved, n_evaluated = n_moved + counts[0], n_evaluated + counts[1]
             for part, values in zip(state, parts, strict=True):
                 part[rows] = values

@@ -18,7 +18,6 @@ from largek_dask.kernels.distances import (
     nearest,
     nearest_in_lists,
     nearest_two,
-    nearest_two_in_lists,
     pack_centers,
     scores,
     squared_distances,
@@ -122,18 +121,8 @@ def test_lists__give_the_best_of_each_segments_list(shape, seed, n_segments):
     for s, part in enumerate(parts):
         rows = slice(row_offsets[s], row_offsets[s + 1])
         allowed[rows, part] = exact[rows, part]
-    values = np.empty(n, np.float32)
-    labels = nearest_in_lists(x, packed, row_offsets, list_offsets, lists, distances_out=values)
+    labels = nearest_in_lists(x, packed, row_offsets, list_offsets, lists)
     np.testing.assert_array_equal(labels, allowed.argmin(axis=1))
-    np.testing.assert_allclose(values, allowed.min(axis=1), rtol=1e-5, atol=1e-4)
-    two = nearest_two_in_lists(x, packed, row_offsets, list_offsets, lists)
-    order = allowed.argsort(axis=1, kind="stable")
-    np.testing.assert_array_equal(two[0], order[:, 0])
-    assert same(two[1], values)
-    if k > 1:
-        lonely = np.isinf(np.take_along_axis(allowed, order[:, 1:2], axis=1)[:, 0])
-        np.testing.assert_array_equal(two[2], np.where(lonely, -1, order[:, 1]))
-        np.testing.assert_array_equal(np.isinf(two[3]), lonely)
 
 
 @pytest.mark.parametrize("d", [2, 11])
@@ -208,7 +197,7 @@ def everything(x, packed):
         values,
         *nearest_two(x, packed),
         scores(x, packed),
-        *nearest_two_in_lists(x, packed, segments, list_offsets, lists),
+        nearest_in_lists(x, packed, segments, list_offsets, lists),
         squared_distances(x, packed, labels),
     )
 
@@ -261,21 +250,6 @@ def test_blocks__do_not_change_a_bit(mode, d, monkeypatch):
         for got, want in zip(np.atleast_2d(mode(x, packed)), np.atleast_2d(expected), strict=True):
             assert same(got, want)
     distances._method.cache_clear()  # other tests are to meet the real blocks
-
-
-@pytest.mark.parametrize("d", [4, 20])
-def test_raw_scores_lack_the_squared_length(d):
-    x, centers = table(50, 9, d)
-    packed = pack_centers(centers, np.zeros(d, np.float32))
-    lists = (np.array([0, 50]), np.array([0, 9]), np.arange(9, dtype=np.int32))
-    whole = nearest_two_in_lists(x, packed, *lists)
-    raw = nearest_two_in_lists(x, packed, *lists, raw=True)
-    np.testing.assert_array_equal(raw[0], whole[0])
-    np.testing.assert_array_equal(raw[2], whole[2])
-    # quarters of small integers: exact; the direct form has nothing to leave out
-    length = (x**2).sum(axis=1) if d > 8 else 0
-    for scores_only, squared in ((raw[1], whole[1]), (raw[3], whole[3])):
-        np.testing.assert_array_equal(scores_only + length, squared)
 
 
 def test_blocking__fits_any_size():

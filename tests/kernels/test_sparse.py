@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from largek_dask.kernels import distances
 from largek_dask.kernels.distances import nearest_two, pack_centers
 from largek_dask.kernels.sparse import SparseBlock, nearest_sparse, pack_sparse
 from tests import oracles
@@ -45,11 +46,12 @@ def test_nearest__is_the_argmin_with_ties_to_the_lowest_index(shape, dtype, seed
     block, x, centers = table(*shape, dtype=dtype, seed=seed)
     exact = oracles.squared_distances(x, centers)
     expected = exact.argmin(axis=1) if len(x) else np.empty(0)
-    for two in (False, True):
-        labels, first, second_labels, second = nearest_sparse(block, pack_sparse(centers), two)
-        np.testing.assert_array_equal(labels, expected)
-        assert labels.dtype == np.int32
-        np.testing.assert_array_equal(first, exact[np.arange(len(x)), labels])
+    labels, first, second_labels, second = nearest_sparse(block, pack_sparse(centers))
+    np.testing.assert_array_equal(labels, expected)
+    assert labels.dtype == np.int32
+    # scores lack the row's squared length
+    lengths = (x**2).sum(axis=1)
+    np.testing.assert_array_equal(first + lengths, exact[np.arange(len(x)), labels])
     rest = exact.copy()
     rest[np.arange(len(x)), labels] = np.inf
     if len(centers) == 1:
@@ -57,7 +59,7 @@ def test_nearest__is_the_argmin_with_ties_to_the_lowest_index(shape, dtype, seed
         assert np.isinf(second).all()
     else:
         np.testing.assert_array_equal(second_labels, rest.argmin(axis=1))
-        np.testing.assert_array_equal(second, rest.min(axis=1, initial=np.inf))
+        np.testing.assert_array_equal(second + lengths, rest.min(axis=1, initial=np.inf))
 
 
 @pytest.mark.skipif(not COMPILED, reason="stand-ins add in another order")
@@ -67,23 +69,27 @@ def test_scores__have_the_bits_of_the_dense_product_form(dtype, k):
     rng = np.random.default_rng(k)
     x = (rng.normal(size=(70, 30)) * (rng.random((70, 30)) < 0.3)).astype(dtype)
     centers = rng.normal(size=(k, 30)).astype(dtype)
-    found = nearest_sparse(block_of(x), pack_sparse(centers), True, raw=True)
-    lists = (np.array([0, len(x)]), np.array([0, k]), np.arange(k, dtype=np.int32))
-    from largek_dask.kernels.distances import nearest_two_in_lists
-
+    labels, first, second_labels, second = nearest_sparse(block_of(x), pack_sparse(centers))
     packed = pack_centers(centers, np.zeros(30, dtype))
-    expected = nearest_two_in_lists(x, packed, *lists, raw=True)
-    for a, b in zip(found, expected, strict=True):
-        assert a.tobytes() == b.tobytes()
-    np.testing.assert_array_equal(found[0], nearest_two(x, packed)[0])
+    assert not packed.direct
+    scores = np.empty((len(x), k), dtype)
+    distances._score(x, packed, False, packed.dense, scores)
+    every = np.arange(len(x))
+    np.testing.assert_array_equal(labels, scores.argmin(axis=1))
+    assert first.tobytes() == scores[every, labels].tobytes()
+    scores[every, labels] = np.inf
+    assert second.tobytes() == scores.min(axis=1).tobytes()
+    if k > 1:
+        np.testing.assert_array_equal(second_labels, scores.argmin(axis=1))
+    np.testing.assert_array_equal(labels, nearest_two(x, packed)[0])
 
 
 def test_a_row_does_not_depend_on_its_place():
     block, _, centers = table(9000, 20, 12, 0.4, grid=1000)
     packed = pack_sparse(centers)
-    whole = nearest_sparse(block, packed, True)
+    whole = nearest_sparse(block, packed)
     for begin, end in ((0, 1), (4095, 4098), (8000, 9000)):
-        part = nearest_sparse(block[begin:end], packed, True)
+        part = nearest_sparse(block[begin:end], packed)
         for a, b in zip(part, whole, strict=True):
             assert a.tobytes() == b[begin:end].tobytes()
 
@@ -108,7 +114,7 @@ def test_block__is_indexed_like_an_array(n, seed):
 def test_scores_that_overflow_leave_the_first_centre():
     x = np.full((2, 3), 1e19, np.float32)
     far = np.full((1, 3), -1e19, np.float32)
-    labels, *_ = nearest_sparse(block_of(x), pack_sparse(far), False)
+    labels, *_ = nearest_sparse(block_of(x), pack_sparse(far))
     assert labels.tolist() == [0, 0]
 
 

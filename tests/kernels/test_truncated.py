@@ -104,9 +104,8 @@ def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
     st.integers(0, 10**6),
     st.integers(1, 9),
     st.booleans(),
-    st.booleans(),
 )
-def test_search_lists__is_the_search_row_by_row(shape, kernel, seed, n_groups, skip, keep):
+def test_search_lists__is_the_search_row_by_row(shape, kernel, seed, n_groups, keep):
     (n, k, d), (dtype, tile) = shape, kernel
     rng = np.random.default_rng(seed)
     x, centers = table(n, k, d, dtype, rng)
@@ -114,12 +113,10 @@ def test_search_lists__is_the_search_row_by_row(shape, kernel, seed, n_groups, s
     lists, parts = random_lists(k, n_groups, rng)
     groups = rng.integers(-1, n_groups, n).astype(np.int32)
     labels, upper, lower = start_state(n, k, packed.dtype, rng)
-    want = oracles.search_lists(x, groups, parts, centers, labels, upper, lower, skip, keep)
+    want = oracles.search_lists(x, groups, parts, centers, labels, upper, lower, keep)
     order, starts = order_by_label(groups, n_groups)
     with dask.config.set({"largek.kernels.tile": tile}):
-        counts = search_lists(
-            x, order, starts, lists, packed, labels, upper, lower, skip=skip, keep=keep
-        )
+        counts = search_lists(x, order, starts, lists, packed, labels, upper, lower, keep=keep)
     np.testing.assert_array_equal(labels, want[0])
     np.testing.assert_array_equal(upper, want[1].astype(packed.dtype))
     np.testing.assert_array_equal(lower, want[2].astype(packed.dtype))
@@ -202,9 +199,7 @@ def test_search_all__is_the_search_among_all_centres(shape, dtype, seed):
     packed = pack_centers(centers, np.zeros(d))
     labels, upper, lower = start_state(n, k, packed.dtype, rng)
     groups = np.zeros(n, int)
-    want = oracles.search_lists(
-        x, groups, [range(k)], centers, labels, upper, lower, skip=False, keep=True
-    )
+    want = oracles.search_lists(x, groups, [range(k)], centers, labels, upper, lower, keep=True)
     assert search_all(x, packed, labels, upper, lower) == want[3:]
     np.testing.assert_array_equal(labels, want[0])
     np.testing.assert_array_equal(labels, nearest(x, packed))
