@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.base import ModelArrays
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.relocation import Relocation
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module
@@ -131,6 +134,28 @@ def test_empty_clusters_of_a_search_without_a_last_pass(monkeypatch: pytest.Monk
     with pytest.warns(DegenerateDataWarning, match="4 of 5 .*: there was no time to move"):
         late = cluster(stop=StopRules(max_iter=6, tol=0, max_time=3600), algorithm=Sparing())
     assert late.stop_reason == "max_time_without_last_pass"
+
+
+def test_empty_clusters_that_moves_did_not_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was time to move centres, so nobody is told to give the fit more of it."""
+
+    class Away(Toy):
+        def model(self, state: Any) -> ModelArrays:
+            arrays = super().model(state)
+            centers = arrays.centers.copy()
+            centers[0] = 1e6
+            return replace(arrays, centers=centers)
+
+    asked = []
+
+    def nothing_moves(passes: Any, packed: Any, centers: Any, empty: Any) -> Relocation:
+        asked.append(empty.tolist())
+        return Relocation(centers, 0, None)
+
+    monkeypatch.setattr("largek_dask.driver.final.relocate_empty", nothing_moves)
+    with pytest.warns(DegenerateDataWarning, match="1 of 5 .*: moving their centres .* emptying"):
+        cluster(algorithm=Away())
+    assert asked == [[0]]
 
 
 def test_the_last_pass_is_tried_out_on_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
