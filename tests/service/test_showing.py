@@ -659,6 +659,29 @@ def test_a_new_scheduler_tells_everything_again_but_it_is_heard_once():
     assert asked[:3] == [0, 4, 0]
 
 
+def test_wait_asks_again_only_when_a_job_says_that_it_has_ended():
+    """However much it tells meanwhile."""
+    told = queue.SimpleQueue()
+
+    class Telling(FakeService):
+        @contextmanager
+        def following(self, job_id):
+            yield told
+
+        def ask_again(self, operation, **arguments):
+            self._statuses = [FINISHED if told.empty() else RUNNING]
+            return super().ask_again(operation, **arguments)
+
+        ask = ask_again
+
+    for n in range(1, 60):
+        told.put(step(n))
+    told.put({**step(60), "event": "finished"})
+    service = Telling()
+    assert Job(service, "lk-1").wait(timeout=60.0) == "finished"
+    assert len(service.asked) == 2
+
+
 def test_logs_are_lines_of_the_events_so_far():
     job = Job(FakeService(("a", numbered(step(1, 2.0), step(2)))), "lk-1")
     assert job.logs() == [line_of(step(1, 2.0)), line_of(step(2))]
