@@ -47,7 +47,7 @@ class Worker:
 
     def work(self, entering: NDArray[Any], bounded: Any) -> None:
         """Bring old rows up to date, look at new ones in full; the CPU seconds are noted."""
-        from largek_dask.kernels import bounds
+        from largek_dask.kernels.bounds import bounds
 
         begun = time.process_time()
         if self.x is not None:
@@ -77,8 +77,8 @@ def busy(x: NDArray[np.float32]) -> dict[str, list[list[float]]]:
     """Seconds of every worker (columns) in every iteration (rows), by kind of split."""
     from largek_dask.algorithms.base import KMeansProblem, Rng
     from largek_dask.data.sources import open_rows
+    from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, group_centers
     from largek_dask.kernels.distances import pack_centers
-    from largek_dask.kernels.groups import BoundedCenters, Drift, group_centers
     from largek_dask.passes.local import LocalPasses
 
     order = np.random.default_rng(1).permutation(len(x))

@@ -103,8 +103,8 @@ def grid(library: str) -> list[dict[str, Any]]:
 def sums() -> list[dict[str, Any]]:
     """Exact sums of all rows as a share of the dense pass over them."""
     from largek_dask.kernels.distances import nearest, pack_centers
-    from largek_dask.kernels.statistics import RowScan
-    from largek_dask.kernels.sums import ClusterSums
+    from largek_dask.kernels.exact.statistics import RowScan
+    from largek_dask.kernels.exact.sums import ClusterSums
 
     records = []
     for n, d, k in SUMS:

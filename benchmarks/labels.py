@@ -46,8 +46,9 @@ def smallest_only(dtype: str) -> Callable[..., None]:
     """A pass that packs the same panels and keeps each row's smallest score and its centre."""
     from numba import njit
 
-    from largek_dask.kernels import dense, panels
-    from largek_dask.kernels.emitted_rows import clear
+    from largek_dask.kernels.dense import panels
+    from largek_dask.kernels.dense import search as dense
+    from largek_dask.kernels.emit.rows import clear
     from largek_dask.kernels.tile import BEST, select_tile
 
     kind, tile = np.dtype(dtype), select_tile()

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.statistics import Statistics
+from largek_dask.kernels.exact.statistics import Statistics
 
 __all__ = [
     "Algorithm",
@@ -111,7 +111,7 @@ class Chunk(Protocol):
     """Global index of the chunk's first row."""
     x: Any
     """(n, d) rows, C-contiguous, read-only, float32 or float64 or a small integer type; or a
-    :class:`~largek_dask.kernels.sparse.SparseBlock`, which the kernels take as well."""
+    :class:`~largek_dask.kernels.blocks.SparseBlock`, which the kernels take as well."""
     weight: NDArray[np.float64] | None
     """(n,) row weights; None where every row weighs 1. Rows that are skipped weigh 0."""
     rows: NDArray[np.int64] | None

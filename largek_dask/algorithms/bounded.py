@@ -13,8 +13,8 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Groups, group_centers
 from largek_dask.kernels.distances import PackedCenters
-from largek_dask.kernels.groups import BoundedCenters, Drift, Groups, group_centers
 
 __all__ = [
     "KINDS",

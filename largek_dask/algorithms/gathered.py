@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ChunkFunction, Passes, Rng, RowSlice, RowState
+from largek_dask.kernels.blocks import SparseBlock, Table, stack_rows
 from largek_dask.kernels.jit import readonly
-from largek_dask.kernels.sparse import SparseBlock, Table, stack_rows
 from largek_dask.kernels.threads import on_threads
 
 __all__ = ["CollectedRows", "Gathered", "Part", "collect_chunk", "collect_some", "some_rows"]

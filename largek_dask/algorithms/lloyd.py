@@ -4,7 +4,7 @@ S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982); 
 point and the yardstick of all four papers this package implements.
 
 What is kept per row is its label and, once few rows change theirs, bounds of its distances that
-spare most of them (:mod:`~largek_dask.kernels.bounds`). Labels do not depend on the bounds, nor on
+spare most of them (:mod:`~.bounds`). Labels do not depend on the bounds, nor on
 whether there are any. Centroid sums are exact, so a pass touches the sums of only those rows whose
 label has changed, and the result is that of a full summation, bit for bit.
 """
@@ -40,12 +40,12 @@ from largek_dask.algorithms.bounded import (
 )
 from largek_dask.algorithms.relocation import relocate_empty, returns
 from largek_dask.algorithms.seeding import initial_centers
-from largek_dask.kernels import bounds as row_bounds
+from largek_dask.kernels.bounds import bounds as row_bounds
+from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
-from largek_dask.kernels.groups import BoundedCenters
-from largek_dask.kernels.movement import squared_movement
-from largek_dask.kernels.squares import Squares
-from largek_dask.kernels.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.movement import squared_movement
+from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = ["AssignTotal", "Lloyd", "LloydState", "assign_chunk"]
 

@@ -27,9 +27,9 @@ from largek_dask.algorithms.base import (
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
-from largek_dask.kernels.running import moved_means
-from largek_dask.kernels.squares import Squares
-from largek_dask.kernels.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.running import moved_means
+from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = [
     "BatchTotal",

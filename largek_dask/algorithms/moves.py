@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.gathered import chosen_rows
+from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.distances import (
     PackedCenters,
     nearest,
@@ -28,9 +29,8 @@ from largek_dask.kernels.distances import (
     scores,
     squared_distances,
 )
-from largek_dask.kernels.exact import ExactSums
-from largek_dask.kernels.sparse import SparseBlock, Table, dense_rows
-from largek_dask.kernels.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.threads import on_threads
 
 __all__ = ["MOVED_SHARE", "Splits", "choose_moves", "split_clusters"]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import ChunkFunction, Passes, Rng, RowSlice, RowState
 from largek_dask.algorithms.gathered import CollectedRows, Gathered, collect_some, some_rows
-from largek_dask.kernels.statistics import Statistics
+from largek_dask.kernels.exact.statistics import Statistics
 
 __all__ = ["Batch", "Gathered", "gather", "open_batch", "sample_points"]
 

@@ -60,7 +60,7 @@ from largek_dask.algorithms.votes import (
 )
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters, pack_centers
-from largek_dask.kernels.movement import squared_movement
+from largek_dask.kernels.exact.movement import squared_movement
 
 __all__ = ["NMBatch", "NMBatchState"]
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ChunkFunction
+from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.distances import PackedCenters, nearest, squared_distances
-from largek_dask.kernels.sparse import SparseBlock, Table, dense_rows
 
 __all__ = ["FarthestRows", "Relocation", "relocate_empty", "returns"]
 

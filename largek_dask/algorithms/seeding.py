@@ -25,17 +25,17 @@ from largek_dask.algorithms.sparse_start import rounds_start, sparse_start
 from largek_dask.algorithms.truncated_sample import drop_sample, take_sample
 from largek_dask.algorithms.truncated_start import two_level_start
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.statistics import RowScan
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.sampling import (
     bernoulli_by_d2,
     draw_by_d2,
     potentials,
     update_d2,
 )
-from largek_dask.kernels.sparse import SparseBlock, Table, dense_rows
-from largek_dask.kernels.squares import Squares
-from largek_dask.kernels.statistics import RowScan
-from largek_dask.kernels.sums import ClusterSums
 
 __all__ = ["INITS", "centers_of_sample", "check_init", "initial_centers"]
 

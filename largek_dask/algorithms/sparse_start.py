@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.truncated_start import COARSE_ROWS, STEPS, shares
+from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.sampling import draw_by_d2, update_d2
-from largek_dask.kernels.sparse import SparseBlock
-from largek_dask.kernels.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.threads import on_threads
-from largek_dask.kernels.truncated import order_by_label
 
 __all__ = ["rounds_start", "sparse_start"]
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.kernels.cells import cell_means
+from largek_dask.kernels.dense.cells import cell_means
+from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.distances import nearest, pack_centers, squared_distances
-from largek_dask.kernels.greedy import greedy_rows
+from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.rows import compute_dtype
-from largek_dask.kernels.squares import Squares
 from largek_dask.kernels.threads import on_threads
 
 __all__ = ["cost_of", "greedy_start", "n_starts"]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import pack_centers
-from largek_dask.kernels.neighbours import nearest_centers
 
 __all__ = ["Near", "Recipe", "lists_of", "lists_with_moves", "reach_of"]
 

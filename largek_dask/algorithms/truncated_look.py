@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.truncated_lists import lists_of
 from largek_dask.algorithms.truncated_plan import LENGTHS, LONG
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
+from largek_dask.kernels.bounds.lists import order_by_label
+from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.distances import pack_centers, scores, squared_distances
-from largek_dask.kernels.splits import split_clusters
 from largek_dask.kernels.threads import on_threads
-from largek_dask.kernels.truncated import order_by_label
 
 __all__ = ["Labelled", "gains_of_lists", "gains_of_splits", "share_of_strays"]
 

@@ -12,8 +12,8 @@ from largek_dask.algorithms.truncated_lists import Near, Recipe, reach_of
 from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.algorithms.truncated_start import cells_order
 from largek_dask.algorithms.truncated_state import TruncatedState
-from largek_dask.kernels.movement import squared_movements
-from largek_dask.kernels.truncated import loss_scale
+from largek_dask.kernels.bounds.lists import loss_scale
+from largek_dask.kernels.exact.movement import squared_movements
 
 __all__ = ["neighbours_for", "order_for"]
 

@@ -18,9 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.truncated_lists import Recipe
-from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
-from largek_dask.kernels.threads import on_threads
-from largek_dask.kernels.truncated import (
+from largek_dask.kernels.bounds.lists import (
     Lists,
     decay,
     order_by_label,
@@ -28,6 +26,8 @@ from largek_dask.kernels.truncated import (
     search_all,
     search_lists,
 )
+from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
+from largek_dask.kernels.threads import on_threads
 
 __all__ = ["Order", "RowArrays", "advance"]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng
 from largek_dask.algorithms.truncated_engines import Held
-from largek_dask.kernels.sparse import Table, stack_rows
+from largek_dask.kernels.blocks import Table, stack_rows
 
 __all__ = ["SAMPLE", "Sample", "drop_sample", "picked", "take_sample"]
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.truncated_rows import Order
-from largek_dask.kernels.cells import cell_means
+from largek_dask.kernels.bounds.lists import order_by_label
+from largek_dask.kernels.bounds.neighbours import nearest_centers
+from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.distances import nearest, pack_centers
-from largek_dask.kernels.neighbours import nearest_centers
 from largek_dask.kernels.threads import on_threads
-from largek_dask.kernels.truncated import order_by_label
 
 __all__ = ["cells_order", "coarse_centers", "is_restarted", "sample_sizes", "two_level_start"]
 

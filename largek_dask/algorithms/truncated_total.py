@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
-from largek_dask.kernels.squares import Squares
-from largek_dask.kernels.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = ["PassTotal", "count_far_rows", "count_rows", "truncated_chunk"]
 

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
-from largek_dask.kernels import bounds
+from largek_dask.kernels.bounds import bounds
+from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
-from largek_dask.kernels.exact import ExactSums
-from largek_dask.kernels.groups import BoundedCenters
-from largek_dask.kernels.movement import center_terms, squared_movements
-from largek_dask.kernels.squares import Squares, row_squares
-from largek_dask.kernels.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.movement import center_terms, squared_movements
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = ["NestedTotal", "center_shifts", "cluster_sse", "growth_ratio", "nested_chunk"]
 

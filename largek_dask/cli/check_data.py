@@ -126,7 +126,7 @@ def _known_statistics(rows: Rows) -> Iterator[Finding]:
 
 
 def _precision(rows: Rows) -> Iterator[Finding]:
-    from largek_dask.kernels.statistics import compute_dtype
+    from largek_dask.kernels.exact.statistics import compute_dtype
 
     compute = compute_dtype(rows.dtype)
     if compute.itemsize == 8:

@@ -118,7 +118,7 @@ def make_plan(
     from largek_dask import config
     from largek_dask.algorithms.auto import Auto
     from largek_dask.driver.plan import memory_needed
-    from largek_dask.kernels.statistics import compute_dtype
+    from largek_dask.kernels.exact.statistics import compute_dtype
     from largek_dask.passes.local import available_cpus, state_budget
 
     n, d = rows.shape

@@ -19,8 +19,8 @@ from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, native_dtype
 from largek_dask.data.stored_rows import StoredRows, name_node
 from largek_dask.data.stores import check_complete, list_stamps, read_stored
 from largek_dask.errors import DataError
+from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.rows import compute_dtype
-from largek_dask.kernels.sparse import SparseBlock
 
 __all__ = ["CSRRows", "is_sparse_group"]
 

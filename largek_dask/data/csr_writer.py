@@ -17,7 +17,7 @@ from zarr.codecs import Crc32cCodec
 from largek_dask.data.store_writer import remove_store
 from largek_dask.data.stores import ATTRIBUTE, is_local
 from largek_dask.errors import DataError, OutputError
-from largek_dask.kernels.sparse import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock
 
 __all__ = ["CSRWriter"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.sparse import SparseBlock, Table
+from largek_dask.kernels.blocks import SparseBlock, Table
 
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows

@@ -19,9 +19,9 @@ from largek_dask.data.store_writer import StoreWriter, refuse_existing
 from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.data.tables import Table, open_table
 from largek_dask.errors import OutputError, ParameterError
+from largek_dask.kernels.blocks import dense_rows
+from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
-from largek_dask.kernels.sparse import dense_rows
-from largek_dask.kernels.statistics import RowScan
 
 __all__ = ["ingest"]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from largek_dask.data.fingerprint import content_of, rows_per_chunk
 from largek_dask.errors import DataError
-from largek_dask.kernels.sparse import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock
 
 __all__ = [
     "MAX_CHUNK_ROWS",
@@ -142,7 +142,7 @@ class Rows(ABC):
     def read(self, i: int) -> Any:
         """Chunk ``i`` as a dense (n, d) array, C-contiguous and read-only, in :attr:`dtype`.
 
-        Of sparse rows it is a :class:`~largek_dask.kernels.sparse.SparseBlock`.
+        Of sparse rows it is a :class:`~largek_dask.kernels.blocks.SparseBlock`.
 
         Raises
         ------

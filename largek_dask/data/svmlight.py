@@ -10,7 +10,7 @@ import numpy as np
 from largek_dask.data.csr_blocks import MAX_COLUMNS, block_of
 from largek_dask.data.stores import filesystem
 from largek_dask.errors import DataError
-from largek_dask.kernels.sparse import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock
 
 __all__ = ["SVMLIGHT", "SvmlightTable"]
 

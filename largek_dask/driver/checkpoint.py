@@ -31,7 +31,7 @@ from largek_dask.driver.history import thinned, up_to
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning, warn
-from largek_dask.kernels.statistics import Statistics
+from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.points import at
 
 __all__ = ["Checkpoints", "Job", "Progress", "description_in"]

@@ -19,15 +19,15 @@ from largek_dask.algorithms.base import Chunk, ModelArrays
 from largek_dask.algorithms.relocation import relocate_empty
 from largek_dask.driver.labels import LabelStore, LabelWriter, group_chunks
 from largek_dask.driver.storage import sha256_of
+from largek_dask.kernels.blocks import dense_rows
+from largek_dask.kernels.dense.doubts import nearest_of_far, too_far
 from largek_dask.kernels.distances import (
     PackedCenters,
     nearest,
     pack_centers,
     squared_distances,
 )
-from largek_dask.kernels.doubts import nearest_of_far, too_far
-from largek_dask.kernels.exact import ExactSums
-from largek_dask.kernels.sparse import dense_rows
+from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes.base import BasePasses
 
 __all__ = ["Assignment", "Final", "assign_rows", "finalize", "of_search", "seconds_of_last_pass"]

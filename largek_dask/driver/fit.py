@@ -32,7 +32,7 @@ from largek_dask.driver.starts import Outcome, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules
 from largek_dask.driver.storage import Folder, sha256_of
 from largek_dask.errors import CancelledFit, DegenerateDataWarning, warn
-from largek_dask.kernels.statistics import Statistics
+from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.local import LocalPasses
 

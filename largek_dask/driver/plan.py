@@ -15,7 +15,7 @@ from largek_dask.algorithms.truncated import Truncated
 from largek_dask.data.rows import Rows
 from largek_dask.driver.labels import LABEL_BYTES
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
-from largek_dask.kernels.statistics import Statistics, compute_dtype
+from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
 from largek_dask.passes.local import available_cpus
 from largek_dask.passes.rowstate import process_memory
 

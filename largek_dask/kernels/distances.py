@@ -3,12 +3,12 @@
 Rows are moved by a common `shift` (the data's mean) while they are packed, so that
 |x|² - 2 x·c + |c|² keeps its digits however far from the origin the data lie; of up to
 `DIRECT_FEATURES` features the sum (x - c)² is taken itself. Where the product form leaves a row in
-doubt, sums (x - c)² in float64 decide (:mod:`~largek_dask.kernels.doubts`). Which of the two forms
+doubt, sums (x - c)² in float64 decide (:mod:`~.doubts`). Which of the two forms
 depends on the number of features alone, never on the number of rows or centres: all that is
 computed with one set of centres agrees to the bit.
 
 Every (row, centre) pair is summed feature by feature with one fused multiply-add each, so a row's
-result depends neither on its place nor on the vector width (:mod:`~largek_dask.kernels.emitted`).
+result depends neither on its place nor on the vector width (:mod:`~.dense`).
 Ties go to the lowest index. Rows are taken as they are stored and converted block by block.
 """
 
@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import dense, doubts, panels, sparse, sparse_distances, sparse_doubts
 from largek_dask.kernels.arguments import (
     check_lists,
     check_rows,
@@ -31,10 +30,15 @@ from largek_dask.kernels.arguments import (
     output,
     two_outputs,
 )
+from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.dense import doubts, panels
+from largek_dask.kernels.dense import search as dense
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import compute_dtype
-from largek_dask.kernels.sparse import SparseBlock, Table
+from largek_dask.kernels.sparse import distances as sparse_distances
+from largek_dask.kernels.sparse import doubts as sparse_doubts
+from largek_dask.kernels.sparse import search as sparse
 from largek_dask.kernels.tile import (
     BEST,
     DIRECT_FEATURES,
@@ -157,7 +161,7 @@ def nearest(
     Parameters
     ----------
     x : array (n, d)
-        Rows of any real type, or sparse ones (:mod:`~largek_dask.kernels.sparse`).
+        Rows of any real type, or sparse ones (:mod:`~.search`).
     packed : PackedCenters
     labels_out : int32 array (n,), optional
         Written to and returned.

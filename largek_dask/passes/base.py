@@ -17,7 +17,7 @@ from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState
 from largek_dask.data.patience import outlast
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError, ParameterError
-from largek_dask.kernels.statistics import RowScan, Statistics, compute_dtype
+from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
 from largek_dask.passes.chunks import Preparation, bad_row_error
 from largek_dask.passes.engine import PassSpec, StateSpec
 from largek_dask.passes.statistics import TakenRows, scan_chunk, take_chunk

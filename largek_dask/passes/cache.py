@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.kernels.sparse import Table
+from largek_dask.kernels.blocks import Table
 
 __all__ = ["ChunkCache", "Part", "Span"]
 

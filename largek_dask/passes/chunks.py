@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from largek_dask.data.rows import Rows
 from largek_dask.errors import BadRowsError
+from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import finite_rows, normalize_rows
-from largek_dask.kernels.sparse import SparseBlock, Table
 from largek_dask.passes.cache import Part
 
 __all__ = ["ChunkView", "Preparation", "Preparer"]

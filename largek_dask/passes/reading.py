@@ -21,9 +21,9 @@ from largek_dask.algorithms.memory import empty_rows
 from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
+from largek_dask.kernels.blocks import SparseBlock, Table, stack_rows
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.sampling import settle_places
-from largek_dask.kernels.sparse import SparseBlock, Table, stack_rows
 from largek_dask.passes.cache import ChunkCache, Part, Span
 from largek_dask.passes.prefetch import Block, ChunkSource
 from largek_dask.passes.rowstate import RowStateStore

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
-from largek_dask.kernels.sparse import dense_rows
-from largek_dask.kernels.statistics import RowScan
+from largek_dask.kernels.blocks import dense_rows
+from largek_dask.kernels.exact.statistics import RowScan
 
 __all__ = ["TakenRows", "scan_chunk", "take_chunk"]
 

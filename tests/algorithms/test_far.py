@@ -25,7 +25,7 @@ from largek_dask.algorithms.truncated_greedy import (
     n_starts,
 )
 from largek_dask.algorithms.truncated_moves import losses_of_merging
-from largek_dask.kernels.greedy import greedy_rows
+from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import bits

@@ -19,8 +19,8 @@ from largek_dask.algorithms.moves import split_clusters
 from largek_dask.algorithms.nested import gather, sample_points
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.data.sources import open_rows
-from largek_dask.kernels.sparse import dense_rows
-from largek_dask.kernels.sums import FixedPoint
+from largek_dask.kernels.blocks import dense_rows
+from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
 from tests.kernels.test_sparse import block_of

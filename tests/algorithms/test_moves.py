@@ -12,7 +12,7 @@ from largek_dask.algorithms.base import KMeansProblem, Rng
 from largek_dask.algorithms.moves import Splits, choose_moves, split_clusters
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.data.sources import open_rows
-from largek_dask.kernels.sums import FixedPoint
+from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import blobs

@@ -18,8 +18,8 @@ from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.votes import growth_ratio
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, group_centers
 from largek_dask.kernels.distances import pack_centers
-from largek_dask.kernels.groups import BoundedCenters, Drift, group_centers
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.passes.toys import rows_of

@@ -18,9 +18,9 @@ from largek_dask.algorithms.relocation import FarthestRows, farthest_chunk, relo
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.provenance import digest_of
 from largek_dask.errors import DegenerateDataWarning
+from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.distances import pack_centers
-from largek_dask.kernels.sparse import SparseBlock
-from largek_dask.kernels.sums import ClusterSums
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes.local import LocalPasses
 from tests.passes.toys import rows_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from largek_dask.algorithms import moves
-from largek_dask.kernels.sums import FixedPoint
+from largek_dask.kernels.exact.sums import FixedPoint
 from tests.kernels.test_sparse import block_of
 
 

@@ -16,7 +16,7 @@ from largek_dask.algorithms.sparse_start import rounds_start, sparse_start
 from largek_dask.algorithms.truncated_sample import take_sample
 from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.sources import open_rows
-from largek_dask.kernels.sparse import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import bits

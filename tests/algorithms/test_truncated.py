@@ -178,7 +178,7 @@ def test_threads(n_threads, x, clean, monkeypatch):
     monkeypatch.setattr("largek_dask.algorithms.truncated_rows.LEAST_ROWS", 64)
     monkeypatch.setattr("largek_dask.algorithms.truncated_engines.LEAST_COUNTED", 64)
     monkeypatch.setattr("largek_dask.algorithms.truncated_engines.WORTH_COUNTING", 0)
-    monkeypatch.setattr("largek_dask.kernels.truncated._SHARED", 64)
+    monkeypatch.setattr("largek_dask.kernels.bounds.lists._SHARED", 64)
     km = fit(x, n_threads=n_threads)
     assert bits(km) == bits(clean)
     changed = [h["n_changed"] for h in clean.history_]

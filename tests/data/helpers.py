@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from largek_dask.kernels.sparse import SparseBlock, dense_rows
+from largek_dask.kernels.blocks import SparseBlock, dense_rows
 
 
 def read_all(rows):

@@ -35,7 +35,7 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.kernels.statistics import RowScan, Statistics
+from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from tests.data.helpers import files_under, read_all
 
 

@@ -25,7 +25,7 @@ from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
 from largek_dask.data.zarr_rows import ZarrRows
 from largek_dask.errors import DataError, IncompleteStoreError, OutputError, ParameterError
-from largek_dask.kernels.statistics import RowScan
+from largek_dask.kernels.exact.statistics import RowScan
 from tests.data.helpers import files_under, read_all
 
 

@@ -16,7 +16,7 @@ from largek_dask.driver.checkpoint import Checkpoints, Job, Progress
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder, canonical_json
 from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning
-from largek_dask.kernels.statistics import RowScan, Statistics
+from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from tests.driver.test_run import assert_same, every_step, go
 from tests.driver.toy import ToyPasses, ToyState, toy_rows
 from tests.faults.stores import Dies, FaultyFileSystem, Plan

@@ -37,7 +37,7 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.kernels.sums import ClusterSums
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes.local import LocalPasses
 from tests.driver import toy
 from tests.driver.toy import CutRows, Toy, toy_rows

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.driver.labels import LabelStore, group_chunks, sums_from_json, sums_to_json
-from largek_dask.kernels.exact import ExactSums
+from largek_dask.kernels.exact.numbers import ExactSums
 
 
 def table(*lengths: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes, Rng
 from largek_dask.data.rows import Rows, table_from_lengths
 from largek_dask.errors import CancelledFit
-from largek_dask.kernels.exact import ExactSums
+from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes.telemetry import PassReport
 
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import bounds, group_search
+from largek_dask.kernels.bounds import bounds, group_search
+from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Margins, group_centers
 from largek_dask.kernels.distances import nearest, pack_centers
-from largek_dask.kernels.groups import BoundedCenters, Drift, Margins, group_centers
 from largek_dask.kernels.tile import TILES
 from tests import oracles
 

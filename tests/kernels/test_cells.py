@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.cells import cell_means
+from largek_dask.kernels.bounds.lists import order_by_label
+from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.tile import TILES
-from largek_dask.kernels.truncated import order_by_label
 from tests import oracles_truncated as oracles
 
 COMPILED = not numba.config.DISABLE_JIT

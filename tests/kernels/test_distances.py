@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import arguments, distances, panels
+from largek_dask.kernels import arguments, distances
+from largek_dask.kernels.dense import panels
+from largek_dask.kernels.dense.panels import Blocking
 from largek_dask.kernels.distances import (
     nearest,
     nearest_in_lists,
@@ -22,7 +24,6 @@ from largek_dask.kernels.distances import (
     scores,
     squared_distances,
 )
-from largek_dask.kernels.panels import Blocking
 from largek_dask.kernels.tile import TILES, Micro, select_tile
 from tests import oracles
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from scipy import sparse as scipy_sparse
 
-from largek_dask.kernels import bounds, dense, distances, doubts, standins
+from largek_dask.kernels import distances
+from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.bounds import bounds
+from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, group_centers
+from largek_dask.kernels.bounds.lists import Lists, search_lists
+from largek_dask.kernels.dense import doubts
+from largek_dask.kernels.dense import search as dense
+from largek_dask.kernels.dense.doubts import Rounding, margin
 from largek_dask.kernels.distances import (
     nearest,
     nearest_in_lists,
@@ -16,17 +23,14 @@ from largek_dask.kernels.distances import (
     pack_centers,
     scores,
 )
-from largek_dask.kernels.doubts import Rounding, margin
-from largek_dask.kernels.groups import BoundedCenters, Drift, group_centers
+from largek_dask.kernels.emit import standins
 from largek_dask.kernels.jit import njit
-from largek_dask.kernels.sparse import SparseBlock
 from largek_dask.kernels.tile import TILES
-from largek_dask.kernels.truncated import Lists, search_lists
 from tests import oracles
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:
-    from largek_dask.kernels import emitted_rows
+    from largek_dask.kernels.emit import rows as emitted_rows
 N = 700 if COMPILED else 60
 TIGHT = [("f4", 1e-1), ("f4", 1e-2), ("f4", 1e-3), ("f8", 1e-9)]
 

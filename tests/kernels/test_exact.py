@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.exact import ExactSums, two_product_error
+from largek_dask.kernels.exact.numbers import ExactSums, two_product_error
 from tests.oracles import exact_sums
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -135,7 +135,7 @@ def test_too_large_a_sum_is_infinite():
 
 
 def test_carries_are_taken_before_a_limb_is_full(monkeypatch):
-    monkeypatch.setattr("largek_dask.kernels.exact._MAX_PENDING", 4)
+    monkeypatch.setattr("largek_dask.kernels.exact.numbers._MAX_PENDING", 4)
     sums = ExactSums()
     largest = float(2**53 - 1)
     for _ in range(20):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from largek_dask.kernels.greedy import greedy_rows
+from largek_dask.kernels.dense.greedy import greedy_rows
 from tests import oracles
 
 

@@ -104,7 +104,7 @@ def test_folder_depends_on_every_source_and_on_the_version(tmp_path, monkeypatch
     monkeypatch.setattr(jit, "SOURCES", sources)
     assert cache_folder().name == here.name
     jit._version.cache_clear()
-    for path in sorted(sources.glob("*.py")):
+    for path in sorted(sources.rglob("*.py")):
         before = path.read_text()
         path.write_text(before + "\n# changed\n")
         jit._version.cache_clear()

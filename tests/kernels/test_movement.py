@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from largek_dask.kernels.movement import center_terms, squared_movement, squared_movements
+from largek_dask.kernels.exact.movement import center_terms, squared_movement, squared_movements
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import neighbours
+from largek_dask.kernels.bounds import neighbours
+from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import pack_centers
-from largek_dask.kernels.neighbours import nearest_centers
 from largek_dask.kernels.tile import TILES
 from tests import oracles_truncated as oracles
 

@@ -8,11 +8,13 @@ import numba
 import numpy as np
 import pytest
 
-from largek_dask.kernels import dense, distances, origin
+from largek_dask.kernels import distances
+from largek_dask.kernels.dense import search as dense
 from largek_dask.kernels.distances import nearest, pack_centers
-from largek_dask.kernels.origin import Middle, RowSample
+from largek_dask.kernels.exact import origin
+from largek_dask.kernels.exact.origin import Middle, RowSample
+from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
-from largek_dask.kernels.statistics import RowScan
 from tests import oracles
 
 COMPILED = not numba.config.DISABLE_JIT

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.kernels import distances
+from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.distances import nearest_two, pack_centers
-from largek_dask.kernels.sparse import SparseBlock, nearest_sparse, pack_sparse
+from largek_dask.kernels.sparse.search import nearest_sparse, pack_sparse
 from tests import oracles
 
 COMPILED = not numba.config.DISABLE_JIT

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from largek_dask.kernels.blocks import SparseBlock, dense_rows, stack_rows
 from largek_dask.kernels.distances import nearest, pack_centers, scores, squared_distances
+from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.statistics import RowScan
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.sampling import potentials, update_d2
-from largek_dask.kernels.sparse import SparseBlock, dense_rows, stack_rows
-from largek_dask.kernels.squares import Squares, row_squares
-from largek_dask.kernels.statistics import RowScan
-from largek_dask.kernels.sums import ClusterSums, FixedPoint
 from tests import oracles
 from tests.kernels.test_sparse import block_of, table
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.exact import ExactSums
-from largek_dask.kernels.sparse_scan import SparseScan
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.sparse_scan import SparseScan
 from tests import oracles
 from tests.kernels.test_sparse import block_of
 
@@ -83,7 +83,7 @@ def test_sizes_that_64_bits_cannot_hold_are_left():
 def test_many_rows_are_handed_over_before_there_is_no_room(monkeypatch):
     x = np.full((8, 1), 2.0**20 + 0.125, np.float32)
     scan, sums = SparseScan(1), ExactSums(1)
-    monkeypatch.setattr("largek_dask.kernels.sparse_scan._MOST_ROWS", 20)
+    monkeypatch.setattr("largek_dask.kernels.exact.sparse_scan._MOST_ROWS", 20)
     for _ in range(5):
         assert scan.add(block_of(x), sums)
     assert sums.value > 0, "what no longer fitted is there already"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from largek_dask.kernels.splits import split_clusters
+from largek_dask.kernels.bounds.lists import order_by_label
+from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.tile import TILES
-from largek_dask.kernels.truncated import order_by_label
 from tests import oracles_truncated as oracles
 
 COMPILED = not numba.config.DISABLE_JIT

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from largek_dask.errors import DataError
-from largek_dask.kernels import scan as scans
-from largek_dask.kernels import statistics
-from largek_dask.kernels.statistics import RowScan, Statistics, compute_dtype
+from largek_dask.kernels.exact import scan as scans
+from largek_dask.kernels.exact import statistics
+from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
 from tests.oracles import exact_sums
 
 DTYPES = [

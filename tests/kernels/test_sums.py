@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from largek_dask.kernels.sparse import SparseBlock
-from largek_dask.kernels.squares import Squares, row_squares
-from largek_dask.kernels.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from tests.kernels.test_statistics import scan, tables
 from tests.oracles import fixed_point_sums, row_square
 

@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
-from largek_dask.kernels.tile import TILES
-from largek_dask.kernels.truncated import (
+from largek_dask.kernels.bounds.lists import (
     Lists,
     decay,
     loss_scale,
@@ -23,6 +21,8 @@ from largek_dask.kernels.truncated import (
     search_all,
     search_lists,
 )
+from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
+from largek_dask.kernels.tile import TILES
 from tests import oracles_truncated as oracles
 
 COMPILED = not numba.config.DISABLE_JIT
@@ -90,7 +90,7 @@ def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
     labels, upper, lower = start_state(n, 5, np.float32, np.random.default_rng(n))
     bounds = (upper, lower) if bounded else ()
     one = order_by_label(labels, 5, *bounds)
-    monkeypatch.setattr("largek_dask.kernels.truncated._SHARED", 7)
+    monkeypatch.setattr("largek_dask.kernels.bounds.lists._SHARED", 7)
     for n_threads in (1, 2, 3, 50):
         shared = order_by_label(labels, 5, *bounds, n_threads=n_threads)
         for got, want in zip(shared, one, strict=True):

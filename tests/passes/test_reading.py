@@ -23,7 +23,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.data.zarr_rows import ZarrRows
 from largek_dask.errors import BadRowsError
-from largek_dask.kernels.sparse import dense_rows
+from largek_dask.kernels.blocks import dense_rows
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.spill import SpilledRows, remove_spilled, spill, spill_folder

@@ -1,0 +1,116 @@
+"""Rows in memory: dense arrays, or blocks of sparse ones (CSR)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.jit import readonly
+
+__all__ = ["SparseBlock", "Table", "dense_rows", "stack_rows"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseBlock:
+    """Some rows of a CSR matrix; within a row columns ascend, each at most once.
+
+    Takes a slice, a mask or an array of row numbers as an index, like the array it stands for; a
+    single row number gives that row with all its zeros.
+    """
+
+    data: Array
+    """(n_stored,) numbers."""
+    indices: NDArray[np.int32]
+    """(n_stored,) their columns."""
+    indptr: NDArray[np.int64]
+    """(n + 1,) where each row's numbers begin."""
+    n_features: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns (n, d)."""
+        return len(self), self.n_features
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the numbers."""
+        return self.data.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all three arrays."""
+        return self.data.nbytes + self.indices.nbytes + self.indptr.nbytes
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def stored(self) -> slice:
+        """Where in `data` and `indices` the numbers of these rows are."""
+        return slice(int(self.indptr[0]), int(self.indptr[-1]))
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, int | np.integer):
+            return self[[rows]].toarray()[0]
+        if isinstance(rows, slice) and rows.step in (None, 1):
+            begin, end, _ = rows.indices(len(self))
+            indptr = self.indptr[begin : max(begin, end) + 1]
+            return SparseBlock(self.data, self.indices, indptr, self.n_features)
+        chosen = np.arange(len(self))[rows]
+        lengths = self.indptr[chosen + 1] - self.indptr[chosen]
+        indptr = np.zeros(len(chosen) + 1, np.int64)
+        np.cumsum(lengths, out=indptr[1:])
+        places = np.repeat(self.indptr[chosen] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return SparseBlock(self.data[places], self.indices[places], indptr, self.n_features)
+
+    def astype(self, dtype: Any, copy: bool = False) -> SparseBlock:
+        """The same rows with numbers of another type; of the same type a copy only if asked."""
+        if self.data.dtype == dtype and not copy:
+            return self
+        return SparseBlock(self.data.astype(dtype), self.indices, self.indptr, self.n_features)
+
+    def toarray(self) -> Array:
+        """(n, d) the rows with all their zeros."""
+        out = np.zeros(self.shape, self.dtype)
+        out[self.row_numbers(), self.indices[self.stored]] = self.data[self.stored]
+        return out
+
+    def row_numbers(self) -> NDArray[np.int64]:
+        """(n_stored,) row of every stored number."""
+        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
+
+    def with_rows_zero(self, rows: NDArray[np.bool_]) -> SparseBlock:
+        """The same rows, but zeros stored where the mask is set."""
+        data = self.data.copy()
+        data[self.stored][rows[self.row_numbers()]] = 0
+        return SparseBlock(data, self.indices, self.indptr, self.n_features)
+
+
+Table = Array | SparseBlock
+"""Rows: a dense (n, d) array, or sparse."""
+
+
+def dense_rows(x: Table) -> Array:
+    """The rows as a dense (n, d) array."""
+    return x.toarray() if isinstance(x, SparseBlock) else x
+
+
+def stack_rows(parts: Sequence[Table]) -> Table:
+    """All parts below each other, in read-only arrays."""
+    blocks = [part for part in parts if isinstance(part, SparseBlock)]
+    if not blocks:
+        return readonly(np.concatenate([dense_rows(part) for part in parts]))
+    # a dense part among sparse ones can only be one without rows
+    lengths = np.concatenate([np.diff(part.indptr) for part in blocks])
+    return SparseBlock(
+        readonly(np.concatenate([part.data[part.stored] for part in blocks])),
+        readonly(np.concatenate([part.indices[part.stored] for part in blocks])),
+        readonly(np.concatenate([[0], np.cumsum(lengths)])),
+        blocks[0].n_features,
+    )

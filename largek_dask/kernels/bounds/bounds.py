@@ -1,0 +1,360 @@
+"""Bounds that let a row keep its centre without a look at the others, and stay exact.
+
+A row keeps one upper bound of the distance to its own centre and, for each of G groups of
+centres, a lower bound of the distance to the nearest *other* centre of the group. While every
+lower bound is above the upper one, its centre is the nearest and no distance is computed; where a
+group fails, that group alone is looked through. G = 1 is Hamerly's algorithm (SDM 2010), G = k
+Elkan's (ICML 2003), what lies between is Yinyang k-means (Ding et al., ICML 2015).
+
+Drift is cumulated: what is stored is ``upper - U_a`` and ``lower + D_g``, where the tables U and D
+say how far each centre, and the fastest centre of each group, has gone since the beginning
+(:class:`~.groups.Drift`). The tables travel with the centres, and a row that is passed over is not
+written to.
+
+The labels are those of :func:`~largek_dask.kernels.distances.nearest`, whatever the bounds are;
+the docstring of :class:`~.groups.Margins` derives why rounding cannot change that. Where scores
+leave in doubt which centre of those groups is nearest, it is decided as it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.bounds.group_search import search_groups
+from largek_dask.kernels.bounds.groups import BoundedCenters
+from largek_dask.kernels.dense.doubts import margin
+from largek_dask.kernels.distances import decide, squared_distances
+from largek_dask.kernels.jit import njit
+
+__all__ = ["assign", "start"]
+
+_BLOCK_BYTES = 4 << 20
+"""Bytes of rows that are gathered at a time."""
+_NO_LABEL = np.int32(2**31 - 1)
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+
+
+def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]:
+    """Labels and fresh bounds of rows, all distances computed.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type.
+    bounded : BoundedCenters
+
+    Returns
+    -------
+    labels : int32 array (n,)
+        As :func:`~largek_dask.kernels.distances.nearest`.
+    upper : float32 array (n,)
+        Not below the distance to the own centre, less its drift.
+    lower : float32 array (n, G)
+        Not above the distance to the nearest other centre of a group, with the group's drift;
+        infinity where there is none.
+    n_evaluated : int
+        Distances computed, rows times centres.
+    """
+    n, n_groups = len(x), bounded.n_groups
+    labels, upper = np.full(n, -1, np.int32), np.empty(n, np.float32)
+    lower = np.empty((n, n_groups), np.float32)
+    for begin, end in _blocks(n, bounded):
+        rows = np.arange(begin, end)
+        block = bounded.rows(x[begin:end])
+        exact = np.empty(end - begin)
+        flags = np.ones((end - begin, n_groups), np.bool_)
+        _look(x, block, rows, exact, flags, bounded, (labels, upper, lower))
+    return labels, upper, lower, n * bounded.packed.n_clusters
+
+
+def assign(
+    x: Array,
+    bounded: BoundedCenters,
+    labels: Labels,
+    upper: NDArray[np.float32],
+    lower: NDArray[np.float32],
+) -> int:
+    """Bring labels and bounds of rows up to date, in place.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type.
+    bounded : BoundedCenters
+        The centres as they are now; the drift has gone on since the bounds were written.
+    labels, upper, lower : arrays (n,), (n,), (n, G), C-ordered
+        As :func:`start` returned them for the same rows and groups, or an earlier call left them.
+
+    Returns
+    -------
+    int
+        Distances computed, rows times centres of the groups that were looked through, and one for
+        every row whose upper bound was made exact. It depends on no vector width.
+    """
+    margins, tables = bounded.margins.as_tuple(), bounded.tables
+    failing = np.empty(len(x), np.int64)
+    with np.errstate(all="ignore"):
+        count: int = _scan(labels, upper, lower, tables, margins, failing)
+    failing = failing[:count]
+    evaluated = count
+    for begin, end in _blocks(count, bounded):
+        rows = failing[begin:end]
+        block = bounded.rows(x[rows])
+        exact = squared_distances(block, bounded.space, labels[rows])
+        flags = np.empty((len(rows), bounded.n_groups), np.bool_)
+        with np.errstate(all="ignore"):
+            _test(rows, exact, labels, upper, lower, tables, margins, flags)
+        evaluated += _look(x, block, rows, exact, flags, bounded, (labels, upper, lower))
+    return evaluated
+
+
+def _blocks(n: int, bounded: BoundedCenters) -> Iterator[tuple[int, int]]:
+    """Where blocks of rows begin and end."""
+    step = _block_rows(bounded)
+    for begin in range(0, n, step):
+        yield begin, min(begin + step, n)
+
+
+def _block_rows(bounded: BoundedCenters) -> int:
+    return max(64, _BLOCK_BYTES // (bounded.packed.n_features * bounded.packed.dtype.itemsize))
+
+
+def _look(
+    x: Array,
+    block: Array,
+    rows: NDArray[np.int64],
+    exact: NDArray[np.float64],
+    flags: NDArray[np.bool_],
+    bounded: BoundedCenters,
+    state: tuple[Labels, Array, Array],
+) -> int:
+    """Look through the flagged groups of some rows of x; write their labels and bounds.
+
+    `block` holds the rows in the kernels' space, `exact` the squared distances to their centres
+    (of rows with a label). Returns the distances computed.
+    """
+    labels, groups = state[0], bounded.groups
+    sizes = np.diff(groups.offsets)
+    counts = np.count_nonzero(flags, axis=0)
+    wanted = int(counts @ sizes)
+    if wanted == 0:
+        return 0
+    m = len(rows)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    pairs = np.empty(offsets[-1], np.int64)
+    _sort_pairs(flags, offsets[:-1].copy(), pairs)
+    candidates, first, second = search_groups(block, pairs, offsets, bounded.columns)
+    winners, best, following = np.full(m, _NO_LABEL), np.full(m, np.inf), np.full(m, np.inf)
+    _merge(pairs, candidates, first, second, winners, best, following)
+    old = labels[rows]
+    none = winners == _NO_LABEL
+    winners[none] = np.maximum(old[none], 0)
+    _measure(np.flatnonzero(winners != old), block, exact, winners, bounded)
+    if not bounded.packed.direct:
+        _decide(x, block, rows, exact, (winners, best, following), bounded)
+    with np.errstate(all="ignore"):
+        _settle(
+            rows, pairs, offsets, candidates, first, second, winners, best, exact, groups.offsets,
+            bounded.tables, bounded.margins.as_tuple(), bounded.packed.direct, *state,
+        )  # fmt: skip
+    return wanted
+
+
+def _measure(
+    which: NDArray[np.int64],
+    block: Array,
+    exact: NDArray[np.float64],
+    winners: Labels,
+    bounded: BoundedCenters,
+) -> None:
+    """Bring the squared distances of some rows to their winners up to date."""
+    exact[which] = squared_distances(block[which], bounded.space, winners[which])
+
+
+def _decide(
+    x: Array,
+    block: Array,
+    rows: NDArray[np.int64],
+    exact: NDArray[np.float64],
+    found: tuple[Labels, NDArray[np.float64], NDArray[np.float64]],
+    bounded: BoundedCenters,
+) -> None:
+    """Put rows in doubt with the centre that the dense search would decide for.
+
+    Centres of groups that were left out are farther for certain.
+    """
+    winners, best, following = found
+    limits = np.empty(len(rows))
+    rounding = bounded.packed.dense.rounding.as_tuple()
+    margins = bounded.margins.as_tuple()
+    with np.errstate(all="ignore"):
+        _find_limits(winners, best, exact, bounded.tables, margins, rounding, limits)
+        doubtful = np.flatnonzero(~(following > limits))
+    if not len(doubtful):
+        return
+    chosen = decide(x, rows[doubtful], limits[doubtful], bounded.packed)[0]
+    moved = doubtful[chosen != winners[doubtful]]
+    winners[doubtful] = chosen
+    best[moved] = limits[moved]  # no centre in question has a higher score
+    _measure(moved, block, exact, winners, bounded)
+
+
+# --- compiled ------------------------------------------------------------------------------------
+
+
+@njit
+def _rounded_down(value: Any) -> Any:
+    near = np.float32(value)
+    return np.nextafter(near, np.float32(-np.inf)) if near > value else near
+
+
+@njit
+def _rounded_up(value: Any) -> Any:
+    near = np.float32(value)
+    return np.nextafter(near, np.float32(np.inf)) if near < value else near
+
+
+@njit
+def _threshold(upper: Any, length: Any, longest: Any, margins: Any) -> Any:
+    """What a squared lower bound, less its own margin, has to be above."""
+    product, relative, _, absolute, limit = margins
+    reach = upper + length  # not below the row's length
+    square = upper * upper * (1 + relative) + 2 * absolute
+    if max(square, longest * (longest + 2 * reach)) > limit:
+        return np.inf
+    return square + product * length * (length + 2 * reach)
+
+
+@njit
+def _scan(labels: Any, upper: Any, lower: Any, tables: Any, margins: Any, failing: Any) -> Any:
+    """Rows of which any group may hold a nearer centre; how many there are."""
+    ways, group_ways, lengths, radii, _ = tables
+    product, relative = margins[0], margins[1]
+    longest, count = radii.max(), 0
+    for i in range(labels.size):
+        a = labels[i]
+        u = np.float64(upper[i]) + ways[a]
+        above, reach = _threshold(u, lengths[a], longest, margins), u + lengths[a]
+        passed = True
+        for g in range(radii.size):
+            low = max(np.float64(lower[i, g]) - group_ways[g], 0.0)
+            margin = product * radii[g] * (radii[g] + 2 * reach)
+            passed &= low * low * (1 - relative) > above + margin
+        if not passed:
+            failing[count] = i
+            count += 1
+    return count
+
+
+@njit
+def _test(
+    rows: Any,
+    exact: Any,
+    labels: Any,
+    upper: Any,
+    lower: Any,
+    tables: Any,
+    margins: Any,
+    flags: Any,
+) -> None:
+    """Once more with the exact distance: which groups of which rows to look through.
+
+    If any, then the row's own group too: its bound says nothing of the row's own centre, which
+    may have to go back among the others.
+    """
+    ways, group_ways, lengths, radii, of = tables
+    product, relative = margins[0], margins[1]
+    longest = radii.max()
+    for r in range(rows.size):
+        i, a = rows[r], labels[rows[r]]
+        u = np.sqrt(exact[r] * (1 + margins[2]) + margins[3])
+        upper[i] = _rounded_up(np.nextafter(u - ways[a], np.inf))
+        above, reach = _threshold(u, lengths[a], longest, margins), u + lengths[a]
+        failed = False
+        for g in range(radii.size):
+            low = max(np.float64(lower[i, g]) - group_ways[g], 0.0)
+            margin = product * radii[g] * (radii[g] + 2 * reach)
+            flags[r, g] = not low * low * (1 - relative) > above + margin
+            failed |= flags[r, g]
+        flags[r, of[a]] = failed
+
+
+@njit
+def _sort_pairs(flags: Any, places: Any, pairs: Any) -> None:
+    """Counting sort: the flagged rows of one group after those of another."""
+    for r in range(flags.shape[0]):
+        for g in range(flags.shape[1]):
+            if flags[r, g]:
+                pairs[places[g]] = r
+                places[g] += 1
+
+
+@njit
+def _merge(
+    pairs: Any, candidates: Any, first: Any, second: Any, winners: Any, best: Any, following: Any
+) -> None:
+    """The two smallest scores of each row over its groups; ties go to the lowest centre."""
+    for p in range(pairs.size):
+        r, j, score = pairs[p], candidates[p], np.float64(first[p])
+        if score < best[r] or (score == best[r] and j < winners[r]):
+            following[r] = best[r]
+            winners[r], best[r] = j, score
+        elif score < following[r]:
+            following[r] = score
+        if second[p] < following[r]:
+            following[r] = second[p]
+
+
+@njit
+def _find_limits(
+    winners: Any, best: Any, exact: Any, tables: Any, margins: Any, rounding: Any, limits: Any
+) -> None:
+    """Scores above which a centre is farther than the winner for certain."""
+    lengths, slack, absolute = tables[2], margins[2], margins[3]
+    for r in range(winners.size):
+        reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[winners[r]]
+        limits[r] = best[r] + margin(best[r], reach * reach * (1 + slack), rounding)
+
+
+@njit
+def _settle(
+    rows: Any, pairs: Any, offsets: Any, candidates: Any, first: Any, second: Any, winners: Any,
+    scores: Any, exact: Any, list_offsets: Any, tables: Any, margins: Any, direct: Any,
+    labels: Any, upper: Any, lower: Any,
+) -> None:  # fmt: skip
+    """Labels and bounds of the rows that were looked at; `scores` are not below the winners'."""
+    ways, group_ways, lengths, radii, of = tables
+    product, relative, slack, absolute, limit = margins
+    for r in range(rows.size):
+        i, w = rows[r], winners[r]
+        if labels[i] != w:
+            labels[i] = w
+            u = np.sqrt(exact[r] * (1 + slack) + absolute)
+            upper[i] = _rounded_up(np.nextafter(u - ways[w], np.inf))
+    for g in range(radii.size):
+        for p in range(offsets[g], offsets[g + 1]):
+            r = pairs[p]
+            w = winners[r]
+            own = of[w] == g
+            if own and list_offsets[g + 1] - list_offsets[g] == 1:
+                lower[rows[r], g] = np.inf
+                continue
+            # the smallest score in the group but for the winner's
+            score = np.float64(second[p] if candidates[p] == w else first[p])
+            if direct:
+                square = min(score, limit) * (1 - relative) - absolute
+            else:
+                reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[w]
+                square = exact[r] * (1 - slack) + (score - scores[r])
+                square -= product * radii[g] * (radii[g] + 2 * reach)
+                square -= product * lengths[w] * (lengths[w] + 2 * reach) + 2 * absolute
+                if not max(radii[g], lengths[w]) * (max(radii[g], lengths[w]) + 2 * reach) < limit:
+                    square = 0.0
+            low = np.sqrt(square * (1 - slack)) if square > 0 else 0.0
+            lower[rows[r], g] = _rounded_down(np.nextafter(low + group_ways[g], -np.inf))

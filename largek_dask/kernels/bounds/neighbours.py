@@ -1,0 +1,248 @@
+"""The nearest centres of every centre.
+
+Up to `EXACT` centres all pairs are compared: k² d / 2 multiply-adds are then less than what one
+pass over the rows takes. Of more, centres are first put into about √k groups, and those of a group
+are compared with the centres of the nearest groups only. What is left out there is farther away
+than most of what is found, but now and then one of the last neighbours is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.bounds.groups import group_centers
+from largek_dask.kernels.dense import panels
+from largek_dask.kernels.dense.gathered import bare, load_rows
+from largek_dask.kernels.distances import PackedCenters, pack_centers
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.threads import on_threads
+from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.standins import frozen, scan
+else:
+    from largek_dask.kernels.emit.dense import scan
+    from largek_dask.kernels.emit.rows import frozen
+
+__all__ = ["nearest_centers"]
+
+EXACT = 20_000
+"""Up to this many centres, all pairs of them are compared."""
+_MEMBERS = 64
+"""Centres whose distances to all candidates are held at a time."""
+_CANDIDATES = 16
+"""So many times m candidates at least, of many centres, for each group."""
+_LEAST = 4096
+"""So many candidates at least: 32,000 centres then cost about a tenth of all pairs."""
+_FEW = 1024
+"""Up to this many values are sorted by counting, for each, how many come before it."""
+_TRIES, _WIDER = 4, 1.25
+"""How often the distance is taken for too short, and how much longer it is then: it would take
+much longer to sort all of very many centres."""
+_STRIDE = 8
+"""Every so manieth distance tells how far the m-th nearest may be."""
+
+Labels = NDArray[np.int32]
+
+
+def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:
+    """The m nearest centres of every centre, itself the first.
+
+    Parameters
+    ----------
+    packed : PackedCenters
+    m : int
+        1 to k.
+    n_threads : int
+        Threads that share the work; the result is the same.
+
+    Returns
+    -------
+    int32 array (k, m)
+        By distance, in the compute dtype and with its rounding; ties go to the lowest index.
+        Of more than `EXACT` centres, among the centres of near groups.
+
+    Raises
+    ------
+    ParameterError
+        `m` is not between 1 and k.
+    """
+    k = packed.n_clusters
+    if not 1 <= m <= k:
+        raise ParameterError(f"m must be between 1 and {k}, got {m}.")
+    out = np.empty((k, m), np.int32)
+    jobs = _everything(k) if k <= EXACT else _by_groups(packed, m, n_threads)
+    on_threads(n_threads, lambda job: _compare(packed, *job, out), jobs)
+    return out
+
+
+def _everything(k: int) -> Iterator[tuple[Labels, Labels]]:
+    """All centres, a block at a time, against all."""
+    every = np.arange(k, dtype=np.int32)
+    for begin in range(0, k, _MEMBERS):
+        yield every[begin : begin + _MEMBERS], every
+
+
+def _by_groups(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[Labels, Labels]]:
+    """The centres of each group, a block at a time, against those of the nearest groups."""
+    groups = group_centers(packed.centers, packed.shift, int(np.sqrt(packed.n_clusters)))
+    sizes = np.diff(groups.offsets)
+    means = np.add.reduceat(packed.centers[groups.lists].astype(np.float64), groups.offsets[:-1])
+    middles = (means / sizes[:, None]).astype(packed.dtype)
+    near = nearest_centers(pack_centers(middles, packed.shift), groups.n_groups, n_threads)
+    wanted = max(_CANDIDATES * m, _LEAST)
+    for g, order in enumerate(near):
+        enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1
+        parts = [groups.lists[groups.offsets[h] : groups.offsets[h + 1]] for h in order[:enough]]
+        candidates = np.sort(np.concatenate(parts))
+        for begin in range(0, sizes[g], _MEMBERS):
+            yield parts[0][begin : begin + _MEMBERS], candidates
+
+
+def _compare(packed: PackedCenters, members: Labels, candidates: Labels, out: Labels) -> None:
+    """Write the nearest candidates of the members, which are among them, into rows of `out`."""
+    tile = select_tile().for_form(packed.direct)
+    d, dtype = packed.n_features, packed.dtype
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    blocks = panels.Blocking(panels=1, tiles=-(-_MEMBERS // tile.centres), features=0)
+    space = panels.workspace(tile, dtype, False, d, blocks, (_MEMBERS, 0))
+    count = len(candidates)
+    padded = -(-count // width) * width
+    places = np.full(padded, candidates[-1])
+    places[:count] = candidates
+    own = np.searchsorted(candidates, members)
+    table = np.empty((len(members), padded), dtype)
+    form = packed.dense
+    _fill(tile, dtype, packed.direct)(
+        packed.centers, form.offsets, form.factors, form.starts, members, places, space, table
+    )
+    found = np.empty((len(members), out.shape[1]), np.int32)
+    _select(table, own, readonly(places), count, found)
+    out[members] = found
+
+
+@cache
+def _fill(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
+    """Squared distances of members to candidates: candidates are the rows here."""
+    lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
+    width, real = tile.vectors * lanes, dtype.type
+    spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
+    load = load_rows(dtype, dtype, width, direct)
+
+    @njit(_nrt=False)
+    def run(
+        centers: Any, shift: Any, factors: Any, starts: Any, members: Any, places: Any,
+        space: Any, table: Any,
+    ) -> None:  # fmt: skip
+        k, d = centers.shape
+        rows = centers.reshape(k * d)
+        panel, spare, norms, values, labels, sums, copies, openings, _ = space
+        block, block_openings = frozen(copies), frozen(openings)
+        count = members.size
+        n_tiles = (count + centres - 1) // centres
+        for i in range(n_tiles * centres):
+            openings[i] = starts[members[i]] if i < count else np.inf
+            for f in range(d):
+                copies[i * d + f] = factors[members[i], f] if i < count else real(0)
+        for p in range(0, places.size, width):
+            load(rows, places, p, d, shift, panel, norms, spare, 0)
+            scan(
+                spec, panel, 0, block, d, 0, d, block_openings, 0, n_tiles,
+                values, labels, 0, sums, 0, sums, -1,
+            )  # fmt: skip
+            for i in range(count):
+                squares, out = sums[i * width : (i + 1) * width], table[i, p : p + width]
+                for q in range(width):
+                    square = squares[q] if direct else squares[q] + norms[q]
+                    # NaN comes last
+                    out[q] = max(square, real(0)) if square == square else real(np.inf)
+
+    return run
+
+
+@njit
+def _select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
+    """The m smallest of each row of the table, in order, by their names; `own` comes first."""
+    m = found.shape[1]
+    near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
+    ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
+    # so many of the smallest of every _STRIDE-th are, but for few rows, not below the m-th of all
+    part = m * 4 // (3 * _STRIDE) + 6
+    smallest = np.empty(part, table.dtype)
+    for i in range(table.shape[0]):
+        row = table[i]
+        row[own[i]] = -1
+        limit = table.dtype.type(np.inf)
+        if count >= 2 * _STRIDE * part:
+            limit = _sampled(row, count, own[i] % _STRIDE, smallest)
+        n_near = _below(row, count, limit, near)
+        for _ in range(_TRIES):
+            if n_near < m:
+                limit *= table.dtype.type(_WIDER)
+                n_near = _below(row, count, limit, near)
+        if n_near < m:
+            n_near = _below(row, count, table.dtype.type(np.inf), near)
+        for c in range(n_near):
+            values[c] = row[near[c]]
+        _rank(values, n_near, ranks, ranked)
+        for g in range(m):
+            found[i, g] = places[near[ranked[g]]]
+
+
+@bare
+def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
+    """The largest of the smallest values of every `_STRIDE`-th."""
+    last = smallest.size - 1
+    for g in range(last + 1):
+        smallest[g] = np.inf
+    for j in range(first, count, _STRIDE):
+        value = row[j]
+        if value < smallest[last]:
+            g = last
+            while g > 0 and smallest[g - 1] > value:
+                smallest[g] = smallest[g - 1]
+                g -= 1
+            smallest[g] = value
+    return smallest[last]
+
+
+@bare
+def _below(row: Any, count: Any, limit: Any, near: Any) -> Any:
+    """Places of the values up to `limit`, ascending; how many there are."""
+    found = 0
+    # (unsigned: an index that might be negative takes longer)
+    for j in range(count):
+        near[np.uint64(found)] = j
+        found += row[j] <= limit
+    return found
+
+
+@njit
+def _rank(values: Any, n: Any, ranks: Any, ranked: Any) -> None:
+    """Places of the m smallest of n values, in order; of equal ones the earlier comes first."""
+    m = ranked.size
+    if n > _FEW:
+        order = np.argsort(values[:n], kind="mergesort")
+        for g in range(m):
+            ranked[g] = order[g]
+        return
+    ranked[:] = -1
+    for c in range(n):
+        ranks[c] = 0
+    for e in range(n):
+        value = values[e]
+        for c in range(n):
+            ranks[c] += value < values[c]
+    for c in range(n):
+        g = ranks[c]
+        while g < m and ranked[g] >= 0:  # an equal value
+            g += 1
+        if g < m:
+            ranked[g] = c

@@ -1,0 +1,274 @@
+"""k-means inside every cell of a coarse partition, all cells in one call."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.dense import panels
+from largek_dask.kernels.dense.gathered import bare, copy_rows
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.rows import NATIVE, compute_dtype
+from largek_dask.kernels.threads import on_threads
+from largek_dask.kernels.tile import BEST, DIRECT_FEATURES, Micro, Tile, select_tile
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.standins import frozen, scan
+else:
+    from largek_dask.kernels.emit.dense import scan
+    from largek_dask.kernels.emit.rows import frozen
+
+__all__ = ["cell_means"]
+
+_RUN = 48
+"""Rows that are looked at or left out together: a multiple of every panel."""
+_THINNED = 4
+"""Of a cell with many rows a centre, at least every so manieth run is looked at."""
+_ENOUGH = 25
+"""Rows a centre that a thinned step should see."""
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+Places = NDArray[np.int64]
+
+
+def cell_means(
+    x: Array,
+    order: Labels,
+    starts: Places,
+    sizes: Places,
+    picks: Places,
+    shift: Array,
+    n_steps: int = 5,
+    weight: NDArray[np.float64] | None = None,
+    *,
+    n_full: int = 2,
+    n_threads: int = 1,
+) -> tuple[Array, Labels]:
+    """Lloyd steps inside every cell, from rows of the cell.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type.
+    order, starts : int32 (m,), int64 (cells + 1,)
+        ``order[starts[c] : starts[c + 1]]`` are the rows of cell c.
+    sizes : int64 array (cells,)
+        How many centres each cell gets, k in all; none for a cell without rows.
+    picks : int64 array (k,)
+        Where in `order` the row stands that each centre begins at, within its own cell.
+    shift : array (d,)
+        About the mean of the data.
+    n_steps : int
+        At least 1.
+    weight : float64 array (n,), optional
+        Not negative.
+    n_full : int
+        The last so many steps (at least 1) look at all rows. Those before leave out up to three
+        quarters of the rows of a cell that has many a centre, others in each step.
+    n_threads : int
+        Threads that share the cells; the result is the same.
+
+    Returns
+    -------
+    centers : array (k, d) of the compute dtype
+        Those of cell c after those of cell c - 1. One that lost its rows in a full step goes to
+        the row of its cell that was farthest from its centre, if any was away from it.
+    labels : int32 array (n,)
+        The centre of each row, of its cell, before the last means were taken; -1 elsewhere.
+
+    Raises
+    ------
+    ParameterError
+        Sizes, picks or numbers of steps that do not fit.
+    """
+    _check(starts, sizes, picks, n_steps, n_full)
+    dtype, d, k = compute_dtype(x.dtype), x.shape[1], len(picks)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    centers, labels = np.empty((k, d), dtype), np.full(len(x), -1, np.int32)
+    given = np.empty(0) if weight is None else np.ascontiguousarray(weight, np.float64)
+    if not (x.dtype in NATIVE and x.flags.c_contiguous):
+        x = np.ascontiguousarray(x, dtype)
+    tile = select_tile().for_form(d <= DIRECT_FEATURES)
+    run = _steps(tile, dtype, x.dtype, d <= DIRECT_FEATURES)
+    blocks = panels.Blocking(panels=1, tiles=1, features=d)
+
+    moved, zeros = readonly(shift.astype(dtype)), np.zeros(-(-d // 8) * 8, dtype)
+
+    def work(cells: Places) -> None:
+        rows, most = int(np.diff(starts)[cells].max()), int(sizes[cells].max())
+        space = panels.workspace(tile, dtype, False, d, blocks, (most, 0))
+        # made once: fresh memory costs a page fault every 4 KB
+        block, found = np.empty(rows * d + 8, dtype), np.empty(rows, np.int32)
+        sums, totals = np.empty((most, d), dtype), np.empty(most)
+        for c in cells.tolist():
+            own = slice(offsets[c], offsets[c + 1])
+            run(
+                readonly(x), readonly(order[starts[c] : starts[c + 1]]),
+                readonly(picks[own] - starts[c]), moved, readonly(zeros), readonly(given), n_steps,
+                n_full, space, block, found, sums, totals, offsets[c], centers[own], labels,
+            )  # fmt: skip
+
+    cells = np.flatnonzero(sizes)
+    ends = np.cumsum(np.diff(starts)[cells])
+    shares = np.searchsorted(ends, ends[-1:] * np.arange(1, n_threads) / n_threads)
+    parts = [part for part in np.split(cells, shares) if len(part)]
+    on_threads(n_threads, work, parts)
+    return centers, labels
+
+
+def _check(starts: Places, sizes: Places, picks: Places, n_steps: int, n_full: int) -> None:
+    if len(sizes) != len(starts) - 1 or sizes.sum() != len(picks):
+        raise ParameterError(
+            "sizes must have a number for every cell, picks as many as they add to."
+        )
+    if (sizes > np.diff(starts)).any():
+        raise ParameterError("a cell has fewer rows than it is to get centres.")
+    if n_steps < 1 or n_full < 1:
+        raise ParameterError(f"n_steps and n_full must be at least 1, got {n_steps} and {n_full}.")
+    cells = np.repeat(np.arange(len(sizes)), sizes)
+    if not ((starts[cells] <= picks) & (picks < starts[cells + 1])).all():
+        raise ParameterError("every centre must begin at a row of its own cell.")
+
+
+@cache
+def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: bool) -> panels.Kernel:
+    """All steps of one cell."""
+    lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
+    width = tile.vectors * lanes
+    spec = Micro(centres, tile.vectors, lanes, BEST, direct).code
+    pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
+    flat = types.Array(numba.from_dtype(dtype), 1, "C")
+    table = types.Array(numba.from_dtype(dtype), 2, "C")
+    reals = types.Array(types.float64, 1, "C", readonly=True)
+    signed = types.Array(types.int32, 1, "C")
+
+    @bare
+    def prepare(means: Any, factors: Any, starts: Any) -> None:
+        """What rows are compared with."""
+        size, d = means.shape
+        for j in range((size + centres - 1) // centres * centres):
+            square = 0.0
+            for f in range(d):
+                value = means[j, f] if j < size else real(0)
+                square += np.float64(value) * np.float64(value)
+                factors[j * d + f] = value if direct else real(-2) * value
+            starts[j] = np.inf if j >= size else (0.0 if direct else square)
+
+    @njit(
+        (
+            *panels.real_arrays(stored, 2),
+            types.Array(types.int32, 1, "C", readonly=True),
+            types.Array(types.int64, 1, "C", readonly=True),
+            *panels.real_arrays(dtype, 1, 1),
+            reals,
+            types.int64,
+            types.int64,
+            panels.workspace_type(dtype),
+            flat,
+            signed,
+            table,
+            types.Array(types.float64, 1, "C"),
+            types.int64,
+            table,
+            signed,
+        ),
+        _nrt=False,
+    )
+    def run(
+        x: Any, order: Any, picks: Any, shift: Any, zeros: Any, weight: Any, n_steps: Any,
+        n_full: Any, space: Any, block: Any, found: Any, sums: Any, totals: Any, first: Any,
+        means: Any, labels: Any,
+    ) -> None:  # fmt: skip
+        n, d = x.shape
+        size, count = means.shape[0], order.size
+        panel, spare, _, values, winners, carried, factors, starts, _ = space
+        copy(x.reshape(n * d), order, count, d, shift, block)
+        rows = frozen(block)
+        for q in range(8):
+            block[count * d + q] = 0
+        for j in range(size):
+            for f in range(d):
+                means[j, f] = block[picks[j] * d + f]
+        thinned = max(1, min(_THINNED, count // (_ENOUGH * size)))
+        for step in range(n_steps):
+            every = 1 if step >= n_steps - n_full else thinned
+            prepare(means, factors, starts)
+            for j in range(size):
+                totals[j] = 0.0
+                for f in range(d):
+                    sums[j, f] = 0
+            for begin in range(step % every * _RUN, count, every * _RUN):
+                for at in range(begin, min(begin + _RUN, count), width):
+                    m = min(width, count - at)
+                    pack(rows, at, m, d, zeros, panel, 0, spare)
+                    for q in range(width):
+                        values[q] = np.inf
+                        winners[q] = 0
+                    scan(
+                        spec, panel, 0, frozen(factors), d, 0, d, frozen(starts), 0,
+                        (size + centres - 1) // centres, values, winners, 0, carried, 0,
+                        carried, -1,
+                    )  # fmt: skip
+                    for q in range(m):
+                        j = winners[q]
+                        found[at + q] = j
+                        if weight.size > 0:
+                            w = weight[order[at + q]]
+                            totals[j] += w
+                            for f in range(d):
+                                sums[j, f] += real(w) * block[(at + q) * d + f]
+                        else:
+                            totals[j] += 1.0
+                            for f in range(d):
+                                sums[j, f] += block[(at + q) * d + f]
+            for j in range(size):
+                if totals[j] > 0.0:
+                    share = real(1.0 / totals[j])
+                    for f in range(d):
+                        sums[j, f] *= share
+                    continue
+                for f in range(d):
+                    sums[j, f] = means[j, f]
+                if every == 1:
+                    _reseat(rows, order, weight, found, means, sums, j, d)
+            for j in range(size):
+                for f in range(d):
+                    means[j, f] = sums[j, f]
+        for p in range(count):
+            labels[order[p]] = first + found[p]
+        for j in range(size):
+            for f in range(d):
+                means[j, f] += shift[f]
+
+    return run
+
+
+@bare
+def _reseat(
+    rows: Any, order: Any, weight: Any, found: Any, means: Any, sums: Any, j: Any, d: Any
+) -> None:
+    """Put centre j, which has no rows, where the row is that is farthest from its own centre.
+
+    That row is then given to centre j, so that no other centre comes there too.
+    """
+    far, at = 0.0, -1
+    for p in range(order.size):
+        square = 0.0
+        for f in range(d):
+            gap = np.float64(rows[p * d + f]) - np.float64(means[found[p], f])
+            square += gap * gap
+        if weight.size > 0:
+            square *= weight[order[p]]
+        if square > far:
+            far, at = square, p
+    if at >= 0:
+        found[at] = j
+        for f in range(d):
+            sums[j, f] = means[j, f] = rows[at * d + f]

@@ -1,0 +1,206 @@
+"""Rows whose nearest centre the product form leaves in doubt, and how it is decided.
+
+The scores |c|² - 2 x·c are rounded, so two that lie close together do not tell which of two centres
+is nearer: of rows in a tight group far from the origin that may be true of all centres of their
+group. How close is too close is known (:class:`Rounding`). Such rows are in doubt, and of the
+centres that come into question the one with the smallest sum (x - c)² is chosen, in float64, from
+the numbers as they were given. So the label of every row is that of the smallest such sum (ties:
+the lowest index), whichever search has found it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.jit import njit, readonly
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.standins import square_distance
+else:
+    from largek_dask.kernels.emit.rows import square_distance
+
+__all__ = ["Rounding", "choose", "choose_rows", "margin", "nearest_of_far", "too_far"]
+
+Array = NDArray[Any]
+
+_SMALL = 2.0**-10
+_BLOCK = 32
+"""Scores that are compared with the limit at once."""
+_FAR_SCORES = 2**20
+_NO_LIST = readonly(np.empty(0, np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    r"""How far scores of the product form may be from what they stand for.
+
+    With unit roundoff u of the compute dtype and γ_n = n u / (1 - n u) (Higham 2002, lemma 3.1; it
+    holds for fused and separate multiply-adds in any order) a score begins with fl(|c|²) and takes
+    n multiply-adds of ``x_f * -2 c_f``, one for each feature or each stored number of a sparse row.
+    By Cauchy-Schwarz it is off by γ_{n+2} (|c|² + 2 |x| |c|) at most. Taking the origin off a row
+    and a centre rounds them too, which is worth two more. `product` is γ_{n+6}.
+
+    *The margin.* A centre that is not farther than the one with the smallest score has a score of
+    at most that, and the errors of both. Their lengths are bounded by the longest of all centres,
+    and by |x| and the distance that the smallest score tells: for γ below 2^-10, D² of the winner
+    is at most s + |x|² + 5γ|x|², and both lie within |x| + 1.003 D of the origin. Computed |x|²
+    are off by γ|x|². `exact` stands for the rounding of the sums (x - c)² in float64 by which rows
+    in doubt are decided, relative to their size; `absolute` for products that underflow.
+    """
+
+    product: float
+    """γ, infinite where nothing is certain."""
+    longest: float
+    """Not below the length of any centre from the origin."""
+    exact: float
+    absolute: float
+    coarse: tuple[float, float, float, float, float]
+    """Numbers a, b, c, e, f of the compute dtype for simpler bounds of all margins.
+
+    None is above ``a + b |x|²``, nor above ``c + e |x|² + f D²`` with D² the score and |x|². The
+    first takes the longest centre for the reach of every row; the second, where there is one far
+    out, ``1.02 (|x| + near)`` and ``2 |x| near <= |x|² + near²``.
+    """
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], n_terms: int, longest_square: float) -> Rounding:
+        """For scores of ``n_terms`` multiply-adds with centres of at most this squared length."""
+        kind = np.finfo(dtype)
+        share = (n_terms + 6) * float(kind.eps) / 2
+        product = share / (1 - share) if share < 0.5 else np.inf
+        longest = float(np.sqrt(longest_square)) * (1 + 2.0**-20)
+        exact = (n_terms + 8) * 2.0**-50
+        absolute = (n_terms + 8) * 8 * float(kind.smallest_subnormal)
+        twice = 2.04 * product * (1 + 4 * product)
+        factor = twice + 2.04 * exact
+        near = product < _SMALL
+        with np.errstate(all="ignore"):
+            numbers = (
+                2 * factor * longest * longest + 2 * absolute,
+                factor,
+                2 * absolute if near else np.inf,
+                5.2 * twice + 8.4 * exact if near else np.inf,
+                3.2 * twice + 2.2 * exact if near else np.inf,
+            )
+            up = dtype.type(np.inf)
+            a, b, c, e, f = (float(np.nextafter(dtype.type(v), up)) for v in numbers)
+        return cls(product, longest, exact, absolute, (a, b, c, e, f))
+
+    def as_tuple(self) -> tuple[float, float, float, float]:
+        """For compiled code."""
+        return self.product, self.longest, self.exact, self.absolute
+
+
+@njit
+def margin(score: Any, square: Any, rounding: Any) -> Any:
+    """How far above ``score`` that of a centre may be that is not farther.
+
+    Parameters
+    ----------
+    score : float
+        The smallest score of a row; or the second smallest: of centres not farther than that one.
+    square : float
+        The row's squared length, or more.
+    rounding : tuple
+        ``Rounding.as_tuple()``.
+    """
+    product, longest, exact, absolute = rounding
+    length, reach = np.sqrt(square), longest
+    if product < _SMALL:
+        near = np.sqrt(max(score + square, 0.0) + 16.0 * product * square)
+        reach = min(longest, 1.02 * (length + near))
+    widest = reach * (reach + 2.0 * length)
+    both = length + reach
+    return 2.02 * (1.0 + 4.0 * product) * product * widest + exact * both * both + absolute
+
+
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+def choose(
+    rows: Any, at: Any, centers: Any, d: Any, scores: Any, scores_at: Any, limit: Any, lists: Any,
+    begin: Any, end: Any,
+) -> Any:  # fmt: skip
+    """The nearest of some centres and the nearest after it, by sums (x - c)² in float64.
+
+    Parameters
+    ----------
+    rows, at, centers, d : real (…,), int, real (…,), int
+        The row is ``rows[at : at + d]``; flat centres. Both as they were given.
+    scores, scores_at, limit : real (…,), int, real
+        Of all centres, from `scores_at` on: those above the limit are passed over. None are given
+        where `scores_at` is negative.
+    lists, begin, end : int32 (…,), int, int
+        The centres are ``lists[begin : end]``, ascending; without any `lists` all from `begin` to
+        `end`.
+
+    Returns
+    -------
+    label, square, second_label, second_square
+        Ties go to the lowest index; -1 and infinity where there is none.
+    """
+    label, second_label = np.int64(-1), np.int64(-1)
+    square, second_square = np.inf, np.inf
+    for block in range(begin, end, _BLOCK):
+        stop = min(block + _BLOCK, end)
+        if scores_at >= 0:
+            beyond = 0  # (counted: a branch would keep the loop out of vectors)
+            for p in range(block, stop):
+                beyond += scores[scores_at + p] > limit
+            if beyond == stop - block:
+                continue
+        for p in range(block, stop):
+            if scores_at >= 0 and scores[scores_at + p] > limit:
+                continue
+            c = np.int64(lists[p]) if lists.size > 0 else np.int64(p)
+            distance = square_distance(rows, at, centers, c * d, d)
+            if label < 0 or distance < square:
+                second_label, second_square = label, square
+                label, square = c, distance
+            elif second_label < 0 or distance < second_square:
+                second_label, second_square = c, distance
+    return label, square, second_label, second_square
+
+
+@njit
+def choose_rows(
+    x: Any, centers: Any, scores: Any, limits: Any, labels: Any, squares: Any, second_labels: Any,
+    second_squares: Any,
+) -> None:  # fmt: skip
+    """:func:`choose` for (m, d) rows with their (m, k) scores and (m,) limits."""
+    m, d = x.shape
+    rows, flat = x.reshape(m * d), centers.reshape(centers.size)
+    k, table = scores.shape[1], scores.reshape(scores.size)
+    for i in range(m):
+        found = choose(rows, i * d, flat, d, table, i * k, limits[i], _NO_LIST, 0, k)
+        labels[i], squares[i], second_labels[i], second_squares[i] = found
+
+
+def too_far(squares: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.intp]:
+    """Rows whose scores or sums may have overflowed ``dtype``, by the distances to their labels.
+
+    A fit refuses such rows; a model may meet them. Where all scores of a row have overflowed its
+    label is any, and the distance to that one tells.
+    """
+    return np.flatnonzero(~(squares <= float(np.finfo(dtype).max) / 16))
+
+
+def nearest_of_far(x: Array, centers: Array) -> NDArray[np.int32]:
+    """Labels of rows, (m, d), however far they are: in float64, divided by a power of two."""
+    largest = max(float(np.abs(x).max(initial=0)), float(np.abs(centers).max(initial=0)))
+    exponent = -int(np.frexp(largest)[1])
+    rows, others = (readonly(np.ldexp(p.astype(np.float64), exponent)) for p in (x, centers))
+    labels = np.empty((2, len(x)), np.int32)
+    squares = np.empty((2, len(x)))
+    step = max(1, _FAR_SCORES // max(1, len(centers)))
+    for begin in range(0, len(x), step):
+        at = slice(begin, begin + step)
+        n = len(rows[at])
+        none, limits = readonly(np.zeros((n, len(centers)))), readonly(np.zeros(n))
+        found = labels[0, at], squares[0, at], labels[1, at], squares[1, at]
+        choose_rows(rows[at], others, none, limits, *found)
+    nearest: NDArray[np.int32] = labels[0]
+    return nearest

@@ -1,0 +1,445 @@
+"""Drivers of the micro-kernels for rows from anywhere: gathered, group by group, against lists.
+
+A group's listed centres are copied side by side once; its rows are collected by number, packed a
+panel at a time while the rows of the next panel are on their way from memory, and the last, short
+panel of a group is as narrow as its rows allow.
+
+Where the two smallest scores are closer than their usual rounding, sums (x - c)² decide. Nothing is
+promised of such labels, so that is about eight times what roundings that do not all go one way add
+up to, and much less than the margin of :mod:`.doubts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from largek_dask.kernels.dense.doubts import choose
+from largek_dask.kernels.dense.panels import (
+    PAD,
+    Array,
+    Dtype,
+    Kernel,
+    real_arrays,
+    workspace_type,
+)
+from largek_dask.kernels.jit import njit
+from largek_dask.kernels.tile import PAIR, Micro, Tile
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.gather_standins import fetch, gather
+    from largek_dask.kernels.emit.standins import frozen, scan
+else:
+    from largek_dask.kernels.emit.dense import scan
+    from largek_dask.kernels.emit.gather import fetch, gather
+    from largek_dask.kernels.emit.rows import frozen
+
+__all__ = [
+    "bare",
+    "copy_rows",
+    "fetch_rows",
+    "load_rows",
+    "pack_gathered",
+    "scratch",
+    "search_gathered",
+]
+
+COLLECTED = 1 << 10
+"""Rows that are collected before the first of them is looked at, in whole groups."""
+AHEAD = 16
+"""So many rows before it is copied a row is asked for."""
+LINE = 64
+"""Bytes of a cache line; another size costs speed only."""
+USUAL = 8
+"""Scores are closer than their usual rounding below so many times ``sqrt(d) u (|x|² + D²)``."""
+
+
+def bare(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that only other kernels call, and that owns no array.
+
+    It does not count references: with a dozen arrays that takes longer than a short panel.
+    """
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
+
+
+def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Array, Array]:
+    """Arrays for numbers of rows and counts, for groups of at most `largest` rows."""
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    return np.empty(COLLECTED + largest + 2 * width, np.int32), np.empty(n_groups, np.int64)
+
+
+@cache
+def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
+    """Given rows to a transposed panel of `width` lanes, less the shift; their squared lengths.
+
+    Returns
+    -------
+    callable
+        ``pack(rows, places, at, d, shift, panel, panel_at, norms)``; `places` has row numbers for
+        all lanes. Of rows shorter than a block (`_SIDE` numbers) it reads on into the next row
+        and writes beyond the panel. `norms` are not written in the direct form.
+    """
+    side = 32 // dtype.itemsize
+    lengths = 0 if direct else 1
+
+    @bare
+    def pack(
+        rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, panel_at: Any, norms: Any
+    ) -> None:
+        for q in range(width):
+            norms[q] = 0
+        for f in range(0, d - side + 1, side):
+            for r in range(0, width, side):
+                gather(
+                    lengths, rows, places, at + r, d, shift, f, 0, panel,
+                    panel_at + f * width + r, width, norms, r,
+                )  # fmt: skip
+        if d % side != 0:
+            # the last block overlaps the one before it and writes the same numbers again
+            f = max(d - side, 0)
+            for r in range(0, width, side):
+                gather(
+                    lengths, rows, places, at + r, d, shift, f, side - d % side, panel,
+                    panel_at + f * width + r, width, norms, r,
+                )  # fmt: skip
+
+    return pack
+
+
+@cache
+def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
+    """A panel of given rows, as they are stored."""
+    side = 32 // dtype.itemsize
+    pack = pack_gathered(dtype, width, direct)
+
+    @bare
+    def scatter(rows: Any, places: Any, at: Any, d: Any, panel: Any) -> None:
+        """Number by number, where there is nothing to take off."""
+        for q in range(width):
+            i = np.int64(places[at + q]) * d
+            for f in range(d):
+                panel[f * width + q] = rows[i + f]
+
+    if direct and stored != dtype:
+
+        @bare
+        def load(
+            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
+            spare: Any, own: Any,
+        ) -> None:  # fmt: skip
+            scatter(rows, places, at, d, panel)
+
+    elif direct:
+
+        @bare
+        def load(
+            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
+            spare: Any, own: Any,
+        ) -> None:  # fmt: skip
+            if d < side:  # a block would read beyond the last row
+                scatter(rows, places, at, d, panel)
+            else:
+                pack(rows, places, at, d, shift, panel, 0, norms)
+
+    elif stored != dtype:
+
+        @bare
+        def load(
+            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
+            spare: Any, own: Any,
+        ) -> None:  # fmt: skip
+            for q in range(width):
+                i = np.int64(places[at + q]) * d
+                for f in range(d):
+                    spare[q * d + f] = rows[i + f]
+            pack(spare, places, own, d, shift, panel, 0, norms)
+
+    else:
+
+        @bare
+        def load(
+            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
+            spare: Any, own: Any,
+        ) -> None:  # fmt: skip
+            pack(rows, places, at, d, shift, panel, 0, norms)
+
+    return load
+
+
+@cache
+def fetch_rows(stored: Dtype) -> Kernel:
+    """Ask for rows that are wanted soon."""
+    line = LINE // stored.itemsize
+
+    @bare
+    def call(rows: Any, places: Any, begin: Any, end: Any, d: Any) -> None:
+        for q in range(begin, end):
+            i = np.int64(places[q]) * d
+            for f in range(0, d, line):
+                fetch(rows, i + f)
+            fetch(rows, i + d - 1)
+
+    return call
+
+
+@cache
+def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
+    """Given rows side by side, less an origin, in the compute dtype."""
+    real, call = dtype.type, fetch_rows(stored)
+
+    @bare
+    def copy(rows: Any, places: Any, count: Any, d: Any, origin: Any, block: Any) -> None:
+        for p in range(count):
+            call(rows, places, min(p + AHEAD, count), min(p + AHEAD + 1, count), d)
+            i = np.int64(places[p]) * d
+            for f in range(d):
+                block[p * d + f] = real(rows[i + f]) - origin[f]
+
+    return copy
+
+
+@cache
+def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -> Kernel:
+    """One panel of `vectors` vectors of rows against a block of centres: distances of two.
+
+    Rows ``places[ahead : ahead + n_ahead]`` are wanted next: they come near on the way, few at a
+    time, since only so many can be waited for at once.
+    """
+    lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
+    width = vectors * lanes
+    # a narrow panel needs more centres at a time, or every multiply-add waits for the one before;
+    # where the features are unrolled the next tile fills the gap
+    centres = PAD if vectors == 1 and not direct else tile.centres
+    spec = Micro(centres, vectors, lanes, PAIR, direct).code
+    load, call = load_rows(dtype, stored, width, direct), fetch_rows(stored)
+
+    @bare
+    def meet(
+        rows: Any, places: Any, at: Any, ahead: Any, n_ahead: Any, d: Any, shift: Any, block: Any,
+        starts: Any, length: Any, own: Any, panel: Any, spare: Any, norms: Any, values: Any,
+        labels: Any, sums: Any,
+    ) -> None:  # fmt: skip
+        load(rows, places, at, d, shift, panel, norms, spare, own)
+        for q in range(width):
+            values[q] = np.inf
+            values[width + q] = np.inf
+            labels[q] = 0
+        n_tiles = (length + centres - 1) // centres
+        if direct:
+            call(rows, places, ahead, ahead + n_ahead, d)
+            scan(
+                spec, panel, 0, block, d, 0, d, starts, 0, n_tiles,
+                values, labels, 0, sums, 0, sums, -1,
+            )  # fmt: skip
+        else:
+            share = (n_ahead + n_tiles - 1) // n_tiles
+            for t in range(n_tiles):
+                begin = ahead + min(t * share, n_ahead)
+                call(rows, places, begin, min(begin + share, ahead + n_ahead), d)
+                scan(
+                    spec, panel, 0, block, d, 0, d, starts, t * centres, 1,
+                    values, labels, 0, sums, 0, sums, -1,
+                )  # fmt: skip
+        for q in range(width):
+            if direct:
+                values[q] = np.sqrt(max(values[q], real(0)))
+                values[width + q] = np.sqrt(max(values[width + q], real(0)))
+            else:
+                values[q] = np.sqrt(max(values[q] + norms[q], real(0)))
+                values[width + q] = np.sqrt(max(values[width + q] + norms[q], real(0)))
+
+    return meet
+
+
+@bare
+def _collect(
+    order: Any, starts: Any, offsets: Any, begin: Any, end: Any, chosen: Any, counts: Any
+) -> Any:  # fmt: skip
+    """Numbers of the rows of some groups that meet a list, and how many of each group.
+
+    Returns the first group that is left for later, and how many rows there are.
+    """
+    count, j = 0, begin
+    while j < end and count < COLLECTED:
+        before = count
+        if offsets[j] < offsets[j + 1]:
+            for p in range(starts[j], starts[j + 1]):
+                chosen[count] = order[p]
+                count += 1
+        counts[j - begin] = count - before
+        j += 1
+    return j, count
+
+
+@bare
+def _side_by_side(
+    listed: Any, first: Any, length: Any, centers: Any, openings: Any, d: Any, copies: Any,
+    copied_openings: Any,
+) -> None:  # fmt: skip
+    """Copy the centres of a list, and what their scores start from."""
+    for m in range(length):
+        c = listed[first + m]
+        copied_openings[m] = openings[c]
+        for f in range(d):
+            copies[m * d + f] = centers[c, f]
+    for m in range(length, (length + PAD - 1) // PAD * PAD):
+        copied_openings[m] = np.inf
+        for f in range(d):
+            copies[m * d + f] = 0
+
+
+@cache
+def _decide(dtype: Dtype, stored: Dtype) -> Kernel:
+    """The nearest of a row's list and the distances to two, by sums (x - c)²."""
+    real, converted = dtype.type, stored != dtype
+
+    @bare
+    def nearest(rows: Any, at: Any, whole: Any, d: Any, listed: Any, begin: Any, end: Any) -> Any:
+        found = choose(rows, at, whole, d, rows, -1, real(0), listed, begin, end)
+        return np.int32(found[0]), real(np.sqrt(found[1])), real(np.sqrt(found[3]))
+
+    if converted:
+
+        @bare
+        def decide(
+            rows: Any, i: Any, spare: Any, q: Any, whole: Any, d: Any, listed: Any, begin: Any,
+            end: Any,
+        ) -> Any:  # fmt: skip
+            # rows of another type were converted for their panel
+            return nearest(spare, q * d, whole, d, listed, begin, end)
+
+    else:
+
+        @bare
+        def decide(
+            rows: Any, i: Any, spare: Any, q: Any, whole: Any, d: Any, listed: Any, begin: Any,
+            end: Any,
+        ) -> Any:  # fmt: skip
+            return nearest(rows, np.int64(i) * d, whole, d, listed, begin, end)
+
+    return decide
+
+
+@cache
+def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Callable[..., Any]:
+    """The nearest of its group's listed centres for every row, and the distances to two.
+
+    Parameters
+    ----------
+    tile, dtype : Tile, dtype
+    stored : dtype
+        Of the rows, one of `rows.NATIVE`.
+    direct : bool
+        Sum (x - c)² itself; at most `DIRECT_FEATURES` features.
+
+    Returns
+    -------
+    callable
+        ``run(x, given, order, starts, offsets, listed, shift, centers, openings, begin, end,
+        keep, space, chosen, counts, labels, upper, lower)``, as :func:`~.lists.search_lists`;
+        `given` are the centres as they are, `chosen` and `counts` those of :func:`scratch`.
+    """
+    lanes = tile.lanes_of(dtype.itemsize)
+    # not narrower than a block that is transposed
+    thin = max(1, 32 // dtype.itemsize // lanes)
+    narrow = _meet(tile, dtype, stored, thin, direct)
+    wide = _meet(tile, dtype, stored, tile.vectors, direct)
+    # one wide panel is better than as many narrow ones, and not better than one less
+    width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
+    number, decide = dtype.type, _decide(dtype, stored)
+    usual = USUAL * float(np.finfo(dtype).eps) / 2
+    real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
+    places = types.Array(types.int64, 1, "C", readonly=True)
+
+    @njit(
+        (
+            *real_arrays(stored, 2),
+            *real_arrays(dtype, 2),
+            types.Array(types.int32, 1, "C", readonly=True),
+            places,
+            places,
+            types.Array(types.int32, 1, "C", readonly=True),
+            *real_arrays(dtype, 1, 2, 1),
+            types.int64,
+            types.int64,
+            types.boolean,
+            workspace_type(dtype),
+            signed,
+            types.Array(types.int64, 1, "C"),
+            signed,
+            real,
+            real,
+        ),
+        _nrt=False,
+    )
+    def run(
+        x: Any, given: Any, order: Any, starts: Any, offsets: Any, listed: Any, shift: Any,
+        centers: Any, openings: Any, begin: Any, end: Any, keep: Any, space: Any,
+        chosen: Any, counts: Any, labels: Any, upper: Any, lower: Any,
+    ) -> Any:  # fmt: skip
+        n, d = x.shape
+        rows, whole = x.reshape(n * d), given.reshape(given.size)
+        close = number(usual * np.sqrt(d))
+        panel, spare, norms, values, winners, sums, copies, copied_openings, _ = space
+        block, block_openings = frozen(copies), frozen(copied_openings)
+        own = chosen.size - width
+        for q in range(width):
+            chosen[own + q] = q
+        n_moved, n_evaluated, group = 0, 0, begin
+        while group < end:
+            following, total = _collect(order, starts, offsets, group, end, chosen, counts)
+            for q in range(total, total + width):
+                chosen[q] = chosen[max(total - 1, 0)]  # stand in for rows that a panel lacks
+            at = 0
+            for j in range(group, following):
+                last = at + counts[j - group]
+                if at == last:
+                    continue
+                first, length = offsets[j], offsets[j + 1] - offsets[j]
+                _side_by_side(listed, first, length, centers, openings, d, copies, copied_openings)
+                n_evaluated += (last - at) * length
+                while at < last:
+                    m = last - at
+                    m = min(m, width if m > few else least)
+                    ahead = at + m
+                    n_ahead = min(width, total - ahead)
+                    for q in range(ahead, ahead + n_ahead):
+                        fetch(labels, chosen[q])
+                    if m > few:
+                        size = width
+                        wide(
+                            rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
+                            length, own, panel, spare, norms, values, winners, sums,
+                        )  # fmt: skip
+                    else:
+                        size = least
+                        narrow(
+                            rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
+                            length, own, panel, spare, norms, values, winners, sums,
+                        )  # fmt: skip
+                    for q in range(m):
+                        i = chosen[at + q]
+                        c = listed[first + winners[q]]
+                        upper[i], lower[i] = values[q], values[size + q]
+                        if not direct:
+                            near, next_near = values[q], values[size + q]
+                            gap = (next_near - near) * (next_near + near)
+                            if gap <= close * (norms[q] + near * near):
+                                c, upper[i], lower[i] = decide(
+                                    rows, i, spare, q, whole, d, listed, first, first + length
+                                )
+                        if c != labels[i]:
+                            n_moved += 1
+                            labels[i] = c
+                            if not keep:
+                                lower[i] = 0
+                    at = ahead
+            group = following
+        return n_moved, n_evaluated
+
+    return run

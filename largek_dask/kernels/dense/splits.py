@@ -1,0 +1,281 @@
+"""What it would gain to split a cluster in two."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from largek_dask.kernels.dense import panels
+from largek_dask.kernels.dense.gathered import bare, copy_rows
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.rows import NATIVE, compute_dtype
+from largek_dask.kernels.threads import on_threads
+from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.standins import frozen, scan, square_lengths
+else:
+    from largek_dask.kernels.emit.dense import scan
+    from largek_dask.kernels.emit.rows import frozen, square_lengths
+
+__all__ = ["split_clusters"]
+
+_POWER_STEPS = 3
+_STEPS = 4
+_WORTH = 1.005
+"""A step of 2-means that gains less than so much more is the last."""
+_PART = 64
+"""Clusters that a thread takes at a time."""
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+Places = NDArray[np.int64]
+
+
+def split_clusters(
+    x: Array,
+    order: Labels,
+    starts: Places,
+    clusters: NDArray[Any],
+    centers: Array,
+    weight: NDArray[np.float64] | None = None,
+    max_rows: int = 256,
+    n_threads: int = 1,
+) -> tuple[NDArray[np.float64], Array]:
+    """Two halves of each given cluster, and how much smaller they make the cost.
+
+    A plane across the direction along which the rows lie widest (a few steps of the power method
+    from the farthest row) cuts them in two, and a few steps of 2-means move it.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type.
+    order, starts : int32 (m,), int64 (k + 1,)
+        ``order[starts[j] : starts[j + 1]]`` are the rows of cluster j.
+    clusters : integer array (c,)
+        Which clusters to split.
+    centers : array (k, d)
+    weight : float64 array (n,), optional
+        Not negative.
+    max_rows : int
+        Of more rows, so many evenly spaced ones are looked at.
+    n_threads : int
+        Threads that share the clusters; the result is the same.
+
+    Returns
+    -------
+    gains : float64 array (c,)
+        By how much the weighted sum of squared distances of all rows of the cluster would fall;
+        0 where there is nothing to split.
+    halves : array (c, 2, d) of the compute dtype
+        The two means; the centre twice where there is nothing to split.
+    """
+    dtype, d = compute_dtype(x.dtype), x.shape[1]
+    clusters = np.ascontiguousarray(clusters, np.int64)
+    gains = np.zeros(len(clusters))
+    halves = np.repeat(centers[clusters][:, None].astype(dtype), 2, axis=1)
+    if not (x.dtype in NATIVE and x.flags.c_contiguous):
+        x = np.ascontiguousarray(x, dtype)
+    given = np.empty(0) if weight is None else np.ascontiguousarray(weight, np.float64)
+    tile = select_tile()
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    n_panels = -(-max_rows // width)
+    run = _halve(tile, dtype, x.dtype)
+
+    def work(begin: int) -> None:
+        part = slice(begin, begin + _PART)
+        blocks = panels.Blocking(panels=n_panels, tiles=1, features=d)
+        space = panels.workspace(tile, dtype, False, d, blocks, (0, 0))
+        run(
+            readonly(x), readonly(order), readonly(starts), readonly(clusters[part]),
+            readonly(given), max_rows, space, np.zeros(-(-d // 8) * 8, dtype),
+            np.empty(max_rows, np.int32), np.zeros(max_rows * d + 8, dtype),
+            np.empty(max_rows, dtype), np.empty(n_panels * width, dtype), np.empty((4, d), dtype),
+            gains[part], halves[part],
+        )  # fmt: skip
+
+    on_threads(n_threads, work, range(0, len(clusters), _PART))
+    return gains, halves
+
+
+@bare
+def _add_up(block: Any, share: Any, count: Any, d: Any, sums: Any) -> None:
+    """Sum of rows, each times its share; rows without one are not read."""
+    for f in range(d):
+        sums[f] = 0
+    for p in range(count):
+        part = share[p]
+        if part != 0:
+            for f in range(d):
+                sums[f] += part * block[p * d + f]
+
+
+@bare
+def _square(values: Any, at: Any, d: Any) -> Any:
+    """Squared length of a row."""
+    square = values[at] * values[at]
+    for f in range(1, d):
+        square += values[at + f] * values[at + f]
+    return square
+
+
+@cache
+def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kernel:
+    """All of :func:`split_clusters` for some clusters."""
+    lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
+    width = tile.vectors * lanes
+    spec = Micro(1, tile.vectors, lanes, SCORES).code
+    pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
+    kind = numba.from_dtype(dtype)
+    flat = types.Array(kind, 1, "C")
+
+    @bare
+    def project(
+        panel: Any, count: Any, d: Any, direction: Any, zeros: Any, space: Any, along: Any
+    ) -> None:
+        """Products of all rows with a direction."""
+        _, _, _, values, winners, _, _, _, _ = space
+        for at in range(0, count, width):
+            scan(
+                spec, panel, at * d, direction, d, 0, d, zeros, 0, 1,
+                values, winners, 0, along, at, along, -1,
+            )  # fmt: skip
+
+    @bare
+    def principal(
+        panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
+        along: Any, direction: Any, sums: Any,
+    ) -> Any:  # fmt: skip
+        """Write about the direction along which the rows lie widest; False if there is none."""
+        norms, far, at = space[2], real(0), -1
+        for begin in range(0, count, width):
+            square_lengths(width, 1, panel, begin * d, width, d, norms)
+            for q in range(min(width, count - begin)):
+                square = norms[q] * weights[begin + q]
+                if square > far:
+                    far, at = square, begin + q
+        if at < 0:
+            return False
+        scale = real(1) / np.sqrt(_square(block, at * d, d))
+        for f in range(d):
+            direction[f] = block[at * d + f] * scale
+        for _ in range(_POWER_STEPS):
+            project(panel, count, d, frozen(direction), zeros, space, along)
+            for p in range(count):
+                along[p] *= weights[p]
+            _add_up(block, along, count, d, sums)
+            square = _square(sums, 0, d)
+            if not square > 0:
+                return True
+            scale = real(1) / np.sqrt(square)
+            for f in range(d):
+                direction[f] = sums[f] * scale
+        return True
+
+    @bare
+    def cut(
+        panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
+        along: Any, vectors: Any, halves: Any,
+    ) -> Any:  # fmt: skip
+        """Steps of 2-means; write the means, about the centre, of the best; the gain."""
+        direction, sums, everything = vectors[0], vectors[1], vectors[2]
+        _add_up(block, weights, count, d, everything)
+        total = 0.0
+        for p in range(count):
+            total += weights[p]
+        # cut first through the middle of these rows, which need not be the centre
+        limit, gain = real(0), 0.0
+        for f in range(d):
+            limit += everything[f] * direction[f]
+        limit *= real(1.0 / total)
+        for _ in range(_STEPS):
+            project(panel, count, d, frozen(direction), zeros, space, along)
+            part = 0.0
+            for p in range(count):
+                along[p] = weights[p] if along[p] > limit else real(0)
+                part += along[p]
+            if not (part > 0.0 and part < total):
+                break
+            _add_up(block, along, count, d, sums)
+            one, two = real(1.0 / part), real(1.0 / (total - part))
+            gap, lean = 0.0, 0.0
+            for f in range(d):
+                a, b = sums[f] * one, (everything[f] - sums[f]) * two
+                direction[f] = a - b
+                gap += np.float64(a - b) * np.float64(a - b)
+                lean += np.float64(a - b) * np.float64(a + b)
+            new = part * (total - part) / total * gap
+            if not new > gain:
+                break
+            for f in range(d):
+                halves[0, f] = sums[f] * one
+                halves[1, f] = (everything[f] - sums[f]) * two
+            enough = new <= gain * _WORTH
+            gain, limit = new, real(0.5 * lean)
+            if enough:
+                break
+        return gain
+
+    @njit(
+        (
+            *panels.real_arrays(stored, 2),
+            types.Array(types.int32, 1, "C", readonly=True),
+            types.Array(types.int64, 1, "C", readonly=True),
+            types.Array(types.int64, 1, "C", readonly=True),
+            types.Array(types.float64, 1, "C", readonly=True),
+            types.int64,
+            panels.workspace_type(dtype),
+            flat,
+            types.Array(types.int32, 1, "C"),
+            flat,
+            flat,
+            flat,
+            types.Array(kind, 2, "C"),
+            types.Array(types.float64, 1, "C"),
+            types.Array(kind, 3, "C"),
+        ),
+        _nrt=False,
+    )
+    def run(
+        x: Any, order: Any, starts: Any, clusters: Any, weight: Any, max_rows: Any, space: Any,
+        zeros: Any, chosen: Any, block: Any, weights: Any, along: Any, vectors: Any, gains: Any,
+        halves: Any,
+    ) -> None:  # fmt: skip
+        n, d = x.shape
+        rows, panel, spare = x.reshape(n * d), space[0], space[1]
+        nothing = frozen(zeros)
+        for number in range(clusters.size):
+            begin = starts[clusters[number]]
+            all_rows = starts[clusters[number] + 1] - begin
+            count = min(all_rows, max_rows)
+            if count < 2:
+                continue
+            for p in range(count):
+                chosen[p] = order[begin + p * all_rows // count]
+            pair = halves[number]
+            copy(rows, chosen, count, d, pair[0], block)
+            for p in range(count):
+                weights[p] = weight[chosen[p]] if weight.size > 0 else real(1)
+            for at in range(0, count, width):
+                pack(frozen(block), at, min(width, count - at), d, nothing, panel, at * d, spare)
+            if not principal(
+                panel, block, count, d, weights, nothing, space, along, vectors[0], vectors[1]
+            ):
+                continue
+            center = vectors[3]
+            for f in range(d):
+                center[f] = pair[0, f]
+            gain = cut(panel, block, count, d, weights, nothing, space, along, vectors, pair)
+            gains[number] = gain * all_rows / count
+            if gain > 0.0:
+                for f in range(d):
+                    pair[0, f] += center[f]
+                    pair[1, f] += center[f]
+
+    return run

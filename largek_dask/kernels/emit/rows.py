@@ -1,0 +1,405 @@
+"""LLVM IR for rows: transposing them into panels, and exact distances.
+
+As in :mod:`~largek_dask.kernels.emit.dense`, nothing here depends on the machine's vector width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
+
+from largek_dask.kernels.emit.emitter import I32, I64, Emitter, bits_of, typed_intrinsic
+
+__all__ = [
+    "clear",
+    "conclude",
+    "frozen",
+    "settle",
+    "square_distance",
+    "square_lengths",
+    "transpose",
+]
+
+
+@typed_intrinsic
+def transpose(
+    typingctx: Any,
+    rows: Any,
+    rows_at: Any,
+    row_stride: Any,
+    shift: Any,
+    feature: Any,
+    panel: Any,
+    panel_at: Any,
+    width: Any,
+) -> Any:
+    """A square block of rows (8 x 8 single, 4 x 4 double precision), shifted, into a panel.
+
+    Row r, feature f of the block is read at ``rows[rows_at + r*row_stride + f]``, has
+    ``shift[feature + f]`` taken off and is written to ``panel[panel_at + f*width + r]``.
+    """
+    integer = types.int64
+    sig = types.void(rows, integer, integer, shift, integer, panel, integer, integer)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        side = 8 if bits_of(rows) == 32 else 4
+        emit = Emitter(context, builder, sig, args, bits_of(rows), side)
+        half = side // 2
+        short = ir.VectorType(emit.real, half)
+        pointers = [emit.at(emit.data(0), args[1])]
+        for _ in range(1, side):
+            pointers.append(emit.at(pointers[-1], args[2]))
+        offsets = emit.at(emit.data(3), args[4])
+        out = emit.at(emit.data(5), args[6])
+        # Two halves are joined on loading (which costs no shuffle on x86), so that what is left
+        # to transpose stays inside 128-bit lanes.
+        joined = list(range(side))
+        for column in (0, half):
+            block = [
+                emit.shuffle(
+                    emit.load(emit.at(pointers[r], column), short),
+                    emit.load(emit.at(pointers[r + half], column), short),
+                    joined,
+                )
+                for r in range(half)
+            ]
+            for f, lane in enumerate(_transposed(emit, block, half)):
+                moved = builder.fsub(lane, emit.spread(builder.load(emit.at(offsets, column + f))))
+                emit.store(moved, emit.at(out, builder.mul(args[7], ir.Constant(I64, column + f))))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
+    """Transpose inside each 128-bit half of the vectors: (half x half) twice, side by side."""
+
+    def low(a: Any, b: Any, pieces: list[int]) -> Any:
+        side = 2 * half
+        mask = []
+        for lane in (0, half):
+            mask += [lane + p if p < half else side + lane + p - half for p in pieces]
+        return emit.shuffle(a, b, mask)
+
+    if half == 2:
+        return [low(block[0], block[1], [0, 2]), low(block[0], block[1], [1, 3])]
+    a, b, c, d = block
+    first, second = low(a, b, [0, 4, 1, 5]), low(a, b, [2, 6, 3, 7])
+    third, fourth = low(c, d, [0, 4, 1, 5]), low(c, d, [2, 6, 3, 7])
+    return [
+        low(first, third, [0, 1, 4, 5]),
+        low(first, third, [2, 3, 6, 7]),
+        low(second, fourth, [0, 1, 4, 5]),
+        low(second, fourth, [2, 3, 6, 7]),
+    ]
+
+
+def _piece(count: int, bits: int) -> int:
+    """Rows of a vector: of a size that any vector unit has, or two of which make one that it has.
+
+    One odd vector would be taken apart badly.
+    """
+    return next(piece for piece in (512 // bits, 8, 4) if count % piece == 0)
+
+
+@typed_intrinsic
+def clear(
+    typingctx: Any, width: Any, ranks: Any, label: Any, values: Any, labels: Any, at: Any
+) -> Any:
+    """Nothing has won yet: infinity and `label` for `ranks` winners of `width` rows."""
+    if not all(isinstance(kind, types.IntegerLiteral) for kind in (width, ranks, label)):
+        return None
+    count, first = ranks.literal_value * width.literal_value, label.literal_value
+    sig = types.void(width, ranks, label, values, labels, types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, bits_of(values), _piece(count, bits_of(values)))
+        scores, names = emit.at(emit.data(3), args[5]), emit.at(emit.data(4), args[5])
+        for i in range(0, count, emit.lanes):
+            emit.store(ir.Constant(emit.vector, [float("inf")] * emit.lanes), emit.at(scores, i))
+            emit.store(ir.Constant(emit.labels, [first] * emit.lanes), emit.at(names, i))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def square_lengths(
+    typingctx: Any,
+    lanes: Any,
+    chains: Any,
+    panel: Any,
+    panel_at: Any,
+    width: Any,
+    n_features: Any,
+    out: Any,
+) -> Any:
+    """Squared lengths of the first `lanes` rows of a panel, into `out`.
+
+    In one chain they are summed in the order of the features. Where that does not matter several
+    `chains` are faster: none waits for what another adds.
+    """
+    if not all(isinstance(kind, types.IntegerLiteral) for kind in (lanes, chains)):
+        return None
+    count, n_chains, integer = lanes.literal_value, chains.literal_value, types.int64
+    sig = types.void(lanes, chains, panel, integer, integer, integer, out)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, bits_of(panel), _piece(count, bits_of(panel)))
+        _, _, _, panel_at, width, n_features, _ = args
+        x, out = emit.at(emit.data(2), panel_at), emit.data(6)
+        places = range(0, count, emit.lanes)
+        zero = ir.Constant(emit.vector, [0.0] * emit.lanes)
+        totals = [[zero for _ in places] for _ in range(n_chains)]
+        begin = ir.Constant(I64, 0)
+        for step in sorted({n_chains, 1}, reverse=True):  # one feature a chain; then what is left
+            rest = builder.urem(builder.sub(n_features, begin), ir.Constant(I64, step))
+            end = builder.sub(n_features, rest)
+            before = builder.block
+            loop = builder.append_basic_block("length")
+            done = builder.append_basic_block("length.done")
+            builder.cbranch(builder.icmp_signed("<", begin, end), loop, done)
+            builder.position_at_end(loop)
+            f = builder.phi(I64)
+            sums = [[builder.phi(emit.vector) for _ in places] for _ in range(step)]
+            new = []
+            for chain, chain_sums in enumerate(sums):
+                row = emit.at(x, builder.mul(builder.add(f, ir.Constant(I64, chain)), width))
+                values = [emit.load(emit.at(row, i)) for i in places]
+                new.append([emit.fma(v, v, s) for v, s in zip(values, chain_sums, strict=True)])
+            following = builder.add(f, ir.Constant(I64, step))
+            f.add_incoming(begin, before)
+            f.add_incoming(following, loop)
+            builder.cbranch(builder.icmp_signed("<", following, end), loop, done)
+            builder.position_at_end(done)
+            for chain, chain_sums in enumerate(sums):
+                for i, total in enumerate(chain_sums):
+                    total.add_incoming(totals[chain][i], before)
+                    total.add_incoming(new[chain][i], loop)
+                    result = builder.phi(emit.vector)
+                    result.add_incoming(totals[chain][i], before)
+                    result.add_incoming(new[chain][i], loop)
+                    totals[chain][i] = result
+            begin = end
+        for i, place in enumerate(places):
+            length = totals[0][i]
+            for other in totals[1:]:
+                length = builder.fadd(length, other[i])
+            emit.store(length, emit.at(out, place))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def conclude(
+    typingctx: Any,
+    width: Any,
+    centres: Any,
+    values: Any,
+    labels: Any,
+    at: Any,
+    norms: Any,
+    m: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    e: Any,
+    f: Any,
+) -> Any:
+    """Name the centres of a panel whose scores are numbered; how many rows are not in doubt.
+
+    Parameters
+    ----------
+    width, centres : int
+        Rows of a panel and centres of a tile, compile-time constants.
+    values, labels, at : real (…,), int (…,), int
+        The smallest score of each row, and after these the second smallest; the first centre of
+        the tile that won, -1 if none has, which becomes the centre, or 0.
+    norms : real (…,)
+        Squared lengths of the rows.
+    m : int
+        The first so many rows count.
+    a, b, c, e, f : real
+        `Rounding.coarse`: a row is certain if its two scores are farther apart than one of the two
+        bounds.
+    """
+    if not all(isinstance(kind, types.IntegerLiteral) for kind in (width, centres)):
+        return None
+    count, numbers, integer = width.literal_value, centres.literal_value - 1, types.int64
+    real = values.dtype
+    sig = integer(width, centres, values, labels, integer, norms, integer, *[real] * 5)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        piece = _piece(count, bits_of(values))
+        emit = Emitter(context, builder, sig, args, bits_of(values), piece)
+        _, _, _, _, at, _, m, *coarse = args
+        scores, names = emit.at(emit.data(2), at), emit.at(emit.data(3), at)
+        a, b, c, e, f = (emit.spread(number) for number in coarse)
+        zero = ir.Constant(emit.vector, [0.0] * piece)
+        first = ir.Constant(emit.labels, [0] * piece)
+        rows = builder.trunc(m, emit.label) if emit.label is I32 else m
+        certain = ir.Constant(I64, 0)
+        for i in range(0, count, piece):
+            best, second = (emit.load(emit.at(scores, rank + i)) for rank in (0, count))
+            norm = emit.load(emit.at(emit.data(5), i))
+            name = emit.at(names, i)
+            number = builder.and_(
+                builder.bitcast(best, emit.labels), ir.Constant(emit.labels, [numbers] * piece)
+            )
+            label = builder.add(emit.load(name, emit.labels), number)
+            emit.store(builder.select(builder.icmp_signed("<", label, first), first, label), name)
+            square = builder.fadd(best, norm)
+            square = builder.select(builder.fcmp_ordered("<", square, zero), zero, square)
+            limit = builder.fadd(a, builder.fmul(b, norm))
+            own = builder.fadd(builder.fadd(c, builder.fmul(e, norm)), builder.fmul(f, square))
+            limit = builder.select(builder.fcmp_ordered("<", own, limit), own, limit)
+            sure = builder.fcmp_ordered(">", builder.fsub(second, best), limit)
+            places = ir.Constant(emit.labels, list(range(i, i + piece)))
+            sure = builder.and_(sure, builder.icmp_signed("<", places, emit.spread(rows)))
+            mask = builder.bitcast(sure, ir.IntType(piece))
+            certain = builder.add(certain, builder.zext(builder.ctpop(mask), I64))
+        return certain
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def settle(
+    typingctx: Any,
+    centres: Any,
+    panel: Any,
+    panel_at: Any,
+    width: Any,
+    columns: Any,
+    n_features: Any,
+    starts: Any,
+    first: Any,
+    best: Any,
+) -> Any:
+    """Which of `centres` centres from `first` on has the score `best` with one row (direct form).
+
+    Lanes are centres here; every one of them repeats the sums of its tile, to the same bits.
+    Feature f of the row is ``panel[panel_at + f*width]``, of centre j
+    ``columns[(j // 8 * n_features + f) * 8 + j % 8]``. Without a match the answer is `first`.
+    """
+    if not isinstance(centres, types.IntegerLiteral):
+        return None
+    lanes, integer = centres.literal_value, types.int64
+    real = panel.dtype
+    sig = integer(centres, panel, integer, integer, columns, integer, starts, integer, real)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, bits_of(panel), lanes)
+        _, _, panel_at, width, _, n_features, _, first, best = args
+        eight = ir.Constant(I64, 8)
+        block = builder.mul(builder.mul(builder.udiv(first, eight), n_features), eight)
+        column = emit.at(emit.data(4), block, builder.urem(first, eight))
+        x = emit.at(emit.data(1), panel_at)
+        start = emit.load(emit.at(emit.data(6), first))
+        before = builder.block
+        loop, done = builder.append_basic_block("centre"), builder.append_basic_block("centre.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        f, total = builder.phi(I64), builder.phi(emit.vector)
+        c = emit.load(emit.at(column, builder.mul(f, eight)))
+        gap = builder.fsub(c, emit.spread(builder.load(emit.at(x, builder.mul(f, width)))))
+        new = emit.fma(gap, gap, total)
+        following = builder.add(f, ir.Constant(I64, 1))
+        for phi, old, later in ((f, ir.Constant(I64, 0), following), (total, start, new)):
+            phi.add_incoming(old, before)
+            phi.add_incoming(later, loop)
+        builder.cbranch(builder.icmp_signed("<", following, n_features), loop, done)
+        builder.position_at_end(done)
+        mask_type = ir.IntType(lanes)
+        mask = builder.bitcast(builder.fcmp_ordered("==", new, emit.spread(best)), mask_type)
+        place = builder.cttz(mask, ir.Constant(ir.IntType(1), 0))
+        place = builder.select(
+            builder.icmp_unsigned("==", mask, ir.Constant(mask_type, 0)),
+            ir.Constant(I64, 0),
+            builder.zext(place, I64),
+        )
+        return builder.add(first, place)
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def frozen(typingctx: Any, array: Any) -> Any:
+    """The same array, of read-only type: what takes centres need not be compiled twice."""
+    return array.copy(readonly=True)(array), lambda context, builder, sig, args: impl_ret_borrowed(
+        context, builder, sig.return_type, args[0]
+    )
+
+
+@typed_intrinsic
+def square_distance(
+    typingctx: Any, rows: Any, rows_at: Any, centers: Any, centers_at: Any, n_features: Any
+) -> Any:
+    """Squared distance of a row and a centre in float64, in a fixed order.
+
+    Feature f belongs to lane ``f % 8`` of eight running sums, whatever the machine's vectors are;
+    each lane takes its features in order; the eight are added pairwise at the end.
+    """
+    integer = types.int64
+    sig = types.float64(rows, integer, centers, integer, integer)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 64, 8)
+        narrow = ir.VectorType(ir.FloatType() if bits_of(rows) == 32 else ir.DoubleType(), 8)
+        x, c = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
+        n_features = args[4]
+
+        def wide(value: Any, kind: Any) -> Any:
+            return value if bits_of(rows) == 64 else builder.fpext(value, kind)
+
+        zero = ir.Constant(emit.vector, [0.0] * 8)
+        store = cgutils.alloca_once(builder, emit.vector)
+        builder.store(zero, store)
+        whole = builder.mul(builder.lshr(n_features, ir.Constant(I64, 3)), ir.Constant(I64, 8))
+        entry = builder.block
+        loop = builder.append_basic_block("eight")
+        done = builder.append_basic_block("eight.done")
+        builder.cbranch(builder.icmp_signed(">", whole, ir.Constant(I64, 0)), loop, done)
+        builder.position_at_end(loop)
+        f = builder.phi(I64)
+        total = builder.phi(emit.vector)
+        f.add_incoming(ir.Constant(I64, 0), entry)
+        total.add_incoming(zero, entry)
+        difference = builder.fsub(
+            wide(emit.load(emit.at(x, f), narrow), emit.vector),
+            wide(emit.load(emit.at(c, f), narrow), emit.vector),
+        )
+        new = builder.fadd(total, builder.fmul(difference, difference))
+        following = builder.add(f, ir.Constant(I64, 8))
+        f.add_incoming(following, loop)
+        total.add_incoming(new, loop)
+        builder.cbranch(builder.icmp_signed("<", following, whole), loop, done)
+        builder.position_at_end(done)
+        result = builder.phi(emit.vector)
+        result.add_incoming(zero, entry)
+        result.add_incoming(new, loop)
+        builder.store(result, store)
+        lanes = builder.bitcast(store, ir.DoubleType().as_pointer())
+        with cgutils.for_range(builder, builder.sub(n_features, whole)) as tail:
+            at = builder.add(whole, tail.index)
+            difference = builder.fsub(
+                wide(builder.load(emit.at(x, at)), ir.DoubleType()),
+                wide(builder.load(emit.at(c, at)), ir.DoubleType()),
+            )
+            place = emit.at(lanes, tail.index)
+            square = builder.fmul(difference, difference)
+            builder.store(builder.fadd(builder.load(place), square), place)
+        result = builder.load(store)
+        for half in (4, 2, 1):
+            result = builder.fadd(
+                emit.shuffle(result, result, list(range(half))),
+                emit.shuffle(result, result, list(range(half, 2 * half))),
+            )
+        return builder.extract_element(result, ir.Constant(I32, 0))
+
+    return sig, codegen

@@ -1,0 +1,223 @@
+"""Plain numpy twins of the emitted micro-kernels, for runs without a compiler.
+
+With ``NUMBA_DISABLE_JIT=1`` the drivers run as ordinary Python and call these instead of
+:mod:`~largek_dask.kernels.emit.dense` and :mod:`~largek_dask.kernels.emit.rows`. They add in
+another order and without fused operations, so their results agree with the compiled ones within
+rounding, not to the bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.tile import BLOCK, NUMBERED, PAIR, SCORES, TWO, Micro
+
+__all__ = [
+    "LANES",
+    "clear",
+    "conclude",
+    "frozen",
+    "scan",
+    "scan_sparse",
+    "settle",
+    "square_distance",
+    "square_lengths",
+    "transpose",
+]
+
+LANES = 8
+"""As in :mod:`~largek_dask.kernels.emit.sparse`."""
+
+
+Array = NDArray[Any]
+
+
+def scan(
+    spec: int,
+    panel: Array,
+    panel_at: int,
+    centers: Array,
+    row_stride: int,
+    feature: int,
+    n_features: int,
+    starts: Array,
+    first: int,
+    n_tiles: int,
+    values: Array,
+    labels: Array,
+    at: int,
+    sums: Array,
+    sums_at: int,
+    ahead: Array,
+    ahead_at: int,
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emit.dense.scan`."""
+    micro = Micro.decode(spec)
+    width = micro.vectors * micro.lanes
+    rows = panel[panel_at : panel_at + n_features * width].reshape(n_features, width)
+    best, label = values[at : at + width], labels[at : at + width]
+    second, runner = values[at + width : at + 2 * width], labels[at + width : at + 2 * width]
+    for number in range(n_tiles * micro.centres):
+        j = first + number
+        c = centers[j * row_stride + feature :][:n_features, None]
+        own = sums[sums_at + number * width :][:width]
+        start = own if micro.carry else starts[j]
+        terms = (rows - c) ** 2 if micro.direct else rows * c
+        score = start + terms.sum(axis=0, dtype=panel.dtype)
+        if micro.mode == SCORES:
+            own[:] = score
+            continue
+        if micro.mode == NUMBERED:
+            bits = score.view(labels.dtype)
+            bits &= -micro.centres
+            bits |= number % micro.centres
+        wins = score < best
+        if micro.mode == TWO:
+            loser = np.where(wins, best, score)
+            loser_label = np.where(wins, label, j)
+            follows = score < second
+            second[follows] = loser[follows]
+            runner[follows] = loser_label[follows]
+        if micro.mode in (PAIR, NUMBERED):
+            loser = np.where(wins, best, score)
+            second[loser < second] = loser[loser < second]
+        best[wins] = score[wins]
+        label[wins] = j - number % micro.centres if micro.mode in (BLOCK, NUMBERED) else j
+
+
+def transpose(
+    rows: Array,
+    rows_at: int,
+    row_stride: int,
+    shift: Array,
+    feature: int,
+    panel: Array,
+    panel_at: int,
+    width: int,
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emit.rows.transpose`."""
+    side = 32 // rows.itemsize
+    for f in range(side):
+        column = rows[rows_at + f : rows_at + f + (side - 1) * row_stride + 1 : row_stride]
+        panel[panel_at + f * width : panel_at + f * width + side] = column - shift[feature + f]
+
+
+def square_lengths(
+    lanes: int,
+    chains: int,
+    panel: Array,
+    panel_at: int,
+    width: int,
+    n_features: int,
+    out: Array,
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emit.rows.square_lengths`."""
+    rows = panel[panel_at : panel_at + n_features * width].reshape(n_features, width)
+    out[:lanes] = (rows[:, :lanes] ** 2).sum(axis=0)
+
+
+def clear(width: int, ranks: int, label: int, values: Array, labels: Array, at: int) -> None:
+    """Twin of :func:`largek_dask.kernels.emit.rows.clear`."""
+    values[at : at + ranks * width] = np.inf
+    labels[at : at + ranks * width] = label
+
+
+def conclude(
+    width: int,
+    centres: int,
+    values: Array,
+    labels: Array,
+    at: int,
+    norms: Array,
+    m: int,
+    a: float,
+    b: float,
+    c: float,
+    e: float,
+    f: float,
+) -> int:
+    """Twin of :func:`largek_dask.kernels.emit.rows.conclude`."""
+    best, second = values[at : at + 2 * width].reshape(2, width)
+    label = labels[at : at + width]
+    label += best.view(labels.dtype) & (centres - 1)
+    np.maximum(label, 0, out=label)
+    square = norms[:width]
+    with np.errstate(invalid="ignore"):
+        own = c + e * square + f * np.maximum(best + square, 0)
+        return int((second - best > np.fmin(a + b * square, own))[:m].sum())
+
+
+def settle(
+    centres: int,
+    panel: Array,
+    panel_at: int,
+    width: int,
+    columns: Array,
+    n_features: int,
+    starts: Array,
+    first: int,
+    best: Any,
+) -> int:
+    """Twin of :func:`largek_dask.kernels.emit.rows.settle`."""
+    x = panel[panel_at : panel_at + n_features * width : width]
+    block = columns[first // 8 * 8 * n_features :][: 8 * n_features].reshape(n_features, 8)
+    gaps = block[:, first % 8 : first % 8 + centres] - x[:, None]
+    score = starts[first : first + centres] + (gaps**2).sum(axis=0)
+    return first + int(score.argmin())
+
+
+def frozen(array: Array) -> Array:
+    """Twin of :func:`largek_dask.kernels.emit.rows.frozen`."""
+    return readonly(array)
+
+
+def square_distance(
+    rows: Array, rows_at: int, centers: Array, centers_at: int, n_features: int
+) -> float:
+    """Twin of :func:`largek_dask.kernels.emit.rows.square_distance`."""
+    x = rows[rows_at : rows_at + n_features].astype(np.float64)
+    c = centers[centers_at : centers_at + n_features].astype(np.float64)
+    return float(((x - c) ** 2).sum())
+
+
+def scan_sparse(
+    spec: int,
+    data: Array,
+    indices: Array,
+    begin: int,
+    end: int,
+    columns: Array,
+    at: int,
+    starts: Array,
+    first: int,
+    values: Array,
+    labels: Array,
+    second: Array,
+    second_labels: Array,
+    own: int,
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emit.sparse.scan_sparse`."""
+    vectors, two = divmod(spec, 2)
+    width = vectors * LANES
+    score = starts[first : first + width].copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for i in range(begin, end):
+            place = at + int(indices[i]) * width
+            score += data[i] * columns[place : place + width]
+    lanes = slice(own, own + LANES)
+    for v in range(vectors):
+        new = score[v * LANES :][:LANES]
+        mine = np.arange(first + v * LANES, first + (v + 1) * LANES)
+        wins = new < values[lanes]
+        if two:
+            loser = np.where(wins, values[lanes], new)
+            loser_label = np.where(wins, labels[lanes], mine)
+            follows = new < second[lanes]
+            second[lanes] = np.where(follows, loser, second[lanes])
+            second_labels[lanes] = np.where(follows, loser_label, second_labels[lanes])
+        values[lanes] = np.where(wins, new, values[lanes])
+        labels[lanes] = np.where(wins, mine, labels[lanes])

@@ -1,0 +1,1 @@
+"""Sums and statistics without rounding, so that no order of adding changes a bit."""

@@ -1,0 +1,180 @@
+"""An origin among the many rows, where few that lie far out draw the mean away from them.
+
+Products |x|² - 2 x·c + |c|² lose the digits that lengths have more than distances do, and sums of
+rows those of what is taken off them, so their origin is to lie among the rows. The mean does,
+unless rows far out carry it: one at 1e8 beside 10^5 rows of unit size puts it a thousand units away
+from all of these, and leaves most of them in doubt (:mod:`.doubts`). The middle of a few hundred
+rows does not feel such a row.
+
+These rows are the distinct ones with the smallest hashes of their content: the same for every
+order and chunking, and for a row of weight 3 and three equal rows.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.exact.squares import row_squares
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.rows import native_blocks
+from largek_dask.kernels.tile import DIRECT_FEATURES
+
+__all__ = ["Middle", "RowSample"]
+
+MOST_ROWS = 256
+FEWEST_ROWS = 16
+"""Fewer distinct rows tell nothing; of very long rows no more are kept."""
+_VALUES = 1 << 18
+"""Numbers that are kept, where that is `FEWEST_ROWS` or more."""
+_FOUND = 1024
+"""Candidates after which the limit is lowered."""
+_RECENT = 1024
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}
+"""As what the numbers of a row are hashed, by their bytes."""
+
+_IN_DOUBT = 2.0**-6
+"""Squared lengths at which a row is in doubt anyhow: this, over γ, times those of most rows."""
+_HARMFUL = 2.0**-14
+"""Products are good enough where γ times the squared lengths is below this."""
+
+
+class RowSample:
+    """The distinct rows with the smallest hashes, at most `size`.
+
+    Rows whose 64-bit hashes agree pass for one row.
+
+    Parameters
+    ----------
+    n_features : int
+    dtype : numpy dtype
+        Compute dtype: that of the rows that are kept.
+    """
+
+    __slots__ = ("_hashes", "_recent", "_rows", "size")
+
+    def __init__(self, n_features: int, dtype: np.dtype[Any]) -> None:
+        self.size = max(FEWEST_ROWS, min(MOST_ROWS, _VALUES // n_features))
+        self._hashes = np.empty(0, np.uint64)
+        self._rows = np.empty((0, n_features), dtype)
+        # hashes that have been met: tables of few distinct rows meet each of them often
+        self._recent = np.full(_RECENT, _ALL)
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """(m, d) the rows in ascending order of their hashes."""
+        return self._rows
+
+    def add(self, x: NDArray[Any]) -> None:
+        """Add (n, d) finite rows that count."""
+        for _, block in native_blocks(x):
+            block = readonly(np.ascontiguousarray(block))
+            words = block.view(_WORDS[block.itemsize])
+            factors = _factors(words.shape[1])
+            hashes, at = np.empty(_FOUND, np.uint64), np.empty(_FOUND, np.int64)
+            begin = 0
+            while begin < len(block):
+                limit = self._hashes[-1] if len(self._hashes) == self.size else _ALL
+                with np.errstate(over="ignore"):
+                    count, begin = _find(words, begin, factors, limit, self._recent, hashes, at)
+                if count:
+                    self._keep(hashes[:count], block[at[:count]])
+
+    def merge(self, other: RowSample) -> None:
+        """Add another sample's rows into this one."""
+        self._keep(other._hashes, other._rows)
+
+    def _keep(self, hashes: NDArray[np.uint64], rows: NDArray[Any]) -> None:
+        together, first = np.unique(np.concatenate([self._hashes, hashes]), return_index=True)
+        self._hashes = together[: self.size]
+        self._rows = np.concatenate([self._rows, rows.astype(self._rows.dtype)])[first[: self.size]]
+
+
+class Middle:
+    """What a sample of rows says of the many.
+
+    Parameters
+    ----------
+    rows : (m, d)
+        At least `FEWEST_ROWS`, distinct.
+    """
+
+    __slots__ = ("_rows", "point", "square")
+
+    def __init__(self, rows: NDArray[Any]) -> None:
+        self._rows = readonly(rows)
+        # A number that occurs, not one between two: of integers an integer.
+        self.point = readonly(np.sort(rows, axis=0)[(len(rows) - 1) // 2] + rows.dtype.type(0))
+        """(d,) median of every feature."""
+        self.square = float(np.sort(row_squares(self._rows, self.point))[len(rows) // 2])
+        """Squared distance to it within which half of the rows lie."""
+
+    @property
+    def spread(self) -> float:
+        """How far a feature of half of the rows is from the middle, in the square mean."""
+        return math.sqrt(self.square / self._rows.shape[1])
+
+    def serves_better(self, origin: NDArray[Any]) -> bool:
+        """Whether products about the middle tell rows apart that they do not about `origin`.
+
+        About the mean of the rows squared lengths are smallest in sum, so it is left for the middle
+        only where few rows carry the mean: where rows that are in doubt about either count alike
+        however far out they are, lengths about the middle are to be less than half as large.
+        """
+        d, dtype = self._rows.shape[1], self._rows.dtype
+        if d <= DIRECT_FEATURES:
+            # No products: what may lose digits is the difference from the origin in a sum.
+            dtype = np.dtype(np.float64)
+        gamma = (d + 6) * float(np.finfo(dtype).eps) / 2
+        most = self.square * _IN_DOUBT / gamma
+        with_it, with_this = (
+            math.fsum(np.minimum(row_squares(self._rows, about), most).tolist()) / len(self._rows)
+            for about in (origin, self.point)
+        )
+        return gamma * with_it > _HARMFUL * self.square and 2 * with_this < with_it
+
+
+@lru_cache(maxsize=16)
+def _factors(n_words: int) -> NDArray[np.uint64]:
+    """Odd 64-bit factors of the words of a row, by Weyl's sequence through splitmix64."""
+    with np.errstate(over="ignore"):
+        z = np.arange(1, n_words + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return readonly((z ^ (z >> np.uint64(31))) | np.uint64(1))
+
+
+@njit
+def _find(
+    words: Any, begin: Any, factors: Any, limit: Any, recent: Any, hashes: Any, at: Any
+) -> Any:
+    """Rows from `begin` on whose hash is below the limit, until `hashes` is full.
+
+    Returns how many there are, and the first row that has not been looked at.
+    """
+    n, width = words.shape
+    count = 0
+    for i in range(begin, n):
+        total = np.uint64(0)
+        for f in range(width):
+            total += np.uint64(words[i, f]) * factors[f]
+        # the sum's low bits depend on little: splitmix64 spreads them
+        total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        total ^= total >> np.uint64(31)
+        if total >= limit:
+            continue
+        slot = np.int64(total & np.uint64(1023))
+        if recent[slot] == total:
+            continue
+        recent[slot] = total
+        hashes[count], at[count] = total, i
+        count += 1
+        if count == hashes.size:
+            return count, i + 1
+    return count, n

@@ -1,0 +1,375 @@
+"""What one scan over the rows finds: extent, mean, weight, bad rows, and the grid of their sums.
+
+Every number is the same whatever the chunking and the order: minima and maxima are exact, sums are
+exact, and the mean is rounded once from the true one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from largek_dask.errors import DataError
+from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.exact.numbers import N_LIMBS, UNIT, ExactSums
+from largek_dask.kernels.exact.origin import FEWEST_ROWS, Middle, RowSample
+from largek_dask.kernels.exact.scan import (
+    WIDE,
+    SinglesScan,
+    scan_floats,
+    scan_integers,
+    scan_weighted,
+)
+from largek_dask.kernels.exact.sparse_scan import SparseScan
+from largek_dask.kernels.exact.sums import FixedPoint
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
+
+__all__ = ["RowScan", "Statistics", "compute_dtype"]
+
+_MAX_WEIGHT = 2.0**500
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Statistics:
+    """What is known of the rows before anything is clustered."""
+
+    n_rows: int
+    """Rows that count: finite, with a weight above 0."""
+    n_total: int
+    """All rows."""
+    n_features: int
+    dtype: np.dtype[Any]
+    """Compute dtype, float32 or float64."""
+    mean: NDArray[np.float64]
+    """(d,) weighted mean of the rows that count, rounded once."""
+    shift: NDArray[Any]
+    """(d,) origin of all computing: the mean in the compute dtype, in integers for integer data;
+    the middle of the many (:mod:`.origin`) where few rows carry the mean; 0 for sparse rows."""
+    max_abs: float
+    """Largest ``|x - shift|`` of a feature."""
+    total_weight: float
+    """Sum of the weights of the rows that count, rounded once; their number without weights."""
+    max_weight: float
+    min_weight: float
+    """Lightest row that counts."""
+    integer_weights: bool
+    """Every weight is an integer (or there are none)."""
+    n_bad: int
+    """Rows with NaN or infinity among those of weight above 0."""
+    first_bad: int | None
+    """Lowest global index of such a row."""
+    first_bad_weight: int | None
+    """Lowest global index of a row whose weight is negative, NaN or infinite."""
+    grid: FixedPoint
+    """Fixed-point grid of the sums of these rows."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values that give back the same bits."""
+        return {
+            "n_rows": self.n_rows,
+            "n_total": self.n_total,
+            "n_features": self.n_features,
+            "dtype": self.dtype.name,
+            "mean": _to_hex(self.mean),
+            "shift": _to_hex(self.shift),
+            "max_abs": self.max_abs.hex(),
+            "total_weight": self.total_weight.hex(),
+            "max_weight": self.max_weight.hex(),
+            "min_weight": self.min_weight.hex(),
+            "integer_weights": self.integer_weights,
+            "n_bad": self.n_bad,
+            "first_bad": self.first_bad,
+            "first_bad_weight": self.first_bad_weight,
+            "grid": {
+                "bits": self.grid.bits,
+                "weight_bits": self.grid.weight_bits,
+                "integer_weights": self.grid.integer_weights,
+                "wide": self.grid.wide,
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Statistics:
+        """The statistics that :meth:`to_dict` wrote."""
+        dtype = np.dtype(values["dtype"])
+        shift = readonly(_from_hex(values["shift"]).astype(dtype))
+        return cls(
+            n_rows=values["n_rows"],
+            n_total=values["n_total"],
+            n_features=values["n_features"],
+            dtype=dtype,
+            mean=readonly(_from_hex(values["mean"])),
+            shift=shift,
+            max_abs=float.fromhex(values["max_abs"]),
+            total_weight=float.fromhex(values["total_weight"]),
+            max_weight=float.fromhex(values["max_weight"]),
+            # what older stores leave out: they have no weights
+            min_weight=float.fromhex(values.get("min_weight", values["max_weight"])),
+            integer_weights=values["integer_weights"],
+            n_bad=values["n_bad"],
+            first_bad=values["first_bad"],
+            first_bad_weight=values["first_bad_weight"],
+            grid=FixedPoint(shift=shift, **values["grid"]),
+        )
+
+
+def _to_hex(values: NDArray[Any]) -> list[str]:
+    return [v.hex() for v in values.astype(np.float64).tolist()]
+
+
+def _from_hex(values: list[str]) -> NDArray[np.float64]:
+    return np.array([float.fromhex(v) for v in values], np.float64)
+
+
+class RowScan:
+    """Accumulates the statistics of rows, chunk by chunk, in any order.
+
+    Parameters
+    ----------
+    n_features : int
+    dtype : numpy dtype
+        Type of the rows as they are stored.
+    """
+
+    def __init__(self, n_features: int, dtype: DTypeLike) -> None:
+        self.n_features = n_features
+        self.dtype = np.dtype(dtype)
+        self.compute_dtype = compute_dtype(dtype)
+        self._sums = ExactSums(n_features)
+        self._singles = SinglesScan(n_features) if self.dtype == np.float32 else None
+        self._sparse_singles: SparseScan | None = None
+        self._n_units = 0  # rows that weigh 1
+        self._weights = ExactSums(1)
+        self._low = np.full(n_features, np.inf)
+        self._high = np.full(n_features, -np.inf)
+        self._n_total = 0
+        self._n_rows = 0
+        self._n_bad = 0
+        self._first_bad: int | None = None
+        self._first_bad_weight: int | None = None
+        self._max_weight = 0.0
+        self._min_weight = np.inf
+        self._integer_weights = True
+        self._sparse = False
+        self._sample = RowSample(n_features, self.compute_dtype)
+
+    def add(self, x: Table, weight: NDArray[np.float64] | None = None, start_row: int = 0) -> None:
+        """Add a chunk of rows.
+
+        Parameters
+        ----------
+        x : (n, d), C-contiguous, of the scan's type; or sparse, then in all chunks
+        weight : (n,) float64, optional
+            Rows of weight 0 are absent. A negative or infinite weight or NaN is recorded, and its
+            row left out.
+        start_row : int
+            Global index of the first row.
+        """
+        if x.dtype != self.dtype or x.shape[1:] != (self.n_features,):
+            raise ValueError(
+                f"expected rows of {self.n_features} {self.dtype}, not {x.dtype} of {x.shape}"
+            )
+        self._sparse |= isinstance(x, SparseBlock)
+        self._n_total += len(x)
+        if isinstance(x, SparseBlock) and x.dtype == np.float32 and weight is None:
+            if self._sparse_singles is None:
+                self._sparse_singles = SparseScan(self.n_features)
+            if self._sparse_singles.add(x, self._sums):
+                self._count(len(x), None)
+                return
+        if self._singles is not None and weight is None and not isinstance(x, SparseBlock):
+            if self._singles.full:
+                self._settle()
+            if self._singles.add(x):
+                self._count(len(x), None)
+                self._sample.add(x)
+                return
+        at = np.arange(start_row, start_row + len(x))
+        if weight is not None:
+            valid = np.isfinite(weight) & (weight >= 0)
+            if not valid.all():
+                self._first_bad_weight = _lowest(self._first_bad_weight, int(at[~valid][0]))
+            present = valid & (weight > 0)
+            if not present.all():
+                x, weight, at = x[present], weight[present], at[present]
+        if x.dtype.kind == "f":
+            finite = finite_rows(x)
+            if not finite.all():
+                self._n_bad += int((~finite).sum())
+                self._first_bad = _lowest(self._first_bad, int(at[~finite][0]))
+                x, weight = x[finite], None if weight is None else weight[finite]
+        if not len(x):
+            return
+        self._count(len(x), weight)
+        if isinstance(x, SparseBlock):
+            self._add_sparse(x, weight)
+            return
+        self._sample.add(x)
+        for rows, block in native_blocks(x):
+            self._add_rows(block, None if weight is None else weight[rows])
+
+    def _count(self, n: int, weight: NDArray[np.float64] | None) -> None:
+        """Note that ``n`` rows count, and what they weigh."""
+        self._n_rows += n
+        if weight is None:
+            self._n_units += n
+        elif n:
+            self._max_weight = max(self._max_weight, float(weight.max()))
+            self._min_weight = min(self._min_weight, float(weight.min()))
+            self._integer_weights &= bool((weight == np.floor(weight)).all())
+            self._weights.add(weight)
+
+    def _settle(self) -> None:
+        """Bring what has been gathered apart into the sums and the extent."""
+        if self._n_units:
+            self._max_weight = max(self._max_weight, 1.0)
+            self._min_weight = min(self._min_weight, 1.0)
+            self._weights.add_units(UNIT, np.array([self._n_units]))
+            self._n_units = 0
+        for scan in (self._singles, self._sparse_singles):
+            if scan is not None:
+                self._widen(*scan.hand_over(self._sums))
+
+    def _wide(self, x: NDArray[Any]) -> list[NDArray[Any]]:
+        """The rows in pieces; of few features several are scanned at once, as if they were one."""
+        group = min(len(x), max(1, WIDE // self.n_features))
+        whole = len(x) // group * group
+        pieces = [np.reshape(x[:whole], (-1, group * self.n_features)), x[whole:]]
+        return [readonly(np.ascontiguousarray(piece)) for piece in pieces if len(piece)]
+
+    def _widen(self, low: NDArray[Any], high: NDArray[Any]) -> None:
+        """Let the extent hold that of rows, or of several rows one after the other."""
+        self._low = np.minimum(self._low, low.reshape(-1, self.n_features).min(axis=0))
+        self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
+
+    def _add_rows(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
+        """Extent and sums of finite rows of positive weight."""
+        if weight is None:
+            for piece in self._wide(x):
+                self._scan(piece, None)
+        else:
+            self._scan(readonly(np.ascontiguousarray(x)), weight)
+
+    def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
+        """Sums of stored numbers; the extent is one for all columns and includes the origin."""
+        values = x.data[x.stored].astype(np.float64)
+        of_rows = None if weight is None else weight[x.row_numbers()]
+        self._sums.add(values, of_rows, x.indices[x.stored])
+        self._low = np.minimum(self._low, values.min(initial=0.0))
+        self._high = np.maximum(self._high, values.max(initial=0.0))
+
+    def _scan(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
+        width = x.shape[1]
+        if x.dtype.kind in "iu" and x.itemsize <= 2 and weight is None:
+            low, high = x[0].copy(), x[0].copy()
+            sums = np.zeros(width, np.int64)
+            scan_integers(x, sums, low, high)
+            self._sums.add_units(UNIT, sums.reshape(-1, self.n_features).sum(axis=0))
+        else:
+            low, high = np.full(width, np.inf), np.full(width, -np.inf)
+            limbs = np.zeros((N_LIMBS, self.n_features), np.int64)
+            if weight is None:
+                scan_floats(x, limbs, low, high)
+            else:
+                self._sums.n_not_finite += scan_weighted(x, readonly(weight), limbs, low, high)
+            self._sums.add_table(limbs)
+        self._widen(low, high)
+
+    def merge(self, other: RowScan) -> RowScan:
+        """Add another scan's rows into this one, which is returned."""
+        self._settle()
+        other._settle()
+        self._sums.merge(other._sums)
+        self._weights.merge(other._weights)
+        self._low = np.minimum(self._low, other._low)
+        self._high = np.maximum(self._high, other._high)
+        self._n_total += other._n_total
+        self._n_rows += other._n_rows
+        self._n_bad += other._n_bad
+        self._first_bad = _lowest(self._first_bad, other._first_bad)
+        self._first_bad_weight = _lowest(self._first_bad_weight, other._first_bad_weight)
+        self._max_weight = max(self._max_weight, other._max_weight)
+        self._min_weight = min(self._min_weight, other._min_weight)
+        self._integer_weights &= other._integer_weights
+        self._sparse |= other._sparse
+        self._sample.merge(other._sample)
+        return self
+
+    def finish(self) -> Statistics:
+        """The statistics of all rows added so far.
+
+        Raises
+        ------
+        DataError
+            The values are so large that squared distances overflow the compute dtype.
+        """
+        self._settle()
+        with np.errstate(over="ignore"):
+            extent = float((self._high - self._low).max()) if self._n_rows else 0.0
+            overflows = self.n_features * np.square(extent) > np.finfo(self.compute_dtype).max
+        if overflows or self._max_weight > _MAX_WEIGHT or self._sums.n_not_finite:
+            raise DataError(
+                f"values that differ by {extent:.3g} with weights up to {self._max_weight:.3g}: "
+                f"squared distances overflow {self.compute_dtype}; divide the data, or the "
+                "weights, by a constant"
+            )
+        integer_data = self.dtype.kind in "biu"
+        sums, exponent = self._sums.integers()
+        weights, weight_exponent = self._weights.integers()
+        total = Fraction(weights[0]) * Fraction(2) ** weight_exponent
+        # Python rounds the quotient of two integers once.
+        above, below = (Fraction(2) ** exponent / (total or 1)).as_integer_ratio()
+        mean = np.array([s * above / below for s in sums], np.float64)
+        origin = np.zeros(len(mean)) if self._sparse else mean
+        if integer_data:
+            origin = np.array([float(round(Fraction(s * above, below))) for s in sums])
+        shift = readonly(origin.astype(self.compute_dtype))
+        spread = None
+        if not self._sparse and len(self._sample.rows) >= FEWEST_ROWS:
+            middle = Middle(self._sample.rows)
+            spread = middle.spread
+            if middle.serves_better(shift):
+                shift = middle.point
+        max_abs = 0.0
+        if self._n_rows:
+            about = shift.astype(np.float64)
+            max_abs = float(np.maximum(self._high - about, about - self._low).max())
+        total_weight = float(total)
+        min_weight = min(self._min_weight, self._max_weight)
+        return Statistics(
+            n_rows=self._n_rows,
+            n_total=self._n_total,
+            n_features=self.n_features,
+            dtype=self.compute_dtype,
+            mean=readonly(mean),
+            shift=shift,
+            max_abs=max_abs,
+            total_weight=total_weight,
+            max_weight=self._max_weight,
+            min_weight=min_weight,
+            integer_weights=self._integer_weights,
+            n_bad=self._n_bad,
+            first_bad=self._first_bad,
+            first_bad_weight=self._first_bad_weight,
+            grid=FixedPoint.choose(
+                shift,
+                max_abs,
+                n_rows=self._n_rows,
+                total_weight=total_weight,
+                max_weight=self._max_weight,
+                min_weight=min_weight,
+                integer_weights=self._integer_weights,
+                integer_data=integer_data,
+                spread=spread,
+            ),
+        )
+
+
+def _lowest(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)

@@ -1,0 +1,260 @@
+"""Compiled loops of exact sums: rows are rounded to a grid and move between clusters.
+
+Every loop returns -1, or the first row whose weight is none of those that the grid can represent:
+then neither that row nor any after it has been moved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE
+from largek_dask.kernels.jit import njit
+
+__all__ = [
+    "INTEGERS",
+    "ONES",
+    "REALS",
+    "change",
+    "change_sparse",
+    "change_sparse_wide",
+    "change_wide",
+]
+
+_MAGIC = 6755399441055744.0  # 1.5 * 2^52
+_MAGIC_BITS = 0x4338000000000000  # its bit pattern
+_MAX_STEPS = 2.0**50  # of one weight: inside the magic range
+_HALF = LOW_BITS // 2
+_HALF_MASK = (1 << _HALF) - 1
+ONES, INTEGERS, REALS = 0, 1, 2
+"""What row weights are."""
+
+
+@njit
+def _steps(weight: Any, kind: Any, scale: Any) -> Any:
+    """A row's weight in steps of the grid; -1 if it is none of the weights that this holds."""
+    if kind == ONES:
+        return np.int64(scale)
+    if not (0.0 <= weight * scale <= _MAX_STEPS):
+        return np.int64(-1)
+    if kind == INTEGERS:
+        steps = np.int64(weight)
+        return steps if np.float64(steps) == weight else np.int64(-1)
+    steps = np.float64(weight * scale + _MAGIC).view(np.int64) - _MAGIC_BITS
+    return steps if steps > 0 or weight == 0.0 else np.int64(-1)
+
+
+@njit
+def change(
+    x: Any,
+    old: Any,
+    new: Any,
+    weight: Any,
+    kind: Any,
+    shift: Any,
+    scale: Any,
+    weight_scale: Any,
+    sums: Any,
+    weights: Any,
+) -> Any:
+    """Take rows out of their old clusters and put them into their new ones."""
+    n, d = x.shape
+    row = np.empty(d, np.int64)
+    for i in range(n):
+        a, b = old[i], new[i]
+        if a == b:
+            continue
+        w = _steps(0.0 if kind == ONES else weight[i], kind, weight_scale)
+        if w < 0:
+            return i
+        if kind == REALS:
+            for f in range(d):
+                t = weight[i] * (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
+                row[f] = np.float64(t).view(np.int64) - _MAGIC_BITS
+        else:
+            for f in range(d):
+                t = (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
+                row[f] = np.float64(t).view(np.int64) - _MAGIC_BITS
+            if kind == INTEGERS:
+                for f in range(d):
+                    row[f] *= w
+        if a >= 0:
+            weights[a] -= w
+            for f in range(d):
+                sums[a, f] -= row[f]
+        if b >= 0:
+            weights[b] += w
+            for f in range(d):
+                sums[b, f] += row[f]
+    return -1
+
+
+@njit
+def change_sparse(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    old: Any,
+    new: Any,
+    weight: Any,
+    kind: Any,
+    scale: Any,
+    weight_scale: Any,
+    sums: Any,
+    weights: Any,
+) -> Any:
+    """As `change` about the origin, where numbers that are not stored add nothing."""
+    for i in range(indptr.shape[0] - 1):
+        a, b = old[i], new[i]
+        if a == b:
+            continue
+        w = _steps(0.0 if kind == ONES else weight[i], kind, weight_scale)
+        if w < 0:
+            return i
+        if a >= 0:
+            weights[a] -= w
+        if b >= 0:
+            weights[b] += w
+        for p in range(indptr[i], indptr[i + 1]):
+            value = np.float64(data[p])
+            if kind == REALS:
+                t = weight[i] * value * scale + _MAGIC
+                steps = np.float64(t).view(np.int64) - _MAGIC_BITS
+            else:
+                t = value * scale + _MAGIC
+                steps = (np.float64(t).view(np.int64) - _MAGIC_BITS) * w
+            if a >= 0:
+                sums[a, indices[p]] -= steps
+            if b >= 0:
+                sums[b, indices[p]] += steps
+    return -1
+
+
+@njit
+def _low_steps(value: Any) -> Any:
+    """What rounding to whole steps leaves of a value, in steps of a low limb."""
+    rest = value - ((value + _MAGIC) - _MAGIC)
+    return np.float64(rest * LOW_SCALE + _MAGIC).view(np.int64) - _MAGIC_BITS
+
+
+@njit
+def _whole_steps(value: Any) -> Any:
+    """A value rounded to whole steps."""
+    return np.float64(value + _MAGIC).view(np.int64) - _MAGIC_BITS
+
+
+@njit
+def _is_held(value: Any) -> Any:
+    """Whether a weight, in steps, is one that wide sums hold."""
+    in_range = 0.0 <= value <= _MAX_STEPS
+    return in_range and (value == 0.0 or _whole_steps(value) > 0 or _low_steps(value) > 0)
+
+
+@njit
+def _carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
+    """Add to one sum of two limbs; its lower one stays in [0, 2^50)."""
+    t = low[at] + low_steps
+    high[at] += steps + (t >> LOW_BITS)
+    low[at] = t & LOW_MASK
+
+
+@njit
+def _times(steps: Any, low_steps: Any, weight: Any) -> Any:
+    """Both limbs of a value times an integer weight, as far as the lower one may be carried."""
+    upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
+    return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
+
+
+@njit
+def _add_weight(weight: Any, kind: Any, scale: Any, a: Any, b: Any, high: Any, low: Any) -> Any:
+    """Take a row's weight from one cluster to another; in steps, of integer weights, or -1."""
+    if kind != REALS:
+        w = _steps(weight, kind, scale)
+        if w >= 0:
+            if a >= 0:
+                high[a] -= w
+            if b >= 0:
+                high[b] += w
+        return w
+    t = weight * scale
+    if not _is_held(t):
+        return np.int64(-1)
+    if a >= 0:
+        _carry(high, low, a, -_whole_steps(t), -_low_steps(t))
+    if b >= 0:
+        _carry(high, low, b, _whole_steps(t), _low_steps(t))
+    return np.int64(1)
+
+
+@njit
+def change_wide(
+    x: Any,
+    old: Any,
+    new: Any,
+    weight: Any,
+    kind: Any,
+    shift: Any,
+    scale: Any,
+    weight_scale: Any,
+    sums: Any,
+    weights: Any,
+    low: Any,
+    low_weights: Any,
+) -> Any:
+    """As `change`, in two limbs."""
+    n, d = x.shape
+    for i in range(n):
+        a, b = old[i], new[i]
+        if a == b:
+            continue
+        own = 0.0 if kind == ONES else weight[i]
+        w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
+        if w < 0:
+            return i
+        factor = own if kind == REALS else 1.0
+        for f in range(d):
+            t = factor * (np.float64(x[i, f]) - shift[f]) * scale
+            steps, low_steps = _times(_whole_steps(t), _low_steps(t), w)
+            if a >= 0:
+                _carry(sums[a], low[a], f, -steps, -low_steps)
+            if b >= 0:
+                _carry(sums[b], low[b], f, steps, low_steps)
+    return -1
+
+
+@njit
+def change_sparse_wide(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    old: Any,
+    new: Any,
+    weight: Any,
+    kind: Any,
+    scale: Any,
+    weight_scale: Any,
+    sums: Any,
+    weights: Any,
+    low: Any,
+    low_weights: Any,
+) -> Any:
+    """As `change_sparse`, in two limbs."""
+    for i in range(indptr.shape[0] - 1):
+        a, b = old[i], new[i]
+        if a == b:
+            continue
+        own = 0.0 if kind == ONES else weight[i]
+        w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
+        if w < 0:
+            return i
+        factor = own if kind == REALS else 1.0
+        for p in range(indptr[i], indptr[i + 1]):
+            t = factor * np.float64(data[p]) * scale
+            steps, low_steps = _times(_whole_steps(t), _low_steps(t), w)
+            if a >= 0:
+                _carry(sums[a], low[a], indices[p], -steps, -low_steps)
+            if b >= 0:
+                _carry(sums[b], low[b], indices[p], steps, low_steps)
+    return -1

@@ -1,0 +1,248 @@
+"""Exact sums of rows a cluster: no order of adding changes a bit.
+
+Centroid sums are integers on one fixed-point grid chosen once a job. So removing a row undoes
+adding it, and neither the chunking, nor the number of workers, nor a restart changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
+from largek_dask.kernels.exact.squares import Squares, check_origin
+from largek_dask.kernels.exact.sum_loops import (
+    INTEGERS,
+    ONES,
+    REALS,
+    change,
+    change_sparse,
+    change_sparse_wide,
+    change_wide,
+)
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.rows import native_blocks
+
+__all__ = ["ClusterSums", "FixedPoint"]
+
+_NO_WEIGHT = readonly(np.empty(0))
+
+
+class ClusterSums:
+    """Exact sums and weights of the rows of k clusters.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int
+    grid : FixedPoint
+        Chosen for the rows that will be added.
+    """
+
+    __slots__ = ("_low", "_low_weights", "_weights", "grid", "sums")
+
+    def __init__(self, n_clusters: int, n_features: int, grid: FixedPoint) -> None:
+        if grid.shift.shape != (n_features,):
+            raise ValueError(f"the grid has {len(grid.shift)} features, not {n_features}")
+        self.grid = grid
+        self.sums: NDArray[np.int64] = np.zeros((n_clusters, n_features), np.int64)
+        """(k, d) sums of ``weight * (x - shift)`` in whole steps of 2^-grid.bits."""
+        self._weights: NDArray[np.int64] = np.zeros(n_clusters, np.int64)
+        # of wide sums: what exceeds whole steps, in [0, 2^50)
+        n_low = n_clusters if grid.wide else 0
+        self._low: NDArray[np.int64] = np.zeros((n_low, n_features), np.int64)
+        self._low_weights: NDArray[np.int64] = np.zeros(n_low, np.int64)
+
+    @classmethod
+    def of(
+        cls, sums: NDArray[np.int64], weights: NDArray[np.int64], grid: FixedPoint
+    ) -> ClusterSums:
+        """An accumulator that goes on from copies of another one's :meth:`limbs`."""
+        out = cls(sums.shape[-2], sums.shape[-1], grid)
+        if grid.wide:
+            out.sums[:], out._low[:] = sums
+            out._weights[:], out._low_weights[:] = weights
+        else:
+            out.sums[:], out._weights[:] = sums, weights
+        return out
+
+    def limbs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All that is to be kept: sums (k, d) and weights (k,); of wide ones two of each."""
+        if not self.grid.wide:
+            return self.sums, self._weights
+        return np.stack([self.sums, self._low]), np.stack([self._weights, self._low_weights])
+
+    @property
+    def totals(self) -> NDArray[Any]:
+        """(k, d) sums of ``weight * (x - shift)`` in steps of 2^-grid.bits; wide ones rounded."""
+        return _joined(self.sums, self._low) if self.grid.wide else self.sums
+
+    @property
+    def weights(self) -> NDArray[Any]:
+        """(k,) total weights in steps of 2^-grid.weight_bits; wide ones rounded."""
+        return _joined(self._weights, self._low_weights) if self.grid.wide else self._weights
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the sums."""
+        high = self.sums.nbytes + self._weights.nbytes
+        return high + self._low.nbytes + self._low_weights.nbytes
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """(k,) total weight of each cluster's rows."""
+        return self.weights.astype(np.float64) * 2.0**-self.grid.weight_bits
+
+    def add(
+        self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
+    ) -> None:
+        """Add (n, d) rows to the clusters of their labels; label -1 leaves a row out.
+
+        Raises
+        ------
+        ValueError
+            A weight that is no whole number of the grid's steps, as far as rows of any weight are
+            right: of integer weights a fraction, else one too large or too small for the rows that
+            the grid was chosen for. Nothing is added then. So do ``remove`` and ``move``.
+        """
+        self._change(x, None, labels, weight)
+
+    def remove(
+        self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
+    ) -> None:
+        """Undo an :meth:`add` of the same arguments."""
+        self._change(x, labels, None, weight)
+
+    def move(
+        self,
+        x: Table,
+        old_labels: NDArray[np.int32],
+        new_labels: NDArray[np.int32],
+        weight: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Move the rows whose label differs; the others are not read."""
+        self._change(x, old_labels, new_labels, weight)
+
+    def merge(self, other: ClusterSums) -> ClusterSums:
+        """Add another accumulator of the same grid into this one, which is returned."""
+        self.sums += other.sums
+        self._weights += other._weights
+        if self.grid.wide:
+            _merge_low(self.sums, self._low, other._low)
+            _merge_low(self._weights, self._low_weights, other._low_weights)
+        return self
+
+    def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
+        """(k, d) means in the coordinates of the data, compute dtype.
+
+        Empty clusters keep their row of ``fallback``.
+        """
+        return self.means_float64(fallback).astype(self.grid.shift.dtype)
+
+    def means_float64(self, fallback: NDArray[Any]) -> NDArray[np.float64]:
+        """(k, d) means before they are rounded to the compute dtype."""
+        weights = self.weights
+        step = 2.0 ** (self.grid.weight_bits - self.grid.bits)
+        # in place: of sparse rows the centres are what is large
+        means: NDArray[np.float64] = self.totals / np.where(weights > 0, weights, 1)[:, None]
+        means *= step
+        means += self.grid.shift.astype(np.float64)
+        empty = weights <= 0
+        means[empty] = fallback[empty]
+        return means
+
+    def cost(self, centers: NDArray[Any], squares: Squares) -> float:
+        """Inertia of the rows added here if each belongs to its label's row of ``centers``.
+
+        Parameters
+        ----------
+        centers : (k, d)
+            In the coordinates of the data; they need not be the means.
+        squares : Squares
+            Sum of ``weight * ||x - shift||^2`` of the same rows.
+
+        Notes
+        -----
+        ``sum w ||x - shift||^2 - 2 sum_j c_j . S_j + sum_j W_j ||c_j||^2`` loses digits where
+        clusters are tight beside the extent of the data; the exact figure is the sum of the
+        distances themselves.
+        """
+        linear, quadratic = _cost_terms(
+            readonly(np.ascontiguousarray(centers)),
+            self.grid.shift.astype(np.float64),
+            self.totals,
+            self.weights,
+            2.0**-self.grid.bits,
+            2.0**-self.grid.weight_bits,
+        )
+        return max(0.0, float(squares.value - 2.0 * linear + quadratic))
+
+    def _change(self, x: Any, old: Any, new: Any, weight: Any) -> None:
+        grid = self.grid
+        if weight is None and not grid.integer_weights:
+            weight = np.ones(len(x))
+        kind = (ONES if weight is None else INTEGERS) if grid.integer_weights else REALS
+        nowhere = readonly(np.full(len(x) if old is None or new is None else 0, -1, np.int32))
+        old = nowhere if old is None else readonly(old)
+        new = nowhere if new is None else readonly(new)
+        known = _NO_WEIGHT if weight is None else readonly(weight)
+        scales = 2.0**grid.bits, 2.0**grid.weight_bits
+        totals = self.sums, self._weights
+        low = self._low, self._low_weights
+        refused = -1
+        if isinstance(x, SparseBlock):
+            check_origin(grid.shift)
+            rows = readonly(x.data), readonly(x.indices), readonly(x.indptr), old, new, known
+            if grid.wide:
+                refused = change_sparse_wide(*rows, kind, *scales, *totals, *low)
+            else:
+                refused = change_sparse(*rows, kind, *scales, *totals)
+        else:
+            shift = grid.shift.astype(np.float64)
+            for at, block in native_blocks(x):
+                dense = block, old[at], new[at], known[at]
+                if grid.wide:
+                    refused = change_wide(*dense, kind, shift, *scales, *totals, *low)
+                else:
+                    refused = change(*dense, kind, shift, *scales, *totals)
+                if refused >= 0:
+                    refused += at.start
+                    break
+        if refused >= 0:
+            self._change(x[:refused], new[:refused], old[:refused], weight[:refused])
+            raise ValueError(
+                f"row {refused} weighs {weight[refused]!r}, and the grid of these sums was chosen "
+                "for " + ("integer" if grid.integer_weights else "other") + " weights"
+            )
+
+
+def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Both limbs as one number."""
+    out: NDArray[np.float64] = high + low * (1 / LOW_SCALE)
+    return out
+
+
+def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
+    """Add another accumulator's low limbs, and carry."""
+    low += other
+    high += low >> LOW_BITS
+    low &= LOW_MASK
+
+
+@njit
+def _cost_terms(
+    centers: Any, shift: Any, sums: Any, weights: Any, step: Any, weight_step: Any
+) -> Any:
+    """``sum_j c_j . S_j`` and ``sum_j W_j ||c_j||^2`` about the shift, in order."""
+    linear, quadratic = 0.0, 0.0
+    for j in range(centers.shape[0]):
+        dot, norm = 0.0, 0.0
+        for f in range(centers.shape[1]):
+            c = np.float64(centers[j, f]) - shift[f]
+            dot += c * np.float64(sums[j, f])
+            norm += c * c
+        linear += dot
+        quadratic += norm * (np.float64(weights[j]) * weight_step)
+    return linear * step, quadratic

@@ -1,0 +1,1 @@
+"""Nearest centres of sparse rows."""

@@ -1,0 +1,127 @@
+"""Sparse rows that the product form leaves in doubt (:mod:`.doubts`): they are decided likewise.
+
+A score of a sparse row has as many terms as the row has stored numbers, and its rounding is worth
+as much. Sums (x - c)² go over all features, zeros too, since what they are made from may cancel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.dense.doubts import choose, margin
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.prepared import Prepared
+from largek_dask.kernels.sparse.distances import center_norms
+from largek_dask.kernels.sparse.search import length, nearest_sparse, pack_sparse
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.standins import square_distance
+else:
+    from largek_dask.kernels.emit.rows import square_distance
+
+__all__ = ["mend_scores", "nearest_two_sparse"]
+
+Array = NDArray[Any]
+
+_NO_LIST = readonly(np.empty(0, np.int32))
+
+
+def nearest_two_sparse(
+    x: SparseBlock, centers: Array, prepared: Prepared, two: bool
+) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
+    """The nearest two centres of every row; the second is decided too only with `two`."""
+    packed = prepared.get(pack_sparse)
+    found = nearest_sparse(x, packed)
+    dtype = centers.dtype
+    data = readonly(x.data.astype(dtype, copy=False))
+    parts = data, readonly(x.indices), readonly(x.indptr)
+    kind = np.finfo(dtype)
+    longest = float(np.sqrt(prepared.get(center_norms).max())) * (1 + 2.0**-20)
+    _decide(
+        *parts, readonly(centers), packed.columns, packed.starts, two, float(kind.eps) / 2,
+        float(kind.smallest_subnormal), longest, *found,
+    )  # fmt: skip
+    return found
+
+
+def mend_scores(x: SparseBlock, centers: Array, prepared: Prepared, out: Array) -> None:
+    """Put sums (x - c)² where the product form has lost digits of a squared distance to another.
+
+    `out` (n, k) holds squared distances by the product form. What is kept is off by at most eight
+    times what its terms would be off by themselves.
+    """
+    data = readonly(x.data.astype(centers.dtype, copy=False))
+    lengths = readonly(np.sqrt(prepared.get(center_norms)))
+    _mend(data, readonly(x.indices), readonly(x.indptr), readonly(centers), lengths, out)
+
+
+@njit
+def _decide(
+    data: Any, indices: Any, indptr: Any, centers: Any, columns: Any, starts: Any, two: Any,
+    roundoff: Any, least: Any, longest: Any, labels: Any, first: Any, second_labels: Any,
+    second: Any,
+) -> None:  # fmt: skip
+    """Scores become distances; rows in doubt get the nearest of the centres in question."""
+    k, d = centers.shape
+    flat = centers.reshape(centers.size)
+    scores, row = np.empty(starts.size, data.dtype), np.zeros(d, data.dtype)
+    zero = data.dtype.type(0)
+    for i in range(labels.size):
+        begin, end = indptr[i], indptr[i + 1]
+        n_terms, square = end - begin, length(data, begin, end)
+        best, following = np.float64(first[i]), np.float64(second[i])
+        first[i] = max(first[i] + square, zero)
+        second[i] = max(second[i] + square, zero)
+        share = (n_terms + 6) * roundoff
+        product = share / (1 - share) if share < 0.5 else np.inf
+        rounding = product, longest, (d + 8) * 2.0**-50, (n_terms + 8) * 8 * least
+        limit = best + margin(best, np.float64(square), rounding)
+        if following > limit:
+            continue
+        if two:  # the second nearest is to be among those in question as well
+            limit = following + margin(following, np.float64(square), rounding)
+        _scores(data, indices, begin, end, columns, starts, scores)
+        for p in range(begin, end):
+            row[indices[p]] = data[p]
+        found = choose(row, 0, flat, d, scores, 0, limit, _NO_LIST, 0, k)
+        labels[i], first[i], second_labels[i], second[i] = found
+        for p in range(begin, end):
+            row[indices[p]] = zero
+
+
+@njit
+def _scores(
+    data: Any, indices: Any, begin: Any, end: Any, columns: Any, starts: Any, scores: Any
+) -> None:
+    """Scores of one row and all centres, the products rounded before they are added."""
+    n_blocks, _, width = columns.shape
+    for j in range(starts.size):
+        scores[j] = starts[j]
+    for b in range(n_blocks):
+        for p in range(begin, end):
+            value, f = data[p], indices[p]
+            for q in range(width):
+                scores[b * width + q] += value * columns[b, f, q]
+
+
+@njit
+def _mend(data: Any, indices: Any, indptr: Any, centers: Any, lengths: Any, out: Any) -> None:
+    k, d = centers.shape
+    flat = centers.reshape(centers.size)
+    row, zero = np.zeros(d, data.dtype), data.dtype.type(0)
+    for i in range(out.shape[0]):
+        square = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            row[indices[p]] = data[p]
+            square += np.float64(data[p]) * np.float64(data[p])
+        length = np.sqrt(square)
+        for j in range(k):
+            if not 8.0 * out[i, j] > lengths[j] * (lengths[j] + 2.0 * length):
+                out[i, j] = square_distance(row, 0, flat, j * d, d)
+        for p in range(indptr[i], indptr[i + 1]):
+            row[indices[p]] = zero

@@ -1,0 +1,217 @@
+"""Nearest centres of sparse rows (CSR); centres are dense.
+
+Scores are ``||c||² - 2 x·c`` over a row's stored numbers alone, one fused multiply-add each in the
+order of the columns, so they have the bits that the dense product form gives for the same rows
+without a shift. Centres are transposed in blocks: what a stored number needs of all centres of a
+block lies in a few cache lines side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.dense.panels import square_distances
+from largek_dask.kernels.jit import njit, readonly
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.standins import LANES, scan_sparse
+else:
+    from largek_dask.kernels.emit.sparse import LANES, scan_sparse
+
+__all__ = [
+    "SparseCenters",
+    "length",
+    "nearest_sparse",
+    "pack_narrow",
+    "pack_sparse",
+    "scores_sparse",
+]
+
+Array = NDArray[Any]
+
+MOST_VECTORS = 8
+"""Vectors of a block of centres: as many chains as keep two multipliers busy."""
+_ROWS = 4096
+"""Rows that meet a block of centres before the next block takes its place."""
+_FEATURES = 256
+"""Features of a patch of centres that is transposed at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseCenters:
+    """Centres as the sparse kernels want them; made by :func:`pack_sparse`."""
+
+    columns: Array
+    """(n_blocks, d, width) what a row's numbers are multiplied with: -2 c."""
+    starts: Array
+    """(n_blocks * width,) squared lengths; infinity for padding."""
+    n_clusters: int
+
+
+def pack_sparse(centers: Array) -> SparseCenters:
+    """Prepare (k, d) centres of a compute dtype."""
+    vectors = MOST_VECTORS
+    # powers of two: fewer kernels to compile
+    while vectors > 1 and vectors * LANES >= 2 * len(centers):
+        vectors //= 2
+    return _pack(centers, vectors * LANES)
+
+
+def pack_narrow(centers: Array) -> SparseCenters:
+    """As :func:`pack_sparse`, for :func:`scores_sparse`."""
+    return _pack(centers, LANES)
+
+
+def _pack(centers: Array, width: int) -> SparseCenters:
+    centers = readonly(np.ascontiguousarray(centers))
+    k, d = centers.shape
+    n_blocks = -(-k // width)
+    columns = np.zeros((n_blocks, d, width), centers.dtype)
+    _transpose(centers, columns)
+    norms = np.empty(k)
+    origin = readonly(np.zeros((1, d), centers.dtype))
+    square_distances(centers.dtype)(centers, origin, readonly(np.zeros(k, np.int32)), norms)
+    starts = np.full(n_blocks * width, np.inf, centers.dtype)
+    starts[:k] = norms
+    return SparseCenters(readonly(columns), readonly(starts), k)
+
+
+@njit
+def _transpose(centers: Any, columns: Any) -> None:
+    """Write -2 c, in patches of a few centres and features that stay in the cache."""
+    k, d = centers.shape
+    n_blocks, _, width = columns.shape
+    factor = centers.dtype.type(-2)
+    for b in range(n_blocks):
+        for begin in range(0, d, _FEATURES):
+            for first in range(0, min(width, k - b * width), LANES):
+                few = min(LANES, k - b * width - first)
+                for f in range(begin, min(begin + _FEATURES, d)):
+                    for q in range(first, first + few):
+                        columns[b, f, q] = factor * centers[b * width + q, f]
+
+
+def nearest_sparse(
+    x: SparseBlock, packed: SparseCenters
+) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
+    """The nearest and the second nearest centre of every row, by their scores.
+
+    Returns
+    -------
+    labels, first, second_labels, second
+        As :func:`~largek_dask.kernels.distances.nearest_two`, but for the row's squared length,
+        which scores lack.
+    """
+    n, dtype = len(x), packed.starts.dtype
+    labels, first = np.zeros(n, np.int32), np.empty(n, dtype)
+    second_labels, second = np.full(n, -1, np.int32), np.full(n, np.inf, dtype)
+    data = x.data if x.data.dtype == dtype else x.data.astype(dtype)
+    width = packed.columns.shape[2]
+    _search(dtype, width // LANES)(
+        readonly(data), readonly(x.indices), readonly(x.indptr), packed.columns.reshape(-1),
+        packed.starts, x.n_features, labels, first, second_labels, second,
+    )  # fmt: skip
+    return labels, first, second_labels, second
+
+
+def scores_sparse(x: SparseBlock, narrow: SparseCenters, out: Array) -> None:
+    """Write squared distances of all rows to all centres, with the bits of `nearest_sparse`."""
+    dtype = narrow.starts.dtype
+    _scores(
+        readonly(x.data.astype(dtype, copy=False)), readonly(x.indices), readonly(x.indptr),
+        narrow.columns.reshape(-1), narrow.starts, x.n_features, out,
+    )  # fmt: skip
+
+
+@njit
+def _scores(
+    data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any, out: Any
+) -> None:
+    values, others = np.empty(LANES, data.dtype), np.empty(LANES, data.dtype)
+    winners, runners = np.empty(LANES, np.int32), np.empty(LANES, np.int32)
+    for i in range(out.shape[0]):
+        norm = length(data, indptr[i], indptr[i + 1])
+        for block in range(0, starts.size, LANES):
+            values[:] = np.inf
+            scan_sparse(
+                2, data, indices, indptr[i], indptr[i + 1], columns, block * d, starts, block,
+                values, winners, others, runners, 0,
+            )  # fmt: skip
+            for q in range(min(LANES, out.shape[1] - block)):
+                out[i, block + q] = max(values[q] + norm, data.dtype.type(0))
+
+
+@cache
+def _search(dtype: np.dtype[Any], vectors: int) -> Any:
+    real = numba.from_dtype(dtype)
+    width, spec = vectors * LANES, 2 * vectors + 1
+
+    def array(kind: Any, readonly: bool = True) -> Any:
+        return types.Array(kind, 1, "C", readonly=readonly)
+
+    @njit(
+        (
+            array(real), array(types.int32), array(types.int64), array(real), array(real),
+            types.int64, array(types.int32, False), array(real, False),
+            array(types.int32, False), array(real, False),
+        )
+    )  # fmt: skip
+    def run(
+        data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any,
+        labels: Any, first: Any, second_labels: Any, second: Any,
+    ) -> None:  # fmt: skip
+        n = indptr.size - 1
+        size = min(n, _ROWS) * LANES
+        values, winners = np.empty(size, data.dtype), np.empty(size, np.int32)
+        others, runners = np.empty(size, data.dtype), np.empty(size, np.int32)
+        for base in range(0, n, _ROWS):
+            count = min(_ROWS, n - base)
+            for q in range(count * LANES):
+                values[q] = others[q] = np.inf
+                winners[q] = runners[q] = -1
+            for block in range(0, starts.size, width):
+                for i in range(count):
+                    scan_sparse(
+                        spec, data, indices, indptr[base + i], indptr[base + i + 1],
+                        columns, block * d, starts, block,
+                        values, winners, others, runners, i * LANES,
+                    )  # fmt: skip
+            for i in range(count):
+                row, own = base + i, i * LANES
+                best = own
+                for q in range(own + 1, own + LANES):
+                    if comes_first(values[q], winners[q], values[best], winners[best]):
+                        best = q
+                labels[row], first[row] = max(winners[best], 0), values[best]
+                rest, at = others[best], runners[best]
+                for q in range(own, own + LANES):
+                    if q != best and comes_first(values[q], winners[q], rest, at):
+                        rest, at = values[q], winners[q]
+                second_labels[row], second[row] = at, rest
+
+    return run
+
+
+@njit
+def comes_first(value: Any, label: Any, other: Any, other_label: Any) -> Any:
+    """Whether a score wins against another; ties go to the lowest index, -1 is none at all."""
+    if value != other:
+        return value < other
+    return label >= 0 and (other_label < 0 or label < other_label)
+
+
+@njit
+def length(data: Any, begin: Any, end: Any) -> Any:
+    """Squared length of a row, in the compute dtype."""
+    total = data.dtype.type(0)
+    for i in range(begin, end):
+        total += data[i] * data[i]
+    return total
