@@ -105,7 +105,7 @@ def through_client(address: str, store: str, folder: Path, k: int, passes: int) 
     """Wall seconds of the fit without the service."""
     from distributed import Client
 
-    from largek_dask.driver.stopping import StopRules
+    from largek_dask.driver.options import FitOptions
     from largek_dask.driver.storage import Folder
     from largek_dask.service.fitting import fit_into
 
@@ -114,13 +114,15 @@ def through_client(address: str, store: str, folder: Path, k: int, passes: int) 
         fit_into(
             Folder(str(folder)),
             lk.open_rows(store),
+            FitOptions(
+                n_clusters=k,
+                algorithm=lk.Lloyd(bounds=None),
+                init="random",
+                max_iter=passes,
+                tol=0.0,
+            ),
             labels=True,
             client=client,
-            algorithm=lk.Lloyd(bounds=None),
-            n_clusters=k,
-            seed=0,
-            init="random",
-            stop=StopRules(passes, 0.0),
         )
         return time.perf_counter() - began
 

@@ -15,7 +15,10 @@ import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from largek_dask.data.rows import Rows
 from largek_dask.driver import fit as fit_module
+from largek_dask.driver.fit import FitResult
+from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.passes.base import BasePasses
 
 T = TypeVar("T")
@@ -59,6 +62,12 @@ def watched_passes() -> Iterator[list[BasePasses]]:
 def computing_workers(passes: BasePasses) -> int:
     """How many workers have computed chunks."""
     return sum(report.chunks > 0 for report in passes.by_worker.values())
+
+
+def fit_asked(rows: Rows, **asked: Any) -> FitResult:
+    """``driver.fit.fit``; what is an option of ``FitOptions`` is given beside everything else."""
+    options = FitOptions(**{name: asked.pop(name) for name in OPTIONS if name in asked})
+    return fit_module.fit(rows, options, **asked)
 
 
 # --- what a fit promises --------------------------------------------------------------------------

@@ -17,8 +17,6 @@ from largek_dask.algorithms.base import ModelArrays
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import final, plan
 from largek_dask.driver import labels as labels_module
-from largek_dask.driver.fit import fit
-from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import (
     BadRowsError,
     ModelFormatError,
@@ -28,6 +26,7 @@ from largek_dask.errors import (
 )
 from largek_dask.model import Model, load_model
 from tests import oracles
+from tests.checks import fit_asked
 from tests.driver.toy import CutRows, Toy, toy_rows
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -37,8 +36,8 @@ X = toy_rows(200, 3)
 
 
 def fitted(**options: Any) -> tuple[Model, NDArray[np.int32]]:
-    asked: dict[str, Any] = {"seed": 1, "stop": StopRules(max_iter=4, tol=0), **options}
-    result = fit(open_rows(X), algorithm=Toy(), n_clusters=5, n_threads=1, **asked)
+    asked: dict[str, Any] = {"seed": 1, "max_iter": 4, "tol": 0, **options}
+    result = fit_asked(open_rows(X), algorithm=Toy(), n_clusters=5, n_threads=1, **asked)
     assert result.labels is not None
     return Model.of(result), result.labels
 
@@ -384,7 +383,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_a_long_history_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("largek_dask.driver.history.MOST_STEPS", 5)
-    model, _ = fitted(seed=1, stop=StopRules(max_iter=7, tol=0))
+    model, _ = fitted(seed=1, max_iter=7, tol=0)
     assert [record["step"] for record in model.history] == [1, 4, 7]
 
 

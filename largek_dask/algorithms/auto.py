@@ -11,16 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from largek_dask.algorithms.base import Algorithm, KMeansProblem, TableShape
+from largek_dask.algorithms.choices import EFFORTS, Effort
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.truncated_plan import FEW
 from largek_dask.errors import ParameterError
 
-__all__ = ["EFFORTS", "Auto", "Choice"]
-
-Effort = Literal["fast", "balanced", "best"]
-EFFORTS = ("fast", "balanced", "best")
+__all__ = ["Auto", "Choice"]
 
 FEW_CLUSTERS = 8
 """Up to so many clusters of sparse rows several starts are made: what decides is the start."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.choices import EmptyClusters
 from largek_dask.kernels.exact.statistics import Statistics
 
 __all__ = [
@@ -274,8 +275,8 @@ class KMeansProblem:
 
     n_clusters: int
     init: str | NDArray[Any] = "auto"
-    """A name of ``algorithms.seeding.INITS``, or the (k, d) starting centres themselves."""
-    empty_clusters: Literal["relocate", "keep"] = "relocate"
+    """A name of ``algorithms.choices.INITS``, or the (k, d) starting centres themselves."""
+    empty_clusters: EmptyClusters = "relocate"
     """Move a centre without rows to the rows farthest from theirs, or leave it where it is."""
     tol: float = 1e-4
     """Of the fit's stop rules, for algorithms that do not end by centres that come to rest."""

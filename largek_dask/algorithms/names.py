@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from largek_dask.algorithms.auto import Auto
+from largek_dask.algorithms.base import Algorithm
+from largek_dask.algorithms.choices import Effort
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.truncated import Truncated
+from largek_dask.errors import ParameterError
 
-__all__ = ["ALGORITHMS"]
+__all__ = ["ALGORITHMS", "algorithm_of"]
 
 ALGORITHMS: dict[str, type[Any]] = {
     "auto": Auto,
@@ -20,3 +23,27 @@ ALGORITHMS: dict[str, type[Any]] = {
     "truncated": Truncated,
 }
 """Algorithms by the name a user gives."""
+
+
+def algorithm_of(algorithm: Any, effort: Effort = "balanced") -> Algorithm[Any] | Auto:
+    """The algorithm object of a name, or the object itself; ``effort`` is that of "auto".
+
+    Raises
+    ------
+    ParameterError
+        Unknown name, or an object that is no algorithm.
+    """
+    if isinstance(algorithm, str):
+        if algorithm == "auto":
+            return Auto(effort)
+        if algorithm in ALGORITHMS:
+            return ALGORITHMS[algorithm]()  # type: ignore[no-any-return]
+    if isinstance(algorithm, Auto):
+        return algorithm
+    parts = ("init", "step", "model", "problem")
+    if isinstance(algorithm, type) or not all(hasattr(algorithm, part) for part in parts):
+        told = ", ".join(repr(name) for name in ALGORITHMS)
+        raise ParameterError(
+            f"algorithm must be one of {told} or an object such as Lloyd(), got {algorithm!r}."
+        )
+    return algorithm  # type: ignore[no-any-return]

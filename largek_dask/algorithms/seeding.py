@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
+from largek_dask.algorithms.choices import INITS
 from largek_dask.algorithms.sparse_start import rounds_start, sparse_start
 from largek_dask.algorithms.truncated_sample import drop_sample, take_sample
 from largek_dask.algorithms.truncated_start import two_level_start
@@ -37,9 +38,7 @@ from largek_dask.kernels.sampling import (
     update_d2,
 )
 
-__all__ = ["INITS", "centers_of_sample", "check_init", "initial_centers"]
-
-INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||")
+__all__ = ["centers_of_sample", "check_init", "initial_centers"]
 
 AUTO_PLUS_PLUS_CLUSTERS = 100
 """`init="auto"` is k-means++ up to here and random rows above: k passes cost too much there."""

@@ -15,7 +15,6 @@ from largek_dask.cli.common import (
     option_scheduler,
     option_storage,
     output,
-    parse_settings,
 )
 from largek_dask.cli.options import choose_algorithm, fit_options, option_clusters
 from largek_dask.driver.words import human_bytes, human_seconds
@@ -43,19 +42,8 @@ __all__ = ["fit"]
 @option_storage
 def fit(
     data: str,
-    n_clusters: int,
     out: str | None,
-    algorithm: str,
-    settings: tuple[str, ...],
-    init: str,
-    n_init: int,
-    max_iter: int,
-    tol: float,
-    max_time: str | None,
-    seed: int,
-    normalize: str | None,
     sample_weight: str | None,
-    on_bad_rows: str,
     labels: bool,
     threads: int | None,
     force: bool,
@@ -63,6 +51,7 @@ def fit(
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Cluster DATA (a Zarr or npy URL) into K clusters.
 
@@ -70,19 +59,21 @@ def fit(
     """
     from largek_dask.data.sources import open_rows
     from largek_dask.driver.events import ProgressLine
-    from largek_dask.driver.stopping import StopRules
+    from largek_dask.driver.options import FitOptions
     from largek_dask.driver.storage import Folder
     from largek_dask.service.fitting import LABELS, MODEL, fit_into
 
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
-    chosen = choose_algorithm(algorithm, parse_settings(settings))
+    given["algorithm"] = choose_algorithm(given)
+    del given["settings"]
+    options = FitOptions(**given)
     rows = open_rows(data, sample_weight=sample_weight, storage_options=storage_options)
     if plan:
         from largek_dask.cli.plan import make_plan
 
         with connected(scheduler) as client:
-            planned = make_plan(rows, chosen, n_clusters, init, n_init, max_iter, threads, client)
+            planned = make_plan(rows, options, threads, client)
         emit(planned.as_json(), as_json, planned.table)
         return
     assert out is not None
@@ -93,14 +84,7 @@ def fit(
         model, result = fit_into(
             folder,
             rows,
-            algorithm=chosen,
-            n_clusters=n_clusters,
-            seed=seed,
-            init=init,
-            n_init=n_init,
-            stop=StopRules(max_iter, tol, max_time),
-            normalize=normalize,
-            on_bad_rows=on_bad_rows,
+            options,
             client=client,
             n_threads=threads,
             labels=labels,
@@ -112,7 +96,7 @@ def fit(
         "labels": f"{folder.url}/{LABELS}" if folder.exists(LABELS) else None,
         "n_rows": rows.n_rows,
         "n_features": rows.n_features,
-        "n_clusters": n_clusters,
+        "n_clusters": options.n_clusters,
         "n_iter": result.n_iter,
         "stop_reason": result.stop_reason,
         "inertia": result.inertia,

@@ -18,7 +18,6 @@ from largek_dask.cli.common import (
     key_values,
     option_service,
     option_storage,
-    parse_settings,
 )
 from largek_dask.cli.options import choose_algorithm, fit_options, option_clusters
 
@@ -117,9 +116,8 @@ def _new_job(
     for value, name in ((data, "DATA"), (order["n_clusters"], "-k K"), (order["output"], "--out")):
         if value is None:
             raise click.UsageError(f"give {name}, or --resume ID to go on with a job")
-    chosen = choose_algorithm(order["algorithm"], parse_settings(order.pop("settings")))
-    if order["algorithm"] != "auto":
-        order["algorithm"] = chosen
+    order["algorithm"] = choose_algorithm(order)
+    del order["settings"], order["effort"]
     return {"data": data, "storage_options": storage_options, **order}
 
 

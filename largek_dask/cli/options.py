@@ -2,69 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import reduce
 from typing import Any
 
 import click
 
+from largek_dask.cli.common import parse_settings
+from largek_dask.driver.options import OPTIONS, Option
+
 __all__ = ["choose_algorithm", "fit_options", "option_clusters"]
 
 Decorated = Callable[..., Any]
+Decorator = Callable[[Decorated], Decorated]
 
-_OPTIONS: tuple[Callable[[Decorated], Decorated], ...] = (
-    click.option("--algorithm", default="auto", show_default=True, metavar="NAME"),
-    click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A parameter of the algorithm, e.g. batch_rows=10000; may be repeated.",
-    ),
-    click.option(
-        "--init", default="auto", show_default=True, help="How the first centres are chosen."
-    ),
-    click.option("--n-init", type=click.IntRange(min=1), default=1, show_default=True),
-    click.option("--max-iter", type=click.IntRange(min=1), default=300, show_default=True),
-    click.option(
-        "--tol",
-        type=click.FloatRange(min=0),
-        default=1e-4,
-        show_default=True,
-        help="0: until no label changes.",
-    ),
-    click.option("--max-time", metavar="TIME", help="Such as 90s, 30m or 6h."),
-    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
-    click.option("--normalize", type=click.Choice(["l2"]), help="Give every row unit length."),
-    click.option("--sample-weight", metavar="URL", help="Weights of the rows, one number each."),
-    click.option(
-        "--on-bad-rows",
-        type=click.Choice(["raise", "skip"]),
-        default="raise",
-        show_default=True,
-        help="What to do with rows that hold NaN or infinity.",
-    ),
-    click.option(
+METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SIZE"}
+"""What stands for a value in the help, by the kind of the option."""
+
+
+def _of(name: str, option: Option, *flags: str, **more: Any) -> Decorator:
+    """The command-line option of an option of a fit."""
+    kind: Any = str
+    if option.kind == "integer":
+        kind = click.IntRange(min=option.least)
+    elif option.kind == "number":
+        kind = click.FloatRange(min=option.least)
+    elif option.kind == "choice":
+        kind = click.Choice([choice for choice in option.choices if choice is not None])
+    if not option.is_required:
+        more |= {"default": option.default, "show_default": option.default is not None}
+    return click.option(
+        *flags,
+        f"--{name.replace('_', '-')}",
+        type=kind,
+        metavar=METAVARS.get(option.kind, more.pop("metavar", None)),
+        help=option.help,
+        **more,
+    )
+
+
+def _options() -> Iterator[Decorator]:
+    for name, option in OPTIONS.items():
+        if name == "n_clusters":
+            continue
+        yield _of(name, option)
+        if name == "algorithm":
+            yield click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="A parameter of the algorithm, e.g. batch_rows=10000; may be repeated.",
+            )
+    yield click.option(
+        "--sample-weight", metavar="URL", help="Weights of the rows, one number each."
+    )
+    yield click.option(
         "--labels/--no-labels", default=True, show_default=True, help="Write labels.zarr as well."
-    ),
-)
+    )
 
 
 def fit_options(command: Decorated) -> Decorated:
     """All options of a fit but its data, ``-k`` and its output."""
-    return reduce(lambda found, option: option(found), reversed(_OPTIONS), command)
+    return reduce(lambda found, option: option(found), reversed(list(_options())), command)
 
 
-def option_clusters(*, required: bool) -> Callable[[Decorated], Decorated]:
+def option_clusters(*, required: bool) -> Decorator:
     """``-k K``."""
-    return click.option(
-        "-k", "--n-clusters", type=click.IntRange(min=1), required=required, metavar="K"
-    )
+    return _of("n_clusters", OPTIONS["n_clusters"], "-k", required=required, metavar="K")
 
 
-def choose_algorithm(name: str, settings: dict[str, Any]) -> Any:
-    """The algorithm of that name with these settings.
+def choose_algorithm(given: Mapping[str, Any]) -> Any:
+    """The algorithm object of ``--algorithm``, ``--effort`` and ``--set``.
 
     Raises
     ------
@@ -73,11 +83,14 @@ def choose_algorithm(name: str, settings: dict[str, Any]) -> Any:
     """
     from largek_dask.algorithms.names import ALGORITHMS
 
+    name, settings = given["algorithm"], parse_settings(given["settings"])
     if name not in ALGORITHMS:
         raise click.BadParameter(
             f"{name!r} is not known; choose one of {', '.join(ALGORITHMS)}",
             param_hint="--algorithm",
         )
+    if name == "auto":
+        settings = {"effort": given["effort"], **settings}
     kind = ALGORITHMS[name]
     known = [field.name for field in fields(kind) if field.name != "problem"]
     unknown = sorted(set(settings) - set(known))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.data.rows import Rows
+    from largek_dask.driver.options import FitOptions
 
 __all__ = ["Plan", "make_plan"]
 
@@ -101,30 +102,20 @@ class Plan:
         )
 
 
-def make_plan(
-    rows: Rows,
-    algorithm: Any,
-    n_clusters: int,
-    init: str,
-    n_init: int,
-    max_iter: int,
-    threads: int | None,
-    client: Client | None,
-) -> Plan:
+def make_plan(rows: Rows, options: FitOptions, threads: int | None, client: Client | None) -> Plan:
     """Estimate a fit of ``rows``; times the kernel and one read for a moment."""
     import numpy as np
     from distributed.system import MEMORY_LIMIT
 
     from largek_dask import config
-    from largek_dask.algorithms.auto import Auto
+    from largek_dask.driver.fit import chosen
     from largek_dask.driver.plan import memory_needed
     from largek_dask.kernels.exact.statistics import compute_dtype
     from largek_dask.passes.local import available_cpus, state_budget
 
-    n, d = rows.shape
-    if isinstance(algorithm, Auto):
-        algorithm, n_auto, _ = algorithm.choose(rows, n_clusters)
-        n_init = max(n_init, n_auto)
+    (n, d), n_clusters = rows.shape, options.n_clusters
+    algorithm: Any
+    algorithm, n_init, _ = chosen(rows, options)
     compute = compute_dtype(rows.dtype)
     if client is None:
         n_processes, n_threads = 1, threads or available_cpus()
@@ -136,10 +127,11 @@ def make_plan(
         limits = [worker["memory_limit"] or int(MEMORY_LIMIT) for worker in workers]
         available = min(limits, default=int(MEMORY_LIMIT))
     own_threads = -(-n_threads // n_processes)
-    budget = state_budget(None, available)
+    budget = state_budget(options.memory_bytes, available)
     chunk = int(np.diff(rows.chunk_table).max()) * d * rows.dtype.itemsize
     cached = min(int(config.get("passes.cache-bytes")), rows.nbytes // n_processes)
-    before = passes_before(rows, n_clusters, init) * n_init
+    assert isinstance(options.init, str), "a command line gives no array"
+    before = passes_before(rows, n_clusters, options.init) * n_init
     return Plan(
         n_rows=n,
         n_features=d,
@@ -160,7 +152,7 @@ def make_plan(
         ),
         memory_available=available,
         passes_before=before,
-        passes_most=before + n_init * (max_iter + 1),
+        passes_most=before + n_init * (options.max_iter + 1),
         seconds_compute=2.0 * n * d * n_clusters / flops(n_clusters, d, compute) / n_threads,
         seconds_read=rows.nbytes / read_rate(rows) / n_processes,
     )

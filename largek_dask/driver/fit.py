@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.auto import Auto, Choice
-from largek_dask.algorithms.base import Algorithm, KMeansProblem, ModelArrays
+from largek_dask.algorithms.base import KMeansProblem, ModelArrays
 from largek_dask.data.rows import Rows
-from largek_dask.driver.checkpoint import Job
-from largek_dask.driver.event_log import open_sinks
-from largek_dask.driver.events import Events, Sink
-from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.events import Sink
+from largek_dask.driver.options import FitOptions
+from largek_dask.driver.outputs import Outputs
 from largek_dask.driver.plan import (
     check_memory,
     check_problem,
     check_rows_that_count,
     check_scale,
-    space_needed,
 )
-from largek_dask.driver.provenance import describe, versions
+from largek_dask.driver.provenance import identity_of, parameters_of, stop_rules_of, versions
 from largek_dask.driver.run import Callback, Clock, no_model
-from largek_dask.driver.space import check_space
 from largek_dask.driver.starts import Outcome, Starts
-from largek_dask.driver.stopping import StepRecord, StopReason, StopRules
+from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder, sha256_of
 from largek_dask.errors import CancelledFit, DegenerateDataWarning, warn
 from largek_dask.kernels.exact.statistics import Statistics
@@ -86,19 +83,10 @@ def open_passes(
 
 def fit(
     rows: Rows,
+    options: FitOptions,
     *,
-    algorithm: Algorithm[Any] | Auto,
-    n_clusters: int,
-    seed: int,
-    init: str | NDArray[Any] = "auto",
-    n_init: int = 1,
-    stop: StopRules | None = None,
-    empty_clusters: Literal["relocate", "keep"] = "relocate",
-    normalize: Literal["l2"] | None = None,
-    on_bad_rows: Literal["raise", "skip"] = "raise",
     client: Client | None = None,
     n_threads: int | None = None,
-    memory_limit: int | None = None,
     checkpoint: str | Folder | None = None,
     labels: bool | str | Folder = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -112,28 +100,12 @@ def fit(
     Parameters
     ----------
     rows : Rows
-    algorithm : Algorithm or Auto
-        An object with its parameters (``Lloyd()``); it is given its problem here. ``Auto`` chooses
-        one by the shape of the rows.
-    n_clusters : int
-        At most the number of rows.
-    seed : int
-        Same data, seed and versions give the same bits.
-    init : str or ndarray of shape (n_clusters, d)
-        See ``algorithms.seeding``.
-    n_init : int
-        Starts, of which the one of least inertia is kept; at least so many, with ``Auto``.
-    stop : StopRules
-        ``max_time`` is that of all starts together, the last pass included.
-    empty_clusters : "relocate" or "keep"
-    normalize : "l2" or None
-        "l2": rows are scaled to unit length.
-    on_bad_rows : "raise" or "skip"
-        What becomes of rows with NaN or infinity.
+    options : FitOptions
+        What is asked of the fit.
     client : distributed.Client, optional
         Its cluster; None: threads of this process.
-    n_threads, memory_limit : int, optional
-        Threads, and bytes of row state a process.
+    n_threads : int, optional
+        Threads.
     checkpoint : str or Folder, optional
         Folder to write to, and to resume from if it holds this very job.
     labels : bool, str or Folder
@@ -157,10 +129,8 @@ def fit(
 
     Raises
     ------
-    ParameterError, DataError, BadRowsError, NotEnoughMemoryError
-        What is asked cannot be done; found before the first step.
-    OutputError
-        A folder cannot be written or an output exists; found before the first step.
+    ParameterError, DataError, BadRowsError, NotEnoughMemoryError, OutputError
+        What is asked cannot be done or written; found before the first step.
     CheckpointError, DataChangedError
         The folder holds another job, or this one with other data.
     NoModelError
@@ -168,148 +138,165 @@ def fit(
 
     Warns
     -----
-    DegenerateDataWarning
-        There are fewer distinct rows than clusters.
-    RecoveryWarning
-        A damaged checkpoint was passed over, or a log could not be written.
+    DegenerateDataWarning, RecoveryWarning
+        Fewer distinct rows than clusters; a checkpoint is damaged, or a log not written.
     """
-    stop = StopRules() if stop is None else stop
-    problem = KMeansProblem(n_clusters, init, empty_clusters, stop.tol)
-    check_problem(rows, problem, n_init=n_init, seed=seed, n_threads=n_threads, client=client)
-    identity = {
-        "algorithm": _parameters(algorithm),
-        "n_clusters": int(n_clusters),
-        "init": describe(init),
-        "n_init": int(n_init),
-        "seed": int(seed),
-        "empty_clusters": empty_clusters,
-        "normalize": normalize,
-        "on_bad_rows": on_bad_rows,
-    }
-    choice = chosen(algorithm, rows, n_clusters, init, n_init)
-    fingerprint = rows.fingerprint()
-    folder = Folder.of(checkpoint, storage_options) if checkpoint is not None else None
-    job = None
-    if folder is not None:
-        folder.check_writable()
-        job = Job(folder, identity, fingerprint, versions())
-        if job.is_new:
-            needed = space_needed(
-                rows, n_clusters, choice.algorithm, n_init=choice.n_init, labels=False
-            )
-            check_space(folder, needed, "checkpoints")
-    out = None
-    if not isinstance(labels, bool):
-        owner = {"job": identity, "data": fingerprint["content"]}
-        out = LabelStore(labels, rows.chunk_table, owner, storage_options)
-    teller = Events(open_sinks(events, folder if log else None))
-    clock = Clock(0.0, stop)
-    asked = cancelled or (lambda: False)
-    passes = open_passes(
+    check_problem(rows, options, n_threads=n_threads, client=client)
+    choice, place = chosen(rows, options), None if isinstance(labels, bool) else labels
+    about = identity_of(options)
+    out = Outputs.open(
         rows,
-        client=client,
-        n_threads=n_threads,
-        memory_limit=memory_limit,
-        normalize=normalize,
-        on_bad_rows=on_bad_rows,
-        statistics=job.statistics() if job else None,
-        # Heard from the first moment on: workers may have to be waited for.
-        cancelled=lambda: asked() or clock.is_over(),
-        log=lambda kind, text: teller.emit("warning", topic=kind, message=text),
+        options.n_clusters,
+        about,
+        choice,
+        checkpoint=checkpoint,
+        labels=place,
+        storage_options=storage_options,
+        sinks=events,
+        log=log,
     )
-    try:
-        with passes as opened:
-            statistics = opened.statistics
-            opened.cancelled = None
-            opened.is_given_up = asked
-            check_rows_that_count(n_clusters, statistics)
-            check_scale(statistics)
-            if statistics.grid.wide:
-                # Before the rows were read this was not known.
-                check_memory(n_clusters, rows, n_threads, client, wide=True)
-            if job is not None:
-                job.begin(statistics)
-            starts = Starts(
-                passes=opened,
-                algorithm=_given(choice.algorithm, problem),
-                problem=problem,
-                seed=seed,
-                stop=stop,
-                folder=folder,
-                events=teller,
-                cancelled=cancelled,
-                callbacks=callbacks,
-                labels=bool(labels),
-                out=out,
-            )
-            if isinstance(algorithm, Auto):
-                engine = _parameters(choice.algorithm)
-                teller.emit("chosen", **engine, starts=choice.n_init, reason=choice.reason)
-            best = starts.best(choice.n_init, clock.seconds())
-    except CancelledFit as cut:
-        # Later ones are taken by the loop, which then has a model to return.
-        raise no_model(clock, stop) from cut
-    finally:
-        teller.close()
-    _warn_of_empty(best, n_clusters, empty_clusters)
-    arrays = best.run.arrays if best.final is None else best.final.arrays
-    provenance = {
-        "parameters": identity,
-        "engine": _parameters(choice.algorithm),
-        "stop": {"max_iter": stop.max_iter, "tol": stop.tol, "max_time": stop.max_time},
-        "data": {key: value for key, value in fingerprint.items() if key != "stamps"},
-        "versions": versions(),
-        "n_iter": best.run.n_iter,
-        "stop_reason": best.reason,
-        "inertia": best.inertia,
-        "start": best.stream,
-        "seconds": best.run.seconds,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    if out is not None and best.final is not None:
-        centers = sha256_of(arrays.centers)
-        opened.outlast(lambda: out.finish({"centers": centers}))
-    return FitResult(
-        arrays=arrays,
-        labels=None if best.final is None else best.final.assignment.labels,
-        inertia=best.inertia,
-        n_iter=best.run.n_iter,
-        history=best.run.history,
-        stop_reason=best.reason,
-        statistics=statistics,
-        n_distinct=None if best.final is None else best.final.n_distinct,
-        seconds=best.run.seconds,
-        provenance=provenance,
-    )
+    work = _Work(rows, options, choice, out, bool(labels), client, n_threads, callbacks, cancelled)
+    passes, best = work.search()
+    return work.finish(passes, best)
 
 
-def chosen(algorithm: Any, rows: Rows, n_clusters: int, init: Any, n_init: int) -> Choice:
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A fit whose options are checked and whose outputs are open."""
+
+    rows: Rows
+    options: FitOptions
+    choice: Choice
+    out: Outputs
+    labels: bool
+    """Whether they are wanted, here or in a store."""
+    client: Client | None
+    n_threads: int | None
+    callbacks: Sequence[Callback]
+    cancelled: Callable[[], bool] | None
+
+    def search(self) -> tuple[BasePasses, Outcome]:
+        """The best start, and the passes that it was found by."""
+        stop, events = self.options.stop, self.out.events
+        clock = Clock(0.0, stop)
+        asked = self.cancelled or (lambda: False)
+        try:
+            # Heard from the first moment on: workers may have to be waited for.
+            with self._open_passes(lambda: asked() or clock.is_over()) as passes:
+                passes.cancelled = None
+                passes.is_given_up = asked
+                self._check(passes.statistics)
+                if self.out.job is not None:
+                    self.out.job.begin(passes.statistics)
+                starts = self._starts(passes)
+                if isinstance(self.options.make_algorithm(), Auto):
+                    engine = parameters_of(self.choice.algorithm)
+                    events.emit(
+                        "chosen", **engine, starts=self.choice.n_init, reason=self.choice.reason
+                    )
+                return passes, starts.best(self.choice.n_init, clock.seconds())
+        except CancelledFit as cut:
+            # Later ones are taken by the loop, which then has a model to return.
+            raise no_model(clock, stop) from cut
+        finally:
+            events.close()
+
+    def _open_passes(self, cancelled: Callable[[], bool]) -> AbstractContextManager[BasePasses]:
+        options, job, events = self.options, self.out.job, self.out.events
+        return open_passes(
+            self.rows,
+            client=self.client,
+            n_threads=self.n_threads,
+            memory_limit=options.memory_bytes,
+            normalize=options.normalize,
+            on_bad_rows=options.on_bad_rows,
+            statistics=None if job is None else job.statistics(),
+            cancelled=cancelled,
+            log=lambda kind, text: events.emit("warning", topic=kind, message=text),
+        )
+
+    def _check(self, statistics: Statistics) -> None:
+        """Refuse what could not be known before the rows were read."""
+        k = self.options.n_clusters
+        check_rows_that_count(k, statistics)
+        check_scale(statistics)
+        if statistics.grid.wide:
+            check_memory(k, self.rows, self.n_threads, self.client, wide=True)
+
+    def _starts(self, passes: BasePasses) -> Starts:
+        options = self.options
+        problem = KMeansProblem(
+            options.n_clusters, options.init, options.empty_clusters, options.tol
+        )
+        return Starts(
+            passes=passes,
+            algorithm=replace(self.choice.algorithm, problem=problem),  # type: ignore[type-var]
+            problem=problem,
+            seed=options.seed,
+            stop=options.stop,
+            folder=self.out.folder,
+            events=self.out.events,
+            cancelled=self.cancelled,
+            callbacks=self.callbacks,
+            labels=self.labels,
+            out=self.out.labels,
+        )
+
+    def finish(self, passes: BasePasses, best: Outcome) -> FitResult:
+        """What comes back; labels that are stored are whole now."""
+        final, store = best.final, self.out.labels
+        _warn_of_empty(best, self.options)
+        arrays = best.run.arrays if final is None else final.arrays
+        if store is not None and final is not None:
+            centers = sha256_of(arrays.centers)
+            passes.outlast(lambda: store.finish({"centers": centers}))
+        return FitResult(
+            arrays=arrays,
+            labels=None if final is None else final.assignment.labels,
+            inertia=best.inertia,
+            n_iter=best.run.n_iter,
+            history=best.run.history,
+            stop_reason=best.reason,
+            statistics=passes.statistics,
+            n_distinct=None if final is None else final.n_distinct,
+            seconds=best.run.seconds,
+            provenance=self._provenance(best),
+        )
+
+    def _provenance(self, best: Outcome) -> dict[str, Any]:
+        """Where the model comes from."""
+        data = {key: value for key, value in self.out.fingerprint.items() if key != "stamps"}
+        return {
+            "parameters": self.out.identity,
+            "engine": parameters_of(self.choice.algorithm),
+            "stop": stop_rules_of(self.options),
+            "data": data,
+            "versions": versions(),
+            "n_iter": best.run.n_iter,
+            "stop_reason": best.reason,
+            "inertia": best.inertia,
+            "start": best.stream,
+            "seconds": best.run.seconds,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+
+def chosen(rows: Rows, options: FitOptions) -> Choice:
     """What is run."""
+    algorithm, n_init = options.make_algorithm(), options.n_init
     if not isinstance(algorithm, Auto):
         return Choice(algorithm, n_init, "")
-    choice = algorithm.choose(rows, n_clusters)
+    choice = algorithm.choose(rows, options.n_clusters)
     # From the same centres every start is the same.
-    least = choice.n_init if isinstance(init, str) else 1
+    least = choice.n_init if isinstance(options.init, str) else 1
     return choice._replace(n_init=max(n_init, least))
 
 
-def _given(algorithm: Any, problem: KMeansProblem | None) -> Algorithm[Any]:
-    """The algorithm with its problem set."""
-    return replace(algorithm, problem=problem)  # type: ignore[no-any-return]
-
-
-def _parameters(algorithm: Any) -> dict[str, Any]:
-    """Name and parameters of an algorithm as JSON."""
-    described: dict[str, Any] = describe(_given(algorithm, None))
-    described.pop("problem")
-    return described
-
-
-def _warn_of_empty(best: Outcome, n_clusters: int, empty_clusters: str) -> None:
+def _warn_of_empty(best: Outcome, options: FitOptions) -> None:
     """Say why clusters are empty, unless they were meant to stay so."""
-    if best.final is None or not best.final.n_empty or empty_clusters == "keep":
-        return
     final = best.final
+    if final is None or not final.n_empty or options.empty_clusters == "keep":
+        return
     if final.n_distinct is not None:
         why = f"the rows have only {final.n_distinct} distinct values. Ask for fewer clusters"
     elif best.reason == "max_time_without_last_pass":
@@ -317,6 +304,6 @@ def _warn_of_empty(best: Outcome, n_clusters: int, empty_clusters: str) -> None:
     else:
         why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
     warn(
-        f"{final.n_empty} of {n_clusters} clusters are empty: {why}.",
+        f"{final.n_empty} of {options.n_clusters} clusters are empty: {why}.",
         DegenerateDataWarning,
     )

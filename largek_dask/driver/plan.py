@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
 from largek_dask import config
-from largek_dask.algorithms.base import Algorithm, KMeansProblem
+from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.seeding import check_init
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.data.rows import Rows
 from largek_dask.driver.labels import LABEL_BYTES
+from largek_dask.driver.options import FitOptions
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
 from largek_dask.passes.local import available_cpus
@@ -34,42 +34,25 @@ __all__ = [
 
 
 def check_problem(
-    rows: Rows,
-    problem: KMeansProblem,
-    *,
-    n_init: int,
-    seed: int,
-    n_threads: int | None,
-    client: Client | None,
+    rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
 ) -> None:
     """Refuse what cannot work with these rows.
 
     Raises
     ------
     ParameterError
-        A number is out of its range, the starting centres are not k rows of finite numbers, or
-        there are fewer rows than clusters.
+        The starting centres are not k rows of finite numbers, or there are fewer rows than
+        clusters.
     NotEnoughMemoryError
         The centres and their sums do not fit the memory there is.
     """
-    k = problem.n_clusters
-    for name, value, least in (("n_clusters", k, 1), ("n_init", n_init, 1), ("seed", seed, 0)):
-        _check_integer(name, value, least)
+    k = options.n_clusters
     if k > rows.n_rows:
         raise ParameterError(
             f"n_clusters={k} is more than there are rows (n_samples={rows.n_rows})."
         )
-    if problem.empty_clusters not in ("relocate", "keep"):
-        raise ParameterError(
-            f"empty_clusters must be 'relocate' or 'keep', got {problem.empty_clusters!r}."
-        )
-    check_init(problem.init, k, rows.n_features)
+    check_init(options.init, k, rows.n_features)
     check_memory(k, rows, n_threads, client)
-
-
-def _check_integer(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ParameterError(f"{name} must be an integer of at least {least}, got {value!r}.")
 
 
 def check_rows_that_count(n_clusters: int, statistics: Statistics) -> None:

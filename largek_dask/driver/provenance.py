@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
 from largek_dask.algorithms.base import ModelArrays
+from largek_dask.driver.options import OPTIONS, FitOptions, Part
 from largek_dask.driver.storage import sha256_of
 from largek_dask.version import __version__
 
-__all__ = ["describe", "digest_of", "versions"]
+__all__ = ["describe", "digest_of", "identity_of", "parameters_of", "stop_rules_of", "versions"]
 
 PACKAGES = ("dask", "distributed", "llvmlite", "numba", "numpy", "zarr")
 
@@ -59,3 +60,31 @@ def describe(value: Any) -> Any:
         name = type(value).__name__
         return {"name": name, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
     return repr(value)
+
+
+def parameters_of(algorithm: Any) -> dict[str, Any]:
+    """Name and parameters of an algorithm object as JSON."""
+    described: dict[str, Any] = describe(replace(algorithm, problem=None))
+    described.pop("problem")
+    return described
+
+
+def identity_of(options: FitOptions) -> dict[str, Any]:
+    """What tells this job from another, as JSON: checkpoints are gone on with only by the same.
+
+    What is part of the algorithm (``effort``) is told as one of its parameters.
+    """
+    return _described(options, "job") | {"algorithm": parameters_of(options.make_algorithm())}
+
+
+def stop_rules_of(options: FitOptions) -> dict[str, Any]:
+    """The stop rules, as JSON."""
+    return _described(options, "stop")
+
+
+def _described(options: FitOptions, part: Part) -> dict[str, Any]:
+    return {
+        name: describe(getattr(options, name))
+        for name, option in OPTIONS.items()
+        if option.part == part
+    }

@@ -11,10 +11,12 @@ import math
 import re
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
-from largek_dask.algorithms.base import Info
 from largek_dask.errors import ParameterError
+
+if TYPE_CHECKING:
+    from largek_dask.algorithms.base import Info
 
 __all__ = ["StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
 
@@ -94,7 +96,8 @@ class StopRules:
     Parameters
     ----------
     max_iter : int
-        Steps, at least 1.
+        Steps of one start, at least 1: calls of the algorithm's ``step``, each of which assigns
+        rows once (all of them, or those of the batch or sample whose turn it is).
     tol : float
         Stop when the squared movement of the centres is at most ``tol`` times the mean variance
         of the features (scikit-learn's ``tol``). 0 means: until no label changes.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,47 +13,13 @@ from sklearn.utils.validation import validate_data
 
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.driver.options import is_integer
 from largek_dask.errors import ParameterError
 
-__all__ = [
-    "RowsEstimator",
-    "check_choice",
-    "check_integer",
-    "draw_seed",
-]
+__all__ = ["RowsEstimator", "draw_seed"]
 
 LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray")
 """Arrays and tables of these packages are never loaded as a whole."""
-
-
-def check_integer(name: str, value: Any, minimum: int) -> None:
-    """Refuse what is not an integer of at least ``minimum``.
-
-    Raises
-    ------
-    ParameterError
-        It is not; the message names the parameter and the value.
-    """
-    if not is_integer(value) or value < minimum:
-        raise ParameterError(f"{name} must be an integer of at least {minimum}, got {value!r}.")
-
-
-def is_integer(value: Any) -> bool:
-    """Whether it is an integer; True and False are not."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
-    """Refuse what is not one of ``choices``.
-
-    Raises
-    ------
-    ParameterError
-        It is not; the message lists them.
-    """
-    if not (value is None or isinstance(value, str)) or value not in choices:
-        told = ", ".join(repr(choice) for choice in choices)
-        raise ParameterError(f"{name} must be one of {told}, got {value!r}.")
 
 
 def draw_seed(random_state: Any) -> int:

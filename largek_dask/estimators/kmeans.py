@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from dask.utils import parse_bytes
 from numpy.typing import NDArray
 from sklearn.base import ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from largek_dask.algorithms.auto import EFFORTS, Auto
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.final import assign_rows
 from largek_dask.driver.fit import fit
-from largek_dask.driver.stopping import StepRecord, StopRules
+from largek_dask.driver.options import OPTIONS, FitOptions, check_integer
+from largek_dask.driver.stopping import StepRecord
 from largek_dask.errors import InterruptedFitWarning, ParameterError, warn
-from largek_dask.estimators.base import RowsEstimator, check_choice, check_integer, draw_seed
+from largek_dask.estimators.base import RowsEstimator, draw_seed
 from largek_dask.estimators.online import first_model, vote
 from largek_dask.model import Model
 from largek_dask.passes.local import LocalPasses
@@ -30,31 +29,7 @@ if TYPE_CHECKING:
 
     from largek_dask.driver.run import Snapshot
 
-__all__ = ["KMeans", "algorithm_of"]
-
-
-def algorithm_of(algorithm: Any, effort: str = "balanced") -> Algorithm[Any] | Auto:
-    """The algorithm object of a name, or the object itself; ``effort`` is that of "auto".
-
-    Raises
-    ------
-    ParameterError
-        Unknown name, or an object that is no algorithm.
-    """
-    if isinstance(algorithm, str):
-        check_choice("algorithm", algorithm, tuple(ALGORITHMS))
-        if algorithm == "auto":
-            return Auto(effort)  # type: ignore[arg-type]  # checked there
-        return ALGORITHMS[algorithm]()  # type: ignore[no-any-return]
-    if isinstance(algorithm, Auto):
-        return algorithm
-    parts = ("init", "step", "model", "problem")
-    if isinstance(algorithm, type) or not all(hasattr(algorithm, part) for part in parts):
-        told = ", ".join(repr(name) for name in ALGORITHMS)
-        raise ParameterError(
-            f"algorithm must be one of {told} or an object such as Lloyd(), got {algorithm!r}."
-        )
-    return algorithm  # type: ignore[no-any-return]
+__all__ = ["KMeans"]
 
 
 class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[misc]
@@ -67,44 +42,47 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     ----------
     n_clusters : int
         Clusters to form, and centres to find.
-    algorithm : {"auto", "truncated", "lloyd", "minibatch", "nmbatch"} or object
-        A name, or an object with parameters of its own, such as
-        ``MiniBatch(batch_rows=50_000)``. "auto" is the fastest way there is to any inertia, and
-        ends lower than the others: truncated search with moves, or what suits sparse rows. "lloyd"
-        is exact k-means.
+    algorithm : {"auto", "lloyd", "minibatch", "nmbatch", "truncated"} or object
+        How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch" or "truncated". Or an
+        object with parameters of its own, such as ``MiniBatch(batch_rows=50_000)``. "auto" is the
+        fastest way there is to any inertia, and ends lower than the others: truncated search with
+        moves, or what suits sparse rows. "lloyd" is exact k-means.
     init : {"auto", "random", "two-level", "k-means++", "greedy-k-means++", "k-means||"} or array
-        How the first centres are chosen, or the (n_clusters, n_features) centres themselves.
-        "auto" is k-means++ up to 100 clusters and random rows above; Truncated and NMBatch find
-        their own, on a sample.
+        How the first centres are chosen: "random", "two-level", "k-means++", "greedy-k-means++",
+        "k-means||", or "auto", one of these by the number of clusters. Or the
+        (n_clusters, n_features) centres themselves. "auto" is k-means++ up to 100 clusters and
+        random rows above; Truncated and NMBatch find their own, on a sample.
     n_init : int
-        Starts with different first centres, at least (``algorithm="auto"`` may take more where
-        they cost little); the one of lowest ``inertia_`` is kept.
+        Starts with different first centres, at least; the one of lowest inertia is kept.
+        ``algorithm="auto"`` may take more where they cost little.
     max_iter : int
-        Steps of one start at most: passes for Lloyd and Truncated, batches for MiniBatch and
-        NMBatch.
+        Steps of one start at most. Every step assigns rows once: all of them, or those of the
+        batch or sample whose turn it is. ``n_iter_`` counts them.
     tol : float
-        Stop when the squared movement of the centres is at most ``tol`` times the mean
-        variance of the features. 0: when no label changes. Truncated goes on by moves where
-        centres have come to rest, and ends when five rounds of them have lowered the cost by
-        shares of less than ``tol / 50``, or not at all.
+        Stop when the squared movement of the centres is at most this share of the mean variance of
+        the features. 0: when no label changes. Truncated goes on by moves where centres have come
+        to rest, and ends when five rounds of them have lowered the cost by shares of less than
+        ``tol / 50``, or not at all.
     max_time : float or str, optional
-        Seconds, or a text such as "90s" or "6h".
+        Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of runs before
+        a resume and of the last pass counts.
     empty_clusters : {"relocate", "keep"}
-        What becomes of a centre without rows.
+        What becomes of a centre without rows: it moves to the rows farthest from theirs, or stays.
     on_bad_rows : {"raise", "skip"}
         What becomes of rows with NaN or infinity; skipped ones get the label -1.
-    normalize : None or "l2"
+    normalize : {None, "l2"}
         "l2": every row is given unit length; part of the model.
     effort : {"fast", "balanced", "best"}
-        How long ``algorithm="auto"`` looks for a lower inertia.
+        How long the algorithm "auto" looks for a lower inertia.
     random_state : int, RandomState, Generator or None
-        Source of the one seed of the fit.
+        Source of the one seed of the fit. Same data, seed and versions give the same bits.
     client : distributed.Client, optional
         Compute on that cluster; None: threads of this process.
     n_threads : int, optional
         Computing threads of this process; None: one a core.
     memory_limit : int or str, optional
-        Budget of what is kept per row and process: bytes, or a text such as "2GiB".
+        Most that a process keeps for its rows from step to step (labels, bounds): bytes, or a size
+        such as "2GiB". It changes speed only.
     checkpoint : str or path, optional
         Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
         job: same data, parameters and seed; the stop rules may differ.
@@ -234,22 +212,13 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         InterruptedFitWarning
             The fit was interrupted.
         """
-        algorithm = self._check_parameters()
+        options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
         result = fit(
             rows,
-            algorithm=algorithm,
-            n_clusters=int(self.n_clusters),
-            seed=draw_seed(self.random_state),
-            init=self._init(),
-            n_init=self.n_init,
-            stop=StopRules(self.max_iter, self.tol, self.max_time),
-            empty_clusters=self.empty_clusters,
-            normalize=self.normalize,
-            on_bad_rows=self.on_bad_rows,
+            replace(options, seed=draw_seed(self.random_state)),
             client=self.client,
             n_threads=self.n_threads,
-            memory_limit=self._memory_limit(),
             checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
             events=(ProgressLine(),) if self.verbose else (),
             callbacks=self.callbacks,
@@ -330,7 +299,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         ParameterError
             The first batch has fewer rows than there are clusters, or a later one other columns.
         """
-        self._check_parameters()
+        options = self._check_parameters()
         first = not hasattr(self, "model_")
         rows = self._open(X, sample_weight, reset=first)
         with LocalPasses(
@@ -341,7 +310,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         ) as passes:
             if first:
                 seed = draw_seed(self.random_state)
-                model = first_model(passes, int(self.n_clusters), self._init(), seed)
+                model = first_model(passes, options.n_clusters, options.init, seed)
             else:
                 model = self.model_
             model = vote(passes, model)
@@ -352,36 +321,14 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         self.n_iter_ = model.provenance["n_iter"]
         return self
 
-    def _init(self) -> str | NDArray[Any]:
-        return self.init if isinstance(self.init, str) else np.asarray(self.init)
-
-    def _memory_limit(self) -> int | None:
-        """Bytes, from a number or a text."""
-        if self.memory_limit is None:
-            return None
-        try:
-            limit = int(parse_bytes(self.memory_limit))
-        except (ValueError, TypeError, AttributeError):
-            limit = 0
-        if limit < 1:
-            raise ParameterError(
-                f"memory_limit must be bytes or a text such as '2GiB', got {self.memory_limit!r}."
-            )
-        return limit
-
     def _keep(self, model: Model) -> None:
         self.model_ = model
         self.cluster_centers_ = model.centers
 
-    def _check_parameters(self) -> Algorithm[Any] | Auto:
-        """Refuse wrong parameters; the algorithm, with its problem set."""
-        check_integer("n_clusters", self.n_clusters, 1)
-        check_integer("n_init", self.n_init, 1)
+    def _check_parameters(self) -> FitOptions:
+        """The options of a fit, but for its seed; wrong parameters are refused."""
+        options = FitOptions(**{name: getattr(self, name) for name in OPTIONS if name != "seed"})
         check_integer("verbose", self.verbose, 0)
-        check_choice("empty_clusters", self.empty_clusters, ("relocate", "keep"))
-        check_choice("on_bad_rows", self.on_bad_rows, ("raise", "skip"))
-        check_choice("normalize", self.normalize, (None, "l2"))
-        check_choice("effort", self.effort, EFFORTS)
         if self.n_threads is not None:
             check_integer("n_threads", self.n_threads, 1)
         if self.client is not None and not hasattr(self.client, "scheduler_info"):
@@ -390,4 +337,4 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
             raise ParameterError(f"checkpoint must be a URL or path, got {self.checkpoint!r}.")
         if not isinstance(self.callbacks, (list, tuple)) or not all(map(callable, self.callbacks)):
             raise ParameterError(f"callbacks must be a list of callables, got {self.callbacks!r}.")
-        return algorithm_of(self.algorithm, self.effort)
+        return options

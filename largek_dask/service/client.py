@@ -15,6 +15,8 @@ import numpy as np
 from distributed import Client
 from distributed.client import ClosedClientError
 
+from largek_dask.algorithms.auto import Auto
+from largek_dask.driver.options import parse_memory
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.driver.words import printable
 from largek_dask.errors import (
@@ -286,8 +288,9 @@ class Service:
             given with it.
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
-            ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``memory_limit`` (bytes a worker),
-            ``priority``: as of :class:`largek_dask.KMeans`.
+            ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
+            worker): as of :class:`largek_dask.KMeans`; and ``priority``: jobs of a higher one
+            begin sooner.
 
         Returns
         -------
@@ -311,13 +314,18 @@ class Service:
             "max_time": None if max_time is None else parse_duration(max_time, "max_time"),
             **options,
         }
+        effort = given.pop("effort", None)
+        if (memory_limit := given.get("memory_limit")) is not None:
+            given["memory_limit"] = parse_memory(memory_limit)
         changes = {key: _plain(value) for key, value in given.items() if value is not None}
         if resume is not None:
-            if algorithm is not None:
+            if algorithm is not None or effort is not None:
                 raise ParameterError("a job goes on with its own algorithm: submit a new one.")
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
             self.ask("resume", id=job_id, changes=changes, secrets=secrets)
             return Job(self, job_id)
+        if effort is not None and algorithm in (None, "auto"):
+            algorithm = Auto(effort)
         spec = JobSpec.parse(
             {
                 **changes,

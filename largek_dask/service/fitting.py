@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.data.rows import Rows
+    from largek_dask.driver.options import FitOptions
     from largek_dask.driver.storage import Folder
 
 __all__ = [
@@ -62,11 +63,12 @@ def labels_in(folder: Folder) -> bool:
 def fit_into(
     folder: Folder,
     rows: Rows,
+    options: FitOptions,
     *,
     labels: bool,
     client: Client | None = None,
     n_threads: int | None = None,
-    **options: Any,
+    **told: Any,
 ) -> tuple[Model, FitResult]:
     """Fit, and write model and labels; what an earlier run has left there is gone on with.
 
@@ -77,23 +79,27 @@ def fit_into(
     folder : Folder
         The job's.
     rows : Rows
+    options : FitOptions
+        What is asked of the fit.
     labels : bool
         Whether labels are written. None are after a cancel.
     client, n_threads
         Where to compute.
-    options
-        Of :func:`largek_dask.driver.fit.fit`, whose errors are raised.
+    told
+        ``events``, ``log``, ``callbacks``, ``cancelled``: see :func:`largek_dask.driver.fit.fit`,
+        whose errors are raised.
     """
     before = model_in(folder)
     labelled = labels_in(folder)
     out = folder.sub(LABELS)
     result = fit(
         rows,
+        options,
         client=client,
         n_threads=n_threads,
         checkpoint=folder,
         labels=out if labels and not labelled else False,
-        **options,
+        **told,
     )
     model = Model.of(result)
     changed = before is None or before.digest() != model.digest()

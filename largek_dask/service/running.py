@@ -17,7 +17,6 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Event, plain
 from largek_dask.driver.run import Snapshot
-from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     LargekError,
@@ -310,18 +309,9 @@ class Runner(threading.Thread):
         model, fitted = fit_into(
             folder,
             rows,
-            algorithm=spec.algorithm.make(),
-            n_clusters=spec.n_clusters,
-            seed=spec.seed,
-            init=spec.init,
-            n_init=spec.n_init,
-            stop=StopRules(spec.max_iter, spec.tol, spec.max_time),
-            empty_clusters=spec.empty_clusters,
-            normalize=spec.normalize,
-            on_bad_rows=spec.on_bad_rows,
+            spec.fit_options(),
             labels=spec.labels,
             client=self._connect(),
-            memory_limit=spec.memory_limit,
             events=list(self._sinks),
             log=False,
             callbacks=(self._remember,),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -24,9 +24,10 @@ from pydantic import (
     model_validator,
 )
 
+from largek_dask.algorithms.choices import INITS, EmptyClusters, Normalize, OnBadRows
 from largek_dask.algorithms.names import ALGORITHMS
-from largek_dask.algorithms.seeding import INITS
 from largek_dask.data.stores import check_no_secret
+from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.errors import ParameterError
 
 __all__ = [
@@ -68,8 +69,16 @@ def _address(url: str) -> str:
 
 
 def _init(name: str) -> str:
-    if name not in ("auto", *INITS):
-        raise ValueError(f"is not one of {', '.join(('auto', *INITS))}")
+    return _one_of(("auto", *INITS), name)
+
+
+def _algorithm(name: str) -> str:
+    return _one_of(ALGORITHMS, name)
+
+
+def _one_of(names: Collection[str], name: str) -> str:
+    if name not in names:
+        raise ValueError(f"is not one of {', '.join(names)}")
     return name
 
 
@@ -100,7 +109,7 @@ class AlgorithmSpec(BaseModel):
 
     model_config = _STRICT
 
-    name: Literal["auto", "lloyd", "minibatch", "nmbatch", "truncated"] = "auto"
+    name: Annotated[str, AfterValidator(_algorithm)] = "auto"
     parameters: dict[Name, Number] = Field(default_factory=dict, max_length=50)
 
     @model_validator(mode="after")
@@ -143,11 +152,20 @@ class AlgorithmSpec(BaseModel):
         )
 
 
+def _of(name: str, **limits: Any) -> Any:
+    """The field of an option of a fit: its default, bound and meaning, and limits of documents."""
+    option = OPTIONS[name]
+    least = {} if option.least is None else {"ge": option.least}
+    default = {} if option.is_required else {"default": option.default}
+    return Field(**default, description=option.help, **(least | limits))
+
+
 class JobSpec(BaseModel):
     """Everything that a job needs but its secrets.
 
-    Fields are those of ``service.submit``. Unknown fields, other types and absurd sizes are
-    refused.
+    Fields are those of ``service.submit``: the options of a fit (``driver.options``; ``effort`` is
+    a parameter of ``algorithm``), and what makes a job of it. Unknown fields, other types and
+    absurd sizes are refused.
     """
 
     model_config = _STRICT
@@ -155,22 +173,22 @@ class JobSpec(BaseModel):
     format: Literal[1] = FORMAT
     data: Address
     output: Address
-    n_clusters: Annotated[int, Field(ge=1, le=MOST_CLUSTERS)]
+    n_clusters: int = _of("n_clusters", le=MOST_CLUSTERS)
     algorithm: AlgorithmSpec = AlgorithmSpec()
-    init: Annotated[str, AfterValidator(_init)] = "auto"
-    n_init: Annotated[int, Field(ge=1, le=1_000)] = 1
-    max_iter: Annotated[int, Field(ge=1, le=10_000_000)] = 300
-    tol: Annotated[float, Field(ge=0)] = 1e-4
-    max_time: Annotated[float, Field(gt=0)] | None = None
+    init: Annotated[str, AfterValidator(_init)] = _of("init")
+    n_init: int = _of("n_init", le=1_000)
+    max_iter: int = _of("max_iter", le=10_000_000)
+    tol: float = _of("tol")
+    max_time: float | None = _of("max_time", ge=None, gt=0)
     """Seconds."""
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    seed: int = _of("seed", lt=1 << 63)
     sample_weight: Address | None = None
-    empty_clusters: Literal["relocate", "keep"] = "relocate"
-    on_bad_rows: Literal["raise", "skip"] = "raise"
-    normalize: Literal["l2"] | None = None
+    empty_clusters: EmptyClusters = _of("empty_clusters")
+    on_bad_rows: OnBadRows = _of("on_bad_rows")
+    normalize: Normalize | None = _of("normalize")
     labels: bool = True
-    memory_limit: Annotated[int, Field(ge=0)] | None = None
-    """Bytes of row state a worker."""
+    memory_limit: int | None = _of("memory_limit", ge=0)
+    """Bytes a worker. Documents of earlier versions may say 0, which is as good as 1."""
     priority: Annotated[int, Field(ge=-1_000, le=1_000)] = 0
     """Jobs of a higher one begin sooner."""
     name: Name | None = None
@@ -199,6 +217,13 @@ class JobSpec(BaseModel):
     def dump(self) -> dict[str, Any]:
         """The document, as plain JSON values."""
         return self.model_dump(mode="json")
+
+    def fit_options(self) -> FitOptions:
+        """What is asked of the fit."""
+        given = {name: getattr(self, name) for name in OPTIONS if name in type(self).model_fields}
+        if self.memory_limit == 0:
+            given["memory_limit"] = 1
+        return FitOptions(**{**given, "algorithm": self.algorithm.make()})
 
     @property
     def in_memory(self) -> tuple[str, ...]:

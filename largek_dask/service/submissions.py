@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
-from largek_dask.algorithms.base import KMeansProblem
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.events import Event
@@ -132,10 +131,8 @@ class Submissions:
         """Look at data, numbers, memory, output and workers."""
         client = self._connect()
         rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=options)
-        problem = KMeansProblem(spec.n_clusters, spec.init, spec.empty_clusters)
-        check_problem(
-            rows, problem, n_init=spec.n_init, seed=spec.seed, n_threads=None, client=client
-        )
+        asked = spec.fit_options()
+        check_problem(rows, asked, n_threads=None, client=client)
         folder = output_folder(spec, options)
         folder.check_writable()
         if names := folder.names():
@@ -145,7 +142,7 @@ class Submissions:
                 f"{folder.url} is not empty ({names[0]!r} lies there); nothing was changed. "
                 "Choose another output, or go on with its job by submit(resume=id)."
             )
-        choice = chosen(spec.algorithm.make(), rows, spec.n_clusters, spec.init, spec.n_init)
+        choice = chosen(rows, asked)
         needed = space_needed(
             rows, spec.n_clusters, choice.algorithm, n_init=choice.n_init, labels=spec.labels
         )

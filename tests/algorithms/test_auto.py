@@ -12,7 +12,6 @@ import zarr
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import (
-    EFFORTS,
     FEW_CLUSTERS,
     FEW_ROWS,
     MANY_ROWS,
@@ -20,6 +19,7 @@ from largek_dask.algorithms.auto import (
     SEARCHES,
     Auto,
 )
+from largek_dask.algorithms.choices import EFFORTS
 from largek_dask.errors import ParameterError
 from tests.checks import watched_passes
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from largek_dask import KMeans, Lloyd, load_model, open_rows
 from largek_dask.cli import main
 from largek_dask.cli import plot as plot_module
+from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import human_bytes
 from largek_dask.service.fitting import JOB_FILES
@@ -67,14 +68,25 @@ def test_fit__options_reach_the_fit(data, tmp_path):
     np.save(weights, np.arange(600.0))
     options = ["--init", "k-means++", "--n-init", 2, "--max-iter", 2, "--normalize", "l2"]
     options += ["--sample-weight", weights, "--on-bad-rows", "skip", "--threads", 1]
+    options += ["--empty-clusters", "keep", "--effort", "fast", "--memory-limit", "1MiB"]
     told = run_json("fit", url, "-k", 4, "--out", tmp_path / "run", "--no-labels", *options)
     km = KMeans(4, init="k-means++", n_init=2, max_iter=2, normalize="l2", random_state=0)
+    km.set_params(on_bad_rows="skip", empty_clusters="keep", effort="fast", memory_limit="1MiB")
     km.fit(url, sample_weight=np.arange(600.0))
     assert told["digest"] == km.model_.digest()
     assert told["labels"] is None
     assert not (tmp_path / "run" / "labels.zarr").exists()
     model = load_model(told["model"])
     assert (model.normalize, model.on_bad_rows) == ("l2", "skip")
+    assert model.provenance["parameters"] == km.model_.provenance["parameters"]
+    assert model.provenance["parameters"]["empty_clusters"] == "keep"
+    assert model.provenance["parameters"]["algorithm"] == {"name": "Auto", "effort": "fast"}
+
+
+@pytest.mark.parametrize(("asked", "kept"), [([], 600 * 4), (["--memory-limit", "100 B"], 100)])
+def test_plan__row_state_is_no_more_than_asked(data, asked, kept):
+    options = ["--plan", "--algorithm", "lloyd", "--set", "bounds=none", *asked]
+    assert run_json("fit", data[0], "-k", 5, *options)["memory_row_state"] == kept
 
 
 def test_fit__row_state_with_bounds_is_told(data, tmp_path):
@@ -174,6 +186,8 @@ def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
             "MiniBatch has no parameter 'rows'; it has batch_rows",
         ),
         (["-k", 3, "--init", "best"], 1, "'best'"),
+        (["-k", 3, "--memory-limit", "much"], 1, "memory_limit must be bytes or a text such as"),
+        (["-k", 3, "--empty-clusters", "drop"], 2, "'drop' is not one of 'relocate', 'keep'"),
         (["-k", 3, "--max-time", "soon"], 1, "max_time must be seconds or a text such as '90s'"),
         (["-k", 3, "--sample-weight", "/no/such.npy"], 1, "/no/such.npy"),
         (["-k", 3, "--scheduler", "nonsense://x"], 1, "no Dask scheduler answers at"),
@@ -227,7 +241,7 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
     ],
 )
 def test_plan__80_million_rows_of_row_state_fit(options, a_row, monkeypatch):
-    from largek_dask.cli import fit as command
+    from largek_dask.cli.options import choose_algorithm
     from largek_dask.cli.plan import make_plan
     from largek_dask.data.memory_rows import ArrayRows
 
@@ -235,9 +249,9 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, monkeypatch):
     monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e9)
     monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 64 << 30)
     name = options[1] if options else "lloyd"
-    settings = command.parse_settings(options[3:])
-    chosen = command.choose_algorithm(name, settings)
-    plan = make_plan(rows, chosen, 1000, "random", 1, 100, 2, None)
+    chosen = choose_algorithm({"algorithm": name, "settings": options[3:]})
+    asked = FitOptions(n_clusters=1000, algorithm=chosen, init="random")
+    plan = make_plan(rows, asked, 2, None)
     assert plan.memory_row_state == 80_000_000 * a_row <= 8e9
 
 
@@ -247,7 +261,9 @@ def test_plan__counts_the_second_limb_where_weights_may_need_it():
 
     x = np.random.default_rng(0).standard_normal((600, 3)).astype("f4")
     plain, weighted = (
-        make_plan(open_rows(x, sample_weight=w), Lloyd(), 50, "random", 1, 9, 2, None)
+        make_plan(
+            open_rows(x, sample_weight=w), FitOptions(n_clusters=50, algorithm=Lloyd()), 2, None
+        )
         for w in (None, np.full(600, 2.0))
     )
     sums = (2 + 2) * 50 * (3 + 1) * 8

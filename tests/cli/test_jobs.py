@@ -128,6 +128,20 @@ def test_options_reach_the_job(service, submit):
     assert spec.in_memory == ("auto_mkdir",)
 
 
+def test_options_of_few_reach_the_job_as_well(service, submit):
+    """They could not be given to a job until the command line had all options of a fit."""
+    asked = ("--empty-clusters", "keep", "--memory-limit", "2MiB", "--effort", "best")
+    spec = job_on_the_scheduler(service, submit("--max-iter", 1, *asked)).record.spec
+    assert (spec.empty_clusters, spec.memory_limit) == ("keep", 2 << 20)
+    assert spec.algorithm.model_dump() == {"name": "auto", "parameters": {"effort": "best"}}
+
+
+def test_a_setting_of_auto_reaches_the_job(service, submit):
+    job_id = submit("--max-iter", 1, "--set", "effort=fast")
+    spec = job_on_the_scheduler(service, job_id).record.spec
+    assert spec.algorithm.parameters == {"effort": "fast"}
+
+
 def test_events_as_json_are_one_a_line(run, submit):
     job_id = submit("--max-iter", 3)
     watched = [json.loads(line) for line in run("watch", job_id, "--json").stdout.splitlines()]

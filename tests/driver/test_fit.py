@@ -23,10 +23,9 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module
 from largek_dask.driver import plan
 from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.fit import FitResult, fit
+from largek_dask.driver.fit import FitResult
 from largek_dask.driver.provenance import digest_of
 from largek_dask.driver.run import Snapshot
-from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     CheckpointError,
@@ -39,16 +38,17 @@ from largek_dask.errors import (
 )
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes.local import LocalPasses
+from tests.checks import fit_asked
 from tests.driver import toy
 from tests.driver.toy import CutRows, Toy, toy_rows
 
-RULES = StopRules(max_iter=6, tol=0)
+RULES = {"max_iter": 6, "tol": 0}
 X = toy_rows(200, 3)
 
 
 def cluster(x: Any = X, weight: Any = None, **options: Any) -> FitResult:
-    asked = {"algorithm": Toy(), "n_clusters": 5, "seed": 1, "stop": RULES, "n_threads": 2}
-    return fit(open_rows(x, sample_weight=weight), **{**asked, **options})  # type: ignore[arg-type]
+    asked = {"algorithm": Toy(), "n_clusters": 5, "seed": 1, "n_threads": 2, **RULES}
+    return fit_asked(open_rows(x, sample_weight=weight), **{**asked, **options})
 
 
 def distances(x: NDArray[Any], centers: NDArray[Any]) -> NDArray[np.float64]:
@@ -91,10 +91,10 @@ def test_no_time_for_the_last_pass(
     stored: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: 1e6)
-    limit = StopRules(max_iter=6, tol=0, max_time=3600)
+    limit = {**RULES, "max_time": 3600}
     asked = {"labels": str(tmp_path / "labels.zarr")} if stored else {}
-    late = cluster(stop=limit, algorithm=Searching(), **asked)
-    exact = cluster(stop=limit)
+    late = cluster(algorithm=Searching(), **limit, **asked)
+    exact = cluster(**limit)
     assert exact.stop_reason == "max_time"
     np.testing.assert_array_equal(exact.labels, distances(X, exact.arrays.centers).argmin(1))
     if stored:
@@ -117,8 +117,7 @@ def test_the_last_pass_may_end_a_little_late(
     """By a twentieth of the limit, or of a second."""
     monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: last_pass)
     monkeypatch.setattr("largek_dask.driver.run.Clock.seconds", lambda clock: 0.0)
-    rules = StopRules(max_iter=6, tol=0, max_time=max_time)
-    result = cluster(stop=rules, algorithm=Searching())
+    result = cluster(max_time=max_time, algorithm=Searching())
     assert result.n_iter == 6
     assert result.stop_reason == ("max_time_without_last_pass" if is_left_out else "max_iter")
     assert (result.inertia == 123.0) is is_left_out
@@ -132,7 +131,7 @@ def test_empty_clusters_of_a_search_without_a_last_pass(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: 1e6)
     with pytest.warns(DegenerateDataWarning, match="4 of 5 .*: there was no time to move"):
-        late = cluster(stop=StopRules(max_iter=6, tol=0, max_time=3600), algorithm=Sparing())
+        late = cluster(max_iter=6, tol=0, max_time=3600, algorithm=Sparing())
     assert late.stop_reason == "max_time_without_last_pass"
 
 
@@ -301,18 +300,18 @@ def test_starts_know_nothing_of_each_other(
     if in_chunks:
         request.getfixturevalue("small_chunks")
     asked = {"algorithm": algorithm, "n_clusters": 7, "n_init": 4, "init": "random"}
-    rules = StopRules(max_iter=60, tol=0)
+    rules = {"max_iter": 60, "tol": 0}
     told: list[Any] = []
-    cluster(**asked, stop=rules, events=[told.append])
+    cluster(**asked, **rules, events=[told.append])
     lengths = [e["n_iter"] for e in told if e["event"] == "stopped"]
     assert len(set(lengths)) > 1, "all would be stopped at the same step as before"
     costs = {(e["start"], e["step"]): e["cost"] for e in told if e["event"] == "step"}
     # One that ended with this step, or with the next, comes before one that is taken up.
     for step in sorted({n - back for n in lengths for back in (0, 1)} - {0}):
         folder = str(tmp_path / str(step))
-        cluster(**asked, checkpoint=folder, stop=StopRules(max_iter=step, tol=0))
+        cluster(**asked, checkpoint=folder, max_iter=step, tol=0)
         told.clear()
-        cluster(**asked, checkpoint=folder, stop=rules, events=[told.append])
+        cluster(**asked, checkpoint=folder, **rules, events=[told.append])
         for e in told:
             if e["event"] == "step":
                 assert e["cost"] == costs[e["start"], e["step"]]
@@ -352,7 +351,7 @@ def test_real_algorithms_resume_at_every_step(
 
 
 def test_other_stop_rules_are_the_same_job(tmp_path: Path) -> None:
-    cluster(checkpoint=str(tmp_path), stop=StopRules(max_iter=2, tol=0))
+    cluster(checkpoint=str(tmp_path), max_iter=2, tol=0)
     assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
 
 
@@ -435,7 +434,7 @@ def test_steps_tell_what_shares_of_chunks_cost() -> None:
     told: list[Any] = []
     algorithm = NMBatch(b0=50, gather=0, moves=False, start="random")
     x = toy_rows(2_000, 3).astype(np.float32)
-    cluster(x, algorithm=algorithm, stop=StopRules(max_iter=30, tol=0), events=[told.append])
+    cluster(x, algorithm=algorithm, max_iter=30, tol=0, events=[told.append])
     steps = [e for e in told if e["event"] == "step"]
     small = [e for e in steps if e["rows"] < 2_000]
     new = [i == 0 or e["rows"] > small[i - 1]["rows"] for i, e in enumerate(small)]
@@ -469,7 +468,7 @@ def test_cancel_before_any_centres() -> None:
 
 def test_no_time_at_all() -> None:
     with pytest.raises(NoModelError, match="max_time=0 s"):
-        cluster(stop=StopRules(max_time=0))
+        cluster(max_time=0)
 
 
 # --- what is found before computing
@@ -483,7 +482,7 @@ def test_no_time_at_all() -> None:
         ({"n_clusters": 201}, "n_clusters=201 is more than there are rows .n_samples=200."),
         ({"n_init": 0}, "n_init must be an integer of at least 1"),
         ({"seed": -1}, "seed must be an integer of at least 0"),
-        ({"empty_clusters": "drop"}, "empty_clusters must be 'relocate' or 'keep'"),
+        ({"empty_clusters": "drop"}, "empty_clusters must be one of 'relocate', 'keep'"),
     ],
 )
 def test_wrong_parameters(wrong: dict[str, Any], message: str) -> None:
@@ -520,19 +519,19 @@ class UnreadRows(CutRows):
 )
 def test_wrong_starting_centres_are_found_before_reading(init: Any, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        fit(UnreadRows(X, [100, 100]), algorithm=Lloyd(), n_clusters=5, seed=1, init=init)
+        fit_asked(UnreadRows(X, [100, 100]), algorithm=Lloyd(), n_clusters=5, seed=1, init=init)
 
 
 def test_there_may_be_as_many_clusters_as_rows_that_count() -> None:
     x, weight = X[:6], np.array([1.0, 0, 2, 1, 0, 1])
     options: dict[str, Any] = {"algorithm": Lloyd(), "seed": 1, "n_threads": 1}
-    assert sorted(fit(open_rows(x), n_clusters=6, **options).labels) == list(range(6))
+    assert sorted(fit_asked(open_rows(x), n_clusters=6, **options).labels) == list(range(6))
     with pytest.raises(ParameterError, match="n_clusters=7 is more than there are rows"):
-        fit(open_rows(x), n_clusters=7, **options)
+        fit_asked(open_rows(x), n_clusters=7, **options)
     rows = open_rows(x, sample_weight=weight)
-    assert sorted(fit(rows, n_clusters=4, **options).arrays.counts) == [1, 1, 1, 2]
+    assert sorted(fit_asked(rows, n_clusters=4, **options).arrays.counts) == [1, 1, 1, 2]
     with pytest.raises(ParameterError, match=r"n_clusters=5 .* rows of positive weight .*=4\)"):
-        fit(rows, n_clusters=5, **options)
+        fit_asked(rows, n_clusters=5, **options)
 
 
 def test_too_little_memory_is_found_with_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,11 +578,11 @@ def test_memory_for_wide_sums_is_found_wanting_when_weights_are_known(
     assert plan.memory_needed(5, 3, 8, 2) < needed
     monkeypatch.setattr(plan, "process_memory", lambda: needed - 1)
     with pytest.raises(NotEnoughMemoryError, match="or rows, differ so much that sums are twice"):
-        fit(rows, **options)
+        fit_asked(rows, **options)
     assert not stepped
-    assert fit(open_rows(X), **options).n_iter == len(stepped) > 0
+    assert fit_asked(open_rows(X), **options).n_iter == len(stepped) > 0
     monkeypatch.setattr(plan, "process_memory", lambda: needed)
-    assert fit(rows, **options).n_iter > 0
+    assert fit_asked(rows, **options).n_iter > 0
 
 
 def test_every_worker_needs_the_memory() -> None:

@@ -9,11 +9,10 @@ import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import Auto
-from largek_dask.driver.fit import fit
 from largek_dask.driver.saved import best_saved
-from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import RecoveryWarning
+from tests.checks import fit_asked
 
 ALGORITHMS = {
     "lloyd": lk.Lloyd(),
@@ -39,14 +38,15 @@ def rows(layout="dense"):
 def cancelled_fit(folder, algorithm, n_steps, *, n_init=1, layout="dense"):
     """A fit that is cancelled after so many steps of all its starts together."""
     taken = []
-    return fit(
+    return fit_asked(
         rows(layout),
         algorithm=algorithm,
         n_clusters=12,
         seed=5,
         init="random",
         n_init=n_init,
-        stop=StopRules(300, 0.0),
+        max_iter=300,
+        tol=0.0,
         checkpoint=folder,
         callbacks=[lambda snapshot: taken.append(snapshot.record)],
         cancelled=lambda: len(taken) >= n_steps,
@@ -73,8 +73,8 @@ def test_saved__of_several_starts_is_the_best_that_is_known(tmp_path):
     """The first ones to their ends, the last one not: that is no better until it is known to be."""
     folder = Folder(str(tmp_path))
     whole = [
-        fit(rows(), algorithm=lk.Lloyd(), n_clusters=12, seed=5, init="random", n_init=n,
-            stop=StopRules(300, 0.0), n_threads=1)
+        fit_asked(rows(), algorithm=lk.Lloyd(), n_clusters=12, seed=5, init="random", n_init=n,
+            max_iter=300, tol=0.0, n_threads=1)
         for n in (1, 3)
     ]  # fmt: skip
     assert whole[1].inertia < whole[0].inertia, "it is not the first one"

@@ -13,13 +13,13 @@ import pytest
 import largek_dask as lk
 from largek_dask.data.patience import trouble
 from largek_dask.driver import space
-from largek_dask.driver.fit import fit
+from largek_dask.driver.options import FitOptions
 from largek_dask.driver.plan import FILES, check_output_fits, space_needed
 from largek_dask.driver.space import check_space
-from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, OutputError
 from largek_dask.service.fitting import fit_into
+from tests.checks import fit_asked
 
 K, N_INIT = 200, 2
 
@@ -64,9 +64,12 @@ def test_space_needed__is_about_what_is_written(tmp_path: Path, rows: Any, algor
 
     with dask.config.set({"largek.checkpoints.seconds": 0}):
         fit_into(
-            Folder(str(tmp_path)), rows, labels=True, algorithm=algorithm, n_clusters=K, seed=0,
-            n_init=N_INIT, stop=StopRules(12, 0.0), callbacks=[look],
-        )  # fmt: skip
+            Folder(str(tmp_path)),
+            rows,
+            FitOptions(algorithm=algorithm, n_clusters=K, n_init=N_INIT, max_iter=12, tol=0.0),
+            labels=True,
+            callbacks=[look],
+        )
     most = max(most, most_written(tmp_path))
     assert len(list((tmp_path / "starts/01/checkpoints").glob("*.json"))) == 3
     assert most <= needed <= 3 * most + FILES
@@ -90,29 +93,29 @@ def test_fit__refuses_a_disk_that_is_too_full(tmp_path: Path, rows: Any, disk: D
     needed = space_needed(rows, K, lk.Lloyd(), n_init=1, labels=False)
     place = tmp_path / "not" / "yet" / "there"
     options: Any = {
-        "algorithm": lk.Lloyd(), "n_clusters": K, "seed": 0, "stop": StopRules(2, 0.0),
+        "algorithm": lk.Lloyd(), "n_clusters": K, "seed": 0, "max_iter": 2, "tol": 0.0,
         "checkpoint": str(place),
     }  # fmt: skip
     disk.free = needed - 1
     with pytest.raises(OutputError, match=r"take about 1\.\d MiB, and .* has 1\.\d MiB") as error:
-        fit(rows, **options)
+        fit_asked(rows, **options)
     assert trouble(error.value) == "lacking"
     disk.free = needed
-    fit(rows, **options)
+    fit_asked(rows, **options)
     # What has begun goes on: most of it is there already.
     disk.free = 0
-    assert fit(rows, **{**options, "stop": StopRules(3, 0.0)}).n_iter == 3
+    assert fit_asked(rows, **{**options, "max_iter": 3}).n_iter == 3
 
 
 def test_labels__are_refused_where_they_do_not_fit(tmp_path: Path, rows: Any, disk: Disk) -> None:
     out = str(tmp_path / "labels.zarr")
-    options: Any = {"algorithm": lk.Lloyd(), "n_clusters": K, "seed": 0, "stop": StopRules(2, 0.0)}
+    options: Any = {"algorithm": lk.Lloyd(), "n_clusters": K, "seed": 0, "max_iter": 2, "tol": 0.0}
     disk.free = 4 * rows.n_rows - 1
     with pytest.raises(OutputError, match=r"labels of 30,000 rows take about 117\.2 KiB"):
-        fit(rows, labels=out, **options)
+        fit_asked(rows, labels=out, **options)
     assert not list(tmp_path.iterdir())
     disk.free = 4 * rows.n_rows
-    fit(rows, labels=out, **options)
+    fit_asked(rows, labels=out, **options)
 
 
 def test_check_space__asks_the_nearest_folder_there_is_and_claims_nothing_of_others(

@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
-from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.algorithms.names import ALGORITHMS, algorithm_of
 from largek_dask.errors import (
     DataError,
     DegenerateDataWarning,
@@ -24,7 +24,6 @@ from largek_dask.errors import (
     ParameterError,
     RecoveryWarning,
 )
-from largek_dask.estimators.kmeans import algorithm_of
 from tests.checks import watched_passes
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")

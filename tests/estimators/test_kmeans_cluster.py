@@ -12,10 +12,8 @@ from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.driver.fit import fit
-from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import NoModelError
-from tests.checks import computing_workers, watched_passes
+from tests.checks import computing_workers, fit_asked, watched_passes
 
 MEMORY_CHUNKS = {"largek.data.memory-chunk-bytes": 200 * 5 * 4}
 
@@ -121,12 +119,12 @@ def test_without_workers_the_time_limit_counts(x, url):
         Client(empty, set_as_default=False) as nobody,
         pytest.raises(NoModelError, match="time limit"),
     ):
-        fit(
+        fit_asked(
             lk.open_rows(url),
             algorithm=lk.Lloyd(),
             n_clusters=3,
             seed=0,
-            stop=StopRules(max_time=0.5),
+            max_time=0.5,
             client=nobody,
             events=[told.append],
         )

@@ -23,12 +23,10 @@ from largek_dask import points
 from largek_dask.data import patience, stores
 from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.fit import fit
-from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.model import Model, load_model
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
-from tests.checks import eventually
+from tests.checks import eventually, fit_asked
 from tests.faults.inprocess import OUTPUT, ended, quick, scheduler
 from tests.faults.stores import Away, FailsEvery, FaultyFileSystem, Plan
 
@@ -56,9 +54,9 @@ def document(data, output=OUTPUT, **changes):
 
 
 def fitted(data, **options):
-    return fit(
+    return fit_asked(
         lk.open_rows(data), algorithm=lk.Lloyd(), n_clusters=6, seed=0,
-        stop=StopRules(MAX_ITER, 0.0), **options,
+        max_iter=MAX_ITER, tol=0.0, **options,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import pytest
 import zarr
 
 import largek_dask as lk
-from largek_dask.driver.stopping import StopRules
+from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.model import load_model
 from largek_dask.service.fitting import LABELS, MODEL, fit_into, labels_in, model_in
@@ -14,9 +14,8 @@ X = np.random.default_rng(0).standard_normal((200, 3))
 
 
 def fitted(folder, max_iter, labels=True):
-    options = {"algorithm": lk.Lloyd(), "n_clusters": 5, "seed": 0}
-    stop = StopRules(max_iter, 0.0)
-    return fit_into(folder, lk.open_rows(X), labels=labels, n_threads=1, stop=stop, **options)
+    options = FitOptions(algorithm=lk.Lloyd(), n_clusters=5, max_iter=max_iter, tol=0.0)
+    return fit_into(folder, lk.open_rows(X), options, labels=labels, n_threads=1)
 
 
 @pytest.fixture

@@ -12,8 +12,6 @@ import dask
 import pytest
 
 import largek_dask as lk
-from largek_dask.driver.fit import fit
-from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     BadRowsError,
@@ -35,7 +33,7 @@ from largek_dask.service.running import Runner
 from largek_dask.service.showing import Seen, facts, job_row
 from largek_dask.service.store import Records, read_result
 from largek_dask.service.terminal import view
-from tests.checks import eventually
+from tests.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 
 ENDED = ("finished", "failed", "cancelled")
@@ -43,7 +41,7 @@ ENDED = ("finished", "failed", "cancelled")
 
 def expected(rows_url, algorithm=None, n_clusters=7, **options):
     return Model.of(
-        fit(
+        fit_asked(
             lk.open_rows(rows_url),
             algorithm=algorithm or lk.Lloyd(),
             n_clusters=n_clusters,
@@ -167,8 +165,8 @@ def test_cancel__keeps_the_best_model_so_far(open_jobs, document, slow_steps, ro
     assert model.arrays.centers.tobytes() == running.arrays.centers.tobytes()
     assert len(model.history) == 2
     # all rows are counted in the final pass only, which a cancelled job has not had
-    after_two = fit(
-        lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, stop=StopRules(2, 0.0)
+    after_two = fit_asked(
+        lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, max_iter=2, tol=0.0
     )
     assert model.arrays.centers.tobytes() == after_two.arrays.centers.tobytes()
     assert jobs.cancel(job_id) == "cancelled"
@@ -226,8 +224,8 @@ def test_cancel__before_a_checkpoint_is_taken_up_keeps_its_model(
     result, model = status["result"], later.model(job_id)
     assert (status["state"], result["stop_reason"], result["n_iter"]) == ("cancelled",) * 2 + (2,)
     assert result["digest"] == model.digest()
-    after_two = fit(
-        lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, stop=StopRules(2, 0.0)
+    after_two = fit_asked(
+        lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, max_iter=2, tol=0.0
     )
     assert model.arrays.centers.tobytes() == after_two.arrays.centers.tobytes()
     assert [record["step"] for record in model.history] == [1, 2]
@@ -267,7 +265,7 @@ def test_resume__goes_on_with_other_stop_rules(open_jobs, document, rows_url, tm
     jobs.resume(job_id, {"max_iter": 500}, {})
     status = after_run(jobs, job_id, 2)
     assert status["result"]["stop_reason"] == "converged"
-    whole = expected(rows_url, stop=StopRules(500, 0.0))
+    whole = expected(rows_url, max_iter=500, tol=0.0)
     assert jobs.model(job_id).digest() == whole
     assert (tmp_path / "out" / "labels.zarr" / "zarr.json").read_text() != labels_of_three
     kinds = [event["event"] for event in jobs.events(job_id, 0, 1000)]
@@ -728,7 +726,7 @@ def test_resume__that_fails_leaves_the_job_as_it_was(open_jobs, document, broken
     status = after_run(later, job_id, 3)
     assert status["state"] == "finished"
     assert "failure" not in status
-    assert later.model(job_id).digest() == expected(rows_url, stop=StopRules(500, 0.0))
+    assert later.model(job_id).digest() == expected(rows_url, max_iter=500, tol=0.0)
 
 
 def test_resume__that_fails_when_the_model_is_gone_has_failed(

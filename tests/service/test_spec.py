@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import Auto
+from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.driver.options import FitOptions
 from largek_dask.errors import ParameterError
 from largek_dask.service.spec import MOST_BYTES, AlgorithmSpec, JobSpec, Option, hide
 
@@ -20,11 +22,38 @@ def job(**more):
     return JobSpec.parse(LEAST | more)
 
 
-def test_the_least_job_has_the_defaults_of_an_estimator():
-    spec, km = job(), lk.KMeans()
-    for name in ("init", "n_init", "max_iter", "tol", "max_time", "empty_clusters", "on_bad_rows"):
-        assert getattr(spec, name) == getattr(km, name), name
-    assert spec.algorithm.make() == Auto()
+def test_what_the_least_job_asks_for_are_the_defaults():
+    assert job().algorithm.make() == Auto()
+    assert job().fit_options() == FitOptions(n_clusters=10, algorithm=Auto())
+
+
+def test_a_document_of_before_is_read_and_asks_for_the_same():
+    """As version 0.1 wrote it before the options of a fit were in one place."""
+    document = {
+        "format": 1, "data": "s3://bucket/x.zarr", "output": "/runs/1", "n_clusters": 10,
+        "algorithm": {"name": "auto", "parameters": {"effort": "best"}}, "init": "auto",
+        "n_init": 1, "max_iter": 300, "tol": 0.0001, "max_time": 60.0, "seed": 0,
+        "sample_weight": None, "empty_clusters": "relocate", "on_bad_rows": "raise",
+        "normalize": None, "labels": True, "memory_limit": 0, "priority": 0, "name": None,
+        "storage_options": {},
+    }  # fmt: skip
+    spec = JobSpec.parse(json.dumps(document))
+    assert json.dumps(spec.dump()) == json.dumps(document)
+    expected = FitOptions(n_clusters=10, algorithm=Auto("best"), max_time=60.0, memory_limit=1)
+    assert spec.fit_options() == expected
+
+
+def test_algorithms_are_those_of_the_registry(monkeypatch):
+    class New(Auto):
+        pass
+
+    assert "new" not in ALGORITHMS
+    with pytest.raises(ParameterError, match=r"algorithm.name: .* is not one of auto, lloyd"):
+        job(algorithm={"name": "new"})
+    monkeypatch.setitem(ALGORITHMS, "new", New)
+    spec = job(algorithm=AlgorithmSpec.of(New("fast")).model_dump())
+    assert spec.algorithm.model_dump() == {"name": "new", "parameters": {"effort": "fast"}}
+    assert spec.algorithm.make() == New("fast")
 
 
 def test_a_document_comes_back_as_it_went():

@@ -9,9 +9,7 @@ import dask
 import pytest
 
 import largek_dask as lk
-from largek_dask.driver.fit import fit
 from largek_dask.driver.run import Clock, Snapshot
-from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import VersionMismatchError
 from largek_dask.passes import admission
@@ -19,7 +17,7 @@ from largek_dask.passes.worker import versions
 from largek_dask.service import running
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
-from tests.checks import eventually
+from tests.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 from tests.service.test_jobs import ENDED, expected
 
@@ -66,8 +64,8 @@ def test_workers__a_time_limit_that_ends_while_they_are_away_keeps_the_last_mode
     begun(first, job_id, 2)
     assert first.close(20.0) == []
     assert (tmp_path / "out" / "checkpoints" / "000002.json").exists()
-    after_two = fit(
-        lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, stop=StopRules(2, 0.0)
+    after_two = fit_asked(
+        lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, max_iter=2, tol=0.0
     )
     monkeypatch.setattr(Clock, "is_over", lambda clock: True)
     client = fresh_cluster(0, processes=False)

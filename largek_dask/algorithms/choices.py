@@ -1,0 +1,26 @@
+"""The words that a user chooses from. Nothing else is imported here: ``largek --help`` reads it."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+__all__ = ["EFFORTS", "EMPTY_CLUSTERS", "INITS", "NORMALIZE", "ON_BAD_ROWS"]
+
+Effort = Literal["fast", "balanced", "best"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
+"""How long ``Auto`` looks for a lower inertia."""
+
+EmptyClusters = Literal["relocate", "keep"]
+EMPTY_CLUSTERS: tuple[EmptyClusters, ...] = get_args(EmptyClusters)
+"""A centre without rows moves to the rows farthest from theirs, or stays where it is."""
+
+OnBadRows = Literal["raise", "skip"]
+ON_BAD_ROWS: tuple[OnBadRows, ...] = get_args(OnBadRows)
+"""Rows with NaN or infinity are an error, or are left out."""
+
+Normalize = Literal["l2"]
+NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
+"""Rows are given unit length (without one of these they stay as they are)."""
+
+INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||")
+"""How the first centres are chosen; "auto" is one of them by the number of clusters."""

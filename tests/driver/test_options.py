@@ -1,0 +1,282 @@
+"""Every option of a fit is known to whoever takes options; what it says is said once."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.algorithms.auto import Auto
+from largek_dask.algorithms.choices import INITS
+from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.cli.fit import fit as fit_command
+from largek_dask.cli.jobs import submit as submit_command
+from largek_dask.data.sources import open_rows
+from largek_dask.driver import fit as fit_module
+from largek_dask.driver.fit import fit
+from largek_dask.driver.options import OPTIONS, FitOptions, Option
+from largek_dask.driver.provenance import identity_of, stop_rules_of
+from largek_dask.driver.stopping import StopRules
+from largek_dask.errors import ParameterError
+from largek_dask.service.spec import JobSpec
+from tests.checks import watched_passes
+from tests.driver.toy import Toy, toy_rows
+
+KMEANS_NAMES = {"seed": "random_state"}
+"""What scikit-learn calls it."""
+KMEANS_DEFAULTS = {"n_clusters": 8, "seed": None}
+"""scikit-learn's."""
+IN_THE_ALGORITHM = {"effort"}
+"""Told as a parameter of the algorithm, by documents of jobs and by provenance."""
+OTHERS: dict[str, Any] = {
+    "n_clusters": 7, "algorithm": lk.NMBatch(rho=3.0), "effort": "best", "init": "random",
+    "n_init": 2, "max_iter": 5, "tol": 0.25, "max_time": 9.0, "seed": 4, "empty_clusters": "keep",
+    "on_bad_rows": "skip", "normalize": "l2", "memory_limit": 1234,
+}  # fmt: skip
+"""Another value of every option than its default."""
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def parameters_in(docstring: str) -> dict[str, tuple[str, str]]:
+    """Type and text of every parameter of a numpydoc docstring."""
+    [section] = re.findall(r"Parameters\n-+\n(.*?)\n\n", docstring, re.DOTALL)
+    entries = re.findall(r"^(\w+) : (.*)\n((?:    .*\n?)+)", section, re.MULTILINE)
+    return {name: (kind, words(text)) for name, kind, text in entries}
+
+
+def default_of(option: Option) -> Any:
+    return inspect.Parameter.empty if option.is_required else option.default
+
+
+def test_others_are_other_values_of_all_options() -> None:
+    assert set(OTHERS) == set(OPTIONS)
+    for name, option in OPTIONS.items():
+        assert OTHERS[name] != option.default
+    assert dataclasses.asdict(FitOptions(**OTHERS)) | {"algorithm": 0} == OTHERS | {"algorithm": 0}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_estimator(name: str) -> None:
+    option, known_as = OPTIONS[name], KMEANS_NAMES.get(name, name)
+    parameter = inspect.signature(lk.KMeans.__init__).parameters[known_as]
+    assert parameter.default == KMEANS_DEFAULTS.get(name, default_of(option))
+    kind, text = parameters_in(inspect.getdoc(lk.KMeans) or "")[known_as]
+    if name == "seed":
+        assert option.help in text
+    else:
+        assert text.startswith(option.help)
+    if option.choices:
+        assert kind == "{" + ", ".join(json.dumps(c) if c else "None" for c in option.choices) + "}"
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_estimator_passes_it_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[FitOptions] = []
+
+    def heard(rows: Any, options: FitOptions, **_: Any) -> Any:
+        found.append(options)
+        raise StopIteration
+
+    monkeypatch.setattr("largek_dask.estimators.kmeans.fit", heard)
+    km = lk.KMeans(**{KMEANS_NAMES.get(name, name): OTHERS[name]})
+    with pytest.raises(StopIteration):
+        km.fit(toy_rows(20, 3))
+    assert getattr(found[0], name) == OTHERS[name]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_document_of_a_job(name: str) -> None:
+    option = OPTIONS[name]
+    least = {"data": "/x.zarr", "output": "/run", "n_clusters": 3}
+    if name in IN_THE_ALGORITHM:
+        document = {"algorithm": {"name": "auto", "parameters": {name: OTHERS[name]}}}
+        assert JobSpec.parse(least | document).fit_options().make_algorithm() == Auto("best")
+        return
+    field = JobSpec.model_fields[name]
+    if name == "algorithm":
+        document = {name: {"name": "nmbatch", "parameters": {"rho": 3.0}}}
+        assert field.default.make() == FitOptions(n_clusters=1).make_algorithm()
+    else:
+        document = {name: OTHERS[name]}
+        assert field.is_required() == option.is_required
+        assert option.is_required or field.default == option.default
+        assert field.description == option.help
+    assert getattr(JobSpec.parse(least | document).fit_options(), name) == OTHERS[name]
+    if option.least is not None:
+        too_little = -1 if name == "memory_limit" else option.least - 1
+        with pytest.raises(ParameterError, match=name):
+            JobSpec.parse(least | {name: too_little})
+    if option.choices:
+        with pytest.raises(ParameterError, match=name):
+            JobSpec.parse(least | {name: "another"})
+
+
+@pytest.mark.parametrize("command", [fit_command, submit_command], ids=["fit", "submit"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_command_line(name: str, command: click.Command) -> None:
+    option = OPTIONS[name]
+    [asked] = [found for found in command.params if found.name == name]
+    assert isinstance(asked, click.Option)
+    assert f"--{name.replace('_', '-')}" in asked.opts
+    assert asked.help == option.help
+    context = click.Context(command)
+    if not option.is_required:
+        assert asked.get_default(context) == option.default
+    if isinstance(asked.type, click.Choice):
+        assert list(asked.type.choices) == [choice for choice in option.choices if choice]
+    else:
+        assert not option.choices
+    if option.kind in ("integer", "number"):
+        assert asked.type.min == option.least  # type: ignore[attr-defined]
+    assert option.help.split()[0] in command.get_help(context)
+
+
+def test_the_help_names_all_algorithms_and_inits() -> None:
+    for name in ALGORITHMS:
+        assert f'"{name}"' in OPTIONS["algorithm"].help
+    for name in ("auto", *INITS):
+        assert f'"{name}"' in OPTIONS["init"].help
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_is_written_about_a_fit(name: str) -> None:
+    """Other values make another job, or other stop rules, or are not told at all."""
+    algorithm = {"algorithm": "auto" if name == "effort" else lk.Lloyd()}
+    base = FitOptions(**{"n_clusters": 3, **algorithm})
+    other = dataclasses.replace(base, **{name: OTHERS[name]})
+    changed = {
+        key
+        for part in (identity_of, stop_rules_of)
+        for key, value in part(other).items()
+        if part(base)[key] != value
+    }
+    told_as = {"job": {name}, "stop": {name}, "algorithm": {"algorithm"}, "means": set()}
+    assert changed == told_as[OPTIONS[name].part]
+    assert identity_of(base).keys().isdisjoint(stop_rules_of(base))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_fit_hears_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is asked reaches the passes, the starts, or the choice of an algorithm."""
+    asked: dict[str, Any] = {"n_clusters": 3, "max_iter": 2, "algorithm": Toy(), "tol": 0.0}
+    asked[name] = OTHERS[name]
+    passed: dict[str, Any] = {}
+    open_passes = fit_module.open_passes
+
+    def opened(rows: Any, **options: Any) -> Any:
+        passed.update(options)
+        return open_passes(rows, **options)
+
+    class Starts(fit_module.Starts):
+        def best(self, n_init: int, seconds: float) -> Any:
+            for part in (self, self.stop, self.problem):
+                passed.update({f.name: getattr(part, f.name) for f in dataclasses.fields(part)})
+            passed["n_init"] = n_init
+            return super().best(n_init, seconds)
+
+    monkeypatch.setattr(fit_module, "open_passes", opened)
+    monkeypatch.setattr(fit_module, "Starts", Starts)
+    fit(open_rows(toy_rows(200, 3)), FitOptions(**asked), n_threads=1)
+    if name == "effort":
+        effort = FitOptions(n_clusters=3, effort="best").make_algorithm()
+        assert effort == Auto("best")
+    elif name == "algorithm":
+        assert dataclasses.replace(passed["algorithm"], problem=None) == OTHERS[name]
+    else:
+        assert passed[name] == OTHERS[name]
+
+
+def test_the_identity_is_what_it_was() -> None:
+    """Folders that were written before the options were in one place are gone on with."""
+    x = np.arange(36.0).reshape(12, 3)
+    options: dict[str, Any] = {"n_clusters": 12, "seed": 7}
+    others: dict[str, Any] = {
+        "n_init": 2, "init": "random", "normalize": "l2", "on_bad_rows": "skip",
+        "empty_clusters": "keep",
+    }  # fmt: skip
+    assert identity_of(FitOptions(algorithm="auto", effort="best", **options, **others)) == {
+        "algorithm": {"name": "Auto", "effort": "best"}, **options, **others,
+    }  # fmt: skip
+    assert identity_of(FitOptions(algorithm=lk.NMBatch(rho=10.0), init=x, **options)) == {
+        "algorithm": {
+            "name": "NMBatch", "b0": "auto", "rho": 10.0, "stall": 0.5, "start": "sample",
+            "moves": True, "gather": "auto", "bounds": True,
+        },
+        "n_clusters": 12,
+        "init": {
+            "shape": [12, 3], "dtype": "<f8",
+            "sha256": "f266ad691ca02758868dc75135c67c1ec431ff2b86d9406ceef4a8d0a1365a57",
+        },
+        "n_init": 1, "seed": 7, "empty_clusters": "relocate", "normalize": None,
+        "on_bad_rows": "raise",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_clusters": 0}, "n_clusters must be an integer of at least 1, got 0"),
+        ({"n_init": True}, "n_init must be an integer of at least 1, got True"),
+        ({"max_iter": 1.5}, "max_iter must be an integer of at least 1, got 1.5"),
+        ({"tol": -1}, "tol must be a number of at least 0, got -1"),
+        ({"max_time": "soon"}, "max_time must be seconds or a text such as"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"effort": "most"}, "effort must be one of 'fast', 'balanced', 'best', got 'most'"),
+        ({"empty_clusters": None}, "empty_clusters must be one of 'relocate', 'keep', got None"),
+        ({"on_bad_rows": 3}, "on_bad_rows must be one of 'raise', 'skip', got 3"),
+        ({"normalize": "l1"}, "normalize must be one of None, 'l2', got 'l1'"),
+        ({"memory_limit": 0}, "memory_limit must be bytes or a text such as '2GiB', got 0"),
+        ({"memory_limit": float("inf")}, "memory_limit must be bytes"),
+        ({"algorithm": "best"}, "algorithm must be one of 'auto', 'lloyd', .*, got 'best'"),
+        ({"algorithm": lk.Lloyd}, "algorithm must be one of .* or an object such as Lloyd"),
+    ],
+)
+def test_wrong_values_are_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        FitOptions(**{"n_clusters": 3, **wrong})
+
+
+def test_values_are_given_in_one_unit() -> None:
+    options = FitOptions(
+        n_clusters=np.int64(3),  # type: ignore[arg-type]
+        max_time="1h",
+        memory_limit="1kB",
+        init=[[1.0], [2.0], [3.0]],  # type: ignore[arg-type]
+    )
+    assert type(options.n_clusters) is int
+    assert (options.max_time, options.memory_limit, options.memory_bytes) == (3600.0, 1000, 1000)
+    assert options.stop == StopRules(300, 1e-4, 3600.0)
+    assert isinstance(options.init, np.ndarray)
+    again = dataclasses.replace(options, seed=3)
+    assert (again.seed, again.max_time, again.memory_limit) == (3, 3600.0, 1000)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_max_iter_is_the_most_steps_and_a_step_assigns_rows_once(
+    algorithm: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(3_000, 4)) + 4 * rng.integers(3, size=(3_000, 1))
+    url = str(tmp_path / "x.zarr")
+    lk.ingest(x, url, chunk_rows=750, progress=False)
+    rows = open_rows(url)
+    told: list[dict[str, Any]] = []
+    options = FitOptions(n_clusters=60, algorithm=algorithm, max_iter=4, tol=0.0, n_init=2)
+    with watched_passes() as passes:
+        result = fit(rows, options, events=[told.append])
+    assert passes[0].n_rows == len(x)
+    assert (result.n_iter, result.stop_reason) == (4, "max_iter")
+    steps = [(event["start"], event["step"]) for event in told if event["event"] == "step"]
+    assert steps == [(start, step) for start in (0, 1) for step in (1, 2, 3, 4)]
+    assert all(0 < event["rows"] <= len(x) for event in told if event["event"] == "step")
