@@ -33,16 +33,15 @@ def algorithm_of(algorithm: Any, effort: Effort = "balanced") -> Algorithm[Any] 
     ParameterError
         Unknown name, or an object that is no algorithm.
     """
+    told = ", ".join(repr(name) for name in ALGORITHMS)
     if isinstance(algorithm, str):
-        if algorithm == "auto":
-            return Auto(effort)
-        if algorithm in ALGORITHMS:
-            return ALGORITHMS[algorithm]()  # type: ignore[no-any-return]
+        if algorithm not in ALGORITHMS:
+            raise ParameterError(f"algorithm must be one of {told}, got {algorithm!r}.")
+        return Auto(effort) if algorithm == "auto" else ALGORITHMS[algorithm]()
     if isinstance(algorithm, Auto):
         return algorithm
     parts = ("init", "step", "model", "problem")
     if isinstance(algorithm, type) or not all(hasattr(algorithm, part) for part in parts):
-        told = ", ".join(repr(name) for name in ALGORITHMS)
         raise ParameterError(
             f"algorithm must be one of {told} or an object such as Lloyd(), got {algorithm!r}."
         )

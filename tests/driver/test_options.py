@@ -238,7 +238,10 @@ def test_the_identity_is_what_it_was() -> None:
         ({"normalize": "l1"}, "normalize must be one of None, 'l2', got 'l1'"),
         ({"memory_limit": 0}, "memory_limit must be bytes or a text such as '2GiB', got 0"),
         ({"memory_limit": float("inf")}, "memory_limit must be bytes"),
-        ({"algorithm": "best"}, "algorithm must be one of 'auto', 'lloyd', .*, got 'best'"),
+        (
+            {"algorithm": "best"},
+            "algorithm must be one of 'auto', 'lloyd', 'minibatch', .*truncated', got 'best'",
+        ),
         ({"algorithm": lk.Lloyd}, "algorithm must be one of .* or an object such as Lloyd"),
     ],
 )
