@@ -11,6 +11,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import largek_dask as lk
+from largek_dask.algorithms.auto import Auto
+from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.errors import (
     BadRowsError,
     CancelledJobError,
@@ -27,6 +29,7 @@ from largek_dask.service import client as module
 from largek_dask.service import plugin
 from largek_dask.service.job import Job
 from largek_dask.service.plugin import JobsPlugin
+from largek_dask.service.spec import JobSpec
 from largek_dask.service.wire import error_of, message_of_error
 from tests.checks import eventually
 
@@ -205,9 +208,36 @@ def test_submit__errors_come_at_once(submit, service, rows_url, tmp_path):
         submit(init=np.zeros((7, 4)))
     with pytest.raises(ParameterError, match="max_time"):
         submit(max_time="tomorrow")
-    with pytest.raises(ParameterError, match="effort"):
-        submit(effort="best")
+    with pytest.raises(ParameterError, match="efforts"):
+        submit(efforts="best")
+    with pytest.raises(ParameterError, match="effort must be one of 'fast'"):
+        submit(algorithm="auto", effort="most")
+    with pytest.raises(ParameterError, match="memory_limit must be bytes or a text"):
+        submit(memory_limit="much")
     assert not (tmp_path / "out").exists()
+
+
+def test_submit__takes_every_option_of_a_fit(service, rows_url, monkeypatch):
+    """Also in other units, as `KMeans` does."""
+    sent = []
+    monkeypatch.setattr(
+        service, "ask", lambda what, **more: sent.append((what, more)) or "lk-0123456789"
+    )
+    asked = {
+        "n_clusters": 7, "effort": "best", "init": "random", "n_init": 2, "max_iter": 5,
+        "tol": 0.25, "max_time": "1m", "seed": 4, "empty_clusters": "keep", "on_bad_rows": "skip",
+        "normalize": "l2", "memory_limit": "2MiB",
+    }  # fmt: skip
+    assert {"algorithm", *asked} == set(OPTIONS)
+    service.submit(rows_url, algorithm="auto", output="/run", **asked)
+    [(what, order)] = sent
+    assert what == "submit"
+    spec = JobSpec.parse(order["document"])
+    assert spec.fit_options().make_algorithm() == Auto("best")
+    told = FitOptions(**{**asked, "algorithm": Auto("best"), "effort": "balanced"})
+    assert spec.fit_options() == told
+    with pytest.raises(ParameterError, match="goes on with its own algorithm"):
+        service.submit(resume="lk-0123456789", effort="best")
 
 
 def test_submit__numpy_numbers_are_numbers(submit, rows_url):
