@@ -241,7 +241,10 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class ModelArrays:
-    """The numbers of a model, without where they came from."""
+    """The numbers of a model of centres, without where they came from.
+
+    The names of the fields are those under which the arrays are stored and sent.
+    """
 
     centers: NDArray[Any]
     """(k, d), compute dtype, in the coordinates of the data."""
@@ -249,20 +252,6 @@ class ModelArrays:
     """(k,) weight of the rows of each cluster."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute, compute dtype."""
-    extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Further arrays of a kind of model (variances, priors)."""
-
-    def named(self) -> dict[str, NDArray[Any]]:
-        """All arrays as they are stored and sent; those of ``extra`` as ``extra.NAME``."""
-        extra = {f"extra.{name}": array for name, array in self.extra.items()}
-        return {"centers": self.centers, "counts": self.counts, "shift": self.shift, **extra}
-
-    @classmethod
-    def of_named(cls, arrays: Mapping[str, NDArray[Any]]) -> ModelArrays:
-        """What :meth:`named` was asked of; KeyError if an array is missing."""
-        given = dict(arrays)
-        own = {name: given.pop(name) for name in ("centers", "counts", "shift")}
-        return cls(**own, extra={name.removeprefix("extra."): given[name] for name in given})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from numpy.typing import NDArray
 
-    from largek_dask.model import Model
+    from largek_dask.model import CentersModel
 
 __all__ = ["demo"]
 
@@ -178,7 +178,7 @@ def local_client() -> Client:
 
 
 def draw(
-    model: Model,
+    model: CentersModel,
     photographs: dict[str, NDArray[np.uint8]],
     tables: list[NDArray[np.uint8]],
     labels: NDArray[np.int32],

@@ -117,34 +117,24 @@ def score(
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
-    """Tell how well a model fits DATA: minus the sum of squared distances, as scikit-learn.
+    """Tell how well a model fits DATA, as scikit-learn: more is better.
 
-    Also the mean squared distance of a row.
+    Of a model of centres that is minus the sum of squared distances; also the mean squared
+    distance of a row.
     """
     from largek_dask.data.sources import open_rows
-    from largek_dask.model import load_model
+    from largek_dask.model import CentersModel, load_model
 
     begun = perf_counter()
     model = load_model(model_url)
     rows = open_rows(data, storage_options=storage_options)
     with connected(scheduler) as client:
         value = model.score(rows, client=client)
-    told = {
-        "score": value,
-        "inertia": -value,
-        "mean_squared_distance": -value / rows.n_rows,
-        "n_rows": rows.n_rows,
-        "seconds": perf_counter() - begun,
-    }
-    emit(
-        told,
-        as_json,
-        lambda: key_values(
-            {
-                "score": f"{value:.10g}",
-                "mean squared distance": f"{-value / rows.n_rows:.10g}",
-                "rows": f"{rows.n_rows:,}",
-                "time": human_seconds(told["seconds"]),
-            }
-        ),
-    )
+    told = {"score": value}
+    shown = {"score": f"{value:.10g}"}
+    if isinstance(model, CentersModel):
+        told |= {"inertia": -value, "mean_squared_distance": -value / rows.n_rows}
+        shown["mean squared distance"] = f"{-value / rows.n_rows:.10g}"
+    told |= {"n_rows": rows.n_rows, "seconds": perf_counter() - begun}
+    shown |= {"rows": f"{rows.n_rows:,}", "time": human_seconds(told["seconds"])}
+    emit(told, as_json, lambda: key_values(shown))

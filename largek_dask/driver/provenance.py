@@ -10,14 +10,23 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import ModelArrays
 from largek_dask.driver.options import OPTIONS, FitOptions, Part
 from largek_dask.driver.storage import sha256_of
 from largek_dask.version import __version__
 
-__all__ = ["describe", "digest_of", "identity_of", "parameters_of", "stop_rules_of", "versions"]
+__all__ = [
+    "describe",
+    "digest_of",
+    "identity_of",
+    "named_arrays",
+    "parameters_of",
+    "stop_rules_of",
+    "versions",
+]
 
+ORIGIN = "shift"
 PACKAGES = ("dask", "distributed", "llvmlite", "numba", "numpy", "zarr")
 
 
@@ -32,14 +41,21 @@ def versions() -> dict[str, str]:
     return found
 
 
-def digest_of(arrays: ModelArrays) -> str:
-    """sha256 over centres, counts and whatever else a kind of model has.
+def named_arrays(arrays: Any) -> dict[str, NDArray[Any]]:
+    """The arrays of a model, which are the fields of a dataclass, by their names."""
+    return {f.name: getattr(arrays, f.name) for f in fields(arrays)}
 
-    Over type, shape and little-endian bytes of each: equal digests are equal bits.
+
+def digest_of(arrays: Any) -> str:
+    """sha256 over the arrays of a model, whatever its kind, in the order of their names.
+
+    Over type, shape and little-endian bytes of each: equal digests are equal bits. Only the origin
+    about which kernels compute, ``shift``, is left out: it is no part of what was found.
     """
     digest = hashlib.sha256()
-    named = {"centers": arrays.centers, "counts": arrays.counts}
-    for name, array in (*named.items(), *sorted(arrays.extra.items())):
+    for name, array in sorted(named_arrays(arrays).items()):
+        if name == ORIGIN:
+            continue
         digest.update(f"{name} {array.dtype.name} {array.shape} {sha256_of(array)}\n".encode())
     return digest.hexdigest()
 

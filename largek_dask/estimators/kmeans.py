@@ -21,7 +21,7 @@ from largek_dask.driver.stopping import StepRecord
 from largek_dask.errors import InterruptedFitWarning, ParameterError, warn
 from largek_dask.estimators.base import RowsEstimator, draw_seed
 from largek_dask.estimators.online import first_model, vote
-from largek_dask.model import Model
+from largek_dask.model import CentersModel
 from largek_dask.passes.local import LocalPasses
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass" (then labels_ and
         inertia_ are those of a search that did not look at all centres), "callback", "cancelled"
         or "interrupted".
-    model_ : Model
+    model_ : CentersModel
         What ``save`` writes.
 
     Examples
@@ -128,7 +128,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     n_iter_: int
     history_: tuple[StepRecord, ...]
     stop_reason_: str
-    model_: Model
+    model_: CentersModel
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         # Only a cancel leaves them out, and nobody can ask for one here.
         assert result.labels is not None
         assert result.inertia is not None
-        self._keep(Model.of(result))
+        self._keep(CentersModel.of(result))
         self.labels_ = result.labels
         self.inertia_ = result.inertia
         self.n_iter_ = result.n_iter
@@ -321,7 +321,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         self.n_iter_ = model.provenance["n_iter"]
         return self
 
-    def _keep(self, model: Model) -> None:
+    def _keep(self, model: CentersModel) -> None:
         self.model_ = model
         self.cluster_centers_ = model.centers
 

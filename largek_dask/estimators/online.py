@@ -16,13 +16,15 @@ from largek_dask.driver.plan import check_scale
 from largek_dask.driver.provenance import describe, versions
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import pack_centers
-from largek_dask.model import Model
+from largek_dask.model import CentersModel
 from largek_dask.passes.local import LocalPasses
 
 __all__ = ["first_model", "vote"]
 
 
-def first_model(passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], seed: int) -> Model:
+def first_model(
+    passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], seed: int
+) -> CentersModel:
     """Centres without votes, chosen among the rows of the first batch.
 
     Raises
@@ -54,10 +56,10 @@ def first_model(passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], 
         "versions": versions(),
         "n_iter": 0,
     }
-    return Model(arrays, passes.normalize, passes.on_bad_rows, (), provenance)
+    return CentersModel(arrays, passes.normalize, passes.on_bad_rows, (), provenance)
 
 
-def vote(passes: LocalPasses, model: Model) -> Model:
+def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
     """The model after all rows of one batch have voted for their nearest centre, once each.
 
     Sums are exact, so neither chunks nor threads matter.

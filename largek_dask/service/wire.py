@@ -14,10 +14,11 @@ import numpy as np
 from distributed.protocol import to_serialize
 
 from largek_dask import errors
-from largek_dask.algorithms.base import ModelArrays
 from largek_dask.driver.events import plain
-from largek_dask.errors import FailedJobError
-from largek_dask.model import Model
+from largek_dask.driver.provenance import named_arrays
+from largek_dask.errors import FailedJobError, ModelFormatError
+from largek_dask.model.base import Model, restored
+from largek_dask.model.kinds import FIRST_KIND, kind_named
 
 __all__ = ["error_of", "message_of_error", "message_of_model", "model_of"]
 
@@ -31,23 +32,31 @@ def message_of_model(model: Model) -> dict[str, Any]:
         "provenance": plain(model.provenance),
     }
     return {
+        "kind": model.kind,
         "arrays": {
-            name: to_serialize(np.asarray(array)) for name, array in model.arrays.named().items()
+            name: to_serialize(np.asarray(array))
+            for name, array in named_arrays(model.arrays).items()
         },
         "notes": json.dumps(notes, allow_nan=False),
     }
 
 
 def model_of(message: Mapping[str, Any]) -> Model:
-    """The model of a message."""
-    notes = json.loads(message["notes"])
-    return Model(
-        arrays=ModelArrays.of_named(message["arrays"]),
-        normalize=notes["normalize"],
-        on_bad_rows=notes["on_bad_rows"],
-        history=tuple(notes["history"]),
-        provenance=notes["provenance"],
-    )
+    """The model of a message.
+
+    Raises
+    ------
+    ModelFormatError
+        It is none, or of a kind that this version does not know.
+    """
+    sent = "What the scheduler has sent"
+    kind = kind_named(message.get("kind", FIRST_KIND), sent)
+    try:
+        return restored(kind, message["arrays"], json.loads(message["notes"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFormatError(
+            f"{sent} is not a model: {error}. Use the same version of largek_dask on both sides."
+        ) from error
 
 
 def message_of_error(error: BaseException, redact: Callable[[str], str]) -> dict[str, str]:

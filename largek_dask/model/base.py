@@ -1,43 +1,49 @@
-"""A clustering that is done: predict, transform, score, save and load.
+"""What all kinds of model have in common: save, load, digest, provenance, labels of rows.
 
-Stored as a Zarr v3 group of plain arrays (``centers``, ``counts``, ``shift`` and whatever a kind of
-model adds) with a JSON attribute ``largek`` that holds the format number, the checksum of every
-array, preprocessing, history and provenance. Nothing in it is ever executed.
+Stored as a Zarr v3 group of plain arrays, named like the fields of the dataclass that holds them,
+with a JSON attribute ``largek`` that says the format number, the kind of model, the checksum of
+every array, preprocessing, history and provenance. Nothing in it is ever executed, and a class is
+found by its kind among those of ``KINDS`` only.
+
+A kind is a subclass of :class:`Model` with what is declared there, and a line in
+``largek_dask/model/__init__.py``.
 """
 
 from __future__ import annotations
 
 import html
 import json
+import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, ModelArrays
 from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import ATTRIBUTE
-from largek_dask.driver.final import Assignment, assign_rows
 from largek_dask.driver.fit import FitResult, open_passes
-from largek_dask.driver.labels import LabelStore, group_chunks
-from largek_dask.driver.plan import check_output_fits
-from largek_dask.driver.provenance import digest_of
+from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.provenance import digest_of, named_arrays
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import ModelFormatError, OutputError, ParameterError
-from largek_dask.kernels.distances import PackedCenters, pack_centers, scores
+from largek_dask.model.kinds import FIRST_KIND, check_names, kind_holding, kind_named
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Model", "load_model"]
+    from largek_dask.passes.base import BasePasses
 
-FORMAT = 1
+__all__ = ["Model", "load_model", "restored"]
+
+FORMAT = 2
+"""The newest that is read. Format 1 need not say the kind of model: it knew one."""
 LARGEST_DESCRIPTION = 64 << 20
 """Bytes of a model's JSON that are read at most."""
 LARGEST_ARRAY = 64 << 30
@@ -46,19 +52,21 @@ LARGEST_ARRAY = 64 << 30
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Centres, and all that is needed to label rows with them as the fit did.
+    """Arrays, and all that is needed to label rows with them as the fit did.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import largek_dask as lk
-    >>> x = np.repeat(np.eye(3, dtype=np.float32), 5, axis=0)
-    >>> model = lk.KMeans(3, random_state=0).fit(x).model_
-    >>> len(set(model.predict(x)))
-    3
+    ``Model(arrays)`` is a model of the kind that holds such arrays.
     """
 
-    arrays: ModelArrays
+    kind: ClassVar[str]
+    """What files and messages call this kind of model."""
+    holds: ClassVar[type[Any]]
+    """The frozen dataclass of its arrays, which a fit gives; their names are those of its fields.
+    All but an array ``shift``, the origin about which kernels compute, are in the digest."""
+    format: ClassVar[int] = FORMAT
+    """In which such a model is written. Not below 2 for a new kind: a version that knows no kinds
+    refuses that, and would take format 1 for a model of the first one."""
+
+    arrays: Any
     normalize: Literal["l2"] | None = None
     """"l2": rows are scaled to unit length first."""
     on_bad_rows: Literal["raise", "skip"] = "raise"
@@ -68,9 +76,18 @@ class Model:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, seed, data fingerprint, parameters, how the fit ended."""
 
+    def __new__(cls, arrays: Any = None, *_: Any, **__: Any) -> Self:
+        """Of the kind that holds such arrays, as ``pathlib.Path()`` is of the system's kind."""
+        kind: Any = kind_holding(arrays) if cls is Model else cls
+        return object.__new__(kind)  # type: ignore[no-any-return]
+
+    if TYPE_CHECKING:
+        # Which attributes there are besides depends on the kind.
+        def __getattr__(self, name: str) -> Any: ...
+
     @classmethod
-    def of(cls, result: FitResult) -> Model:
-        """The model of a fit."""
+    def of(cls, result: FitResult) -> Self:
+        """The model of a fit, of the kind that holds its arrays."""
         asked = result.provenance["parameters"]
         return cls(
             result.arrays,
@@ -80,31 +97,53 @@ class Model:
             result.provenance,
         )
 
-    @property
-    def centers(self) -> NDArray[Any]:
-        """(k, d) centres in the coordinates of the (normalised) data."""
-        return self.arrays.centers
+    def digest(self) -> str:
+        """sha256 over the arrays (centres and counts, say): equal digests are equal bits."""
+        return digest_of(self.arrays)
+
+    # --- what a kind adds -------------------------------------------------------------------------
 
     @property
     def counts(self) -> NDArray[np.float64]:
         """(k,) weight of the rows of each cluster."""
-        return self.arrays.counts
-
-    @property
-    def n_clusters(self) -> int:
-        """Number of centres k."""
-        return len(self.arrays.centers)
+        raise NotImplementedError
 
     @property
     def n_features(self) -> int:
-        """Columns d."""
-        return int(self.arrays.centers.shape[1])
+        """Columns of the rows."""
+        raise NotImplementedError
 
-    def digest(self) -> str:
-        """sha256 over centres and counts (and variances): equal digests are equal bits."""
-        return digest_of(self.arrays)
+    def score(
+        self,
+        rows: Any,
+        *,
+        sample_weight: Any = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+    ) -> float:
+        """How well the model fits these rows, in the unit of its kind: more is better."""
+        raise NotImplementedError
+
+    def _label(
+        self, passes: BasePasses, out: LabelStore | None
+    ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
+        """Label all rows: the labels, None if they went to ``out``, and what ``out`` notes."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        """Raise ValueError where arrays that were read do not belong together."""
+        raise NotImplementedError
+
+    def _own_facts(self) -> dict[str, str]:
+        """What is shown of it after its size, or instead of what all kinds say."""
+        return {}
 
     # --- using it ---------------------------------------------------------------------------------
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters k."""
+        return len(self.counts)
 
     def predict(
         self,
@@ -115,7 +154,7 @@ class Model:
         n_threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> NDArray[np.int32] | None:
-        """The nearest centre of every row.
+        """The cluster of every row; of a model of centres that is the nearest one.
 
         Parameters
         ----------
@@ -150,53 +189,11 @@ class Model:
         if out is not None:
             owner = {"model": self.digest(), "data": opened.fingerprint()["content"]}
             store = LabelStore(out, opened.chunk_table, owner, storage_options)
-        found = self._assign(opened, client, n_threads, labels=True, out=store)
-        if store is not None:
-            store.finish({"model": self.digest(), "inertia": found.inertia})
-        return found.labels
-
-    def score(
-        self,
-        rows: Any,
-        *,
-        sample_weight: Any = None,
-        client: Client | None = None,
-        n_threads: int | None = None,
-    ) -> float:
-        """Minus the inertia of these rows: minus the sum of ``w ||x - c||^2``."""
-        opened = self._open(rows, sample_weight)
-        return -self._assign(opened, client, n_threads, labels=False, out=None).inertia
-
-    def transform(
-        self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
-    ) -> NDArray[Any]:
-        """Distances from every row to every centre.
-
-        Returns
-        -------
-        ndarray of shape (n, k)
-            Compute dtype; NaN for rows that are skipped. Where the square is too small for the
-            type (distances below 1e-22 in float32) 0.
-
-        Raises
-        ------
-        ParameterError
-            The rows have another number of columns than the model.
-        NotEnoughMemoryError
-            The distances do not fit the memory there is; found before computing.
-        """
-        opened = self._open(rows)
-        packed = pack_centers(self.arrays.centers, self.arrays.shift)
-        check_output_fits((opened.n_rows, self.n_clusters), packed.dtype.itemsize)
-        distances = np.empty((opened.n_rows, self.n_clusters), packed.dtype)
         with self._passes(opened, client, n_threads) as passes:
-            for group in group_chunks(opened.chunk_table):
-                parts: dict[int, NDArray[Any]] = passes.reduce(
-                    _distances_chunk, packed, start=dict, combine=_union, chunks=list(group)
-                )
-                for i, part in parts.items():
-                    distances[opened.chunk_table[i] : opened.chunk_table[i + 1]] = part
-        return distances
+            labels, noted = self._label(passes, store)
+        if store is not None:
+            store.finish({"model": self.digest(), **noted})
+        return labels
 
     def _open(self, source: Any, sample_weight: Any = None) -> Rows:
         rows = open_rows(source, sample_weight=sample_weight)
@@ -215,18 +212,6 @@ class Model:
             normalize=self.normalize,
             on_bad_rows=self.on_bad_rows,
         )
-
-    def _assign(
-        self,
-        rows: Rows,
-        client: Client | None,
-        n_threads: int | None,
-        *,
-        labels: bool,
-        out: LabelStore | None,
-    ) -> Assignment:
-        with self._passes(rows, client, n_threads) as passes:
-            return assign_rows(passes, self.arrays, labels=labels, out=out)
 
     # --- storage ----------------------------------------------------------------------------------
 
@@ -259,10 +244,11 @@ class Model:
                 f"{place.url} exists already; nothing was changed. Choose another name"
                 + ("." if overwrite else ", or overwrite=True to replace a model.")
             )
-        records = folder.write_arrays(name, self.arrays.named())
+        records = folder.write_arrays(name, named_arrays(self.arrays))
         description = {
-            "format": FORMAT,
+            "format": self.format,
             "kind": "model",
+            "model_kind": self.kind,
             "complete": True,
             "arrays": records,
             "normalize": self.normalize,
@@ -288,11 +274,10 @@ class Model:
         asked = self.provenance.get("parameters", {})
         facts = {
             "clusters": f"{self.n_clusters:,}",
-            "features": f"{self.n_features:,} ({self.arrays.centers.dtype.name})",
+            "features": f"{self.n_features:,}",
             "rows (weight)": f"{self.counts.sum():,.6g}",
+            **self._own_facts(),
         }
-        if self.provenance.get("inertia") is not None:
-            facts["inertia"] = f"{self.provenance['inertia']:.9g}"
         algorithm = asked.get("algorithm")
         if isinstance(algorithm, Mapping):
             facts["algorithm"] = str(algorithm.get("name"))
@@ -317,17 +302,7 @@ class Model:
         return f"<table><caption>largek_dask model</caption>{cells}</table>"
 
 
-def _distances_chunk(chunk: Chunk, total: dict[int, NDArray[Any]], centers: PackedCenters) -> None:
-    """Distances of a chunk's rows to all centres."""
-    distances = np.sqrt(scores(chunk.x, centers))
-    if chunk.bad is not None:
-        distances[chunk.bad] = np.nan
-    total[chunk.index] = distances
-
-
-def _union(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
-    a.update(b)
-    return a
+# --- reading --------------------------------------------------------------------------------------
 
 
 def _is_model(place: Folder) -> bool:
@@ -338,8 +313,8 @@ def _is_model(place: Folder) -> bool:
     return True
 
 
-def _describe(place: Folder) -> dict[str, Any]:
-    """The JSON of a stored model, as far as its kind and format are right.
+def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
+    """The kind of a stored model and its JSON, as far as kind and format are right.
 
     Raises
     ------
@@ -349,23 +324,33 @@ def _describe(place: Folder) -> dict[str, Any]:
     try:
         node = json.loads(place.read("zarr.json", LARGEST_DESCRIPTION))
         notes = node["attributes"][ATTRIBUTE]
-        kind, number = notes["kind"], notes["format"]
+        store, number = notes["kind"], notes["format"]
     except FileNotFoundError:
         raise ModelFormatError(f"{place.url} does not exist or is not a model.") from None
-    except (OSError, ValueError, KeyError, TypeError, DamagedError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, DamagedError) as error:
         raise ModelFormatError(f"{place.url} is not a model: {error!r}") from error
-    if kind != "model" or not isinstance(number, int):
-        raise ModelFormatError(f"{place.url} is not a model but {kind!r}.")
+    if store != "model":
+        raise ModelFormatError(f"{place.url} is not a model but {reprlib.repr(store)}.")
+    if type(number) is not int or number < 1:
+        raise ModelFormatError(
+            f"{place.url} is not a model: its format is {reprlib.repr(number)}, not 1 to {FORMAT}."
+        )
     if number > FORMAT:
         raise ModelFormatError(
             f"{place.url} has format {number}, and this version of largek_dask reads up to "
             f"{FORMAT}: it was written by a newer one. Upgrade with pip install -U largek_dask."
         )
-    return notes  # type: ignore[no-any-return]
+    kind = kind_named(notes.get("model_kind", FIRST_KIND if number == 1 else None), place.url)
+    if number < kind.format:
+        raise ModelFormatError(
+            f"{place.url} is damaged: a model of the kind {kind.kind!r} has format {kind.format} "
+            f"or more, not {number}. Take another copy, or fit again."
+        )
+    return kind, notes
 
 
 def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None = None) -> Model:
-    """Read a model that :meth:`Model.save` has written.
+    """Read a model that :meth:`Model.save` has written, of whichever kind it is.
 
     Every array is checked against its checksum; nothing that is read is executed, and nothing
     larger than it says it is will be held.
@@ -379,29 +364,48 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     Raises
     ------
     ModelFormatError
-        Not a model, a damaged one, or one of a newer format.
+        Not a model, a damaged one, or one of a newer format or of a kind that this version does
+        not know.
     """
     place = Folder.of(url, storage_options)
-    notes = _describe(place)
+    kind, notes = _describe(place)
     folder, name = place.parent()
     try:
         records = notes["arrays"]
+        check_names(kind, records)
         for record in records.values():
             _check_record(record)
-        found = folder.read_arrays(name, records)
-        model = Model(
-            arrays=ModelArrays.of_named(found),
-            normalize=notes["normalize"],
-            on_bad_rows=notes["on_bad_rows"],
-            history=tuple(notes["history"]),
-            provenance=dict(notes["provenance"]),
-        )
-        _check_shapes(model)
-        intact = notes["digest"] == model.digest()
+        model = restored(kind, folder.read_arrays(name, records), notes)
+        if notes["digest"] != model.digest():
+            raise ValueError("its digest is not that of its arrays")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, DamagedError) as error:
-        raise ModelFormatError(f"{place.url} is damaged: {error}") from error
-    if not intact:
-        raise ModelFormatError(f"{place.url} is damaged: its digest is not that of its arrays.")
+        raise ModelFormatError(
+            f"{place.url} is damaged: {str(error).rstrip('.')}. Take another copy, or fit again."
+        ) from error
+    return model
+
+
+def restored(
+    kind: type[Model], arrays: Mapping[str, NDArray[Any]], notes: Mapping[str, Any]
+) -> Model:
+    """The model that was stored or sent as these arrays and notes.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        They are not those of a model of this kind.
+    """
+    check_names(kind, arrays)
+    model = kind(
+        arrays=kind.holds(**arrays),
+        normalize=notes["normalize"],
+        on_bad_rows=notes["on_bad_rows"],
+        history=tuple(notes["history"]),
+        provenance=dict(notes["provenance"]),
+    )
+    if model.normalize not in (None, "l2") or model.on_bad_rows not in ("raise", "skip"):
+        raise ValueError(f"normalize={model.normalize!r}, on_bad_rows={model.on_bad_rows!r}")
+    model._check()
     return model
 
 
@@ -413,18 +417,5 @@ def _check_record(record: Mapping[str, Any]) -> None:
         raise ValueError(f"an array of {dtype} with shape {shape}")
     if not all(isinstance(n, int) and n >= 0 for n in shape):
         raise ValueError(f"shape {shape}")
-    if float(np.prod(np.asarray(shape, float))) * dtype.itemsize > LARGEST_ARRAY:
+    if math.prod(shape) * dtype.itemsize > LARGEST_ARRAY:
         raise ValueError(f"an array of shape {shape} is too large for a model")
-
-
-def _check_shapes(model: Model) -> None:
-    """Refuse arrays that do not belong together."""
-    centers, counts, shift = model.arrays.centers, model.arrays.counts, model.arrays.shift
-    if centers.ndim != 2 or centers.dtype not in (np.float32, np.float64):
-        raise ValueError(f"centres of shape {centers.shape} and type {centers.dtype}")
-    if counts.shape != (len(centers),) or counts.dtype != np.float64:
-        raise ValueError(f"counts of shape {counts.shape} and type {counts.dtype}")
-    if shift.shape != (centers.shape[1],) or shift.dtype != centers.dtype:
-        raise ValueError(f"a shift of shape {shift.shape} and type {shift.dtype}")
-    if model.normalize not in (None, "l2") or model.on_bad_rows not in ("raise", "skip"):
-        raise ValueError(f"normalize={model.normalize!r}, on_bad_rows={model.on_bad_rows!r}")

@@ -1,0 +1,14 @@
+"""A clustering that is done: predict, score, save and load, of whichever kind it is.
+
+``base.py`` is what all kinds of model have in common, ``kinds.py`` the list of them; every other
+module is one kind.
+"""
+
+from largek_dask.model.base import Model, load_model
+from largek_dask.model.centers import CentersModel
+from largek_dask.model.kinds import KINDS
+
+__all__ = ["KINDS", "CentersModel", "Model", "load_model"]
+
+# Every kind that this version reads and writes: a new one is added here.
+KINDS.update({kind.kind: kind for kind in (CentersModel,)})

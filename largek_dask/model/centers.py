@@ -1,0 +1,137 @@
+"""The kind of model whose rows go to their nearest centre: what every k-means gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk, ModelArrays
+from largek_dask.driver.final import Assignment, assign_rows
+from largek_dask.driver.labels import group_chunks
+from largek_dask.driver.plan import check_output_fits
+from largek_dask.kernels.distances import PackedCenters, pack_centers, scores
+from largek_dask.model.base import Model
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from largek_dask.driver.labels import LabelStore
+    from largek_dask.passes.base import BasePasses
+
+__all__ = ["CentersModel"]
+
+
+class CentersModel(Model):
+    """Centres, and all that is needed to label rows with them as the fit did.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import largek_dask as lk
+    >>> x = np.repeat(np.eye(3, dtype=np.float32), 5, axis=0)
+    >>> model = lk.KMeans(3, random_state=0).fit(x).model_
+    >>> len(set(model.predict(x)))
+    3
+    """
+
+    kind: ClassVar[str] = "centers"
+    holds: ClassVar[type[Any]] = ModelArrays
+    # Written as they were before there were kinds, so that older versions read them.
+    format: ClassVar[int] = 1
+
+    arrays: ModelArrays
+
+    @property
+    def centers(self) -> NDArray[Any]:
+        """(k, d) centres in the coordinates of the (normalised) data."""
+        return self.arrays.centers
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """(k,) weight of the rows of each cluster."""
+        return self.arrays.counts
+
+    @property
+    def n_features(self) -> int:
+        """Columns d."""
+        return int(self.arrays.centers.shape[1])
+
+    def score(
+        self,
+        rows: Any,
+        *,
+        sample_weight: Any = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+    ) -> float:
+        """Minus the inertia of these rows: minus the sum of ``w ||x - c||^2``."""
+        opened = self._open(rows, sample_weight)
+        with self._passes(opened, client, n_threads) as passes:
+            return -assign_rows(passes, self.arrays, labels=False).inertia
+
+    def transform(
+        self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
+    ) -> NDArray[Any]:
+        """Distances from every row to every centre.
+
+        Returns
+        -------
+        ndarray of shape (n, k)
+            Compute dtype; NaN for rows that are skipped. Where the square is too small for the
+            type (distances below 1e-22 in float32) 0.
+
+        Raises
+        ------
+        ParameterError
+            The rows have another number of columns than the model.
+        NotEnoughMemoryError
+            The distances do not fit the memory there is; found before computing.
+        """
+        opened = self._open(rows)
+        packed = pack_centers(self.arrays.centers, self.arrays.shift)
+        check_output_fits((opened.n_rows, self.n_clusters), packed.dtype.itemsize)
+        distances = np.empty((opened.n_rows, self.n_clusters), packed.dtype)
+        with self._passes(opened, client, n_threads) as passes:
+            for group in group_chunks(opened.chunk_table):
+                parts: dict[int, NDArray[Any]] = passes.reduce(
+                    _distances_chunk, packed, start=dict, combine=_union, chunks=list(group)
+                )
+                for i, part in parts.items():
+                    distances[opened.chunk_table[i] : opened.chunk_table[i + 1]] = part
+        return distances
+
+    def _label(
+        self, passes: BasePasses, out: LabelStore | None
+    ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
+        found: Assignment = assign_rows(passes, self.arrays, out=out)
+        return found.labels, {"inertia": found.inertia}
+
+    def _check(self) -> None:
+        centers, counts, shift = self.arrays.centers, self.arrays.counts, self.arrays.shift
+        if centers.ndim != 2 or centers.dtype not in (np.float32, np.float64):
+            raise ValueError(f"centres of shape {centers.shape} and type {centers.dtype}")
+        if counts.shape != (len(centers),) or counts.dtype != np.float64:
+            raise ValueError(f"counts of shape {counts.shape} and type {counts.dtype}")
+        if shift.shape != (centers.shape[1],) or shift.dtype != centers.dtype:
+            raise ValueError(f"a shift of shape {shift.shape} and type {shift.dtype}")
+
+    def _own_facts(self) -> dict[str, str]:
+        facts = {"features": f"{self.n_features:,} ({self.centers.dtype.name})"}
+        if self.provenance.get("inertia") is not None:
+            facts["inertia"] = f"{self.provenance['inertia']:.9g}"
+        return facts
+
+
+def _distances_chunk(chunk: Chunk, total: dict[int, NDArray[Any]], centers: PackedCenters) -> None:
+    """Distances of a chunk's rows to all centres."""
+    distances = np.sqrt(scores(chunk.x, centers))
+    if chunk.bad is not None:
+        distances[chunk.bad] = np.nan
+    total[chunk.index] = distances
+
+
+def _union(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
+    a.update(b)
+    return a
