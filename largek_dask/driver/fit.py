@@ -23,7 +23,7 @@ from largek_dask.driver.plan import (
     check_rows_that_count,
     check_scale,
 )
-from largek_dask.driver.provenance import identity_of, parameters_of, stop_rules_of, versions
+from largek_dask.driver.provenance import parameters_of, stop_rules_of, versions
 from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.starts import Outcome, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason
@@ -142,15 +142,13 @@ def fit(
         Fewer distinct rows than clusters; a checkpoint is damaged, or a log not written.
     """
     check_problem(rows, options, n_threads=n_threads, client=client)
-    choice, place = chosen(rows, options), None if isinstance(labels, bool) else labels
-    about = identity_of(options)
+    choice = chosen(rows, options)
     out = Outputs.open(
         rows,
-        options.n_clusters,
-        about,
+        options,
         choice,
         checkpoint=checkpoint,
-        labels=place,
+        labels=labels,
         storage_options=storage_options,
         sinks=events,
         log=log,

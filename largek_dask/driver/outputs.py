@@ -12,8 +12,9 @@ from largek_dask.driver.checkpoint import Job
 from largek_dask.driver.event_log import open_sinks
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.options import FitOptions
 from largek_dask.driver.plan import space_needed
-from largek_dask.driver.provenance import versions
+from largek_dask.driver.provenance import identity_of, versions
 from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import Folder
 
@@ -38,12 +39,11 @@ class Outputs:
     def open(
         cls,
         rows: Rows,
-        n_clusters: int,
-        identity: dict[str, Any],
+        options: FitOptions,
         choice: Choice,
         *,
         checkpoint: str | Folder | None,
-        labels: str | Folder | None,
+        labels: bool | str | Folder,
         storage_options: Mapping[str, Any] | None,
         sinks: Sequence[Sink | str],
         log: bool,
@@ -53,13 +53,13 @@ class Outputs:
         Parameters
         ----------
         rows : Rows
-        n_clusters : int
-        identity : dict
-            What tells the job from another.
+        options : FitOptions
         choice : Choice
             What is run.
-        checkpoint, labels : str or Folder, optional
+        checkpoint : str or Folder, optional
             Where they are written.
+        labels : bool, str or Folder
+            Where they are written, unless it only says whether they are wanted.
         storage_options : mapping, optional
             For both.
         sinks : sequence of callable or str
@@ -72,18 +72,17 @@ class Outputs:
         OutputError, CheckpointError, DataChangedError
             As of ``driver.fit.fit``.
         """
-        fingerprint = rows.fingerprint()
+        identity, fingerprint = identity_of(options), rows.fingerprint()
         job = store = None
         if checkpoint is not None:
             folder = Folder.of(checkpoint, storage_options)
             folder.check_writable()
             job = Job(folder, identity, fingerprint, versions())
             if job.is_new:
-                needed = space_needed(
-                    rows, n_clusters, choice.algorithm, n_init=choice.n_init, labels=False
-                )
+                k, n_init = options.n_clusters, choice.n_init
+                needed = space_needed(rows, k, choice.algorithm, n_init=n_init, labels=False)
                 check_space(folder, needed, "checkpoints")
-        if labels is not None:
+        if not isinstance(labels, bool):
             owner = {"job": identity, "data": fingerprint["content"]}
             store = LabelStore(labels, rows.chunk_table, owner, storage_options)
         events = Events(open_sinks(sinks, job.folder if job is not None and log else None))
