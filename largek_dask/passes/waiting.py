@@ -22,6 +22,9 @@ WATCH_SECONDS = 1.0
 RETRIED = ("KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError")
 """Errors that say something of workers, not of the computation (some are private to Dask)."""
 
+_ASKED: set[asyncio.Future[Any]] = set()
+"""Questions under way: their event loop alone would not keep them alive."""
+
 
 class Lost(Exception):
     """A share has to be handed out again; ``killed`` if its workers died of it.
@@ -62,15 +65,33 @@ async def told(asked: Awaitable[T]) -> T:
 
 
 async def result(future: Future) -> Any:
-    """The value of a task; failures that say something of workers become ``Lost``."""
+    """The value of a task; failures that say something of workers become ``Lost``.
+
+    It can be cancelled at any moment. Dask answers those who ask for values at the same time
+    together: whoever is cancelled on the way takes the answers of the others along, and, before
+    the question has been sent, of everybody who asks that client for anything later. So a value
+    on its way is let come; of a task that is not done yet nobody else waits for the same.
+    """
+    asked: asyncio.Future[Any] = asyncio.ensure_future(future.result())
+    _ASKED.add(asked)
+    asked.add_done_callback(_answered)
     try:
-        return await future
+        return await asyncio.shield(asked)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
+            if future.status != "finished":
+                asked.cancel()
             raise
         raise Lost(error) from error
     except Exception as error:
         if isinstance(error, LostTotalError) or type(error).__name__ in RETRIED:
             raise Lost(error) from error
         raise
+
+
+def _answered(asked: asyncio.Future[Any]) -> None:
+    _ASKED.discard(asked)
+    if not asked.cancelled():
+        # Whoever still waits gets it; nobody else has to hear of it.
+        asked.exception()

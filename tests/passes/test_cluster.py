@@ -483,6 +483,38 @@ def test_cancel_does_not_wait_for_the_chunk(x, rows, cluster2, tmp_path):
         assert path_pass(passes, 2, retain=True)[0] == path_answers(x, 2)[-1]
 
 
+def test_result__can_be_given_up_at_any_moment(fresh_cluster):
+    """Whoever asks Dask for a value and goes would take its answers to all others along."""
+    client = fresh_cluster(1, processes=False)
+
+    async def given_up(future, steps):
+        asked = asyncio.create_task(waiting.result(future))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait([asked])
+        return asked.cancelled()
+
+    async def all_moments():
+        done = client.submit(abs, -7)
+        waits = client.submit(abs, -8, resources={"that no worker has": 1})
+        assert await waiting.result(done) == 7
+        cancelled = [await given_up(done, steps) for steps in range(12)]
+        cancelled += [await given_up(waits, steps) for steps in range(12)]
+        assert (done.status, waits.status) == ("finished", "pending")
+        # Two who ask at once get one answer of Dask's: the other one still has to get it.
+        other = asyncio.create_task(waiting.result(done))
+        cancelled.append(await given_up(done, 2))
+        return cancelled, await other, await waiting.result(done)
+
+    async def within(seconds):
+        return await asyncio.wait_for(all_moments(), seconds)
+
+    cancelled, other, again = client.sync(within, 60.0)
+    assert all(cancelled), "each was given up while it waited"
+    assert (other, again) == (7, 7)
+
+
 def test_on_the_clients_own_loop(rows, cluster2):
     async def blocking():
         ClusterPasses(rows, cluster2)
