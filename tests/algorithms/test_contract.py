@@ -11,6 +11,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+from collections import Counter
 from pathlib import Path
 
 import dask
@@ -20,6 +22,7 @@ import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.passes.base import BasePasses
+from largek_dask.passes.engine import Engine
 from largek_dask.passes.telemetry import nbytes
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, join, watched_passes
@@ -32,6 +35,7 @@ ALGORITHMS = {
     "lloyd": lk.Lloyd(),
     "lloyd-elkan": lk.Lloyd(bounds="elkan"),
     "minibatch": lk.MiniBatch(batch_rows=1000),
+    "minibatch-latest": lk.MiniBatch(batch_rows=1000, votes="latest"),
     # One step on gathered rows, then one on each doubled batch.
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
     "nmbatch-groups": lk.NMBatch(b0=750, rho=0.1, gather=750, bounds="groups"),
@@ -41,6 +45,8 @@ ALGORITHMS = {
 }
 ANY_CHUNKING = {"lloyd", "lloyd-elkan", "truncated", "truncated-lists"}
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""
+MOVED_BOUNDS = {"lloyd-elkan", "nmbatch-groups"}
+"""Where a chunk goes to another worker its bounds are made anew, and are closer."""
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -69,16 +75,55 @@ def fit(data, name, *, algorithm=None, n_chunks=N_CHUNKS, n_workers=0, **options
     return km
 
 
+def history(km) -> list[dict]:
+    """What each step has told, but for the time that it took."""
+    return [{key: value for key, value in step.items() if key != "seconds"} for step in km.history_]
+
+
 @pytest.fixture(scope="module")
-def clean(url) -> dict[str, tuple[str, bytes, float, int]]:
-    """What one thread of this process gives: the oracle of every test below."""
-    return {name: bits(fit(url, name, n_threads=1)) for name in ALGORITHMS}
+def alone(url) -> dict[str, lk.KMeans]:
+    """Fits on one thread of this process."""
+    return {name: fit(url, name, n_threads=1) for name in ALGORITHMS}
+
+
+@pytest.fixture(scope="module")
+def clean(alone) -> dict[str, tuple[str, bytes, float, int]]:
+    """What one thread gives: the oracle of every test below."""
+    return {name: bits(km) for name, km in alone.items()}
 
 
 @every_algorithm
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
 def test_threads(name, n_threads, url, clean):
     assert bits(fit(url, name, n_threads=n_threads)) == clean[name]
+
+
+@pytest.fixture
+def dealt(monkeypatch) -> Counter[int]:
+    """Totals of threads take turns, chunk by chunk; how many chunks each has counted.
+
+    Else a thread that is quick may count them all, and there is nothing to add up.
+    """
+    count, turn, counted = Engine._count, threading.Lock(), Counter()
+
+    def counted_in_turn(self, ticket, slot, block, report):
+        with turn:
+            slot = block.index % self.n_threads
+            counted[slot] += 1
+            count(self, ticket, slot, block, report)
+
+    monkeypatch.setattr(Engine, "_count", counted_in_turn)
+    return counted
+
+
+@every_algorithm
+def test_totals_of_threads_add_up(name, url, alone, dealt):
+    """To the same figures of every step, too, which no model shows."""
+    km = fit(url, name, n_threads=3)
+    assert len(dealt) == 3
+    assert len(set(dealt.values())) == 1, "each has counted as many of the twelve chunks"
+    assert history(km) == history(alone[name])
+    assert bits(km) == bits(alone[name])
 
 
 @every_algorithm
@@ -102,9 +147,11 @@ def test_chunking(name, chunk_rows, n_chunks, x, tmp_path):
 
 @every_algorithm
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
-def test_workers(name, n_workers, url, clean, worker_clients):
+def test_workers(name, n_workers, url, alone, worker_clients):
     km = fit(url, name, client=worker_clients(n_workers), n_workers=n_workers)
-    assert bits(km) == clean[name]
+    assert bits(km) == bits(alone[name])
+    if name not in MOVED_BOUNDS:
+        assert history(km) == history(alone[name])
 
 
 @every_algorithm
@@ -138,7 +185,7 @@ def test_worker_killed_inside_a_pass(name, url, clean, tmp_path, fresh_cluster):
     assert killer.killed in before, "the pass was not in flight on a worker"
     assert bits(km) == clean[name]
     assert algorithm.spent()["retries"] > 0, "nothing was computed again"
-    if name != "minibatch":
+    if not name.startswith("minibatch"):
         assert algorithm.spent()["rebuilt"] > 0, "no row state was rebuilt"
 
 
@@ -157,7 +204,7 @@ def test_worker_joins(name, url, clean, fresh_cluster):
     assert len(worker_identities(client)) == 2
 
 
-@pytest.mark.parametrize("name", [*ALGORITHMS, "minibatch-latest", "sparse"])
+@pytest.mark.parametrize("name", [*ALGORITHMS, "sparse"])
 def test_totals_say_how_much_is_sent(name, x, monkeypatch):
     """That decides whether a total is sent, or stays where it is to be added up there."""
     sizes, reduce = [], BasePasses.reduce
@@ -171,10 +218,7 @@ def test_totals_say_how_much_is_sent(name, x, monkeypatch):
     x = x[:6000]
     if name == "sparse":
         x = scipy.sparse.csr_array(np.where(x > 0, x, 0))
-    algorithm = {
-        "minibatch-latest": lk.MiniBatch(batch_rows=1000, votes="latest"),
-        "sparse": lk.NMBatch(b0=1000),
-    }.get(name) or ALGORITHMS[name]
+    algorithm = lk.NMBatch(b0=1000) if name == "sparse" else ALGORITHMS[name]
     for init in ("random", "k-means||"):
         # Of random rows among so few distinct ones many are alike, and their centres are moved.
         options = {"algorithm": algorithm, "init": init, "max_iter": 3, "random_state": 0}

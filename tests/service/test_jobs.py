@@ -703,6 +703,45 @@ def after_run(jobs, job_id, run):
     return jobs.status(job_id)
 
 
+@pytest.mark.parametrize(
+    ("ended", "error"),
+    [
+        ("cancelled", ConnectionError("storage is away")),
+        ("failed", ConnectionError("storage is away")),
+        ("finished", ParameterError("what stands there is another job's")),
+    ],
+    ids=["cancelled", "failed", "finished"],
+)
+def test_result__that_cannot_be_published(
+    open_jobs, document, slow_steps, broken_steps, monkeypatch, ended, error
+):
+    """A cancelled or failed job stays that; one whose model nobody would be told of has failed."""
+    refused = []
+
+    def refuse(folder, result):
+        refused.append(result)
+        raise error
+
+    monkeypatch.setattr("largek_dask.service.running.write_result", refuse)
+    if ended == "failed":
+        broken_steps(ZeroDivisionError("by nothing"))
+    jobs = open_jobs()
+    job_id = jobs.submit(document(), {}, "me")
+    if ended == "cancelled":
+        begun(jobs, job_id, 2)
+        jobs.cancel(job_id)
+    else:
+        slow_steps.set()
+    status = wait_until(jobs, job_id, *ENDED)
+    assert [result.state for result in refused] == [ended]
+    if ended == "finished":
+        assert (status["state"], status["result"]["error"]) == ("failed", "ParameterError")
+        assert "another job's" in status["result"]["message"]
+    else:
+        assert status["state"] == ended
+        assert status["result"] == refused[0].model_dump(mode="json")
+
+
 def test_resume__that_fails_leaves_the_job_as_it_was(open_jobs, document, broken_steps, rows_url):
     jobs = open_jobs()
     job_id = jobs.submit(document(max_iter=3, tol=0.0), {}, "me")

@@ -132,6 +132,7 @@ def test_every_wrong_field_is_named_and_no_value_is_repeated():
         (b"[1]", "not a JSON object"),
         (b"\xff", "not JSON"),
         (b'{"data": "/a", "data": "/b"}', "given twice"),
+        (b" " * MOST_BYTES, "not JSON"),
         (b" " * (MOST_BYTES + 1), "larger than"),
     ],
 )
