@@ -27,7 +27,7 @@ from benchmarks.auto import structureless
 from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
 from benchmarks.curves import AUTO, METHODS, Run, Task, run, time_to, warm_up
 from benchmarks.lloyd import prepare
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 
 SEEDS = (0, 1)
 EXCESSES = (0.01, 0.002)
@@ -147,7 +147,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("auto_parts", result, indent=None)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "auto_parts", table(result))
+        write_tables("auto_parts", result)
         print(RESULTS / "auto_parts.json")
 
 

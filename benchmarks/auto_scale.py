@@ -41,7 +41,7 @@ from benchmarks import peers
 from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
 from benchmarks.curves import AUTO, Task, measure, time_to
 from benchmarks.lloyd import prepare
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 
 PARTS = ["threads", "workers", "storage", "large"]
 ROUNDS = 3
@@ -319,7 +319,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("auto_scale", result)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "auto_scale", table(result))
+        write_tables("auto_scale", result)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.common import RESULTS, ROOT, cpu_description, save
-from benchmarks.tables import write_table
+from benchmarks.common import RESULTS, cpu_description, save
+from benchmarks.tables import write_tables
 
 N_WORKERS = 4
 N_CLUSTERS = 1000
@@ -164,7 +164,7 @@ def picture(result: dict[str, Any]) -> None:
 def main() -> None:
     """Measure, draw, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the table into DESIGN.md")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
     args = parser.parse_args()
     from largek_dask.data.synthetic import generate
 
@@ -175,7 +175,7 @@ def main() -> None:
     if args.write:
         picture(result)
         save("balance", result)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "balance", table(result))
+        write_tables("balance", result)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python -m benchmarks.far [--sets eeg one ...] [--clusters 10 25] [--seeds 10] [--write]
 
-writes `results/far.json` and the table of DESIGN.md. Given sets replace those of the last result.
+writes `results/far.json` and its table in `RESULTS.md`. Given sets replace those of
+the last result.
 
 For every set and number of clusters: how far `KMeans(k).fit(X)` ends above the lowest value known,
 the worst and the median of the seeds, and its CPU seconds (median) over those of scikit-learn's
@@ -22,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import RESULTS, ROOT, child_record, cpu_description, save
+from benchmarks.common import RESULTS, child_record, cpu_description, save
 from benchmarks.lloyd import data_folder
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 
 CLUSTERS = (10, 15, 20, 25)
 SEEDS = 10
@@ -190,7 +191,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("far", result, indent=None)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "far", table(result))
+        write_tables("far", result)
         print(file)
 
 

@@ -27,7 +27,7 @@ import largek_dask as lk
 from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
 from benchmarks.curves import Energies, chosen
 from benchmarks.lloyd import data_folder
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 
 SETS = {"mnist": 50, "sift200k": 200}
 HELD_OUT = 10_000
@@ -263,7 +263,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("figures", result, indent=None)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "figures", table(result))
+        write_tables("figures", result)
 
 
 if __name__ == "__main__":

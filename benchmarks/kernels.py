@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import ROOT, cpu_description, peer_environments, save
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 
 FEATURES = (2, 8, 18, 64, 128, 784, 3072)
 CLUSTERS = (50, 1000, 8000)
@@ -196,7 +196,7 @@ def table(result: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, save, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write into DESIGN.md")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -206,7 +206,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("kernels", result)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "kernels", table(result))
+        write_tables("kernels", result)
 
 
 if __name__ == "__main__":

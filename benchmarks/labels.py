@@ -3,7 +3,7 @@
     git worktree add ../before c97a2ee
     python -m benchmarks.labels [--before ../before] [--features 9 18 ...] [--write]
 
-writes `results/labels.json` and the table of DESIGN.md. CPU seconds of one thread on overlapping
+writes `results/labels.json` and the table of `RESULTS.md`. CPU seconds of one thread on overlapping
 blobs (`benchmarks.kernels.data`), labels wanted, no distances. The same code without the second
 score, squared lengths and decisions of rows in doubt runs in turns with it in one process; the
 package of another checkout (c97a2ee kept the smallest score only, and packed more rows together)
@@ -201,14 +201,14 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="folder of another checkout")
     parser.add_argument("--features", type=int, nargs="+", default=FEATURES)
     parser.add_argument("--clusters", type=int, nargs="+", default=CLUSTERS)
-    parser.add_argument("--write", action="store_true", help="write into DESIGN.md")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         serve()
         return
     from benchmarks.common import cpu_description, save
-    from benchmarks.tables import write_table
+    from benchmarks.tables import write_tables
 
     points = [(d, k, "f4") for d in args.features for k in args.clusters]
     points += [(d, k, "f8") for d, k in DOUBLE]
@@ -217,7 +217,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("labels", result)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "labels", table(result))
+        write_tables("labels", result)
 
 
 if __name__ == "__main__":

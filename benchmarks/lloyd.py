@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import cpu_description, peer_environments, save
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 
 CASES = [("A", 100), ("A", 1000), ("B", 100), ("B", 1000), ("C", 50), ("C", 500)]
 REAL = [("sift200k", 100), ("sift200k", 1000), ("mnist", 50), ("mnist", 500)]
@@ -183,7 +183,7 @@ def main() -> None:
     """Measure, save, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", nargs="*")
-    parser.add_argument("--write", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -195,7 +195,7 @@ def main() -> None:
         result = {"cpu": cpu_description(), "records": compare(args.sets, Path(folder))}
     if args.write:
         save("lloyd", result)
-        write_table(ROOT / "README.md", "lloyd", table(result))
+        write_tables("lloyd", result)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m benchmarks.nmbatch [--cases A-100 B-1000 ...] [--scale 0.2] [--write]
 
-writes `results/nmbatch.json`, a picture a case, and the tables of README.md and DESIGN.md. Given
-cases replace those of the last result; `--scale` shortens all limits of time, for a trial.
+writes `results/nmbatch.json`, a picture a case, and the tables of the documents. Given cases
+replace those of the last result; `--scale` shortens all limits of time, for a trial.
 
 Every run is a process of its own on one thread, and all start from the same random rows, but for
 what a name says otherwise (SuperKMeans and "own start" choose their own). What is compared is
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.common import RESULTS, ROOT, cpu_description, save
+from benchmarks.common import RESULTS, cpu_description, save
 from benchmarks.curves import (
     DENSE,
     LLOYD,
@@ -40,18 +40,20 @@ from benchmarks.curves import (
     measure,
 )
 from benchmarks.lloyd import data_folder, prepare
-from benchmarks.nmbatch_tables import EXCESSES, bounds_table, compared, rivals_table, table
-from benchmarks.tables import write_table
+from benchmarks.nmbatch_tables import (
+    EXCESSES,
+    ahead_table,
+    bounds_table,
+    compared,
+    rivals_table,
+    table,
+)
+from benchmarks.tables import write_tables
 
 CASES = ["A-100", "A-1000", "B-100", "B-1000", "C-50", "C-500"]
 REAL = ["sift200k-100", "sift200k-1000", "mnist-50"]
 RIVALS = {"A-1000", "B-100", "B-1000", "C-50", "C-500", "sift200k-1000"}
 """Cases with the whole curves of all rivals."""
-TABLES = {
-    "nmbatch": ("README.md", table),
-    "bounds": ("largek_dask/DESIGN.md", bounds_table),
-    "rivals": ("largek_dask/DESIGN.md", rivals_table),
-}
 ROUNDS = 3
 UNBOUNDED = "nmbatch, no bounds"
 OTHERS = [PUBLISHED, f"{PUBLISHED}, rho = 1", "mbatch", "mbatch, latest votes"]
@@ -202,11 +204,10 @@ def main() -> None:
             if args.write:
                 draw_case(record, RESULTS / f"nmbatch-{case}.png")
                 save("nmbatch", result, indent=None)
-    for name, (page, make) in TABLES.items():
+    for make in (table, bounds_table, rivals_table, ahead_table):
         print(f"\n{make(result)}")
-        if args.write:
-            write_table(ROOT / page, name, make(result))
     if args.write:
+        write_tables("nmbatch", result)
         draw_distances(result, RESULTS / "nmbatch-distances.png")
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.outlier [--write]
 
-writes `results/outlier.json` and the table of DESIGN.md. CPU seconds of `KMeans(k,
+writes `results/outlier.json` and the table of `RESULTS.md`. CPU seconds of `KMeans(k,
 algorithm="lloyd")` on standard normal float32 rows, 10 steps from given rows, on one thread; one
 row, and the centre that begins there, lie at 10^4, 10^6 or 10^8 in every feature. Both fits take
 turns; the median of the ratios.
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import RESULTS, ROOT, child_record, cpu_description, save
-from benchmarks.tables import write_table
+from benchmarks.common import RESULTS, child_record, cpu_description, save
+from benchmarks.tables import write_tables
 
 ROWS, STEPS, REPEATS = 50_000, 10, 7
 FEATURES, CLUSTERS, FAR = (9, 32, 64), (10, 100), (1e4, 1e6, 1e8)
@@ -93,7 +93,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("outlier", result, indent=None)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "outlier", table(result))
+        write_tables("outlier", result)
         print(RESULTS / "outlier.json")
 
 

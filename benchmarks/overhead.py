@@ -215,14 +215,14 @@ def main() -> None:
     """Measure, save, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=MEASURES, default=list(MEASURES))
-    parser.add_argument("--write", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         print(json.dumps(child(*args.child)))
         return
     from benchmarks.common import cpu_description, save
-    from benchmarks.tables import write_table
+    from benchmarks.tables import write_tables
 
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -232,7 +232,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("overhead", result)
-        write_table(ROOT / "README.md", "overhead", table(result))
+        write_tables("overhead", result)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 import largek_dask as lk
-from benchmarks.common import ROOT, cpu_description, peer_environments, save
+from benchmarks.common import cpu_description, peer_environments, save
 from benchmarks.lloyd import prepare
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 
 TARGETS = {
     "overhead": ("a job against the same fit through `client=`", "%", "<=", 3.0),
@@ -247,7 +247,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("service", result)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "service", table(result))
+        write_tables("service", result)
 
 
 if __name__ == "__main__":

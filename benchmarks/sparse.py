@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
 from benchmarks.lloyd import data_folder
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 
 CASES = ["reuters-50", "reuters-500", "topics-50", "topics-200"]
 OURS: dict[str, Any] = {
@@ -393,7 +393,7 @@ def main() -> None:
     """Measure, save, draw, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="*")
-    parser.add_argument("--write", action="store_true", help="write the tables into DESIGN.md")
+    parser.add_argument("--write", action="store_true", help="save results, write the tables")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -414,7 +414,7 @@ def main() -> None:
         picture(record, RESULTS / f"sparse-{record['case']}.png")
     if args.write:
         save("sparse", result)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "sparse", table(result))
+        write_tables("sparse", result)
 
 
 if __name__ == "__main__":

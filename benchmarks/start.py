@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import ROOT, cpu_description, save
-from benchmarks.tables import write_table
+from benchmarks.common import cpu_description, save
+from benchmarks.tables import write_tables
 
 TARGETS = {
     "import": ("`import largek_dask`", 0.3),
@@ -64,13 +64,13 @@ def table(result: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, save, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
     args = parser.parse_args()
     result = {"cpu": cpu_description(), "found": measure()}
     print(table(result))
     if args.write:
         save("start", result)
-        write_table(ROOT / "README.md", "start", table(result))
+        write_tables("start", result)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,140 @@
-"""Tables between markers in a markdown page."""
+"""Tables and figures in the documents: where each stands, and which result it is made from.
+
+    python -m benchmarks.tables
+
+writes all of them anew from the committed results. It measures nothing: it is for a change of
+wording, and each benchmark does the same for its own after measuring.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
+import textwrap
 from pathlib import Path
+from typing import Any, NamedTuple
 
-__all__ = ["read_table", "write_table"]
+from benchmarks.common import RESULTS, ROOT
+
+__all__ = ["PAGES", "TABLES", "Table", "read_quotes", "read_table", "wrapped", "write_tables"]
+
+README, DESIGN, PAGE = "README.md", "largek_dask/DESIGN.md", "benchmarks/RESULTS.md"
+PAGES = (README, DESIGN, PAGE)
+"""The documents with tables or figures that a command makes."""
+WIDTH = 100
 
 
-def _pattern(name: str) -> re.Pattern[str]:
+class Table(NamedTuple):
+    """Where a table stands, the benchmark whose result it shows, and the function that makes it."""
+
+    page: str
+    result: str
+    make: str = "table"
+    module: str | None = None
+
+    def made(self, result: dict[str, Any] | None = None) -> str:
+        """The markdown, of the committed result where none is given."""
+        if result is None:
+            result = json.loads((RESULTS / f"{self.result}.json").read_text())
+        module = importlib.import_module(f"benchmarks.{self.module or self.result}")
+        return wrapped(getattr(module, self.make)(result))
+
+
+TABLES = {
+    "default": Table(README, "auto", "short_table"),
+    "lloyd": Table(README, "lloyd"),
+    "auto": Table(PAGE, "auto"),
+    "auto_behind": Table(PAGE, "auto", "behind_table"),
+    "auto_parts": Table(PAGE, "auto_parts"),
+    "auto_scale": Table(PAGE, "auto_scale"),
+    "far": Table(PAGE, "far"),
+    "kernels": Table(PAGE, "kernels"),
+    "labels": Table(PAGE, "labels"),
+    "outlier": Table(PAGE, "outlier"),
+    "bounds": Table(PAGE, "nmbatch", "bounds_table"),
+    "nmbatch": Table(PAGE, "nmbatch"),
+    "rivals": Table(PAGE, "nmbatch", "rivals_table"),
+    "rivals_ahead": Table(PAGE, "nmbatch", "ahead_table"),
+    "figures": Table(PAGE, "figures"),
+    "balance": Table(PAGE, "balance"),
+    "workers": Table(PAGE, "workers"),
+    "sparse": Table(PAGE, "sparse"),
+    "overhead": Table(PAGE, "overhead"),
+    "start": Table(PAGE, "start"),
+    "service": Table(PAGE, "service"),
+    "faults": Table(PAGE, "faults"),
+}
+"""By the name in the markers."""
+
+
+def wrapped(markdown: str) -> str:
+    """Lines of text no longer than the page is wide; lines of tables as they are.
+
+    A line is not broken within code, nor before what would begin a list there.
+    """
+    lines = []
+    for line in markdown.strip().splitlines():
+        if line.startswith("|") or len(line) <= WIDTH:
+            lines.append(line)
+            continue
+        held = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), line)
+        held = re.sub(r" (?=(?:[-+*#>|]+|\d+[.)]) )", "\0", held)
+        text = textwrap.wrap(held, WIDTH, break_long_words=False, break_on_hyphens=False)
+        lines += [part.replace("\0", " ") for part in text]
+    return "\n".join(lines)
+
+
+def _table(name: str) -> re.Pattern[str]:
     return re.compile(rf"(<!-- {name}:begin -->\n)(.*?)(<!-- {name}:end -->)", re.DOTALL)
+
+
+QUOTE = re.compile(r"(<!-- quote ([\w-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def read_table(page: Path, name: str) -> str:
     """The markdown between ``<!-- name:begin -->`` and ``<!-- name:end -->``."""
-    found = _pattern(name).search(page.read_text())
+    found = _table(name).search(page.read_text())
     if found is None:
         raise ValueError(f"{page.name} has no markers for a table {name!r}")
-    return found[2]
+    return found[2].strip()
 
 
-def write_table(page: Path, name: str, markdown: str) -> None:
-    """Replace what stands between the markers."""
-    read_table(page, name)
-    text = _pattern(name).sub(lambda m: f"{m[1]}{markdown.strip()}\n{m[3]}", page.read_text())
-    page.write_text(text)
+def read_quotes(page: Path) -> list[tuple[str, str]]:
+    """Name and text of every ``<!-- quote name -->text<!-- end -->``."""
+    return [(found[2], found[3]) for found in QUOTE.finditer(page.read_text())]
+
+
+def write_tables(name: str, result: dict[str, Any]) -> None:
+    """Put a result into the documents: all tables and figures that are made from it."""
+    from benchmarks.quotes import QUOTES  # benchmarks that it asks import this module
+
+    for marker, table in TABLES.items():
+        if table.result == name:
+            page = ROOT / table.page
+            read_table(page, marker)
+            markdown = table.made(result)
+            page.write_text(
+                _table(marker).sub(lambda m, new=markdown: f"{m[1]}{new}\n{m[3]}", page.read_text())
+            )
+
+    def quoted(found: re.Match[str]) -> str:
+        source, make = QUOTES[found[2]]
+        return f"{found[1]}{make(result)}{found[4]}" if source == name else found[0]
+
+    for page in (ROOT / path for path in PAGES):
+        page.write_text(QUOTE.sub(quoted, page.read_text()))
+
+
+def main() -> None:
+    """Write everything anew from the committed results."""
+    from benchmarks.quotes import QUOTES
+
+    for name in dict.fromkeys(
+        [table.result for table in TABLES.values()] + [source for source, _ in QUOTES.values()]
+    ):
+        write_tables(name, json.loads((RESULTS / f"{name}.json").read_text()))
+
+
+if __name__ == "__main__":
+    main()

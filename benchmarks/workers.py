@@ -27,7 +27,7 @@ import numpy as np
 import largek_dask as lk
 from benchmarks.common import ROOT, cpu_description, peer_environments, save
 from benchmarks.lloyd import prepare, starting_centers
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 
 CASES = {"A-1000": 16, "B-1000": 24}
 """Steps of nmbatch that each case takes."""
@@ -152,7 +152,7 @@ def main() -> None:
     print(table(result))
     if args.write:
         save("workers", result)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "workers", table(result))
+        write_tables("workers", result)
 
 
 if __name__ == "__main__":

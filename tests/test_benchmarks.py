@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import curves, figures, nmbatch, nmbatch_tables, peers, workers
+from benchmarks import auto, curves, figures, nmbatch, nmbatch_tables, peers, workers
 from benchmarks.curves import DENSE, LLOYD, MINIBATCH, NMBATCH, OWN_START, PUBLISHED
 
 METHODS = [*curves.METHODS, MINIBATCH]
@@ -162,9 +162,45 @@ def test_tables_of_a_result(record):
     assert "| A | 50 | 4 | 4.5 | 8.0 * | 4.0 | 2.00x | 50 % | 0.70 at +10.0 % |" in bounds
     rivals = nmbatch.rivals_table(result)
     assert "+5.0 %: 0.20 → 1.20 / 0.40 | +2.0 %: 1.50 → 1.20 / 3.00" in rivals
-    assert "hierarchical on A, k = 50: +5.0 % 2.0x\n" not in rivals  # something follows it
-    assert "hierarchical on A, k = 50: +5.0 % 2.0x, -10.0 % (not reached)." in rivals
-    assert "Flat methods ahead of both: scikit-learn MiniBatchKMeans" in rivals
+    ahead = nmbatch.ahead_table(result).splitlines()
+    assert "| A | 50 | SuperKMeans, hierarchical | +5.0 % 2.0x, -10.0 % (not reached) |" in ahead
+    assert any(line.startswith("| A | 50 | scikit-learn MiniBatchKMeans | ") for line in ahead)
+
+
+@pytest.fixture
+def default():
+    """The default is at 100 after 1 s; rivals are there sooner, later, and never below 101."""
+    points = {
+        "SuperKMeans, hierarchical": [("0", 0.01, 103.0), ("2", 1.0, 102.0), ("25", 3.0, 101.0)],
+        "scikit-learn": [("2", 0.6, 102.0), ("8", 4.0, 101.0)],
+    }
+    rivals = {
+        name: [{"label": n, "seconds": s, "energy": e} for n, s, e in several]
+        for name, several in points.items()
+    }
+    run = made_run([0.5, 1.0], [102.0, 100.0])
+    record = {"case": "A-50", "n": 1000, "d": 7, "k": 50, "runs": [run], "rivals": rivals}
+    return {"cpu": "a machine", "records": [record]}
+
+
+def test_the_default_beside_others(default):
+    short = auto.short_table(default).splitlines()[2]
+    assert short == "| A | 1,000 × 7 | 50 | – | 2.5x (2.0x) | 2.6x (1.2x) | – | – | +1.00 % |"
+    whole = auto.table(default).splitlines()[2]
+    assert "| 100 in 1.0 (1) | +1.00 % | – | 2: 2.0x, 25: 3.0x | 1.2x to 2.6x | – | – |" in whole
+
+
+def test_every_point_short_of_the_aim_has_a_line(default):
+    told = auto.behind_table(default)
+    # Twice as soon is enough but at 25 refinements; what took less than 50 ms does not count.
+    assert told.splitlines()[2:-1] == [
+        "| A | 50 | SuperKMeans, hierarchical | 25 | 101 | 3.00 | 3.00x | 5x |",
+        "| A | 50 | scikit-learn | 2 | 102 | 0.60 | 1.20x | 2x |",
+        "",
+    ]
+    assert "2 of 4 points." in told
+    default["records"][0] |= {"case": "A-1000"}
+    assert "| A | 50 | our prototype | | 75.23 | | not reached | |" in auto.behind_table(default)
 
 
 def test_a_case_without_curves_of_rivals_is_not_in_their_table(record):

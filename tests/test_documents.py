@@ -20,32 +20,16 @@ import psutil
 import pytest
 
 import largek_dask
+from benchmarks import tables
+from benchmarks.common import RESULTS
+from benchmarks.quotes import QUOTES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-DESIGN = "largek_dask/DESIGN.md"
-TABLES = {
-    "lloyd": ("README.md", "lloyd", "table"),
-    "overhead": ("README.md", "overhead", "table"),
-    "start": ("README.md", "start", "table"),
-    "nmbatch": ("README.md", "nmbatch", "table"),
-    "bounds": (DESIGN, "nmbatch", "bounds_table"),
-    "rivals": (DESIGN, "nmbatch", "rivals_table"),
-    "figures": (DESIGN, "figures", "table"),
-    "workers": (DESIGN, "workers", "table"),
-    "kernels": (DESIGN, "kernels", "table"),
-    "balance": (DESIGN, "balance", "table"),
-    "sparse": (DESIGN, "sparse", "table"),
-    "service": (DESIGN, "service", "table"),
-    "faults": (DESIGN, "faults", "table"),
-    "auto": (DESIGN, "auto", "table"),
-    "auto_scale": (DESIGN, "auto_scale", "table"),
-    "auto_parts": (DESIGN, "auto_parts", "table"),
-    "far": (DESIGN, "far", "table"),
-    "labels": (DESIGN, "labels", "table"),
-    "outlier": (DESIGN, "outlier", "table"),
-}
-"""Name of the markers: the page, the benchmark, and its function that makes the table."""
+DOCUMENTS = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *tables.PAGES[1:])
+]
 
 MODULES = [
     module.name
@@ -174,28 +158,124 @@ def test_the_two_commands_are_those_of_ci():
     assert 'bin/python" -m pytest -n logical --dist loadfile\n' in ci
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", tables.TABLES)
 def test_tables_are_those_of_the_results(name):
-    page, module, make = TABLES[name]
-    tables = importlib.import_module("benchmarks.tables")
-    benchmark = importlib.import_module(f"benchmarks.{module}")
-    shown = tables.read_table(ROOT / page, name).strip()
-    file = ROOT / "benchmarks" / "results" / f"{module}.json"
-    if shown.startswith("Not measured yet"):
-        # Never said where there is something to show.
-        assert name == "rivals" or not file.exists()
-        assert shown == f"Not measured yet: `python -m benchmarks.{module} --write`."
-        return
-    assert shown == getattr(benchmark, make)(json.loads(file.read_text())).strip()
+    table = tables.TABLES[name]
+    shown = tables.read_table(ROOT / table.page, name)
+    assert shown == table.made(), "python -m benchmarks.tables writes all of them anew"
+    # The command that makes it stands beneath it, and runs.
+    commands = set(re.findall(r"`python -m ([\w.]+)", shown))
+    assert commands == {"tests.faults" if name == "faults" else f"benchmarks.{table.result}"}
 
 
-def test_every_marker_is_a_table_that_is_compared():
-    for page in ("README.md", DESIGN):
-        marked = re.findall(r"<!-- (\S+):begin -->", (ROOT / page).read_text())
-        assert sorted(marked) == sorted(name for name, about in TABLES.items() if about[0] == page)
+@pytest.mark.parametrize("name", QUOTES)
+def test_quoted_figures_are_those_of_the_results(name):
+    source, make = QUOTES[name]
+    told = make(json.loads((RESULTS / f"{source}.json").read_text()))
+    shown = [
+        text for page in DOCUMENTS for quoted, text in tables.read_quotes(page) if quoted == name
+    ]
+    assert shown, f"nowhere is {name} quoted"
+    assert set(shown) == {told}, "python -m benchmarks.tables writes all of them anew"
 
 
-def test_links_lead_somewhere():
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_every_marker_is_one_that_is_compared():
+    for page in DOCUMENTS:
+        text = page.read_text()
+        marked = re.findall(r"<!-- (\S+):begin -->", text)
+        here = [name for name, table in tables.TABLES.items() if ROOT / table.page == page]
+        assert sorted(marked) == sorted(here)
+        quoted = [name for name, _ in tables.read_quotes(page)]
+        assert len(re.findall(r"<!-- quote", text)) == len(quoted)
+        assert set(quoted) <= set(QUOTES)
+
+
+def headings(page: Path) -> list[str]:
+    """The headings of a page, outside code."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+
+
+def anchor(heading: str) -> str:
+    """What a heading is called in a link, as GitHub does."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def links(page: Path) -> list[str]:
+    """Where the links of a page lead, but for other sites."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    found = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(
+        r"^\[\w+\]: (\S+)$", text, re.MULTILINE
+    )
+    return [target for target in found if "://" not in target]
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in links(page):
+        path, _, part = target.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), f"{page.name} links to {target}"
+        if part:
+            assert part in [anchor(heading) for heading in headings(there)], (
+                f"{page.name}: {target}"
+            )
+    text = page.read_text()
+    for name in re.findall(r"\]\[(\w+)\]", text):
+        assert f"\n[{name}]: " in text, f"{page.name} does not say where [{name}] leads"
+
+
+def test_contents_of_the_results_are_their_headings():
+    page = ROOT / tables.PAGES[2]
+    title, contents, *parts = headings(page)
+    assert (title, contents) == ("Results", "Contents")
+    listed = page.read_text().split("## Contents")[1].split("\n## ")[0].strip().splitlines()
+    assert listed == [f"- [{part}](#{anchor(part)})" for part in parts]
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_lines_can_be_read(page):
+    """Tables and code apart, which have no lines to break."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert not long
+
+
+def test_design_is_a_record_of_decisions():
+    """Tables are in the results, and how to use a thing is in its docstring."""
+    lines = (ROOT / tables.PAGES[1]).read_text().splitlines()
+    assert len(lines) <= 250
+    assert not [line for line in lines if line.startswith("|")]
+
+
+def test_text_of_a_table_is_wrapped_but_not_into_a_list():
+    words = "word " * 19
+    told = tables.wrapped(f"| {'x' * 150} |\n\n{words}* marked, {words}`python -m made --write`.")
+    row, _, *text = told.splitlines()
+    assert len(row) > 120
+    assert len(text) > 1
+    assert all(len(line) <= 100 for line in text)
+    assert not any(line.startswith("*") for line in text)
+    assert "`python -m made --write`" in told
+    assert " ".join(text) == f"{words}* marked, {words}`python -m made --write`."
+
+
+def test_a_document_without_the_markers_is_an_error(tmp_path):
+    (tmp_path / "page.md").write_text("No markers.")
+    with pytest.raises(ValueError, match="no markers for a table 'auto'"):
+        tables.read_table(tmp_path / "page.md", "auto")
+
+
+def test_a_new_result_is_written_into_every_document(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    for path in tables.PAGES:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    before = {path: (ROOT / path).read_text() for path in tables.PAGES}
+    result = json.loads((RESULTS / "overhead.json").read_text())
+    tables.write_tables("overhead", result)
+    assert {path: (tmp_path / path).read_text() for path in tables.PAGES} == before
+    result["found"]["empty_cluster_64"] = 77.7
+    tables.write_tables("overhead", result)
+    assert "| 77.70 ms |" in (tmp_path / "benchmarks/RESULTS.md").read_text()
+    assert "<!-- quote empty-pass -->78 ms<!-- end -->" in (tmp_path / tables.PAGES[1]).read_text()

@@ -1,4 +1,8 @@
-"""Which job of a scheduler runs next."""
+"""Which job of a scheduler runs next.
+
+The one of highest priority; then of the user with the fewest running jobs and the fewest begun;
+then the oldest. A cancel takes no place in the queue.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """``python -m tests.faults --minutes 60``: all faults, all algorithms, all moments, and a table.
 
 The scenarios that take minutes come first; then every combination is done once in a seeded order,
-and again until the time is over. With ``--write`` the table goes into DESIGN.md. With ``--go-on``
-what the run before had no time for is done, and its table grows.
+and again until the time is over. With ``--write`` the table goes into `benchmarks/RESULTS.md`. With
+``--go-on`` what the run before had no time for is done, and its table grows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, ROOT, cpu_description, save
+from benchmarks.common import RESULTS, cpu_description, save
 from benchmarks.faults import table
-from benchmarks.tables import write_table
+from benchmarks.tables import write_tables
 from largek_dask import points
 from tests.faults.cases import make_cases
 from tests.faults.catalogue import FAULTS, Fault, KillScheduler, KillWorker, TermScheduler
@@ -109,7 +109,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", help="part of the names of faults")
     parser.add_argument("--go-on", action="store_true", help="what the last run has left")
-    parser.add_argument("--write", action="store_true", help="write the table into DESIGN.md")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes
     found: dict[Fault, list[Outcome]] = defaultdict(list)
@@ -161,7 +161,7 @@ def main() -> int:
     print(table(result))
     if given.write:
         save("faults", result)
-        write_table(ROOT / "largek_dask" / "DESIGN.md", "faults", table(result))
+        write_tables("faults", result)
     if left:
         wrong.append(f"{left} combinations were not done for want of time")
     if earlier is not None:

@@ -1,0 +1,146 @@
+"""Single figures that the documents quote, each computed from a committed result.
+
+In a document stands ``<!-- quote name -->text<!-- end -->``; `benchmarks.tables` writes the text,
+and `tests/test_documents.py` compares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.curves import LLOYD, NMBATCH, PUBLISHED
+from benchmarks.nmbatch_tables import end_of
+
+__all__ = ["QUOTES"]
+
+Result = dict[str, Any]
+
+
+def span(values: list[float], form: str, unit: str) -> str:
+    """From the least to the greatest, as they are written."""
+    low, high = (f"{value:{form}}" for value in (min(values), max(values)))
+    return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
+
+
+def two_scores(result: Result) -> str:
+    """What keeping two scores costs, where distances take most of the time."""
+    points = [p for p in result["points"] if p["d"] >= 33 and p["k"] >= 100 and p["dtype"] == "f4"]
+    return span([100 * (p["smallest"] - 1) for p in points], "z.0f", " %")
+
+
+def exact_sums(result: Result) -> str:
+    """Exact sums as a share of the dense pass."""
+    return span([100 * r["share"] for r in result["sums"]], ".1f", " %")
+
+
+def peak(result: Result) -> str:
+    """Share of the peak, for many centres and neither few features nor very many."""
+    points = [p for p in result["points"] if p["k"] >= 1000 and 18 <= p["d"] <= 784]
+    return span([p["fraction"] for p in points], ".2f", "")
+
+
+def outlier(result: Result) -> str:
+    """Time with one row far out over the time without."""
+    return span([v for r in result["records"] for v in r["ratios"].values()], ".2f", "")
+
+
+def spared(result: Result) -> str:
+    """Share of distances that bounds leave, with many centres."""
+    runs = [r["runs"][LLOYD][0] for r in result["records"] if r["k"] >= 500]
+    return span([100 * run["mean_share"] for run in runs], ".0f", " %")
+
+
+def published_end(result: Result) -> str:
+    """Where the published form and ours end on A with 1,000 clusters, above Lloyd's end."""
+    [record] = [r for r in result["records"] if r["case"] == "A-1000"]
+    ends = [
+        100 * (min(record["runs"][name][0]["energies"]) / end_of(record) - 1)
+        for name in (PUBLISHED, NMBATCH)
+    ]
+    return f"{ends[0]:+.1f} % instead of {ends[1]:+.1f} %"
+
+
+def part(case: str, name: str) -> Callable[[Result], str]:
+    """Where the search ends without one of its parts, and with all, above the lowest end."""
+
+    def end(result: Result) -> str:
+        runs = result["cases"][case]
+        lowest = min(run["energies"][-1] for several in runs.values() for run in several)
+        without, whole = (
+            100 * (float(np.mean([run["energies"][-1] for run in runs[which]])) / lowest - 1)
+            for which in (name, "as it is")
+        )
+        return f"{without:.2f} % instead of {whole:.2f} %"
+
+    return end
+
+
+def readings(result: Result) -> str:
+    """How often a stored table is read until the energy is within half a per cent."""
+    stored = result["storage"]
+    level = 1.005 * min(min(run["energies"]) for run in stored.values())
+    found = []
+    for run in stored.values():
+        met = next(i for i, energy in enumerate(run["energies"]) if energy <= level)
+        found.append(run["readings"][met])
+    return f"{found[0]:.0f} instead of {found[1]:.0f}"
+
+
+def memory(result: Result) -> str:
+    """Memory beyond the rows with the most clusters."""
+    record = max(result["large"], key=lambda r: r["k"])
+    used = record["run"]["peak_mb"] - record["run"]["before_mb"]
+    return f"{used:.0f} MB with {record['k']:,} clusters"
+
+
+def worst_far(result: Result) -> str:
+    """The worst of all seeds on all sets of which few rows lie far out."""
+    return f"{max(100 * (max(r['ours']) / r['lowest'] - 1) for r in result['records']):.1f} %"
+
+
+def even_split(result: Result) -> str:
+    """The slowest worker over the mean, with an even split and with a naive one."""
+    from benchmarks.balance import spread
+
+    even, naive = (spread(result["seconds"][name])[0] for name in ("even", "naive"))
+    return f"{even:.2f} instead of {naive:.2f}"
+
+
+def twice_as_soon(result: Result) -> str:
+    """At how many points of other libraries the default is at least twice as soon."""
+    from benchmarks.auto import NAMES, factors
+
+    found = [f for r in result["records"] for name in NAMES for _, f in factors(r, name)]
+    return f"{sum(f >= 2 for f in found)} of {len(found)}"
+
+
+def figure(group: str, name: str, form: str, unit: str) -> Callable[[Result], str]:
+    """A figure as it was measured."""
+    return lambda result: f"{result[group][name]:{form}} {unit}"
+
+
+QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
+    "two-scores": ("labels", two_scores),
+    "exact-sums": ("kernels", exact_sums),
+    "peak": ("kernels", peak),
+    "outlier": ("outlier", outlier),
+    "spared": ("nmbatch", spared),
+    "published-end": ("nmbatch", published_end),
+    "no-moves": ("auto_parts", part("A", "no moves")),
+    "means-only": ("auto_parts", part("gaussian", "centres go to the means")),
+    "short-lists": ("auto_parts", part("gaussian", "lists as short as pays at once")),
+    "readings": ("auto_scale", readings),
+    "memory": ("auto_scale", memory),
+    "worst-far": ("far", worst_far),
+    "even-split": ("balance", even_split),
+    "twice-as-soon": ("auto", twice_as_soon),
+    "empty-pass": ("overhead", figure("found", "empty_cluster_64", ".0f", "ms")),
+    "empty-local": ("overhead", figure("found", "empty_local_64", ".1f", "ms")),
+    "store-memory": ("overhead", figure("found", "store_rss", ".2f", "GB")),
+    "job": ("service", figure("figures", "overhead", ".1f", "%")),
+    "other-clients": ("service", figure("figures", "p99", ".0f", "ms")),
+}
+"""Name: the result it is made from, and what makes the text."""
