@@ -1,1 +1,1 @@
-"""Measurements against public peers; each writes its table into the documents."""
+"""Measurements against public peers, and the documents' tables and figures made from them."""

@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 
 from benchmarks.common import RESULTS, ROOT
 
-__all__ = ["PAGES", "TABLES", "Table", "read_quotes", "read_table", "wrapped", "write_tables"]
+__all__ = [
+    "PAGES",
+    "TABLES",
+    "Table",
+    "put_table",
+    "read_quotes",
+    "read_table",
+    "wrapped",
+    "write_tables",
+]
 
 README, DESIGN, PAGE = "README.md", "largek_dask/DESIGN.md", "benchmarks/RESULTS.md"
 PAGES = (README, DESIGN, PAGE)
@@ -100,6 +109,12 @@ def read_table(page: Path, name: str) -> str:
     return found[2].strip()
 
 
+def put_table(page: Path, name: str, markdown: str) -> None:
+    """Replace what stands between the markers."""
+    read_table(page, name)
+    page.write_text(_table(name).sub(lambda m: f"{m[1]}{markdown}\n{m[3]}", page.read_text()))
+
+
 def read_quotes(page: Path) -> list[tuple[str, str]]:
     """Name and text of every ``<!-- quote name -->text<!-- end -->``."""
     return [(found[2], found[3]) for found in QUOTE.finditer(page.read_text())]
@@ -111,12 +126,7 @@ def write_tables(name: str, result: dict[str, Any]) -> None:
 
     for marker, table in TABLES.items():
         if table.result == name:
-            page = ROOT / table.page
-            read_table(page, marker)
-            markdown = table.made(result)
-            page.write_text(
-                _table(marker).sub(lambda m, new=markdown: f"{m[1]}{new}\n{m[3]}", page.read_text())
-            )
+            put_table(ROOT / table.page, marker, table.made(result))
 
     def quoted(found: re.Match[str]) -> str:
         source, make = QUOTES[found[2]]

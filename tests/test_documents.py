@@ -23,6 +23,7 @@ import largek_dask
 from benchmarks import tables
 from benchmarks.common import RESULTS
 from benchmarks.quotes import QUOTES
+from tests import folders
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -184,10 +185,34 @@ def test_every_marker_is_one_that_is_compared():
         text = page.read_text()
         marked = re.findall(r"<!-- (\S+):begin -->", text)
         here = [name for name, table in tables.TABLES.items() if ROOT / table.page == page]
+        here += [folders.NAME] if page == folders.PAGE else []
         assert sorted(marked) == sorted(here)
         quoted = [name for name, _ in tables.read_quotes(page)]
         assert len(re.findall(r"<!-- quote", text)) == len(quoted)
         assert set(quoted) <= set(QUOTES)
+
+
+def test_the_map_of_folders_is_the_tree():
+    made = folders.folders()
+    shown = tables.read_table(folders.PAGE, folders.NAME)
+    assert shown == made, f"python -m tests.folders writes this:\n{made}"
+    for kind in ("kernels/emit", "kernels/bounds", "model", "algorithms"):
+        assert f"| `largek_dask/{kind}/` |" in made
+    nameless = {p.parent for p in folders.PACKAGE.rglob("*.py")} - {
+        folders.PACKAGE,
+        *folders.below(folders.PACKAGE),
+    }
+    assert not nameless, "folders without an __init__.py"
+
+
+def test_a_folder_says_what_it_is_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "ROOT", tmp_path)
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "__init__.py").write_text('"""Rows, ``as`` they\nare. More."""')
+    assert folders.purpose(tmp_path / "part") == "Rows, `as` they are"
+    (tmp_path / "part" / "__init__.py").write_text("import math")
+    with pytest.raises(ValueError, match=r"part/__init__\.py does not say what it is for"):
+        folders.purpose(tmp_path / "part")
 
 
 def headings(page: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line: ``largek demo | doctor | ingest | fit | submit | …``.
+"""The command line: ``largek demo``, ``fit``, ``submit`` and all others.
 
 Command modules import nothing heavy at their top level, so that ``largek --help`` answers at
 once; each command imports what it needs when it runs.

@@ -1,1 +1,1 @@
-"""scikit-learn's face of the algorithms."""
+"""scikit-learn's interface: `KMeans`."""

@@ -1,1 +1,1 @@
-"""What a person looks at."""
+"""Plots of what a fit has told."""

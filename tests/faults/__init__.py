@@ -1,4 +1,4 @@
-"""Faults on purpose.
+"""Faults on purpose: processes, disks and networks that fail.
 
 ``barrier``
     Holds up one chunk function inside a fit.
