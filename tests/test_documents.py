@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -136,6 +137,11 @@ def assert_reached_from_here_only(processes):
 
 def test_the_readme_says_what_is_not_safe():
     assert "(SECURITY.md)" in README
+
+
+def test_the_readme_says_which_python():
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert f"Python {asked.removeprefix('>=')} or later" in README
 
 
 def test_shell_block_runs(tmp_path):
