@@ -48,7 +48,7 @@ LIMITS = {AUTO: 40.0, LLOYD: 60.0, MINIBATCH: 4.0}
 LONGEST_CALL = 45.0
 """CPU seconds that a call of SuperKMeans may be expected to take."""
 LEAST_SECONDS = 0.05
-"""A rival's point counts from here on."""
+"""CPU seconds from which on a rival's point counts."""
 AIM, REFINED_AIM = 2.0, 5.0
 REFINED = ("10", "25")
 """Refinements of SuperKMeans for which the greater aim holds."""

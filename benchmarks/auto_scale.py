@@ -46,7 +46,7 @@ from benchmarks.tables import write_tables
 PARTS = ["threads", "workers", "storage", "large"]
 ROUNDS = 3
 STEPS, WHOLE = 3, 10
-"""Of the fits on workers: first some steps, then as many as go through all rows so many times."""
+"""Steps of the fits on workers, and how often they then go through all rows."""
 STORED_ROWS, STORED_CLUSTERS, OTHER_ROWS = 4_000_000, 2_000, 100_000
 STORED_LIMIT = 100.0
 """Wall seconds after which a search over storage is cut."""

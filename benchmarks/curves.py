@@ -187,7 +187,7 @@ class Energies:
 
 
 def chosen(n_steps: int, most: int) -> list[int]:
-    """Some steps out of so many, the first ones densely, the last one among them."""
+    """Some of ``n_steps`` steps, the first ones densely, the last one among them."""
     if n_steps <= most:
         return list(range(n_steps))
     return [int(i) for i in np.unique(np.geomspace(1, n_steps, most).astype(int) - 1)]

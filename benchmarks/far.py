@@ -33,11 +33,11 @@ LOWEST = {
     "eeg": {10: 45305741.2, 15: 34652141.2, 20: 28984912.2, 25: 25948181.9},
     "shuttle": {10: 283166258.0, 15: 153153807.0, 20: 102117843.0, 25: 75889662.4},
 }
-"""Of public sets: the lowest sums of squares seen."""
+"""The lowest sums of squares seen on public sets."""
 FITS = 50
-"""Of scikit-learn, of which the best is the lowest value known of a generated set."""
+"""Fits of scikit-learn; the best is the lowest value known of a generated set."""
 STARTS = 10
-"""Of the fit of scikit-learn that is timed."""
+"""Starts of the fit of scikit-learn that is timed."""
 REPEATS = 3
 """Times that it is timed."""
 

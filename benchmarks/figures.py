@@ -147,7 +147,7 @@ def runs(name: str, seconds: float) -> dict[str, Any]:
 
 
 def time_below(line: dict[str, list[float]], excess: float) -> float | None:
-    """Seconds until the median is within so many per cent of the best; None: never."""
+    """Seconds until the median is within ``excess`` per cent of the best; None: never."""
     for seconds, value in zip(line["times"], line["median"], strict=True):
         if value <= excess:
             return seconds

@@ -139,7 +139,7 @@ class Package:
         )  # fmt: skip
 
     def seconds(self, what: str, *point: Any) -> float:
-        """Of one pass."""
+        """CPU seconds of a pass."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(json.dumps([what, *point]), file=self.process.stdin, flush=True)

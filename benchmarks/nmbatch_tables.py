@@ -27,7 +27,7 @@ __all__ = [
 EXCESSES = (0.02, 0.01, 0.002)
 """Energies above Lloyd's end that the first table asks for."""
 LEAST_EXCESS = 0.001
-"""Down to where nmbatch is compared with Lloyd's own way."""
+"""Energy above Lloyd's end down to which nmbatch is compared with Lloyd's own way."""
 POINTS = (3, 6, 12, 25, 50)
 """Passes after which exact rivals are looked at."""
 

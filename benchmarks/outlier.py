@@ -37,7 +37,7 @@ def seconds(x: NDArray[Any], init: NDArray[Any]) -> float:
 
 
 def child(d: int, k: int) -> dict[str, Any]:
-    """Measure all distances with so many features and clusters."""
+    """Measure all distances with these numbers of features and clusters."""
     warnings.simplefilter("ignore")
     r = np.random.default_rng(d)
     x = r.standard_normal((ROWS, d), np.float32)

@@ -74,7 +74,7 @@ def two_workers() -> Any:
 
 
 def stored(x: np.ndarray, folder: Path, n_chunks: int) -> Any:
-    """Rows of a .npy file, in exactly so many chunks."""
+    """Rows of a .npy file, in exactly ``n_chunks`` chunks."""
     from largek_dask.data.numpy_files import NpyRows
     from largek_dask.data.rows import regular_table
 

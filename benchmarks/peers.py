@@ -79,7 +79,7 @@ def line_through(short: tuple[int, float], long: tuple[int, float], labelling: f
 
 
 def seconds_of(line: Line, passes: int) -> float:
-    """CPU seconds to the centres after so many passes."""
+    """CPU seconds to the centres after ``passes`` passes."""
     return line["setup"] + passes * line["pass"]
 
 
@@ -217,7 +217,7 @@ def measure_exact(library: str, path: str, k: int) -> Line:
 
 
 def measure_faiss(path: str, k: int, longest: float) -> list[dict[str, float]]:
-    """``passes``, ``seconds`` and ``energy`` of one call that takes about so many seconds."""
+    """``passes``, ``seconds`` and ``energy`` of one call that takes about ``longest`` seconds."""
     task = {"library": "faiss", "path": path, "k": k, "longest": longest}
     result: list[dict[str, float]] = _child("faiss", task)
     return result
@@ -226,7 +226,7 @@ def measure_faiss(path: str, k: int, longest: float) -> list[dict[str, float]]:
 def measure_super(
     kind: str, path: str, k: int, longest: float, calls: Sequence[int] = ()
 ) -> list[dict[str, float]]:
-    """``passes``, ``seconds`` and ``energy`` of calls, while they take no longer than so many."""
+    """``passes``, ``seconds`` and ``energy`` of calls that take no longer than ``longest``."""
     calls = list(calls or SUPER[kind])
     task = {"library": kind, "path": path, "k": k, "longest": longest, "calls": calls}
     result: list[dict[str, float]] = _child("SuperKMeans", task)

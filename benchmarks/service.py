@@ -158,7 +158,7 @@ def as_job(
 
 
 class Killer:
-    """Kills a random worker's process every so many steps."""
+    """Kills a random worker's process every few steps."""
 
     def __init__(self, address: str) -> None:
         self.address, self.at, self.kills = address, EVERY, 0

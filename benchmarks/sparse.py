@@ -45,7 +45,7 @@ EXACT_PEER = "scikit-learn"
 ROUNDS = 3
 """Runs of scikit-learn's KMeans, between those of the others."""
 MANY_ROWS = 100_000
-"""Of more rows, scikit-learn's pass is timed on every tenth, and taken ten times."""
+"""With more rows scikit-learn's pass is timed on every tenth row, and counted ten times."""
 MOST_STEPS = 300
 MOST_BATCHES = 200
 """Mini-batches of a run."""
@@ -293,7 +293,7 @@ def time_to(run: dict[str, Any], limit: float) -> float | None:
 
 
 def within(record: dict[str, Any], excess: float) -> dict[str, float | None]:
-    """CPU seconds to so much above Lloyd's end: every method, and scikit-learn's KMeans."""
+    """CPU seconds of every method, and scikit-learn's KMeans, to a share above Lloyd's end."""
     lloyd = record["runs"]["lloyd"]
     limit = lloyd["energies"][-1] * (1 + excess)
     passes = 1 + next(i for i, value in enumerate(lloyd["energies"]) if value <= limit)

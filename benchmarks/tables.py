@@ -74,7 +74,7 @@ TABLES = {
     "service": Table(PAGE, "service"),
     "faults": Table(PAGE, "faults"),
 }
-"""By the name in the markers."""
+"""All tables by the name in their markers."""
 
 
 def wrapped(markdown: str) -> str:

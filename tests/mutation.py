@@ -41,7 +41,7 @@ FOLDERS = ("algorithms", "passes", "driver", "service")
 TEST_SECONDS = 60
 """After which a single test has failed."""
 SECONDS = 300.0
-"""Of tests that run a line: more of them are left out. Twice this ends a run of tests."""
+"""Seconds of tests that run a line: more are left out. Twice this ends a run of tests."""
 COVERING = {
     "algorithms": ("algorithms", "estimators", "test_surface.py"),
     "passes": ("passes", "estimators"),
@@ -382,7 +382,7 @@ def notice(root: Path, broken: Break, folder: Path) -> Ran | None:
 
 
 def choose(root: Path, seed: int, lines: int, folders: tuple[str, ...]) -> list[Break]:
-    """One thing to break on each of so many lines."""
+    """One thing to break on each of some lines."""
     by_line: dict[tuple[str, int], list[Break]] = {}
     for folder in folders:
         for file in sorted((root / "largek_dask" / folder).glob("*.py")):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
+import itertools
 import json
 import os
 import pkgutil
@@ -270,6 +272,46 @@ def test_lines_can_be_read(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")]
     assert not long
+
+
+NO_ENGLISH = re.compile(r"manie" r"th|so much or so " r"many|every so " r"many", re.IGNORECASE)
+BEING_REWRITTEN = {"algorithms", "driver", "kernels", "model", "passes"}
+"""Folders of the package whose words are not looked at yet."""
+
+
+def field_docs(source: str) -> list[str]:
+    """What stands beneath fields and constants."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", [])
+        for field, told in itertools.pairwise(body if isinstance(body, list) else []):
+            match field, told:
+                case ast.Assign() | ast.AnnAssign(), ast.Expr(ast.Constant(str(text))):
+                    found.append(text)
+    return found
+
+
+@pytest.mark.parametrize("folder", ["largek_dask", "benchmarks", "tests"])
+def test_words_can_be_read_once(folder):
+    for path in (ROOT / folder).rglob("*.py"):
+        if folder == "largek_dask" and set(path.relative_to(ROOT).parts) & BEING_REWRITTEN:
+            continue
+        text = path.read_text()
+        assert not NO_ENGLISH.search(text), path
+        for told in field_docs(text):
+            assert not told.startswith(("Of ", "Whose ")), f"{path}: {told!r} has no noun"
+
+
+def test_documents_can_be_read_once():
+    for page in DOCUMENTS:
+        assert not NO_ENGLISH.search(page.read_text()), page
+
+
+def test_a_field_without_a_noun_is_found():
+    text = (
+        'class A:\n    size: int = 3\n    """Of the file."""\n    """More."""\nN = 1\n"""Of all."""'
+    )
+    assert field_docs(text) == ["Of all.", "Of the file."]
 
 
 def test_design_is_a_record_of_decisions():

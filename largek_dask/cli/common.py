@@ -40,7 +40,7 @@ class Group(click.Group):
     """Turns what a command raises into one line on stderr and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which one meets them, not by the alphabet."""
+        """The commands in the order in which a newcomer meets them."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:

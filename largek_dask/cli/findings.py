@@ -26,7 +26,7 @@ class Finding:
 
 
 def ok(area: str, text: str, advice: str = "") -> Finding:
-    """As it should be."""
+    """A finding that all is well."""
     return Finding(area, "ok", text, advice)
 
 
@@ -41,7 +41,7 @@ def broken(area: str, text: str, advice: str) -> Finding:
 
 
 def report(findings: list[Finding]) -> dict[str, Any]:
-    """For machines: ``{"healthy": bool, "findings": [...]}``."""
+    """The findings as JSON: ``{"healthy": bool, "findings": [...]}``."""
     return {
         "healthy": all(finding.level != "broken" for finding in findings),
         "findings": [asdict(finding) for finding in findings],
@@ -49,7 +49,7 @@ def report(findings: list[Finding]) -> dict[str, Any]:
 
 
 def table(findings: list[Finding]) -> Any:
-    """For people: a rich table, and how many findings ask for something."""
+    """The findings as a table for a terminal, and how many of them ask for something."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.markup import escape

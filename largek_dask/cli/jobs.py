@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["cancel", "jobs", "logs", "result", "submit", "watch"]
 
 SHOWN_COLUMNS = ("job", "name", "state", "k", "step", "cost", "left", "output")
-"""Of all columns those that a terminal has room for; --json tells everything."""
+"""The columns that a terminal has room for; --json tells everything."""
 ASIDE = ("data", "resume", "wait", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
 

@@ -34,7 +34,7 @@ class Plan:
     n_chunks: int
     n_processes: int
     n_threads: int
-    """Of all processes together."""
+    """Threads of all processes together."""
     memory_model: int
     """Bytes a process for centres, packed centres and exact sums."""
     memory_reading: int
@@ -48,9 +48,9 @@ class Plan:
     passes_most: int
     """Passes in all if no rule stops earlier."""
     seconds_compute: float
-    """Of one pass, on all threads."""
+    """Seconds that a pass computes, on all threads."""
     seconds_read: float
-    """Of one pass; overlaps with computing."""
+    """Seconds that a pass reads, while it computes."""
 
     @property
     def memory(self) -> int:
@@ -73,7 +73,7 @@ class Plan:
         }
 
     def table(self) -> Any:
-        """For people: a rich table."""
+        """The plan as a table for a terminal."""
         from rich.text import Text
 
         fits = self.memory <= self.memory_available

@@ -1,4 +1,4 @@
-"""From any table to a store that reads at the speed of the disk, with its statistics."""
+"""Turns any table into a store that reads at the speed of the disk, with its statistics."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class _Bar(Protocol):
         """Its time runs from now on."""
 
     def advance(self, task_id: Any, advance: float = 1) -> None:
-        """So many rows more."""
+        """Count more rows."""
 
 
 @contextmanager

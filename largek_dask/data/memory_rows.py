@@ -25,7 +25,7 @@ __all__ = ["ArrayColumn", "ArrayRows", "FrameRows", "SlicedRows", "SparseRows"]
 
 MIN_CHUNK_ROWS = 1_024
 SPARSE_CHUNK_ROWS = 4_096
-"""At least so many sparse rows meet a block of centres, which is larger than the cache, at once."""
+"""Least sparse rows that meet a block of centres at once: it is larger than the cache."""
 
 
 def memory_table(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> NDArray[np.int64]:

@@ -27,7 +27,7 @@ NO_TROUBLE = (FileExistsError, IsADirectoryError)
 LACKING = (FileNotFoundError, NotADirectoryError, PermissionError)
 LACKING_NUMBERS = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 LACKING_ANSWERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
-"""Of an HTTP server, and what a file system would say."""
+"""Answers of an HTTP server, and what a file system would say."""
 DRIVERS = ("aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "s3fs", "urllib3")
 """Packages whose errors are often none of Python's own kinds."""
 TRYING_SECONDS = 5.0

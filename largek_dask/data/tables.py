@@ -38,7 +38,7 @@ class Table(Protocol):
     n_features: int
     dtype: np.dtype[Any]
     n_rows: int | None
-    """None where only reading tells."""
+    """Number of rows; None where only reading tells."""
     is_sparse: bool
 
     def blocks(self) -> Iterator[Any]:

@@ -38,7 +38,7 @@ __all__ = ["Service", "connect"]
 AWAY_SECONDS = 60.0
 """How long a scheduler may be away before that is an error."""
 FOLLOW_SECONDS = 86_400.0
-"""The same for who waits for a job anyway: about as long as a job waits for what it needs."""
+"""The same while a job is waited for: about as long as the job waits for what it needs."""
 PAUSE_SECONDS = 0.5
 
 

@@ -22,7 +22,7 @@ __all__ = ["known_values", "missing", "options_of", "output_folder", "redactor"]
 SHORTEST = 4
 """Values of fewer letters are no secrets; leaving them out would only garble texts."""
 SHORTEST_FORM = 6
-"""So many letters at least, where a value is written in other ones, and digits of a number."""
+"""Least letters of a value in another form (JSON, base64, …), and least digits of a number."""
 PLAIN_FIELDS = frozenset(
     {"event", "time", "job", "run", "state", "topic", "reason", "stop_reason", "error"}
 )

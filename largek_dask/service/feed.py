@@ -17,7 +17,7 @@ __all__ = ["MOST_EVENTS", "Feed"]
 MOST_EVENTS = 10_000
 """Events kept; older ones are in the job's folder."""
 STEP_SECONDS = 0.1
-"""Of steps that follow each other faster some are left out; the file has all."""
+"""Steps that follow each other faster are left out, but not of the file."""
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
 HELD = ("state_bytes", "cache_bytes")
 SHOWN = ("step", "cost", "n_changed", "rows_per_second", "elapsed", "eta_s")
@@ -103,14 +103,14 @@ class Feed:
         self._most_work = max(self._most_work, work)
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
-        """At most so many events from number ``n`` on, or from the first one that is kept."""
+        """At most ``most`` events from number ``n`` on, or from the first one that is kept."""
         with self._lock:
             first = self._events[0]["n"] if self._events else 0
             begin = max(0, n - first)
             return [self._events[i] for i in range(begin, min(begin + most, len(self._events)))]
 
     def worth(self, seconds: float) -> int:
-        """Workers among whom the longest step so far would take so many seconds, 1 or more.
+        """Workers among whom the longest step so far would take ``seconds``, 1 or more.
 
         Not more than there are chunks, and one before the first step.
         """

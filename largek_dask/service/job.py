@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Job"]
 
 POLL_SECONDS = 2.0
-"""Events that are pushed may be lost with a connection: so often it is asked for them."""
+"""Seconds between questions for events: pushed ones may be lost with a connection."""
 STATUS_SECONDS = 1.0
 """Least time between two looks at the status of a job that is being watched."""
 LAST = ("finished", "failed", "cancelled", "deleted")

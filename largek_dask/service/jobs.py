@@ -72,7 +72,7 @@ class Jobs:
         Returns
         -------
         list of str
-            Jobs that were still at it after so many seconds.
+            Jobs that had not stopped after ``seconds``.
         """
         self._tender.stop()
         with self._changed:
@@ -88,23 +88,23 @@ class Jobs:
         return [runner.name for runner in runners if runner.is_alive()]
 
     def workers_worth(self, seconds: float) -> int:
-        """Workers that the running jobs have use for, if a step is to take so many seconds."""
+        """Workers that the running jobs have use for, if a step is to take ``seconds``."""
         # Called on the scheduler's event loop: it must not wait for who writes under the lock.
         return sum(job.feed.worth(seconds) for job in self._register.jobs() if job.running)
 
     def ids(self) -> frozenset[str]:
-        """Of all jobs that there are; never waits."""
+        """Ids of all jobs that there are; never waits."""
         return self._register.ids()
 
     # --- what a client may ask --------------------------------------------------------------------
 
     @property
     def epoch(self) -> str:
-        """Another one each time that the store is taken: events are numbered anew."""
+        """A name that changes each time that the store is taken: events are then numbered anew."""
         return self._tenure.epoch
 
     def wait_until_ready(self) -> None:
-        """Wait until this scheduler has its jobs, as one does that has just been started.
+        """Wait until this scheduler has its jobs: one that has just been started looks for them.
 
         Raises
         ------

@@ -71,27 +71,27 @@ class Job:
         self.feed = Feed(record.id, tell, is_new)
         self.running = False
         self.note = ""
-        """Who has it, where that is not this scheduler."""
+        """Which scheduler has the job, where it is not this one."""
         self.waiting: Waiting | None = None
         self.not_before = 0.0
-        """Not to be tried again before this time (``time.monotonic``)."""
+        """When it is tried again, at the soonest (``time.monotonic``)."""
         self.tries = 0
         """Attempts in a row that ended in waiting and have not come farther than those before."""
         self.waits_since = 0.0
-        """Since the first of them (``time.monotonic``)."""
+        """When the first of these attempts began to wait (``time.monotonic``)."""
         self._farthest: tuple[float, ...] = ()
         self.has_run = not is_new
         """What it needs was there once: if that is gone, it is worth waiting for."""
         self.lease: Lease | None = None
-        """The last one, which could perhaps not be given back."""
+        """The last lease, which could perhaps not be given back."""
         self.snapshot: Snapshot | None = None
-        """The last step, while it runs."""
+        """The snapshot of the last step, while the job runs."""
         self.contender: Contender | None = None
         self._stop = threading.Event()
         self._why: Why | None = None
         self._writing = threading.Lock()
         self._lock = threading.Lock()
-        """Nothing slow is done under it."""
+        """Held only for what is fast."""
 
     def change(self, keep: Callable[[Record], object], **changes: Any) -> None:
         """Keep the record with other fields, and then take them, one change after the other.
@@ -179,7 +179,7 @@ class Job:
             self._farthest, self.tries = at, 0
 
     def wait_for(self, reason: Reason, text: str) -> float:
-        """Put it aside for a while, the longer the more often it has been; seconds so far."""
+        """Put the job aside, longer each time; the seconds that it has waited so far."""
         now = time.monotonic()
         if not self.tries:
             self.waits_since = now

@@ -269,7 +269,7 @@ class Keeper(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Until the run is over, or the lease is lost."""
+        """Renew the lease until the run is over, or the lease is lost."""
         while not self._over.wait(float(config.get("service.beat-seconds"))):
             try:
                 with at("renewal"):

@@ -67,13 +67,13 @@ class Places:
     """Where a job reads and writes."""
 
     url: str
-    """Of the output, as its user calls it."""
+    """The output, as its user calls it."""
     output: Place
     data: tuple[Place, ...]
 
     @classmethod
     def of(cls, spec: JobSpec) -> Places:
-        """Those of a job, as its file systems name them at the moment."""
+        """The places of a job, as its file systems name them at the moment."""
         urls = (spec.data, spec.sample_weight)
         data = tuple(place_of(url) for url in urls if url is not None)
         return cls(spec.output, place_of(spec.output), data)

@@ -48,7 +48,7 @@ TOPIC = "largek"
 TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
 ANSWERING_THREADS = 8
-"""Of each pool."""
+"""Threads of each pool."""
 POOLS = {"submit": "submit", "resume": "files", "delete": "files", "model": "files",
          "events": "files"}  # fmt: skip
 """Pools of questions that may take long: whoever waits in one keeps nobody waiting in another.
@@ -56,7 +56,7 @@ POOLS = {"submit": "submit", "resume": "files", "delete": "files", "model": "fil
 A submit waits for every worker, the others for files of a job. The rest is answered from memory.
 """
 MOST_EVENTS = 1_000
-"""Events of one answer."""
+"""Most events in one answer."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -123,7 +123,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     # --- from threads -----------------------------------------------------------------------------
 
     def _connect(self) -> Client:
-        """The client of all jobs, whose event loop is a thread's."""
+        """The client of all jobs; a thread of its own runs its event loop."""
         with self._client_lock:
             if self._client is None or self._client.status not in ("running", "connecting"):
                 self._client = Client(

@@ -60,11 +60,11 @@ class Queue(threading.Thread):
         self._changed = register.changed
         self._runners: set[Runner] = set()
         self._served: Counter[str] = Counter()
-        """How many runs of each owner's have begun: who has had fewest comes first."""
+        """How many runs of each owner have begun: the one with the fewest comes first."""
         self._closing = False
 
     def run(self) -> None:
-        """Until it is closed."""
+        """Begin jobs until the queue is closed."""
         trouble = ""
         while not self._closing:
             try:
@@ -150,7 +150,7 @@ class Queue(threading.Thread):
                 job.feed.unload()
 
     def close(self) -> list[Runner]:
-        """Begin no job any more, and ask those that run to stop; they are given."""
+        """Begin no further job, and ask the running ones to stop; these are returned."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -26,7 +26,7 @@ __all__ = ["Register", "Tender"]
 logger = logging.getLogger(__name__)
 
 END_SECONDS = 30.0
-"""How long a job that has said its last word may take to put its things away."""
+"""How long a job may take to clean up after its last event."""
 START_SECONDS = 60.0
 """How long to wait for a scheduler that is starting."""
 
@@ -99,7 +99,7 @@ class Register:
         return Job(record, Places.of(record.spec), {}, self._tell, is_new=False)
 
     def wait_until_ready(self) -> None:
-        """Wait until the jobs are here, as one does that has just been started.
+        """Wait until the jobs have been read, as after a start.
 
         Raises
         ------
@@ -116,11 +116,11 @@ class Register:
     # --- who is in it -----------------------------------------------------------------------------
 
     def jobs(self) -> tuple[Job, ...]:
-        """Those that can be read; never waits."""
+        """All jobs whose records can be read; never waits."""
         return tuple(self._jobs.values())
 
     def ids(self) -> frozenset[str]:
-        """Of all jobs that there are; never waits."""
+        """Ids of all jobs that there are; never waits."""
         return frozenset((*tuple(self._jobs), *tuple(self.unreadable)))
 
     def find(self, job_id: str) -> Job:
@@ -161,7 +161,7 @@ class Register:
 
     @contextlib.contextmanager
     def alone(self, job: Job, what: str, otherwise: str) -> Iterator[None]:
-        """Have a job that has ended for oneself, without keeping others from theirs.
+        """Hold a job that has ended for one thread; other jobs stay free.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class Tender(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Write and read records until it is stopped."""
         while not self._over.wait(float(config.get("service.beat-seconds"))):
             try:
                 if self._register.loaded.is_set():

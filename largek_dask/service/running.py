@@ -85,7 +85,7 @@ class Runner(threading.Thread):
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 
     def run(self) -> None:
-        """Whatever goes wrong becomes the job's result, unless it may pass."""
+        """Run the job; what goes wrong becomes its result, unless it may pass."""
         job = self._job
         try:
             options = options_of(job.record.spec, job.secrets)
@@ -200,7 +200,7 @@ class Runner(threading.Thread):
         self._job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
 
     def _hold(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> None:
-        """Everything that needs the lease."""
+        """Do all that needs the lease."""
         try:
             log = JsonLines(folder)
         except Exception as error:

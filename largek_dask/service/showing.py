@@ -85,7 +85,7 @@ class Seen:
         self.shape = ""
         self.labelled: float | None = None
         self._costs: dict[tuple[Any, Any], float] = {}
-        """By start and step: a run that goes on from a checkpoint repeats steps."""
+        """Costs by start and step: a run that goes on from a checkpoint repeats steps."""
         self._counted: Mapping[str, Any] = {}
         self._counted_at = 0.0
 

@@ -180,7 +180,7 @@ class JobSpec(BaseModel):
     max_iter: int = _of("max_iter", le=10_000_000)
     tol: float = _of("tol")
     max_time: float | None = _of("max_time", ge=None, gt=0)
-    """Seconds."""
+    """Seconds after which to stop."""
     seed: int = _of("seed", lt=1 << 63)
     sample_weight: Address | None = None
     empty_clusters: EmptyClusters = _of("empty_clusters")
@@ -190,7 +190,7 @@ class JobSpec(BaseModel):
     memory_limit: int | None = _of("memory_limit", ge=0)
     """Bytes a worker. Documents of earlier versions may say 0, which is as good as 1."""
     priority: Annotated[int, Field(ge=-1_000, le=1_000)] = 0
-    """Jobs of a higher one begin sooner."""
+    """Jobs of a higher priority begin sooner."""
     name: Name | None = None
     storage_options: dict[Name, Option] = Field(default_factory=dict, max_length=100)
 

@@ -53,7 +53,7 @@ class Result(BaseModel):
     """The claim under which it was published."""
     state: End
     digest: Text | None = None
-    """Of the model; None without one."""
+    """The model's digest; None without a model."""
     labels: bool = False
     """Whether labels of that model are in the folder."""
     n_iter: int = 0

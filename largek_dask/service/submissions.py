@@ -64,7 +64,7 @@ class Submissions:
         self._tell = tell
         self._store = place_of(tenure.records.url)
         self._under_way: list[Places] = []
-        """Of jobs that are just being submitted."""
+        """Places of jobs that are just being submitted."""
 
     def take(
         self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None

@@ -66,7 +66,7 @@ class Tenure:
         self._changed = changed
         self._contender: Contender | None = None
         self._keeper: Keeper | None = None
-        """Of the lease; None while this scheduler does not have the store."""
+        """Shows that the lease is held; None while this scheduler does not have the store."""
         self._is_over = False
 
     @property
@@ -123,7 +123,7 @@ class Tenure:
         )
 
     def claim_no_more(self) -> None:
-        """What has been claimed is kept until :meth:`give_back`; nothing is claimed from now on."""
+        """Claim nothing from now on; what is held is kept until :meth:`give_back`."""
         with self._changed:
             self._is_over = True
 

@@ -64,7 +64,7 @@ def url(x, tmp_path_factory) -> str:
 
 
 def fit(data, name, *, algorithm=None, n_chunks=N_CHUNKS, n_workers=0, **options):
-    """A fit of so many chunks; at least so many workers have computed some of them."""
+    """A fit of ``n_chunks`` chunks; at least ``n_workers`` workers have computed some of them."""
     options = {"init": "k-means++", "max_iter": 9, "tol": 0, "random_state": 7} | options
     km = lk.KMeans(K, algorithm=algorithm or ALGORITHMS[name], **options)
     with watched_passes() as seen:

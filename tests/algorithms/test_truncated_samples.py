@@ -46,7 +46,7 @@ def url(x, tmp_path_factory) -> str:
 
 
 def fit(data, kind, *, n_workers=0, **options):
-    """A fit; at least so many workers have computed chunks of it."""
+    """A fit; at least ``n_workers`` workers have computed chunks of it."""
     options = {"max_iter": 60, "tol": 0, "random_state": 5} | options
     with watched_passes() as seen:
         km = lk.KMeans(K, algorithm=ALGORITHMS[kind], **options).fit(data)

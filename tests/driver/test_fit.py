@@ -114,7 +114,7 @@ def test_no_time_for_the_last_pass(
 def test_the_last_pass_may_end_a_little_late(
     max_time: float, last_pass: float, is_left_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a twentieth of the limit, or of a second."""
+    """At most a twentieth of the limit, or of a second, too late."""
     monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: last_pass)
     monkeypatch.setattr("largek_dask.driver.run.Clock.seconds", lambda clock: 0.0)
     result = cluster(max_time=max_time, algorithm=Searching())
@@ -544,7 +544,7 @@ def test_too_little_memory_is_found_with_figures(monkeypatch: pytest.MonkeyPatch
 
 
 def wide_weights() -> NDArray[np.float64]:
-    """Of so wide a range that sums have a second limb."""
+    """Weights of so wide a range that sums have a second limb."""
     weight = np.ones(len(X))
     weight[::2] = 1e-14
     with LocalPasses(open_rows(X, sample_weight=weight)) as passes:

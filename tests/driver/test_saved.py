@@ -36,7 +36,7 @@ def rows(layout="dense"):
 
 
 def cancelled_fit(folder, algorithm, n_steps, *, n_init=1, layout="dense"):
-    """A fit that is cancelled after so many steps of all its starts together."""
+    """A fit that is cancelled after some steps of all its starts together."""
     taken = []
     return fit_asked(
         rows(layout),

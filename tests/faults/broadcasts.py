@@ -30,7 +30,7 @@ from tests.passes.toys import combine, start
 N_VALUES = 1_000_000
 N_ROWS, CHUNK_ROWS = 600, 50
 MOST_SECONDS = 5.0
-"""From a death to the end of the pass."""
+"""Seconds from a death to the end of the pass, at most."""
 
 
 def _land(values: np.ndarray) -> Landing:
@@ -92,7 +92,7 @@ class _Passes(threading.Thread):
 
 
 def killed_in_broadcasts(folder: Path, n_kills: int, most: float = MOST_SECONDS) -> list[float]:
-    """Seconds from each of so many deaths to the end of the pass."""
+    """Seconds from each of the deaths to the end of the pass."""
     folder.mkdir()
     x = np.random.default_rng(0).integers(0, 9, (N_ROWS, 2)).astype(np.float32)
     data = str(folder / "rows.zarr")

@@ -40,7 +40,7 @@ class Case:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of the model of a fit in this process."""
+        """The digest of the model of a fit in this process."""
         with dask.config.set({"largek.data.read-chunk-bytes": 1}):
             fitted = lk.KMeans(
                 self.n_clusters,

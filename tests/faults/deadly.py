@@ -21,7 +21,7 @@ class DeadlyFileSystem(LocalFileSystem):
 
     @classmethod
     def arm(cls) -> None:
-        """From now on, in this process."""
+        """Reading is deadly from now on, in this process."""
         cls.begin = os.environ.get(DEADLY)
 
     @classmethod

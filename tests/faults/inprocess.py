@@ -128,7 +128,7 @@ class Made:
 
     @classmethod
     def by(cls, status: dict[str, Any], output: str = OUTPUT) -> Made:
-        """Of a job that has finished."""
+        """The digest of a job that has finished."""
         assert status["state"] == "finished", status
         model = load_model(f"{output}/model.zarr")
         assert model.digest() == status["result"]["digest"]

@@ -90,7 +90,7 @@ class Supervised:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started last."""
+        """The number of the process that was started last."""
         return self._process.pid
 
     def send(self, number: int) -> None:
@@ -235,7 +235,7 @@ class Rig:
         return found
 
     def worker_of(self, pid: int) -> Supervised:
-        """Whose child a process is."""
+        """The parent of a process."""
         parents = [process.pid for process in psutil.Process(pid).parents()]
         return next(worker for worker in self.workers if worker.pid in parents)
 

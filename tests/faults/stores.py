@@ -153,7 +153,7 @@ class FaultyFileSystem(MemoryFileSystem):
 
     @classmethod
     def follow(cls, plan: Plan) -> None:
-        """From now on."""
+        """The faults strike from now on."""
         cls.plan = plan
 
     @classmethod

@@ -36,7 +36,7 @@ class Outcome:
     recovery: float
     """Seconds from the strike to the next step, or to the end where no step followed."""
     seconds: float
-    """From submit to end."""
+    """Seconds from submit to end."""
 
     def check(self, fault: Fault) -> None:
         """Assert that nothing has been lost, and that something was at stake."""

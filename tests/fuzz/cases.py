@@ -47,14 +47,14 @@ class Case:
     """One fit, and what is compared with it."""
 
     seed: int
-    """Of the rows, the weights and the fit."""
+    """The seed of the rows, the weights and the fit."""
     kind: str
-    """Of rows; see KINDS."""
+    """The kind of rows; see KINDS."""
     n: int
     d: int
     dtype: str
     layout: str
-    """Of the array: C, F, reversed, strided, columns, read-only or csr."""
+    """The layout of the array: C, F, reversed, strided, columns, read-only or csr."""
     weights: str
     """Kind of weights; see WEIGHTS."""
     k: int

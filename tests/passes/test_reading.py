@@ -456,7 +456,7 @@ def test_parts_of_chunks(way, shuffled_store, four_chunks, monkeypatch):
 
 
 def test_zarr_itself_reads_no_more_than_the_inner_chunks(shuffled_store, four_chunks, monkeypatch):
-    """Of a store that is not on a local disk."""
+    """Rows of a store that is not on a local disk."""
     rows = ZarrRows(in_memory_copy(shuffled_store))
     assert rows._direct is None
     sizes = []

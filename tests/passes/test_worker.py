@@ -160,7 +160,7 @@ def test_a_job_unheard_of_for_long_makes_room_for_the_next(x, plugin, monkeypatc
 
 
 def test_a_later_pass_ends_those_before(x, plugin):
-    """Of a pass that was cancelled nothing is left, and no share of it goes on."""
+    """Nothing is left of a pass that was cancelled, and no share of it goes on."""
     large = PassSpec(path_chunk, (1,), start, combine, StateSpec("path", 1, 1, True, False))
     parked = work(Share("one", HERE, ((0, 6),), 0, 60.0), Payload("job", 1, large))
     assert parked.parked

@@ -120,5 +120,5 @@ def wait_until(jobs, job_id, *states, seconds=120.0):
 
 
 def begun(jobs, job_id, step):
-    """Wait until a job has taken so many steps."""
+    """Wait until a job has taken this step."""
     eventually(lambda: jobs.status(job_id).get("step", 0) >= step, f"step {step} of job {job_id}")
