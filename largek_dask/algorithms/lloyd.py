@@ -38,77 +38,29 @@ from largek_dask.algorithms.bounded import (
     no_groups_for_sparse,
     row_bytes,
 )
+from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.relocation import relocate_empty, returns
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.kernels.bounds import bounds as row_bounds
 from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
-from largek_dask.kernels.exact.squares import Squares
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
-__all__ = ["AssignTotal", "Lloyd", "LloydState", "assign_chunk"]
-
-
-class AssignTotal:
-    """Sufficient statistics of an assignment of all rows, exact and mergeable.
-
-    ``sums`` and ``squares`` describe the rows as they are labelled now and may be retained
-    between passes. ``n_changed`` and ``n_evaluated`` (labels, distances) belong to one step: a
-    total that was not touched in this step still carries an older step's counts, which
-    ``combine`` ignores.
-    """
-
-    __slots__ = ("n_changed", "n_evaluated", "squares", "step", "sums")
-
-    def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
-        self.sums = ClusterSums(k, d, grid)
-        self.squares = Squares(1)
-        self.step = -1
-        self.n_changed = self.n_evaluated = 0
-
-    def count(self, step: int, n_changed: int, n_evaluated: int) -> None:
-        """Add changed labels and computed distances to the counts of ``step``."""
-        if step != self.step:
-            self.step, self.n_changed, self.n_evaluated = step, 0, 0
-        self.n_changed += n_changed
-        self.n_evaluated += n_evaluated
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        return self.sums.nbytes + self.squares.nbytes
-
-    @staticmethod
-    def combine(a: AssignTotal, b: AssignTotal) -> AssignTotal:
-        """Add ``b`` into ``a``."""
-        a.sums.merge(b.sums)
-        a.squares.merge(b.squares)
-        if b.step > a.step:
-            a.step, a.n_changed, a.n_evaluated = b.step, b.n_changed, b.n_evaluated
-        elif b.step == a.step:
-            a.n_changed += b.n_changed
-            a.n_evaluated += b.n_evaluated
-        return a
+__all__ = ["Lloyd", "LloydState", "assign_chunk"]
 
 
 def assign_chunk(
-    chunk: Chunk, total: AssignTotal, centers: PackedCenters | BoundedCenters, step: int
+    chunk: Chunk,
+    total: AssignmentTotal[Tally],
+    centers: PackedCenters | BoundedCenters,
+    step: int,
 ) -> None:
     """Label a chunk's rows by their nearest centre and bring the sums up to date."""
     kept, n_evaluated = _label(chunk, centers)
-    labels = kept["labels"]
     old = None if chunk.state is None else chunk.state["labels"]
-    if old is not None and chunk.counted:
-        total.sums.move(chunk.x, old, labels, chunk.weight)
-    else:
-        total.sums.add(chunk.x, labels, chunk.weight)
-        total.squares.add_squares(chunk.x, total.sums.grid.shift, chunk.weight)
-    # A row of weight 0 is absent: what happens to its label must not hold back a stop.
-    changed = np.ones(len(labels), bool) if old is None else labels != old
-    if chunk.weight is not None:
-        changed &= chunk.weight > 0
-    total.count(step, int(np.count_nonzero(changed)), n_evaluated)
+    total.begin(step)
+    total.assign(chunk.x, chunk.weight, old, kept["labels"], chunk.counted)
+    total.tally.n_evaluated += n_evaluated
     chunk.keep(**kept)
 
 
@@ -199,21 +151,21 @@ class Lloyd:
         k, d = state.centers.shape
         step = state.step + 1
         packed = pack_centers(state.centers, state.shift)
-        total: AssignTotal = passes.reduce(
+        total: AssignmentTotal[Tally] = passes.reduce(
             assign_chunk,
             packed if state.bounds is None else state.bounds.centers(packed),
             step,
-            start=partial(AssignTotal, k, d, passes.statistics.grid),
-            combine=AssignTotal.combine,
+            start=partial(AssignmentTotal, k, d, passes.statistics.grid),
+            combine=AssignmentTotal.combine,
             state=RowState("labels", step, _replay(state), retain=True),
         )
         centers = total.sums.means(state.centers)
-        counts = total.sums.counts
+        counts, tally = total.sums.counts, total.tally
         # Mean variance of the features: what scikit-learn's `tol` is relative to.
         variance = total.squares.value / (passes.statistics.total_weight * d)
         n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
         extra = {
-            "distances": total.n_evaluated / (passes.n_rows * k),
+            "distances": tally.n_evaluated / (passes.n_rows * k),
             "row_state_bytes": float(row_bytes(n_groups)),
         }
         empty = np.flatnonzero(counts == 0)
@@ -224,12 +176,12 @@ class Lloyd:
         info = Info(
             cost=total.sums.cost(state.centers, total.squares),
             rows=passes.n_rows,
-            n_changed=total.n_changed,
+            n_changed=tally.n_changed,
             shift=squared_movement(centers, state.centers) / variance if variance > 0 else 0.0,
-            converged=(total.n_changed == 0 and n_moved == 0) or returns(centers, state.previous),
+            converged=(tally.n_changed == 0 and n_moved == 0) or returns(centers, state.previous),
             extra=extra,
         )
-        bounds = self._next_bounds(passes, state, packed, centers, total.n_changed)
+        bounds = self._next_bounds(passes, state, packed, centers, tally.n_changed)
         return LloydState(step, centers, state.centers, counts, state.shift, bounds), info
 
     def _next_bounds(

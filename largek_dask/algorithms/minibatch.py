@@ -24,11 +24,11 @@ from largek_dask.algorithms.base import (
     RowSlice,
     TableShape,
 )
+from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.running import moved_means
-from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = [
@@ -41,70 +41,30 @@ __all__ = [
 ]
 
 
-class BatchTotal:
-    """Exact sums of one batch under the centres it was assigned to."""
-
-    __slots__ = ("n_rows", "squares", "sums")
-
-    def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
-        self.sums = ClusterSums(k, d, grid)
-        self.squares = Squares(1)
-        self.n_rows = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        return self.sums.nbytes + self.squares.nbytes
-
-    def add(
-        self,
-        x: NDArray[Any],
-        weight: NDArray[np.float64] | None,
-        centers: PackedCenters,
-        labels: NDArray[np.int32] | None = None,
-    ) -> None:
-        """Assign rows (n, d) of weight (n,), unless their labels are known, and add them."""
-        self.sums.add(x, nearest(x, centers) if labels is None else labels, weight)
-        self.squares.add_squares(x, self.sums.grid.shift, weight)
-        self.n_rows += len(x)
-
-    @staticmethod
-    def combine(a: BatchTotal, b: BatchTotal) -> BatchTotal:
-        """Add ``b`` into ``a``."""
-        a.sums.merge(b.sums)
-        a.squares.merge(b.squares)
-        a.n_rows += b.n_rows
-        return a
+BatchTotal = AssignmentTotal[Tally]
 
 
 def batch_chunk(chunk: Chunk, total: BatchTotal, centers: PackedCenters) -> None:
     """Assign the batch's rows of one chunk."""
-    total.add(chunk.x, chunk.weight, centers)
+    total.assign(chunk.x, chunk.weight, None, nearest(chunk.x, centers))
 
 
-class LatestTotal:
-    """What a batch changes in the sums of everybody's latest votes, and the labels it gave."""
+@dataclass(kw_only=True)
+class LatestTally(Tally):
+    """What a batch finds out whose rows take their last votes back."""
 
-    __slots__ = ("batch", "change", "labels")
+    change: ClusterSums
+    """What it changes in the sums of everybody's latest votes."""
+    labels: dict[int, NDArray[np.int32]]
+    """The labels it gave, by chunk."""
 
-    def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
-        self.batch = BatchTotal(k, d, grid)
-        self.change = ClusterSums(k, d, grid)
-        self.labels: dict[int, NDArray[np.int32]] = {}
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        labels = sum(part.nbytes for part in self.labels.values())
-        return self.batch.nbytes + self.change.nbytes + labels
+LatestTotal = AssignmentTotal[LatestTally]
 
-    @staticmethod
-    def combine(a: LatestTotal, b: LatestTotal) -> LatestTotal:
-        """Add ``b`` into ``a``."""
-        BatchTotal.combine(a.batch, b.batch)
-        a.change.merge(b.change)
-        a.labels.update(b.labels)
-        return a
+
+def latest_tally(k: int, d: int, grid: FixedPoint) -> LatestTally:
+    """An empty tally."""
+    return LatestTally(change=ClusterSums(k, d, grid), labels={})
 
 
 def latest_chunk(
@@ -121,9 +81,9 @@ def latest_chunk(
     """
     old = last[offsets[chunk.index] : offsets[chunk.index + 1]]
     labels = nearest(chunk.x, centers)
-    total.change.move(chunk.x, old, labels, chunk.weight)
-    total.batch.add(chunk.x, chunk.weight, centers, labels)
-    total.labels[chunk.index] = labels
+    total.tally.change.move(chunk.x, old, labels, chunk.weight)
+    total.assign(chunk.x, chunk.weight, None, labels)
+    total.tally.labels[chunk.index] = labels
 
 
 def running_means(
@@ -229,8 +189,8 @@ class MiniBatch:
             total = passes.reduce(
                 batch_chunk,
                 packed,
-                start=partial(BatchTotal, k, d, passes.statistics.grid),
-                combine=BatchTotal.combine,
+                start=partial(AssignmentTotal, k, d, passes.statistics.grid),
+                combine=AssignmentTotal.combine,
                 rows=rows_now,
             )
             means, votes = running_means(state.means, state.votes, total)
@@ -239,7 +199,8 @@ class MiniBatch:
         # The batch's cost under the centres that it met, scaled to all rows: an estimate.
         cost = total.sums.cost(packed.centers, total.squares)
         scale = passes.statistics.total_weight / weight if weight > 0 else 0.0
-        info = Info(cost=cost * scale, rows=total.n_rows, extra={"batch_rows": float(total.n_rows)})
+        n_rows = total.tally.n_rows
+        info = Info(cost=cost * scale, rows=n_rows, extra={"batch_rows": float(n_rows)})
         return replace(after, step=state.step + 1, begin=0 if end == n else end), info
 
     def model(self, state: MiniBatchState) -> ModelArrays:
@@ -249,7 +210,7 @@ class MiniBatch:
 
 def _latest(
     passes: Passes, state: MiniBatchState, packed: PackedCenters, rows: RowSlice
-) -> tuple[MiniBatchState, BatchTotal]:
+) -> tuple[MiniBatchState, AssignmentTotal[Any]]:
     """The state after a batch whose rows have taken back their last votes."""
     assert state.last is not None
     assert state.sums is not None
@@ -267,14 +228,14 @@ def _latest(
         packed,
         last,
         offsets,
-        start=partial(LatestTotal, k, d, grid),
-        combine=LatestTotal.combine,
+        start=partial(AssignmentTotal, k, d, grid, partial(latest_tally, k, d, grid)),
+        combine=AssignmentTotal.combine,
         rows=rows,
     )
     all_last = state.last.copy()
-    for index, labels in total.labels.items():
+    for index, labels in total.tally.labels.items():
         all_last[place + offsets[index] : place + offsets[index + 1]] = labels
-    latest = ClusterSums.of(state.sums, state.steps, grid).merge(total.change)
+    latest = ClusterSums.of(state.sums, state.steps, grid).merge(total.tally.change)
     sums, steps = latest.limbs()
     after = replace(
         state,
@@ -284,4 +245,4 @@ def _latest(
         steps=steps,
         last=all_last,
     )
-    return after, total.batch
+    return after, total

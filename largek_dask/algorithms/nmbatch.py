@@ -49,6 +49,7 @@ from largek_dask.algorithms.bounded import (
 )
 from largek_dask.algorithms.moves import MOVED_SHARE, choose_moves, split_clusters
 from largek_dask.algorithms.nested import Batch, gather, open_batch, sample_points
+from largek_dask.algorithms.parts.totals import AssignmentTotal
 from largek_dask.algorithms.relocation import relocate_empty, returns
 from largek_dask.algorithms.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.votes import (
@@ -57,6 +58,7 @@ from largek_dask.algorithms.votes import (
     cluster_sse,
     growth_ratio,
     nested_chunk,
+    nested_total,
 )
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters, pack_centers
@@ -240,8 +242,8 @@ class NMBatch:
             packed if state.bounds is None else state.bounds.centers(packed),
             step,
             state.looks,
-            start=partial(NestedTotal, k, d, passes.statistics.grid),
-            combine=NestedTotal.combine,
+            start=partial(nested_total, k, d, passes.statistics.grid),
+            combine=AssignmentTotal.combine,
             state=self._row_state(state, rng, n),
         )
         counts = total.sums.counts
@@ -251,9 +253,9 @@ class NMBatch:
         ratio = growth_ratio(sse, counts, center_shifts(centers, state.centers), row_weight)
         n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
         extra = {
-            "batch_rows": float(total.n_rows),
+            "batch_rows": float(total.tally.n_rows),
             "gathered": float(gathered),
-            "distances": total.n_evaluated / max(1, total.n_rows * k),
+            "distances": total.tally.n_evaluated / max(1, total.tally.n_rows * k),
             "row_state_bytes": float(row_bytes(n_groups)),
         }
         if ratio < np.inf:
@@ -271,8 +273,8 @@ class NMBatch:
                 # Where nothing pays any more, nothing will a few steps later.
                 rounds = rounds + 1 if n_placed else ROUNDS
         # The fewer rows a centre has, the less is to be learnt from the last of them.
-        calm = self.stall * np.sqrt(k * total.n_rows)
-        settled = bool(state.rows == state.previous_rows and total.n_moved < calm)
+        calm = self.stall * np.sqrt(k * total.tally.n_rows)
+        settled = bool(state.rows == state.previous_rows and total.tally.n_moved < calm)
         grows = state.rows < n and (ratio > self.rho or settled)
         again = state.rows == n and settled and rounds < ROUNDS
         looks = self.moves and k > 2 and ((grows and worthwhile) or again)
@@ -312,9 +314,9 @@ class NMBatch:
             return None
         if state.bounds is not None:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
-        known = total.n_rows - (total.n_changed - total.n_moved)
+        known = total.tally.n_rows - (total.tally.n_changed - total.tally.n_moved)
         calm = calm_share(self._group_count(passes, len(centers), passes.state_limit))
-        if self.bounds is True and not total.n_moved < calm * known:
+        if self.bounds is True and not total.tally.n_moved < calm * known:
             return None
         return self._first_bounds(passes, centers, state.shift)
 
@@ -394,7 +396,7 @@ class NMBatch:
         wanted = np.sort(wanted[counts[wanted] > 0])
         grid, n_threads = passes.statistics.grid, passes.driver_threads
         splits = split_clusters(x, weight, centers, wanted, grid, rows, n_threads)
-        losses = np.where(counts > 0, total.loss.values, np.inf)
+        losses = np.where(counts > 0, total.tally.losses.values, np.inf)
         gains = splits.gains * counts[wanted]
         return choose_moves(centers, losses, gains, splits, state.shift)
 
@@ -438,10 +440,10 @@ class NMBatch:
             cost *= all_weight / weight
         return Info(
             cost=cost,
-            rows=total.n_rows,
-            n_changed=total.n_changed,
+            rows=total.tally.n_rows,
+            n_changed=total.tally.n_changed,
             shift=shift,
-            converged=everything and ((still and total.n_changed == 0) or returned),
+            converged=everything and ((still and total.tally.n_changed == 0) or returned),
             extra=extra,
         )
 

@@ -5,100 +5,56 @@ Equation numbers are those of J. Newling, F. Fleuret, Nested Mini-Batch K-Means,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
+from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.kernels.bounds import bounds
 from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
 from largek_dask.kernels.exact.movement import center_terms, squared_movements
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.squares import Squares, row_squares
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import FixedPoint
 
-__all__ = ["NestedTotal", "center_shifts", "cluster_sse", "growth_ratio", "nested_chunk"]
+__all__ = [
+    "NestedTotal",
+    "center_shifts",
+    "cluster_sse",
+    "growth_ratio",
+    "nested_chunk",
+    "nested_total",
+]
 
 _NOTHING = {"labels": -1, "upper": np.inf, "lower": -np.inf}
 """What says nothing of a row: no label, and bounds that every test fails."""
 
 
-class NestedTotal:
-    """Exact statistics of the rows of a batch as they are labelled; may be retained.
+@dataclass(kw_only=True)
+class NestedTally(Tally):
+    """What one step on a batch finds out."""
 
-    The counts of a step (``n_rows`` and so on) belong to that step alone: a total that was not
-    touched in it still carries an older step's, which ``combine`` ignores.
-    """
+    n_moved: int = 0
+    """Rows that changed their label and had been in the batch before."""
+    losses: ExactSums
+    """What every centre's removal would cost, in a step that looks for it."""
 
-    __slots__ = (
-        "loss",
-        "n_changed",
-        "n_evaluated",
-        "n_moved",
-        "n_rows",
-        "squares",
-        "step",
-        "sums",
-    )
+    @classmethod
+    def of(cls, k: int) -> NestedTally:
+        """Of k clusters, empty."""
+        return cls(losses=ExactSums(k))
 
-    def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
-        self.sums = ClusterSums(k, d, grid)
-        self.squares = Squares(k)
-        """Sums of ``weight * ||x - shift||^2`` a cluster."""
-        self.step = -1
-        self.n_rows = 0
-        """Rows that were assigned."""
-        self.n_changed = 0
-        """Rows of positive weight whose label changed or that entered."""
-        self.n_moved = 0
-        """Those of them that had been in the batch before."""
-        self.n_evaluated = 0
-        """Distances that were computed."""
-        self.loss = ExactSums(k)
-        """What every centre's removal would cost, in a step that looks for it."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        return self.sums.nbytes + self.squares.nbytes + self.loss.nbytes
+NestedTotal = AssignmentTotal[NestedTally]
 
-    def begin(self, step: int) -> None:
-        """Start the counts of a step anew, if they are an older step's."""
-        if step != self.step:
-            self.step = step
-            self.n_rows = self.n_changed = self.n_moved = self.n_evaluated = 0
-            self.loss = ExactSums(self.loss.n_cells)
 
-    def vote(
-        self,
-        x: NDArray[Any],
-        old: NDArray[np.int32],
-        new: NDArray[np.int32],
-        weight: NDArray[np.float64] | None,
-    ) -> None:
-        """Take the rows' old votes back (-1: there is none) and let them vote anew."""
-        self.sums.move(x, old, new, weight)
-        differ = np.flatnonzero(old != new)
-        squares = row_squares(x, self.sums.grid.shift, differ)
-        weight = None if weight is None else weight[differ]
-        self.squares.remove(squares, weight, old[differ])
-        self.squares.add(squares, weight, new[differ])
-
-    @staticmethod
-    def combine(a: NestedTotal, b: NestedTotal) -> NestedTotal:
-        """Add ``b`` into ``a``."""
-        a.sums.merge(b.sums)
-        a.squares.merge(b.squares)
-        if b.step >= a.step:
-            a.begin(b.step)
-            a.n_rows += b.n_rows
-            a.n_changed += b.n_changed
-            a.n_moved += b.n_moved
-            a.n_evaluated += b.n_evaluated
-            a.loss.merge(b.loss)
-        return a
+def nested_total(k: int, d: int, grid: FixedPoint) -> NestedTotal:
+    """An empty total of a batch."""
+    return AssignmentTotal(k, d, grid, partial(NestedTally.of, k), by_cluster=True)
 
 
 def nested_chunk(
@@ -122,16 +78,10 @@ def nested_chunk(
         kept, n_evaluated = {"labels": labels}, len(labels) * centers.n_clusters
     labels = kept["labels"]
     if margins is not None:
-        total.loss.add(margins, chunk.weight, labels)
-    total.vote(chunk.x, old if chunk.counted else np.full_like(old, -1), labels, chunk.weight)
-    differ = labels != old
-    # A row of weight 0 is absent: what happens to its label must not hold back a stop.
-    if chunk.weight is not None:
-        differ &= chunk.weight > 0
-    total.n_rows += len(labels)
-    total.n_changed += int(np.count_nonzero(differ))
-    total.n_moved += int(np.count_nonzero(differ & (old >= 0)))
-    total.n_evaluated += n_evaluated
+        total.tally.losses.add(margins, chunk.weight, labels)
+    changed = total.assign(chunk.x, chunk.weight, old, labels, chunk.counted)
+    total.tally.n_moved += int(np.count_nonzero(changed & (old >= 0)))
+    total.tally.n_evaluated += n_evaluated
     if chunk.rows is not None:
         kept["rows"] = chunk.rows.astype(np.int32)
     chunk.keep(**kept)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import ModelArrays, Rng
 from largek_dask.algorithms.minibatch import BatchTotal, batch_chunk, running_means
+from largek_dask.algorithms.parts.totals import AssignmentTotal
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.driver.plan import check_scale
 from largek_dask.driver.provenance import describe, versions
@@ -69,8 +70,8 @@ def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
     total: BatchTotal = passes.reduce(
         batch_chunk,
         pack_centers(arrays.centers, arrays.shift),
-        start=partial(BatchTotal, k, d, passes.statistics.grid),
-        combine=BatchTotal.combine,
+        start=partial(AssignmentTotal, k, d, passes.statistics.grid),
+        combine=AssignmentTotal.combine,
     )
     means, votes = running_means(arrays.centers.astype(np.float64), arrays.counts, total)
     arrays = replace(arrays, centers=means.astype(arrays.centers.dtype), counts=votes)

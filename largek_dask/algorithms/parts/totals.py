@@ -1,0 +1,179 @@
+"""The exact total of an assignment: what the rows of each cluster add up to, and what a step found.
+
+Sums are exact, so neither the order of the rows nor that of the processes that add them up shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.blocks import Table
+from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+
+__all__ = ["AssignmentTotal", "Tally"]
+
+
+@dataclass
+class Tally:
+    """What one step finds out on its way, over all rows that it sees.
+
+    Two tallies are added field by field, and whatever a field may be is said here alone: a number;
+    exact sums, which have ``merge``; a dict of what belongs to each chunk; an array, or None while
+    nothing has been found. An algorithm that finds more declares more fields.
+    """
+
+    n_rows: int = 0
+    """Rows that were assigned."""
+    n_changed: int = 0
+    """Rows of positive weight whose label changed, or that had none before."""
+    n_evaluated: int = 0
+    """Distances that were computed."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that travel when this is sent."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return sum(_nbytes(value) for value in values)
+
+    def merge(self, other: Tally) -> None:
+        """Add another tally of the same kind into this one."""
+        for name in (field.name for field in fields(self)):
+            setattr(self, name, _together(getattr(self, name), getattr(other, name)))
+
+
+def _together(mine: Any, theirs: Any) -> Any:
+    if mine is None or theirs is None:
+        return theirs if mine is None else mine
+    if isinstance(mine, dict):
+        return mine | theirs
+    return mine.merge(theirs) if hasattr(mine, "merge") else mine + theirs
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_nbytes, value.values()))
+    return int(getattr(value, "nbytes", 0))
+
+
+T = TypeVar("T", bound=Tally)
+
+
+class AssignmentTotal(Generic[T]):
+    """Sufficient statistics of rows as they are labelled, and the tally of one step.
+
+    Parameters
+    ----------
+    k, d : int
+    grid : FixedPoint
+        Steps in which coordinates and weights are counted.
+    new_tally : callable
+        Makes an empty tally; it travels with the total.
+    by_cluster : bool
+        Keep the squares of each cluster; False: of all rows together.
+
+    Notes
+    -----
+    ``sums`` and ``squares`` describe the rows as they are labelled now and may be retained between
+    passes. The tally belongs to one step: a total that was not touched in this step still carries
+    an older one's, which counts no more (:meth:`begin`).
+    """
+
+    __slots__ = ("by_cluster", "new_tally", "squares", "step", "sums", "tally")
+
+    def __init__(
+        self,
+        k: int,
+        d: int,
+        grid: FixedPoint,
+        new_tally: Callable[[], T] = Tally,  # type: ignore[assignment]
+        *,
+        by_cluster: bool = False,
+    ) -> None:
+        self.sums = ClusterSums(k, d, grid)
+        self.by_cluster = by_cluster
+        self.squares = Squares(k if by_cluster else 1)
+        """``weight * ||x - shift||^2``, added up."""
+        self.step = -1
+        self.new_tally = new_tally
+        self.tally = new_tally()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel when this total is sent."""
+        return self.sums.nbytes + self.squares.nbytes + self.tally.nbytes
+
+    def begin(self, step: int) -> None:
+        """Forget what belongs to an earlier step."""
+        if step != self.step:
+            self.step, self.tally = step, self.new_tally()
+
+    def assign(
+        self,
+        x: Table,
+        weight: NDArray[np.float64] | None,
+        old: NDArray[np.int32] | None,
+        new: NDArray[np.int32],
+        counted: bool = False,
+    ) -> NDArray[np.bool_]:
+        """Let rows count for their new clusters, and no longer for their old ones.
+
+        Parameters
+        ----------
+        x : (n, d)
+        weight : (n,) float64 or None
+        old : (n,) int32 or None
+            Clusters before; -1 or None: none.
+        new : (n,) int32
+            Clusters now; -1: none.
+        counted : bool
+            The total holds the rows as ``old`` describes them; False: it holds none of them.
+
+        Returns
+        -------
+        changed : (n,) bool
+            Rows whose cluster is another one. A row of weight 0 is absent: what happens to its
+            label must not hold back a stop.
+        """
+        if counted and old is not None:
+            self.sums.move(x, old, new, weight)
+            if self.by_cluster:
+                self._move_squares(x, weight, old, new)
+        else:
+            self.sums.add(x, new, weight)
+            squares = row_squares(x, self.sums.grid.shift)
+            self.squares.add(squares, weight, new if self.by_cluster else None)
+        changed: NDArray[np.bool_] = new >= 0 if old is None else new != old
+        if weight is not None:
+            changed &= weight > 0
+        self.tally.n_rows += len(new)
+        self.tally.n_changed += int(np.count_nonzero(changed))
+        return changed
+
+    def _move_squares(
+        self,
+        x: Table,
+        weight: NDArray[np.float64] | None,
+        old: NDArray[np.int32],
+        new: NDArray[np.int32],
+    ) -> None:
+        differ = np.flatnonzero(old != new)
+        squares = row_squares(x, self.sums.grid.shift, differ)
+        weight = None if weight is None else weight[differ]
+        self.squares.remove(squares, weight, old[differ])
+        self.squares.add(squares, weight, new[differ])
+
+    @staticmethod
+    def combine(a: AssignmentTotal[T], b: AssignmentTotal[T]) -> AssignmentTotal[T]:
+        """Add ``b`` into ``a``; of their tallies only the later step's counts."""
+        a.sums.merge(b.sums)
+        a.squares.merge(b.squares)
+        if b.step >= a.step:
+            a.begin(b.step)
+            a.tally.merge(b.tally)
+        return a
