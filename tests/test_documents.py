@@ -258,6 +258,13 @@ def test_links_lead_somewhere(page):
         assert f"\n[{name}]: " in text, f"{page.name} does not say where [{name}] leads"
 
 
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_no_line_of_text_begins_with_a_comment(page):
+    """Markdown takes it for HTML: links in the rest of the line are not made, a paragraph ends."""
+    lines = page.read_text().splitlines()
+    assert not [line for line in lines if re.match(r"\s*<!-- (quote|end)", line)]
+
+
 def test_contents_of_the_results_are_their_headings():
     page = ROOT / tables.PAGES[2]
     title, contents, *parts = headings(page)

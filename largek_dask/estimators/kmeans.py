@@ -64,7 +64,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         to rest, and ends when five rounds of them have lowered the cost by shares of less than
         ``tol / 50``, or not at all.
     max_time : float or str, optional
-        Seconds after which to stop, or a time such as "90s", "30m" or "6h"; the time of runs before
+        Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of runs before
         a resume and of the last pass counts.
     empty_clusters : {"relocate", "keep"}
         What becomes of a centre without rows: it moves to the rows farthest from theirs, or stays.
