@@ -544,6 +544,15 @@ def test_probe_does_not_trust_one_row_that_only_all_centres_would_help():
     assert two[-1] == 9.0 + 500.0**2
 
 
+def test_probe_tells_what_the_longest_lists_find_from_what_none_would():
+    centers, shift = np.arange(1100, dtype=np.float32)[:, None], np.zeros(1, np.float32)
+    # Of two whose centres are in no list, one is not trusted.
+    x = np.array([[600.0], [1050.0], [1060.0]], np.float32)
+    gains = gains_of_lists(Labelled(x, None, np.zeros(3, np.int32), 1.0), centers, shift, 1)
+    found = dict(zip((*LENGTHS, len(centers)), gains, strict=True))
+    assert (found[512], found[1024], found[1100]) == (0, 600.0**2, 600.0**2 + 1050.0**2)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_look_finds_what_clusters_cost_and_what_removing_them_would(weighted):
     r = np.random.default_rng(0)

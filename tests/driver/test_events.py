@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -107,6 +108,13 @@ def test_time_left_by_tol() -> None:
 
 def test_time_left_by_max_time() -> None:
     assert estimate_seconds_left(history([512, 256, 128]), StopRules(max_time=7), 6.0) == 1.0
+
+
+def test_time_left_by_the_pace_of_the_last_eight_steps() -> None:
+    # They take 2 s in the mean; what was before them is over.
+    times = list(accumulate([1000.0] * 4 + [9.0] + [1.0] * 7))
+    records = [record_of(i + 1, Info(1.0, 10), t) for i, t in enumerate(times)]
+    assert estimate_seconds_left(records, StopRules(max_iter=20), times[-1]) == 16.0
 
 
 def test_no_trend_in_what_does_not_fall() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import signal
 from collections.abc import Callable
@@ -323,6 +324,27 @@ def test_a_torn_count_is_counted_again(tmp_path: Path) -> None:
         assert json.loads(path.read_text())["n_iter"] == 6
         path.write_text('{"n_iter": 6, "ine')
     assert_equal(cluster(n_init=2, checkpoint=str(tmp_path)), whole)
+
+
+def test_a_count_that_cannot_be_noted_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = cluster(n_init=2)
+    publish, told = Folder.publish, []
+
+    def full(self: Folder, name: str, document: bytes) -> Any:
+        if name.endswith("counted.json"):
+            raise OSError(errno.EFBIG, "the file would be too large")
+        return publish(self, name, document)
+
+    monkeypatch.setattr(Folder, "publish", full)
+    assert_equal(cluster(n_init=2, checkpoint=str(tmp_path), events=[told.append]), whole)
+    warnings = [e["message"] for e in told if e["event"] == "warning"]
+    assert len(warnings) == 2
+    for start, message in enumerate(warnings):
+        assert f"the inertia of start {start} is not noted: " in message
+        assert "too large" in message
+    assert not list(tmp_path.rglob("counted.json"))
 
 
 # --- stopping and going on
