@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,11 +112,23 @@ def scheduler(
         assert jobs.close(20.0) == [], "a job does not stop"
 
 
+def at_work() -> str:
+    """Where the threads of this package are."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames().items()
+    return "\n".join(
+        f"{names[ident]}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in frames
+        if names.get(ident, "").startswith(("largek", "zarr", "fsspec"))
+    )
+
+
 def ended(jobs: Jobs, job_id: str, seconds: float = 120.0) -> dict[str, Any]:
     """The status of a job that has ended."""
     until = time.monotonic() + seconds
     while (status := jobs.status(job_id))["state"] not in ENDS:
-        assert time.monotonic() < until, f"it has not ended after {seconds:g} s: {status}"
+        if time.monotonic() >= until:
+            raise AssertionError(f"it has not ended after {seconds:g} s: {status}\n{at_work()}")
         time.sleep(0.005)
     return status
 
