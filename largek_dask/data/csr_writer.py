@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
 
 from largek_dask.data.store_writer import remove_store
-from largek_dask.data.stores import ATTRIBUTE, is_local
+from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
 from largek_dask.errors import DataError, OutputError
 from largek_dask.kernels.blocks import SparseBlock
 
@@ -59,9 +59,8 @@ class CSRWriter:
         try:
             remove_store(out, storage_options)
             self._group = zarr.create_group(
-                out,
+                out if is_local(out) else remote_store(out, storage_options, read_only=False),
                 attributes={ATTRIBUTE: {"format": 1, "complete": False}},
-                storage_options=None if is_local(out) else dict(storage_options or {}),
             )
             kinds = {"data": dtype, "indices": np.dtype(np.int32), "indptr": np.dtype(np.int64)}
             self._arrays = {name: _Grown(self._group, name, kind) for name, kind in kinds.items()}

@@ -28,7 +28,9 @@ LACKING = (FileNotFoundError, NotADirectoryError, PermissionError)
 LACKING_NUMBERS = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 LACKING_ANSWERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
 """Answers of an HTTP server, and what a file system would say."""
-DRIVERS = ("aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "s3fs", "urllib3")
+DRIVERS = (
+    "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3",
+)  # fmt: skip
 """Packages whose errors are often none of Python's own kinds."""
 TRYING_SECONDS = 5.0
 """No further try of a single call after so long: whoever waits longer hears when to stop."""
@@ -108,7 +110,8 @@ def _plain(error: Exception) -> OSError:
     number = LACKING_ANSWERS.get(getattr(error, "status", None) or 0)
     if number is None and isinstance(error, OSError):
         number = error.errno
-    return OSError(number or errno.EIO, f"{type(error).__name__}: {error}")
+    # That of fsspec for what took too long has no words of its own.
+    return OSError(number or errno.EIO, f"{type(error).__name__}: {str(error) or error.__cause__}")
 
 
 def outlast(

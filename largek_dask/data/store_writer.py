@@ -16,7 +16,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local
+from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local, remote_store
 from largek_dask.errors import DataError, OutputError
 
 __all__ = ["StoreWriter", "refuse_existing", "remove_store"]
@@ -135,7 +135,7 @@ class StoreWriter:
         try:
             remove_store(out, storage_options)
             self._array = zarr.create_array(
-                out,
+                out if is_local(out) else remote_store(out, storage_options, read_only=False),
                 shape=(n_rows or 0, n_features),
                 dtype=dtype,
                 chunks=(inner_rows, n_features),
@@ -144,7 +144,6 @@ class StoreWriter:
                 fill_value=0,
                 attributes={ATTRIBUTE: {"format": 1, "complete": False}},
                 config={"write_empty_chunks": True},
-                storage_options=None if is_local(out) else dict(storage_options or {}),
             )
         except Exception as error:
             # drivers raise errors of their own kinds

@@ -25,6 +25,7 @@ __all__ = [
     "check_no_secret",
     "filesystem",
     "is_local",
+    "limited",
     "list_stamps",
     "location_of",
     "metadata_key",
@@ -32,7 +33,6 @@ __all__ = [
     "open_node",
     "read_stored",
     "remote_store",
-    "without_repeats",
 ]
 
 ATTRIBUTE = "largek"
@@ -97,6 +97,8 @@ def is_local(location: str) -> bool:
 
 
 S3 = ("s3", "s3a")
+HTTP = ("http", "https")
+GCS = ("gs", "gcs")
 S3_CALLS: dict[str, Any] = {
     "connect_timeout": 4,
     "read_timeout": 8,
@@ -104,21 +106,50 @@ S3_CALLS: dict[str, Any] = {
 }
 """Settings of botocore unless the user gives others in ``config_kwargs``: a call that nobody
 answers ends soon. Its own repeats, 25 times 15 s, hear of no cancel; ours do (``patience.py``)."""
+HTTP_CALLS = {"sock_connect": 4.0, "sock_read": 8.0}
+"""The same for aiohttp, which would wait for five minutes, however much comes meanwhile."""
+GCS_SECONDS = 300.0
+"""Longest request of gcsfs, which has no limit of its own; of an upload at most 50 MiB are one."""
+AZURE_CALLS = {"connection_timeout": 4, "read_timeout": 8}
+"""The same for adlfs, of reads and writes alone: of its other calls each may take 300 s."""
 
 
 def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a file system is made with: the user's options, and settings that these leave open."""
+    """What a file system is made with: the user's options, and limits that these leave open."""
     options = dict(storage_options or {})
-    given = options.get("config_kwargs") or {}
-    if split_protocol(url)[0] in S3 and isinstance(given, Mapping):
-        options["config_kwargs"] = {**S3_CALLS, **given}
+    protocol = split_protocol(url)[0]
+    if protocol in S3:
+        given = options.get("config_kwargs") or {}
+        if isinstance(given, Mapping):
+            options["config_kwargs"] = {**S3_CALLS, **given}
+    elif protocol in HTTP:
+        from aiohttp import ClientTimeout
+
+        client = dict(options.get("client_kwargs") or {})
+        silence = client.get("timeout", HTTP_CALLS["sock_read"])
+        if isinstance(silence, (int, float)):
+            # A number can be written into a job.
+            client["timeout"] = ClientTimeout(**{**HTTP_CALLS, "sock_read": silence})
+        options["client_kwargs"] = client
+    elif protocol in GCS:
+        from aiohttp import ClientTimeout
+
+        options.setdefault("requests_timeout", ClientTimeout(GCS_SECONDS, **HTTP_CALLS))
+    elif _PACKAGES.get(str(protocol)) == "adlfs":
+        options = {**AZURE_CALLS, **options}
     return options
 
 
-def without_repeats(fs: Any) -> Any:
-    """The same file system; one that repeats calls for itself does not do so any more."""
+def limited(fs: Any) -> Any:
+    """The same file system; one of S3 repeats no calls by itself, and waits for no upload for ever.
+
+    What it is made with can say neither: that has to be JSON (``zarr``), and there is no option.
+    """
     if not set(S3).isdisjoint((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
+        from largek_dask.data.uploads import UploadSession
+
         fs.retries = 1
+        fs.config_kwargs = {"http_session_cls": UploadSession, **fs.config_kwargs}
     return fs
 
 
@@ -147,7 +178,7 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
         ) from error
     except (TypeError, ValueError) as error:
         raise DataError(f"{url} cannot be opened: {error}") from error
-    return without_repeats(fs), str(path)
+    return limited(fs), str(path)
 
 
 def remote_store(
@@ -156,7 +187,7 @@ def remote_store(
     """The Zarr store at a URL."""
     options = options_for(url, storage_options)
     store = FsspecStore.from_url(url, storage_options=options, read_only=read_only)
-    without_repeats(store.fs)
+    limited(store.fs)
     return store
 
 

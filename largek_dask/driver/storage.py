@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import fsspec
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.patience import patiently
-from largek_dask.data.stores import filesystem, is_local, normalize, without_repeats
+from largek_dask.data.stores import filesystem, is_local, normalize, remote_store
 from largek_dask.errors import LargekError, OutputError
 
 __all__ = ["DamagedError", "Folder", "canonical_json", "sha256_of"]
@@ -299,10 +298,7 @@ class Folder:
         """The Zarr store at ``name``."""
         if self.is_local:
             return LocalStore(self.path(name), read_only=read_only)
-        mapper = fsspec.mapping.FSMap(self.path(name), self.fs)
-        store = FsspecStore.from_mapper(mapper, read_only=read_only)
-        without_repeats(store.fs)
-        return store
+        return remote_store(f"{self.url}/{name}", self.storage_options, read_only=read_only)
 
     def write_arrays(
         self, name: str, arrays: Mapping[str, NDArray[Any]]

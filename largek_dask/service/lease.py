@@ -285,7 +285,11 @@ class Keeper(threading.Thread):
                 logger.warning("The lease of %s was not renewed: %s", self._lease.folder.url, kind)
 
     def stop(self) -> None:
-        """End, and let anybody claim the job."""
+        """End, and let anybody claim the job.
+
+        A renewal that is under way is waited for: its sign of life must come neither after the
+        release nor into a folder that is being removed. Calls of object stores do end (``stores``).
+        """
         self._over.set()
         self.join()
         with contextlib.suppress(LargekError, OSError):

@@ -5,12 +5,10 @@ A server is stopped and started again, a folder renamed and renamed back, a file
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import http.server
 import io
-import socket
 import threading
 import time
 
@@ -20,9 +18,6 @@ import pytest
 
 import largek_dask as lk
 from largek_dask import points
-from largek_dask.data import patience, stores
-from largek_dask.data.patience import trouble
-from largek_dask.data.sources import open_rows
 from largek_dask.driver.storage import Folder
 from largek_dask.model import Model, load_model
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
@@ -454,95 +449,3 @@ def test_an_object_store_is_stopped_and_started(monkeypatch, clean):
         server.start()
         assert_clean(ended(jobs, job_id, 120.0), clean)
     server.stop()
-
-
-class Deaf:
-    """A server that takes every connection and never answers."""
-
-    def __init__(self, host="127.0.0.1", port=0):
-        self._socket = socket.create_server((host, port), backlog=128)
-        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
-        self.taken = []
-        self._thread = threading.Thread(target=self._take, daemon=True)
-        self._thread.start()
-
-    def _take(self):
-        with contextlib.suppress(OSError):
-            while True:
-                self.taken.append(self._socket.accept()[0])
-
-    def stop(self):
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join()
-        for connection in self.taken:
-            connection.close()
-
-
-@pytest.fixture
-def impatient_calls(monkeypatch):
-    pytest.importorskip("s3fs")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    limits = {**stores.S3_CALLS, "connect_timeout": 0.3, "read_timeout": 0.3}
-    monkeypatch.setattr(stores, "S3_CALLS", limits)
-
-
-@pytest.mark.parametrize("how", ["folder", "zarr", "npy"])
-def test_a_call_of_an_object_store_that_never_answers_is_made_few_times(impatient_calls, how):
-    """Its driver would make it five times five times, each for 15 s, and hear of no cancel."""
-    server = Deaf()
-    options = {"endpoint_url": server.url, "key": "testing", "secret": "testing"}
-    ask = {
-        "folder": lambda: Folder("s3://deaf/x", options).read("a"),
-        "zarr": lambda: open_rows("s3://deaf/x.zarr", storage_options=options),
-        "npy": lambda: open_rows("s3://deaf/x.npy", storage_options=options),
-    }
-    try:
-        with dask.config.set({"largek.stores.tries": 2}), pytest.raises(Exception) as caught:
-            ask[how]()
-        assert trouble(caught.value) == "away"
-        # Of "zarr" one for each name of its metadata.
-        assert 1 <= len(server.taken) <= {"folder": 2, "zarr": 8, "npy": 2}[how]
-    finally:
-        server.stop()
-
-
-def test_a_user_says_how_long_a_call_may_take():
-    pytest.importorskip("s3fs")
-    fs = Folder("s3://x/y", {"key": "a", "secret": "b"}).fs
-    assert fs.config_kwargs == stores.S3_CALLS
-    longest = fs.config_kwargs["connect_timeout"] + fs.config_kwargs["read_timeout"]
-    assert longest + patience.TRYING_SECONDS <= 20
-    given = {"read_timeout": 100, "retries": {"max_attempts": 7}}
-    fs = Folder("s3://x/y", {"key": "a", "secret": "b", "config_kwargs": given}).fs
-    assert fs.config_kwargs == {**stores.S3_CALLS, **given}
-
-
-def test_a_job_whose_object_store_never_answers_can_be_cancelled(impatient_calls, clean):
-    moto = pytest.importorskip("moto.server")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    options = {"endpoint_url": f"http://{host}:{port}", "key": "testing", "secret": "testing"}
-    Folder("s3://silent", options).fs.mkdir("silent")
-    data = ingest("s3://silent/x.zarr", storage_options=options)
-    given = {name: {"memory": True} for name in options}
-    deaf = []
-
-    def fall_deaf():
-        server.stop()
-        deaf.append(Deaf(host, port))
-
-    strike = Strike(fall_deaf)
-    try:
-        with scheduler() as jobs, dask.config.set({"largek.stores.patience-seconds": 3600}):
-            spec = document(data, "s3://silent/out", storage_options=given)
-            job_id = jobs.submit(spec, options, "somebody")
-            assert strike.done.wait(SECONDS)
-            seen_waiting(jobs, job_id)
-            assert deaf[0].taken, "it has been asked"
-            jobs.cancel(job_id)
-            assert ended(jobs, job_id, 60.0)["state"] == "cancelled"
-    finally:
-        for server in deaf:
-            server.stop()
