@@ -107,11 +107,13 @@ S3_CALLS: dict[str, Any] = {
 """Settings of botocore unless the user gives others in ``config_kwargs``: a call that nobody
 answers ends soon. Its own repeats, 25 times 15 s, hear of no cancel; ours do (``patience.py``)."""
 HTTP_CALLS = {"sock_connect": 4.0, "sock_read": 8.0}
-"""The same for aiohttp, which would wait for five minutes, however much comes meanwhile."""
+"""Limits for aiohttp, which would give a request five minutes, however much comes meanwhile."""
 GCS_SECONDS = 300.0
-"""Longest request of gcsfs, which has no limit of its own; of an upload at most 50 MiB are one."""
+"""Longest request of gcsfs, which has no limit of its own, sends at most 50 MiB in one, and makes
+each up to six times."""
 AZURE_CALLS = {"connection_timeout": 4, "read_timeout": 8}
-"""The same for adlfs, of reads and writes alone: of its other calls each may take 300 s."""
+"""Limits for adlfs, which heeds them in reads and writes: any other request may take 300 s. It tries
+each four times, and an upload that stops in the middle it waits for."""
 
 
 def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:

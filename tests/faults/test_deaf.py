@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 X = np.random.default_rng(4).standard_normal((600, 3)).astype(np.float32)
 SECONDS = 60.0
 PATIENT = {"config_kwargs": {"connect_timeout": SECONDS, "read_timeout": SECONDS}}
-"""Of a server that answers, however slowly where a machine is busy."""
+"""Options for a server that answers, however slowly where a machine is busy."""
 
 
 @pytest.fixture(autouse=True)
