@@ -112,8 +112,8 @@ GCS_SECONDS = 300.0
 """Longest request of gcsfs, which has no limit of its own, sends at most 50 MiB in one, and makes
 each up to six times."""
 AZURE_CALLS = {"connection_timeout": 4, "read_timeout": 8}
-"""Limits for adlfs, which heeds them in reads and writes: any other request may take 300 s. It tries
-each four times, and an upload that stops in the middle it waits for."""
+"""Limits for adlfs, which heeds them in reads and writes: other requests may take 300 s. It makes
+each four times, and waits for an upload that stops in the middle."""
 
 
 def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
