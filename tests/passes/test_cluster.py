@@ -654,15 +654,17 @@ def test_limits_of_workers_are_known(rows, fresh_cluster, limit, known):
 
 def test_worker_joins(x, rows, fresh_cluster):
     client = fresh_cluster(1, processes=False)
-    with ClusterPasses(rows, client) as passes:
+    with ClusterPasses(rows, client, memory_limit=10**6) as passes:
         answers = [path_pass(passes, g, retain=True)[0] for g in (1, 2)]
         assert passes.last.workers == 1
+        assert passes.state_limit == 10**6
         client.cluster.scale(2)
         client.wait_for_workers(2)
         # A pass waits for an answer of a new one for a moment only.
         passes._network.run(passes._workers.ready(wait_for=None))
         answers.append(path_pass(passes, 3, retain=True)[0])
         assert passes.last.workers == 2
+        assert passes.state_limit == 2 * 10**6
         assert passes.last.rebuilt == passes.n_chunks // 2
         answers.append(path_pass(passes, 4, retain=True)[0])
         assert passes.last.rebuilt == 0
@@ -801,6 +803,42 @@ def test_what_a_worker_that_leaves_has_computed_is_taken(status, found, x, rows,
         answers.append(path_pass(passes, 2, retain=True)[0])
         assert passes.last.workers == 1, "it gets no new chunks"
         assert answers == path_answers(x, 2)
+
+
+@pytest.mark.parametrize("answer", [None, RuntimeError("it is closing")])
+def test_what_a_worker_that_leaves_does_not_give_is_computed_again(
+    answer, x, rows, fresh_cluster, monkeypatch
+):
+    with dask.config.set({"distributed.worker.memory.pause": False}):
+        client = fresh_cluster(2, processes=False)
+    one = min(client.scheduler_info(n_workers=-1)["workers"])
+    tree, call, left, asked = ClusterPasses._tree, Network.call, [], []
+
+    def refuse(job, share, dask_worker=None):
+        return answer
+
+    def listen(self, function, *arguments, **options):
+        if function is refuse:
+            asked.append(options["worker"])
+        return call(self, function, *arguments, **options)
+
+    async def leave(self, current):
+        if not left:
+            left.extend(chunks for outcome, chunks in current.outcomes if outcome.worker == one)
+            await client.run(set_status, "paused", workers=[one], asynchronous=True)
+            await told_to_leave(self._workers, one)
+        return await tree(self, current)
+
+    monkeypatch.setattr("largek_dask.passes.cluster.take_total", refuse)
+    monkeypatch.setattr(Network, "call", listen)
+    monkeypatch.setattr(ClusterPasses, "_tree", leave)
+    with (
+        dask.config.set({"largek.passes.tree-bytes": 0}),
+        ClusterPasses(rows, client) as passes,
+    ):
+        assert path_pass(passes, 1, retain=True)[0] == path_answers(x, 1)[-1]
+        assert set(asked) == {one}
+        assert passes.last.retries == sum(map(len, left)) > 0
 
 
 @pytest.mark.parametrize("retain", [False, True])
