@@ -58,6 +58,8 @@ FAISS_LIMIT = 400.0
 """CPU seconds for faiss, about."""
 CALLS = (0, 2)
 """Refinements of SuperKMeans there."""
+MOST_MB = 500
+"""Memory beyond the rows that very many clusters may take."""
 
 
 def mixture(n: int, d: int, n_components: int) -> NDArray[np.float32]:
@@ -178,13 +180,13 @@ def storage(folder: Path) -> dict[str, Any]:
 
 
 def readings_to(run: dict[str, Any], level: float) -> str:
-    """How often all rows were read until an energy, in words."""
+    """Readings of all rows, steps and seconds until an energy, as cells of a table."""
     points = zip(run["steps"], run["readings"], run["seconds"], run["energies"], strict=True)
     hit = next((point for point in points if point[3] <= level), None)
     if hit is None:
-        return "never"
+        return "never | |"
     steps, readings, seconds, _ = hit
-    return f"{readings:.0f} readings, {steps} steps, {seconds:.0f} s"
+    return f"{readings:.0f} | {steps} | {seconds:.0f}"
 
 
 def threads(folder: Path) -> dict[str, float]:
@@ -227,57 +229,81 @@ def large(folder: Path, clusters: list[int], known: dict[int, Any]) -> list[dict
     return records
 
 
-def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
-    lines = ["| what | | aim |", "|---|---|---|"]
+def pairs_table(result: dict[str, Any]) -> list[str]:
+    """Two threads against one, and two workers."""
+    lines = ["| | one, s | two, s | sooner | aim |", "|---|---|---|---|---|"]
     for name, aim in (("threads", 1.8), ("workers", 1.6)):
         if name in result:
-            one, two = result[name]["1"], result[name]["2"]
-            what = (
-                "A, k = 1,000"
-                if name == "threads"
-                else f"{result[name]['rows']:,.0f} × 32, k = 4,000"
-            )
-            lines.append(
-                f"| two {name} against one, {what} | {one:.1f} s / {two:.1f} s = {one / two:.2f}x "
-                f"| {aim}x |"
-            )
-    stored = result.get("storage", {})
-    lowest = min((min(run["energies"]) for run in stored.values()), default=0.0)
-    for name, run in stored.items():
-        told = "; ".join(
-            f"to +{100 * (near - 1):.2g} %: {readings_to(run, near * lowest)}" for near in NEAR
-        )
+            found = result[name]
+            one, two = found["1"], found["2"]
+            rows = f"{found['rows']:,.0f} × 32, k = 4,000" if "rows" in found else "A, k = 1,000"
+            lines.append(f"| {name}, {rows} | {one:.1f} | {two:.1f} | {one / two:.2f}x | {aim}x |")
+    return lines
+
+
+def in_seconds(time: float | None) -> str:
+    """A time in a table."""
+    return "never" if time is None else f"{time:.0f}"
+
+
+def storage_table(runs: dict[str, Any]) -> list[str]:
+    """Readings of a stored table until two energies."""
+    lowest = min((min(run["energies"]) for run in runs.values()), default=0.0)
+    heads = [f"to +{100 * (near - 1):.2g} %: readings | steps | s" for near in NEAR]
+    lines = [f"| | {' | '.join(heads)} | ends at | s | steps a reading |", "|---" * 10 + "|"]
+    for name, run in runs.items():
+        told = " | ".join(readings_to(run, near * lowest) for near in NEAR)
+        steps = run["steps"][-1] / max(1, run["readings"][-1])
         lines.append(
-            f"| {STORED_ROWS:,} × 32 from storage, a quarter of it in memory, "
-            f"k = {STORED_CLUSTERS:,}: {name} | {told}; after {run['seconds'][-1]:.0f} s "
-            f"{run['steps'][-1] / max(1, run['readings'][-1]):.1f} steps a reading, "
-            f"{run['energies'][-1]:.5g} | |"
+            f"| {name} | {told} | {run['energies'][-1]:.5g} | {run['seconds'][-1]:.0f} "
+            f"| {steps:.1f} |"
         )
-    for record in result.get("large", []):
-        run = record["run"]
+    return lines
+
+
+def large_tables(records: list[dict[str, Any]]) -> list[str]:
+    """Where we end with very many clusters, and how long we take to where rivals come."""
+    ours = [
+        "| k | to +1 % of the lowest, s | ends at | s | MB beyond the rows | aim |",
+        "|---" * 6 + "|",
+    ]
+    theirs = ["| k | rival | comes to | s | we are there, s |", "|---" * 5 + "|"]
+    for record in records:
+        k, run = f"{record['k']:,}", record["run"]
         points = [
-            (f"faiss, {p['passes']:.0f} passes", p)
-            if name == "faiss"
-            else (f"SuperKMeans, refined {p['passes']:.0f} times", p)
+            (f"{name}, {p['passes']:.0f} {'passes' if name == 'faiss' else 'refinements'}", p)
             for name, several in record["rivals"].items()
             for p in several
         ]
         lowest = min([run["energies"][-1], *(point["energy"] for _, point in points)])
-        near = time_to(run, 1.01 * lowest)
-        told = "; ".join(
-            f"{name}: {p['energy']:.5g} in {p['seconds']:.0f} s, "
-            + (f"we in {t:.0f} s" if (t := time_to(run, p["energy"])) else "we never")
-            for name, p in points
+        near = in_seconds(time_to(run, 1.01 * lowest))
+        ours.append(
+            f"| {k} | {near} | {run['energies'][-1]:.5g} | {run['total']:.0f} "
+            f"| {run['peak_mb'] - run['before_mb']:.0f} | {MOST_MB} |"
         )
-        memory = run["peak_mb"] - run["before_mb"]
-        lines.append(
-            f"| 2,000,000 × 32, k = {record['k']:,}: to +1 % of the lowest | "
-            f"{near:.0f} s (ends at {run['energies'][-1]:.5g} after {run['total']:.0f} s; {told}); "
-            f"{memory:.0f} MB beyond the rows | 500 MB |"
-        )
+        for name, p in points:
+            there = in_seconds(time_to(run, p["energy"]))
+            theirs.append(f"| {k} | {name} | {p['energy']:.5g} | {p['seconds']:.0f} | {there} |")
+    return [*ours, "", "Rivals on the same rows:", "", *theirs]
+
+
+def table(result: dict[str, Any]) -> str:
+    """The markdown tables of a result."""
     return "\n".join(
-        [*lines, "", f"{result['cpu']}. Made by `python -m benchmarks.auto_scale --write`."]
+        [
+            *pairs_table(result),
+            "",
+            f"{STORED_ROWS:,} × 32 from storage, a quarter of it in memory, k = "
+            f"{STORED_CLUSTERS:,}; wall seconds:",
+            "",
+            *storage_table(result.get("storage", {})),
+            "",
+            "Very many clusters, 2,000,000 × 32; CPU seconds:",
+            "",
+            *large_tables(result.get("large", [])),
+            "",
+            f"{result['cpu']}. Made by `python -m benchmarks.auto_scale --write`.",
+        ]
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import auto, curves, figures, nmbatch, nmbatch_tables, peers, workers
+from benchmarks import auto, auto_scale, curves, figures, nmbatch, nmbatch_tables, peers, workers
 from benchmarks.curves import DENSE, LLOYD, MINIBATCH, NMBATCH, OWN_START, PUBLISHED
 
 METHODS = [*curves.METHODS, MINIBATCH]
@@ -201,6 +201,32 @@ def test_every_point_short_of_the_aim_has_a_line(default):
     assert "2 of 4 points." in told
     default["records"][0] |= {"case": "A-1000"}
     assert "| A | 50 | our prototype | | 75.23 | | not reached | |" in auto.behind_table(default)
+
+
+def test_very_many_clusters_and_stored_rows_have_a_line_each():
+    run = made_run([1.0, 200.0], [90.0, 60.0], before_mb=100.0, peak_mb=350.0)
+    faiss = [{"passes": 2.0, "seconds": 8.0, "energy": 90.0}]
+    hierarchical = [{"passes": 0.0, "seconds": 9.0, "energy": 50.0}]
+    rivals = {"faiss": faiss, "SuperKMeans, hierarchical": hierarchical}
+    stored = {"steps": [3, 8], "readings": [1.0, 4.0], "seconds": [5.0, 9.0]}
+    found = {
+        "cpu": "a machine",
+        "threads": {"1": 3.0, "2": 2.0},
+        "workers": {"1": 8.0, "2": 4.0, "rows": 1000.0},
+        "storage": {
+            "as it is": stored | {"energies": [70.0, 60.0]},
+            "other": stored | {"energies": [80.0, 80.0]},
+        },
+        "large": [{"k": 9000, "run": run, "rivals": rivals}],
+    }
+    told = auto_scale.table(found).splitlines()
+    assert "| threads, A, k = 1,000 | 3.0 | 2.0 | 1.50x | 1.8x |" in told
+    assert "| workers, 1,000 × 32, k = 4,000 | 8.0 | 4.0 | 2.00x | 1.6x |" in told
+    assert "| as it is | 4 | 8 | 9 | 4 | 8 | 9 | 60 | 9 | 2.0 |" in told
+    assert "| other | never | | | never | | | 80 | 9 | 2.0 |" in told
+    assert "| 9,000 | never | 60 | 200 | 250 | 500 |" in told
+    assert "| 9,000 | faiss, 2 passes | 90 | 8 | 1 |" in told
+    assert "| 9,000 | SuperKMeans, hierarchical, 0 refinements | 50 | 9 | never |" in told
 
 
 def test_a_case_without_curves_of_rivals_is_not_in_their_table(record):
