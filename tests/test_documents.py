@@ -259,6 +259,13 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_files_that_are_named_are_there(page):
+    for name in re.findall(r"`([\w/]+(?:\.py|\.md|/))`", page.read_text()):
+        places = (ROOT, ROOT / "largek_dask", ROOT / "tests", page.parent)
+        assert any((place / name).exists() for place in places), f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
 def test_no_line_of_text_begins_with_a_comment(page):
     """Markdown takes it for HTML: links in the rest of the line are not made, a paragraph ends."""
     lines = page.read_text().splitlines()
