@@ -101,7 +101,8 @@ def on_workers(store: str, k: int, n_workers: int) -> dict[str, Any]:
     """Some steps on local workers."""
     from distributed import Client, LocalCluster
 
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.cluster import ClusterPasses
 
@@ -134,7 +135,8 @@ def from_storage(folder: str, searched: int) -> dict[str, Any]:
 
     from benchmarks.curves import Energies
     from largek_dask.algorithms import truncated_plan
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 

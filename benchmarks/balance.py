@@ -75,7 +75,8 @@ def dealt(x: NDArray[Any], split: str, workers: list[Worker]) -> list[NDArray[An
 
 def busy(x: NDArray[np.float32]) -> dict[str, list[list[float]]]:
     """Seconds of every worker (columns) in every iteration (rows), by kind of split."""
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, group_centers
     from largek_dask.kernels.distances import pack_centers

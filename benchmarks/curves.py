@@ -102,7 +102,8 @@ def steps_of(method: str, x: NDArray[np.float32], centers: NDArray[np.float32], 
     if method == MINIBATCH:
         yield from _steps_of_scikit_learn(x, centers, seed)
         return
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 

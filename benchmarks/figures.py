@@ -82,7 +82,8 @@ def curve(
     method: str, x: NDArray[np.float32], held: NDArray[np.float32], k: int, seed: int, limit: float
 ) -> tuple[list[float], list[float]]:
     """CPU seconds and held-out energies of a run."""
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 

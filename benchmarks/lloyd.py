@@ -63,7 +63,8 @@ def starting_centers(x: np.ndarray, k: int) -> np.ndarray:
 
 def run_largek_dask(x: np.ndarray, centers: np.ndarray) -> list[float]:
     """CPU seconds of each pass after the first two."""
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.algorithms.lloyd import Lloyd
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses

@@ -102,7 +102,8 @@ def measure_empty(folder: Path) -> dict[str, float]:
 
 def stepper(passes: Any) -> Callable[[], float]:
     """Seconds of the next Lloyd step, from K random rows on."""
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.algorithms.lloyd import Lloyd
 
     algorithm = Lloyd(problem=KMeansProblem(K, init="random"))

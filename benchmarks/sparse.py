@@ -152,7 +152,8 @@ def exact_peer(path: str, k: int) -> dict[str, Any]:
 
 def steps_of_ours(method: str, x: Any, centers: NDArray[np.float32]) -> Steps:
     """Centres after every step, passes so far, and what the step said of itself."""
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 

@@ -41,7 +41,8 @@ def clocks(store: str, path: str, k: int, steps: int, workers: int) -> dict[str,
     from distributed import Client, LocalCluster
 
     from benchmarks.curves import Energies
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.cluster import ClusterPasses
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 import largek_dask as lk
-from largek_dask.algorithms.base import ModelArrays
+from largek_dask.algorithms import kmeans
+from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.data.sources import open_rows
-from largek_dask.driver import final, plan
 from largek_dask.driver import labels as labels_module
+from largek_dask.driver import plan
 from largek_dask.errors import (
     BadRowsError,
     ModelFormatError,
@@ -151,7 +152,7 @@ def test_a_killed_predict_goes_on_where_it_was(
 ) -> None:
     x = open_rows(X) if regular else CutRows(X, [30, 7, 31, 12, 20, 33, 34, 13, 20])
     out = str(tmp_path / "labels.zarr")
-    original, calls = final.nearest, [0]
+    original, calls = kmeans.nearest, [0]
 
     def dying(*arguments: Any) -> Any:
         calls[0] += 1
@@ -160,7 +161,7 @@ def test_a_killed_predict_goes_on_where_it_was(
         return original(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(final, "nearest", dying)
+        patch.setattr(kmeans, "nearest", dying)
         with pytest.raises(Killed):
             model.predict(x, out=out, n_threads=1)
     unfinished = zarr.open_array(out, mode="r")
@@ -169,7 +170,7 @@ def test_a_killed_predict_goes_on_where_it_was(
     assert done >= dies_in - 2  # groups of at most two chunks
     calls[0] = 1000
     with monkeypatch.context() as patch:
-        patch.setattr(final, "nearest", dying)
+        patch.setattr(kmeans, "nearest", dying)
         assert model.predict(x, out=out, n_threads=1) is None
     assert calls[0] <= 1000 + 9 - (dies_in - 2)
     if dies_in > 2:
@@ -187,7 +188,7 @@ def test_unfinished_labels_of_another_model_are_refused(
 ) -> None:
     out = str(tmp_path / "labels.zarr")
     with monkeypatch.context() as patch:
-        patch.setattr(final, "nearest", None)
+        patch.setattr(kmeans, "nearest", None)
         with pytest.raises(TypeError):
             model.predict(X, out=out)
     other = fitted(normalize="l2")[0]
@@ -231,7 +232,7 @@ def test_digest_is_over_type_shape_and_bytes() -> None:
     shift = np.zeros(2, np.float32)
 
     def digest(centers: NDArray[Any], counts: NDArray[np.float64]) -> str:
-        return Model(ModelArrays(centers, counts, shift)).digest()
+        return Model(CenterArrays(centers, counts, shift)).digest()
 
     centers, counts = np.ones((3, 2), np.float32), np.arange(3.0)
     base = digest(centers, counts)

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from largek_dask.algorithms.base import ModelArrays
+from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.cli import main
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.labels import LabelStore
@@ -101,7 +101,7 @@ def cut_model() -> CutModel:
 
 
 def centers_model() -> CentersModel:
-    return CentersModel(ModelArrays(X[:4].copy(), np.full(4, 50.0), np.zeros(3)))
+    return CentersModel(CenterArrays(X[:4].copy(), np.full(4, 50.0), np.zeros(3)))
 
 
 def notes_of(path: Path) -> dict[str, Any]:

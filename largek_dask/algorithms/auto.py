@@ -8,10 +8,11 @@ and seed give the same bits on every machine and cluster. Where the rules come f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from largek_dask.algorithms.base import Algorithm, KMeansProblem, TableShape
+from largek_dask.algorithms.base import Algorithm, TableShape
 from largek_dask.algorithms.choices import EFFORTS, Effort
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.truncated import Truncated
@@ -65,6 +66,7 @@ class Auto:
 
     effort: Effort = "balanced"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:

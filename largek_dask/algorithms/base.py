@@ -9,20 +9,20 @@ once, in ``largek_dask.driver``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from dataclasses import Field, dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.choices import EmptyClusters
+from largek_dask.algorithms.objective import Objective
+from largek_dask.algorithms.problem import Problem
 from largek_dask.kernels.exact.statistics import Statistics
 
 __all__ = [
     "Algorithm",
     "Chunk",
     "Info",
-    "KMeansProblem",
     "ModelArrays",
     "Passes",
     "Rng",
@@ -226,62 +226,55 @@ class Info:
     """What one step did, for events, history and stop rules."""
 
     cost: float
-    """Weighted sum of squared distances, or the algorithm's own objective, as this step met it."""
+    """The objective (of k-means: the weighted sum of squared distances) as this step met it."""
     rows: int
     """Rows assigned in this step (nominal work)."""
     n_changed: int | None = None
     """Rows whose label changed; None where the algorithm does not know."""
     shift: float | None = None
-    """Squared movement of the centres divided by the mean variance of the features
-    (scikit-learn's ``tol`` is compared with it)."""
+    """Squared movement of the centres divided by the mean variance of the features. ``tol`` is
+    compared with it, unless the objective says with which figure of ``extra``."""
     converged: bool = False
     """A fixed point: another step would change nothing."""
     extra: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelArrays:
-    """The numbers of a model of centres, without where they came from.
+class ModelArrays(Protocol):
+    """The numbers of a model, without where they came from: a frozen dataclass of arrays.
 
-    The names of the fields are those under which the arrays are stored and sent.
+    The names of the fields are those under which they are stored and sent; the class says which
+    kind of model it is (``model.base.Model.holds``).
     """
 
-    centers: NDArray[Any]
-    """(k, d), compute dtype, in the coordinates of the data."""
-    counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster."""
-    shift: NDArray[Any]
-    """(d,) origin about which the kernels compute, compute dtype."""
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-
-@dataclass(frozen=True, slots=True)
-class KMeansProblem:
-    """What is asked of every k-means algorithm, whichever it is.
-
-    An algorithm object as a user makes it (``Lloyd()``) holds its own parameters; it runs once
-    it has been given a problem: ``dataclasses.replace(algorithm, problem=problem)``.
-    """
-
-    n_clusters: int
-    init: str | NDArray[Any] = "auto"
-    """A name of ``algorithms.choices.INITS``, or the (k, d) starting centres themselves."""
-    empty_clusters: EmptyClusters = "relocate"
-    """Move a centre without rows to the rows farthest from theirs, or leave it where it is."""
-    tol: float = 1e-4
-    """Of the fit's stop rules, for algorithms that do not end by centres that come to rest."""
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """(k,) weight of the rows of each cluster."""
 
 
 State = TypeVar("State")
 
 
+@runtime_checkable
 class Algorithm(Protocol[State]):
     """One paper, one file: ``init`` and ``step`` over a frozen dataclass ``State``.
 
-    Implementations are frozen dataclasses with a field ``problem`` (None until a fit sets it).
+    Implementations inherit from it; they are frozen dataclasses with a field ``problem`` (None
+    until a fit sets it). What follows ``model`` is declared only where there is something to say.
 
     A state holds numpy arrays, numbers, strings, None and tuples of these; the driver writes
     it into checkpoints as it is.
     """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    solves: ClassVar[type[Problem]]
+    """The kind of problem that it answers."""
+
+    @property
+    def problem(self) -> Problem | None:
+        """What is asked."""
 
     def init(self, passes: Passes, rng: Rng) -> State:
         """The state before the first step."""
@@ -291,3 +284,37 @@ class Algorithm(Protocol[State]):
 
     def model(self, state: State) -> ModelArrays:
         """The best model that this state stands for."""
+
+    state_copies: ClassVar[int] = 2
+    """How many times the model's size a checkpoint is, about: centres, and sums of their rows."""
+
+    @property
+    def objective(self) -> Objective:
+        """What is lowered or raised, if steps do not end by the figure of the problem's."""
+        return self.solves.objective
+
+    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+        """Bytes that are kept for every row, at most, where all rows' may take ``budget``."""
+        return 0
+
+    def share_of_labels(self, k: int) -> float | None:
+        """How long :meth:`labels` takes at most, as a share of the last pass; None: has none."""
+        return None
+
+    def labels(
+        self, passes: Passes, rng: Rng, state: State
+    ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]] | None:
+        """Labels as of ``model(state)``, for a fit that has no time for the last pass.
+
+        None, and never asked for, where :meth:`share_of_labels` says so.
+
+        Returns
+        -------
+        labels : (n,) int32
+            -1 for rows that weigh nothing.
+        value : float
+            Of the objective, with these labels.
+        counts : (k,)
+            Weight of the rows of each cluster.
+        """
+        return None

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import (
+    Algorithm,
     Chunk,
     Info,
-    KMeansProblem,
-    ModelArrays,
     Passes,
     Rng,
     RowState,
@@ -38,6 +37,7 @@ from largek_dask.algorithms.bounded import (
     no_groups_for_sparse,
     row_bytes,
 )
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.relocation import relocate_empty, returns
 from largek_dask.algorithms.seeding import initial_centers
@@ -96,7 +96,7 @@ class LloydState:
 
 
 @dataclass(frozen=True)
-class Lloyd:
+class Lloyd(Algorithm[LloydState]):
     """Exact k-means: every step assigns every row, then moves every centre to its rows' mean.
 
     With the same starting centres the result does not depend on how the rows are chunked, on
@@ -121,6 +121,7 @@ class Lloyd:
 
     bounds: Bounds | None = "auto"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
         check_bounds(self.bounds)
@@ -202,9 +203,9 @@ class Lloyd:
             return None
         return begin_bounds(centers, state.shift, n_groups)
 
-    def model(self, state: LloydState) -> ModelArrays:
+    def model(self, state: LloydState) -> CenterArrays:
         """The centres that the next step would assign rows to."""
-        return ModelArrays(state.centers, state.counts, state.shift)
+        return CenterArrays(state.centers, state.counts, state.shift)
 
 
 def _replay(state: LloydState) -> tuple[tuple[Any, ...], ...]:

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import (
+    Algorithm,
     Chunk,
     Info,
-    KMeansProblem,
-    ModelArrays,
     Passes,
     Rng,
     RowSlice,
     TableShape,
 )
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.errors import ParameterError
@@ -127,7 +127,7 @@ class MiniBatchState:
 
 
 @dataclass(frozen=True)
-class MiniBatch:
+class MiniBatch(Algorithm[MiniBatchState]):
     """Sculley's mini-batch k-means; a step is one batch.
 
     Batches are successive slices of every chunk's one seeded permutation, in proportion to the
@@ -148,6 +148,7 @@ class MiniBatch:
     batch_rows: int | Literal["auto"] = "auto"
     votes: Literal["all", "latest"] = "all"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
         rows: object = self.batch_rows
@@ -203,9 +204,9 @@ class MiniBatch:
         info = Info(cost=cost * scale, rows=n_rows, extra={"batch_rows": float(n_rows)})
         return replace(after, step=state.step + 1, begin=0 if end == n else end), info
 
-    def model(self, state: MiniBatchState) -> ModelArrays:
+    def model(self, state: MiniBatchState) -> CenterArrays:
         """The running means, rounded to the compute dtype."""
-        return ModelArrays(state.means.astype(state.shift.dtype), state.votes, state.shift)
+        return CenterArrays(state.means.astype(state.shift.dtype), state.votes, state.shift)
 
 
 def _latest(

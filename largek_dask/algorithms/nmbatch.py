@@ -22,15 +22,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import (
+    Algorithm,
     Info,
-    KMeansProblem,
-    ModelArrays,
     Passes,
     Rng,
     RowSlice,
@@ -47,6 +46,7 @@ from largek_dask.algorithms.bounded import (
     no_groups_for_sparse,
     row_bytes,
 )
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.moves import MOVED_SHARE, choose_moves, split_clusters
 from largek_dask.algorithms.nested import Batch, gather, open_batch, sample_points
 from largek_dask.algorithms.parts.totals import AssignmentTotal
@@ -116,7 +116,7 @@ class NMBatchState:
 
 
 @dataclass(frozen=True)
-class NMBatch:
+class NMBatch(Algorithm[NMBatchState]):
     """Nested mini-batch k-means: the way to go where there are many rows a cluster.
 
     Steps are Lloyd's, on a batch of rows that doubles as soon as its own uncertainty exceeds
@@ -159,6 +159,7 @@ class NMBatch:
     gather: int | Literal["auto"] = "auto"
     bounds: bool | Literal["hamerly", "elkan", "groups"] = True
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
         for name, rows, fewest in (("b0", self.b0, 1), ("gather", self.gather, 0)):
@@ -447,6 +448,6 @@ class NMBatch:
             extra=extra,
         )
 
-    def model(self, state: NMBatchState) -> ModelArrays:
+    def model(self, state: NMBatchState) -> CenterArrays:
         """The centres that the next step would assign rows to."""
-        return ModelArrays(state.centers, state.counts, state.shift)
+        return CenterArrays(state.centers, state.counts, state.shift)

@@ -38,7 +38,7 @@ from largek_dask.kernels.sampling import (
     update_d2,
 )
 
-__all__ = ["centers_of_sample", "check_init", "initial_centers"]
+__all__ = ["centers_of_sample", "check_init", "initial_centers", "passes_of"]
 
 AUTO_PLUS_PLUS_CLUSTERS = 100
 """`init="auto"` is k-means++ up to here and random rows above: k passes cost too much there."""
@@ -78,6 +78,20 @@ def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> No
         raise ParameterError(f"init: centre {int(np.argmax(bad))} holds NaN or infinity.")
 
 
+def passes_of(init: str | NDArray[Any], n_clusters: int) -> int:
+    """About how many passes over the rows :func:`initial_centers` takes."""
+    if not isinstance(init, str):
+        return 0
+    if init == "auto":
+        init = _auto(n_clusters)
+    many = {"k-means++": n_clusters, "greedy-k-means++": n_clusters}
+    return many.get(init, PARALLEL_ROUNDS + 2 if init == "k-means||" else 1)
+
+
+def _auto(n_clusters: int) -> str:
+    return "k-means++" if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS else "random"
+
+
 def initial_centers(
     passes: Passes, rng: Rng, n_clusters: int, init: str | NDArray[Any]
 ) -> NDArray[Any]:
@@ -92,7 +106,7 @@ def initial_centers(
     if not isinstance(init, str):
         return init.astype(passes.statistics.dtype)
     if init == "auto":
-        init = "k-means++" if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS else "random"
+        init = _auto(n_clusters)
     if init == "random":
         return _random_rows(passes, rng, n_clusters)
     if init == "two-level":

@@ -32,12 +32,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes, Rng, TableShape
+from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng, TableShape
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.algorithms.truncated_engines import run_everywhere
 from largek_dask.algorithms.truncated_far import FarRows, carry_the_cost, draw_rows, sample_of
@@ -81,7 +82,7 @@ ROW_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Truncated:
+class Truncated(Algorithm[TruncatedState]):
     """Truncated search with moves of centres.
 
     Rows meet only the centres near their own, in passes of a few distances a row; in between,
@@ -125,6 +126,9 @@ class Truncated:
     moves: bool = True
     rounds: int | Literal["auto"] = "auto"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+    state_copies: ClassVar[int] = 10
+    """The centres since the search last looked at all rows are kept (measured)."""
 
     def __post_init__(self) -> None:
         for name, value, least in (("neighbours", self.neighbours, 2), ("rounds", self.rounds, 0)):
@@ -337,12 +341,12 @@ class Truncated:
         """Bytes that are kept for every row, at most."""
         return ROW_BYTES
 
-    def model(self, state: TruncatedState) -> ModelArrays:
+    def model(self, state: TruncatedState) -> CenterArrays:
         """The centres as of the last pass, or from before the last moves until these have paid."""
         begun = state.lead
         if begun is not None:
-            return ModelArrays(begun.centers, begun.counts, state.shift)
-        return ModelArrays(state.centers, state.counts, state.shift)
+            return CenterArrays(begun.centers, begun.counts, state.shift)
+        return CenterArrays(state.centers, state.counts, state.shift)
 
 
 def _info(state: TruncatedState, done: PassDone, plan: Plan, back: bool) -> Info:

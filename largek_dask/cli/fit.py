@@ -99,7 +99,7 @@ def fit(
         "n_clusters": options.n_clusters,
         "n_iter": result.n_iter,
         "stop_reason": result.stop_reason,
-        "inertia": result.inertia,
+        "inertia": result.value,
         "seconds": result.seconds,
         "row_state_bytes": kept_for_rows(result.history),
         "readings": readings(result.history, rows.n_rows),

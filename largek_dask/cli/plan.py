@@ -108,14 +108,14 @@ def make_plan(rows: Rows, options: FitOptions, threads: int | None, client: Clie
     from distributed.system import MEMORY_LIMIT
 
     from largek_dask import config
-    from largek_dask.driver.fit import chosen
+    from largek_dask.driver.fit import chosen, problem_of
     from largek_dask.driver.plan import memory_needed
     from largek_dask.kernels.exact.statistics import compute_dtype
     from largek_dask.passes.local import available_cpus, state_budget
 
     (n, d), n_clusters = rows.shape, options.n_clusters
-    algorithm: Any
     algorithm, n_init, _ = chosen(rows, options)
+    problem = problem_of(algorithm, options)
     compute = compute_dtype(rows.dtype)
     if client is None:
         n_processes, n_threads = 1, threads or available_cpus()
@@ -130,8 +130,8 @@ def make_plan(rows: Rows, options: FitOptions, threads: int | None, client: Clie
     budget = state_budget(options.memory_bytes, available)
     chunk = int(np.diff(rows.chunk_table).max()) * d * rows.dtype.itemsize
     cached = min(int(config.get("passes.cache-bytes")), rows.nbytes // n_processes)
-    assert isinstance(options.init, str), "a command line gives no array"
-    before = passes_before(rows, n_clusters, options.init) * n_init
+    scan = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
+    before = (scan + problem.passes_to_start()) * n_init
     return Plan(
         n_rows=n,
         n_features=d,
@@ -156,23 +156,6 @@ def make_plan(rows: Rows, options: FitOptions, threads: int | None, client: Clie
         seconds_compute=2.0 * n * d * n_clusters / flops(n_clusters, d, compute) / n_threads,
         seconds_read=rows.nbytes / read_rate(rows) / n_processes,
     )
-
-
-def passes_before(rows: Rows, n_clusters: int, init: str) -> int:
-    """Passes until there are starting centres."""
-    from largek_dask.algorithms.seeding import AUTO_PLUS_PLUS_CLUSTERS, PARALLEL_ROUNDS
-
-    scan = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
-    if init == "auto":
-        init = "k-means++" if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS else "random"
-    seeding = {
-        "random": 1,
-        "two-level": 1,
-        "k-means++": n_clusters,
-        "greedy-k-means++": n_clusters,
-        "k-means||": PARALLEL_ROUNDS + 2,
-    }
-    return scan + seeding.get(init, 0)
 
 
 def flops(n_clusters: int, n_features: int, dtype: Any) -> float:

@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.data.fingerprint import same_data
 from largek_dask.driver.encoding import decode, encode
 from largek_dask.driver.history import thinned, up_to
@@ -52,9 +53,9 @@ class Progress(Generic[State]):
     seconds: float
     """Seconds used so far, earlier runs included."""
 
-    def records(self) -> list[StepRecord]:
+    def records(self, objective: Objective) -> list[StepRecord]:
         """The records of the steps so far, thinned (see ``driver.history``)."""
-        return thinned(up_to(self.n_iter, self.history))
+        return thinned(up_to(self.n_iter, self.history), objective)
 
 
 class Checkpoints(Generic[State]):
@@ -66,6 +67,8 @@ class Checkpoints(Generic[State]):
         Holds ``checkpoints/``.
     expected : type
         The algorithm's state class, or those of several.
+    objective : Objective
+        The algorithm's; what is only read needs none.
     keep : int, optional
         How many to keep; ``largek.checkpoints.keep`` by default.
     seconds : float, optional
@@ -77,12 +80,14 @@ class Checkpoints(Generic[State]):
         self,
         folder: Folder,
         expected: type[State] | UnionType,
+        objective: Objective = INERTIA,
         *,
         keep: int | None = None,
         seconds: float | None = None,
     ) -> None:
         self.folder = folder.sub("checkpoints")
         self._expected = expected
+        self._objective = objective
         self._keep = max(1, config.get("checkpoints.keep") if keep is None else keep)
         self._every = config.get("checkpoints.seconds") if seconds is None else seconds
         self._written_at = time.monotonic()
@@ -176,7 +181,7 @@ class Checkpoints(Generic[State]):
             "n_iter": n,
             "seconds": progress.seconds,
             "state": tree,
-            "history": progress.records(),
+            "history": progress.records(self._objective),
             "arrays": self.folder.write_arrays(f"{name}.zarr", arrays),
         }
         record["sha256"] = hashlib.sha256(canonical_json(record)).hexdigest()

@@ -5,7 +5,8 @@ kind adds:
 
 ========== =====================================================================================
 chosen     what ``algorithm="auto"`` takes: ``name``, its parameters, ``starts``, ``reason``
-started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on a resume)
+started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on a resume), and of
+           what is no k-means ``objective``: the fields of ``algorithms.objective.Objective``
 step       the history record (``step cost rows n_changed shift``), ``seconds`` of this step as
            ``{total, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied`` (bytes
            picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or threads),
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
 from largek_dask.data.patience import trouble
 from largek_dask.driver.stopping import StepRecord, StopRules
 from largek_dask.driver.words import human_count, human_seconds, printable
@@ -138,14 +140,17 @@ TREND = 8
 
 
 def estimate_seconds_left(
-    history: Sequence[StepRecord], stop: StopRules, elapsed: float
+    history: Sequence[StepRecord],
+    stop: StopRules,
+    elapsed: float,
+    objective: Objective = INERTIA,
 ) -> float | None:
     """Seconds until the fit will have ended, None while nothing can be said.
 
     The smallest of three: the steps left to ``max_iter``; the steps until ``n_changed`` falls
-    below one row, or ``shift`` to ``tol``, if they go on falling by the mean factor of the last
-    eight steps; the time left to ``max_time``. Steps are taken to last as long as the mean of
-    the last eight. Only shown, never used to decide anything.
+    below one row, or what ``tol`` is compared with to ``tol``, if they go on falling by the mean
+    factor of the last eight steps; the time left to ``max_time``. Steps are taken to last as long
+    as the mean of the last eight. Only shown, never used to decide anything.
     """
     recent = history[-TREND - 1 :]
     limits = []
@@ -156,7 +161,8 @@ def estimate_seconds_left(
         changed = [float(r["n_changed"]) for r in recent if r["n_changed"] is not None]
         steps += _steps_until(changed, 0.5)
         if stop.tol > 0:
-            steps += _steps_until([r["shift"] for r in recent if r["shift"] is not None], stop.tol)
+            changes = [objective.change_in(record) for record in recent]
+            steps += _steps_until([c for c in changes if c is not None], stop.tol)
         limits.append(max(0.0, min(steps)) * per_step)
     if stop.max_time is not None:
         limits.append(max(0.0, stop.seconds - elapsed))
@@ -194,12 +200,15 @@ class ProgressLine:
         self._shown_at = -math.inf
         self._line = ""
         self._pending = False
+        self._objective = INERTIA
 
     def __call__(self, event: Event) -> None:
         """Show one event, if it is time to."""
         kind = event["event"]
-        if kind == "step":
-            self._line, self._pending = _progress_text(event), True
+        if kind == "started":
+            self._objective = objective_in(event)
+        elif kind == "step":
+            self._line, self._pending = _progress_text(event, self._objective), True
             if self._clock() - self._shown_at >= (0.1 if self._terminal else 10.0):
                 self._show()
         elif kind == "warning":
@@ -225,11 +234,11 @@ class ProgressLine:
         self._line = ""
 
 
-def _progress_text(event: Event) -> str:
+def _progress_text(event: Event, objective: Objective) -> str:
     """One step in words."""
     parts = [f"step {event['step']}"]
     if event["cost"] is not None:
-        parts.append(f"cost {event['cost']:.6g}")
+        parts.append(f"{objective.of_step} {event['cost']:.6g}")
     if event["n_changed"] is not None:
         parts.append(f"{event['n_changed']:,} rows changed")
     if event["rows_per_second"] is not None:

@@ -1,72 +1,49 @@
-"""The last pass: every row's label, the exact inertia, and no cluster left empty.
+"""The last pass, of whatever kind of problem: every row's label, and exact sums over all rows.
 
-``inertia`` is the sum of ``w ||x - c||^2`` over the rows with the centres that are returned, summed
-without rounding; nothing that an algorithm estimated on its way is taken over.
+What a label is, what is added up and what follows from it is the problem's
+(``algorithms.problem``). Here is what all of them need: chunks in groups, labels in memory or in
+storage, a run that was killed gone on with. Sums have no rounding; nothing that an algorithm
+estimated on its way is taken over.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ModelArrays
-from largek_dask.algorithms.relocation import relocate_empty
+from largek_dask.algorithms.problem import SKIPPED, Final, Labelled, Labelling
 from largek_dask.driver.labels import LabelStore, LabelWriter, group_chunks
 from largek_dask.driver.storage import sha256_of
-from largek_dask.kernels.blocks import dense_rows
-from largek_dask.kernels.dense.doubts import nearest_of_far, too_far
-from largek_dask.kernels.distances import (
-    PackedCenters,
-    nearest,
-    pack_centers,
-    squared_distances,
-)
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes.base import BasePasses
+from largek_dask.passes.chunks import ChunkView
 
-__all__ = ["Assignment", "Final", "assign_rows", "finalize", "of_search", "seconds_of_last_pass"]
+__all__ = ["label_rows", "marks_of", "of_search", "seconds_of_last_pass"]
 
-SKIPPED = -1
-"""Label of a row with NaN or infinity."""
 TRIAL_ROWS = 2_048
 """Rows on which the time of the last pass is found, the best of some trials."""
 TRIALS = 3
 MORE = 1.25
-"""What the last pass takes beside finding the nearest centres: distances, sums, labels."""
+"""What the last pass takes beside labelling rows: reading them, keeping or writing labels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Every row at its nearest centre."""
-
-    labels: NDArray[np.int32] | None
-    """(n,) labels, -1 for rows with NaN or infinity; None if they went to storage or nowhere."""
-    inertia: float
-    """Sum of ``w ||x - c||^2``, rounded once."""
-    counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster."""
-    n_bad: int
-    """Rows with NaN or infinity."""
-
-
-class AssignmentTotal:
-    """What one process adds up: labels by chunk, inertia and weights."""
+class LabelTotal:
+    """What one process adds up: labels by chunk, and the sums of the labelling."""
 
     __slots__ = ("labels", "sums")
 
-    def __init__(self, n_clusters: int) -> None:
+    def __init__(self, lengths: Mapping[str, int]) -> None:
         self.labels: dict[int, NDArray[np.int32]] = {}
-        self.sums = {
-            "inertia": ExactSums(1),
-            "counts": ExactSums(n_clusters),
-            "n_bad": ExactSums(1),
-        }
+        self.sums = {name: ExactSums(length) for name, length in lengths.items()}
+        # Rows with NaN or infinity.
+        self.sums["n_bad"] = ExactSums(1)
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +53,7 @@ class AssignmentTotal:
         )
 
     @staticmethod
-    def combine(a: AssignmentTotal, b: AssignmentTotal) -> AssignmentTotal:
+    def combine(a: LabelTotal, b: LabelTotal) -> LabelTotal:
         """Add ``b`` into ``a``."""
         a.labels.update(b.labels)
         for name, sums in a.sums.items():
@@ -84,23 +61,16 @@ class AssignmentTotal:
         return a
 
 
-def assign_chunk(
+def label_chunk(
     chunk: Chunk,
-    total: AssignmentTotal,
-    centers: PackedCenters,
+    total: LabelTotal,
+    label: Callable[..., NDArray[np.int32]],
     keep_labels: bool,
     writer: LabelWriter | None,
+    *model: Any,
 ) -> None:
-    """Label a chunk's rows and add their exact squared distances."""
-    labels = nearest(chunk.x, centers)
-    distances = squared_distances(chunk.x, centers, labels)
-    far = too_far(distances, centers.dtype)
-    if len(far):
-        labels[far] = nearest_of_far(dense_rows(chunk.x[far]), centers.centers)
-        distances = squared_distances(chunk.x, centers, labels)
-    # Rows that are skipped weigh 0, so they count nowhere.
-    total.sums["inertia"].add(distances, chunk.weight)
-    total.sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
+    """Label a chunk's rows, add them to the sums, and write or keep their labels."""
+    labels = label(chunk, total.sums, *model)
     if chunk.bad is not None:
         labels[chunk.bad] = SKIPPED
         total.sums["n_bad"].add(chunk.bad.astype(np.float64))
@@ -110,52 +80,47 @@ def assign_chunk(
         total.labels[chunk.index] = labels
 
 
-def assign_rows(
+def label_rows(
     passes: BasePasses,
-    arrays: ModelArrays,
+    labelling: Labelling,
     *,
     labels: bool = True,
     out: LabelStore | None = None,
     told: Callable[[int], None] | None = None,
-) -> Assignment:
-    """Assign every row to its nearest centre.
+) -> Labelled:
+    """Label every row, in one pass.
 
     Parameters
     ----------
     passes : LocalPasses or ClusterPasses
-    arrays : ModelArrays
-        The centres, and the shift with which the fit has packed them: so the labels are the
-        same as in the fit, to the bit.
+    labelling : Labelling
+        How.
     labels : bool
-        False: only inertia and counts.
+        False: only the sums.
     out : LabelStore, optional
         Where the labels go; without it they come back in memory. What is done there already is
         not done again.
     told : callable, optional
         Called with the number of rows done, after every group of chunks.
-
-    Returns
-    -------
-    Assignment
     """
-    packed = pack_centers(arrays.centers, arrays.shift)
-    n_clusters = len(arrays.centers)
     table = passes.rows.chunk_table
-    done, first = AssignmentTotal(n_clusters), 0
+    done, first = LabelTotal(labelling.sums), 0
     if out is not None:
-        first, sums = passes.outlast(lambda: out.begin(sha256_of(arrays.centers)))
+        model = " ".join(marks_of(labelling).values())
+        first, sums = passes.outlast(lambda: out.begin(model))
         done.sums.update(sums)
     in_memory = np.empty(passes.n_rows, np.int32) if labels and out is None else None
     writer = None if out is None else out.writer
     for group in group_chunks(table[first:]):
         chunks = [first + i for i in group]
-        total: AssignmentTotal = passes.reduce(
-            assign_chunk,
-            packed,
+        total: LabelTotal = passes.reduce(
+            label_chunk,
+            labelling.chunk_fn,
             labels,
             writer,
-            start=partial(AssignmentTotal, n_clusters),
-            combine=AssignmentTotal.combine,
+            *labelling.broadcast,
+            start=partial(LabelTotal, labelling.sums),
+            combine=LabelTotal.combine,
             chunks=chunks,
         )
         start, stop = int(table[chunks[0]]), int(table[chunks[-1] + 1])
@@ -165,33 +130,34 @@ def assign_rows(
                 in_memory[start:stop] = together
             elif out is not None:
                 passes.outlast(partial(out.write, start, together))
-        AssignmentTotal.combine(done, total)
+        LabelTotal.combine(done, total)
         if out is not None:
             passes.outlast(partial(out.record, chunks[-1] + 1, done.sums))
         if told is not None:
             told(stop)
-    return Assignment(
-        labels=in_memory,
-        inertia=float(done.sums["inertia"].values[0]),
-        counts=done.sums["counts"].values,
-        n_bad=int(done.sums["n_bad"].values[0]),
-    )
+    return Labelled(in_memory, done.sums)
 
 
-def seconds_of_last_pass(passes: BasePasses, arrays: ModelArrays) -> float:
-    """About how long :func:`assign_rows` is going to take, by a trial on a few rows."""
+def marks_of(labelling: Labelling) -> dict[str, str]:
+    """Hashes of the arrays by which the model of a labelling is told from another."""
+    return {name: sha256_of(array) for name, array in labelling.marks.items()}
+
+
+def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
+    """About how long :func:`label_rows` is going to take, by a trial on a few rows."""
     x = passes.take(np.arange(min(passes.n_rows, TRIAL_ROWS)))
-    packed = pack_centers(arrays.centers, arrays.shift)
+    chunk = ChunkView(0, 0, x, None)
     seconds = []
     for _ in range(TRIALS):
+        total = LabelTotal(labelling.sums)
         begun = time.monotonic()
-        squared_distances(x, packed, nearest(x, packed))
+        labelling.chunk_fn(chunk, total.sums, *labelling.broadcast)
         seconds.append(time.monotonic() - begun)
     return MORE * min(seconds) * passes.n_rows / len(x) / max(1, passes.driver_threads)
 
 
 def of_search(
-    arrays: ModelArrays, labels: NDArray[np.int32], inertia: float, counts: NDArray[np.float64]
+    arrays: ModelArrays, labels: NDArray[np.int32], value: float, counts: NDArray[np.float64]
 ) -> Final:
     """Where there was no time for the last pass: the labels of a search, as they are.
 
@@ -200,78 +166,10 @@ def of_search(
     arrays : ModelArrays
     labels : int32 (n,)
         -1 for rows that were left out of the search.
-    inertia : float
-        With these labels.
+    value : float
+        Of the objective, with these labels.
     counts : (k,)
         Weight of the rows of each cluster.
     """
     arrays = replace(arrays, counts=counts)
-    n_bad = int(np.count_nonzero(labels == SKIPPED))
-    assignment = Assignment(labels, inertia, counts, n_bad)
-    n_empty = int(np.count_nonzero(counts == 0))
-    return Final(arrays, assignment, n_empty, None, labelled=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Final:
-    """A model whose every number has been computed anew over all rows."""
-
-    arrays: ModelArrays
-    assignment: Assignment
-    n_empty: int
-    """Clusters without rows that are left."""
-    n_distinct: int | None
-    """How many distinct rows there are where that is fewer than clusters, else None."""
-    labelled: bool
-    """The labels are in the assignment, or in storage."""
-
-
-def finalize(
-    passes: BasePasses,
-    arrays: ModelArrays,
-    *,
-    empty_clusters: Literal["relocate", "keep"],
-    labels: bool = True,
-    out: LabelStore | None = None,
-    told: Callable[[int], None] | None = None,
-) -> Final:
-    """Assign all rows to the centres that are returned; move those that nobody needs.
-
-    A centre without rows goes to the row farthest from its own centre, until every cluster has
-    rows or every distinct row a centre. One round is the rule, two are rare. Every round leaves at
-    least one more centre on a row, from where nothing takes that row away, so there cannot be
-    more rounds than centres.
-
-    Parameters
-    ----------
-    passes, labels, out, told
-        See :func:`assign_rows`.
-    arrays : ModelArrays
-        What the algorithm ended with.
-    empty_clusters : "relocate" or "keep"
-    """
-    n_distinct = None
-    rounds = len(arrays.centers)
-    while True:
-        found = assign_rows(passes, arrays, labels=labels, out=out, told=told)
-        empty = np.flatnonzero(found.counts == 0)
-        if not len(empty) or empty_clusters == "keep" or not rounds:
-            break
-        rounds -= 1
-        packed = pack_centers(arrays.centers, arrays.shift)
-        centers, _, distinct = relocate_empty(passes, packed, arrays.centers, empty)
-        if distinct is not None:
-            # What is left of an error is that of a mean of equal rows, or of an early end.
-            n_distinct = len(distinct[0])
-            centers = centers.copy()
-            centers[distinct[0]] = distinct[1]
-        if np.array_equal(centers, arrays.centers):
-            break
-        arrays = replace(arrays, centers=centers)
-    return Final(
-        arrays=replace(arrays, counts=found.counts),
-        assignment=found,
-        n_empty=len(empty),
-        n_distinct=n_distinct,
-        labelled=labels,
-    )
+    return Final(arrays, value, labels, int(np.count_nonzero(counts == 0)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.auto import Auto, Choice
-from largek_dask.algorithms.base import KMeansProblem, ModelArrays
+from largek_dask.algorithms.base import Algorithm, ModelArrays
+from largek_dask.algorithms.objective import Objective
+from largek_dask.algorithms.problem import Problem
 from largek_dask.data.rows import Rows
 from largek_dask.driver.events import Sink
-from largek_dask.driver.options import FitOptions
+from largek_dask.driver.final import marks_of
+from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.outputs import Outputs
 from largek_dask.driver.plan import (
     check_memory,
@@ -27,7 +30,7 @@ from largek_dask.driver.provenance import parameters_of, stop_rules_of, versions
 from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.starts import Outcome, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason
-from largek_dask.driver.storage import Folder, sha256_of
+from largek_dask.driver.storage import Folder
 from largek_dask.errors import CancelledFit, DegenerateDataWarning, warn
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.passes.base import BasePasses, PassOptions
@@ -36,7 +39,7 @@ from largek_dask.passes.local import LocalPasses
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["FitResult", "chosen", "fit", "open_passes"]
+__all__ = ["FitResult", "chosen", "fit", "open_passes", "problem_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,10 @@ class FitResult:
     arrays: ModelArrays
     labels: NDArray[np.int32] | None
     """(n,) labels, -1 for rows that were skipped; None if they were not asked for in memory."""
-    inertia: float | None
-    """Sum of ``w ||x - c||^2`` over the rows with the returned centres; None after a cancel."""
+    objective: Objective
+    value: float | None
+    """Of the objective, exactly, over all rows with the returned model (of k-means the sum of
+    ``w ||x - c||^2``); None after a cancel."""
     n_iter: int
     history: tuple[StepRecord, ...]
     stop_reason: StopReason
@@ -141,8 +146,10 @@ def fit(
     DegenerateDataWarning, RecoveryWarning
         Fewer distinct rows than clusters; a checkpoint is damaged, or a log not written.
     """
-    check_problem(rows, options, n_threads=n_threads, client=client)
     choice = chosen(rows, options)
+    problem = problem_of(choice.algorithm, options)
+    check_problem(rows, problem, n_threads=n_threads, client=client)
+    choice = choice._replace(algorithm=replace(choice.algorithm, problem=problem))
     out = Outputs.open(
         rows,
         options,
@@ -153,7 +160,10 @@ def fit(
         sinks=events,
         log=log,
     )
-    work = _Work(rows, options, choice, out, bool(labels), client, n_threads, callbacks, cancelled)
+    wanted = bool(labels)
+    work = _Work(
+        rows, options, choice, problem, out, wanted, client, n_threads, callbacks, cancelled
+    )
     passes, best = work.search()
     return work.finish(passes, best)
 
@@ -165,6 +175,8 @@ class _Work:
     rows: Rows
     options: FitOptions
     choice: Choice
+    """With the problem."""
+    problem: Problem
     out: Outputs
     labels: bool
     """Whether they are wanted, here or in a store."""
@@ -222,16 +234,12 @@ class _Work:
             check_memory(k, self.rows, self.n_threads, self.client, wide=True)
 
     def _starts(self, passes: BasePasses) -> Starts:
-        options = self.options
-        problem = KMeansProblem(
-            options.n_clusters, options.init, options.empty_clusters, options.tol
-        )
         return Starts(
             passes=passes,
-            algorithm=replace(self.choice.algorithm, problem=problem),  # type: ignore[type-var]
-            problem=problem,
-            seed=options.seed,
-            stop=options.stop,
+            algorithm=self.choice.algorithm,
+            problem=self.problem,
+            seed=self.options.seed,
+            stop=self.options.stop,
             folder=self.out.folder,
             events=self.out.events,
             cancelled=self.cancelled,
@@ -243,15 +251,20 @@ class _Work:
     def finish(self, passes: BasePasses, best: Outcome) -> FitResult:
         """What comes back; labels that are stored are whole now."""
         final, store = best.final, self.out.labels
-        _warn_of_empty(best, self.options)
+        if final is not None:
+            had_time = best.reason != "max_time_without_last_pass"
+            complaint = self.problem.complaint(final, had_time=had_time)
+            if complaint is not None:
+                warn(complaint, DegenerateDataWarning)
         arrays = best.run.arrays if final is None else final.arrays
         if store is not None and final is not None:
-            centers = sha256_of(arrays.centers)
-            passes.outlast(lambda: store.finish({"centers": centers}))
+            marks = marks_of(self.problem.labelling(arrays))
+            passes.outlast(lambda: store.finish(marks))
         return FitResult(
             arrays=arrays,
-            labels=None if final is None else final.assignment.labels,
-            inertia=best.inertia,
+            labels=None if final is None else final.labels,
+            objective=self.choice.algorithm.objective,
+            value=best.value,
             n_iter=best.run.n_iter,
             history=best.run.history,
             stop_reason=best.reason,
@@ -272,7 +285,7 @@ class _Work:
             "versions": versions(),
             "n_iter": best.run.n_iter,
             "stop_reason": best.reason,
-            "inertia": best.inertia,
+            self.choice.algorithm.objective.name: best.value,
             "start": best.stream,
             "seconds": best.run.seconds,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -290,18 +303,8 @@ def chosen(rows: Rows, options: FitOptions) -> Choice:
     return choice._replace(n_init=max(n_init, least))
 
 
-def _warn_of_empty(best: Outcome, options: FitOptions) -> None:
-    """Say why clusters are empty, unless they were meant to stay so."""
-    final = best.final
-    if final is None or not final.n_empty or options.empty_clusters == "keep":
-        return
-    if final.n_distinct is not None:
-        why = f"the rows have only {final.n_distinct} distinct values. Ask for fewer clusters"
-    elif best.reason == "max_time_without_last_pass":
-        why = "there was no time to move their centres. Give the fit more time"
-    else:
-        why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
-    warn(
-        f"{final.n_empty} of {options.n_clusters} clusters are empty: {why}.",
-        DegenerateDataWarning,
-    )
+def problem_of(algorithm: Algorithm[Any], options: FitOptions) -> Problem:
+    """What is asked of an algorithm: options are fields of its kind of problem, by their names."""
+    kind = algorithm.solves
+    asked = [f.name for f in fields(kind) if f.name in OPTIONS]
+    return kind(**{name: getattr(options, name) for name in asked})

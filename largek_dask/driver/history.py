@@ -1,6 +1,6 @@
 """A history that stays small however many steps a fit takes.
 
-Kept are the first step, the last, the one of lowest cost, and every s-th, where s is the smallest
+Kept are the first step, the last, the one of the best cost, and every s-th, where s is the smallest
 power of two that leaves no more than ``MOST_STEPS``. So what is left of a history does not depend
 on how often it was thinned on its way: a fit that was resumed ends with the records of one that
 was not.
@@ -12,6 +12,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from largek_dask.algorithms.objective import INERTIA, Objective
+
 __all__ = ["MOST_STEPS", "gaps", "thinned", "up_to"]
 
 Record = TypeVar("Record", bound=Mapping[str, Any])
@@ -19,16 +21,18 @@ Record = TypeVar("Record", bound=Mapping[str, Any])
 MOST_STEPS = 10_000
 """Records that are kept of a history."""
 EXTRA = 3
-"""The first, the last and the lowest, which may lie between the others."""
+"""The first, the last and the best, which may lie between the others."""
 
 
-def thinned(history: Sequence[Record]) -> list[Record]:
+def thinned(history: Sequence[Record], objective: Objective = INERTIA) -> list[Record]:
     """At most ``MOST_STEPS`` records of a history, which may have been thinned before.
 
     Parameters
     ----------
     history : sequence of mappings
         Each with ``step``, ascending, and ``cost``.
+    objective : Objective
+        Which says what the best cost is.
     """
     if not history or history[-1]["step"] <= MOST_STEPS:
         return list(history)
@@ -36,13 +40,13 @@ def thinned(history: Sequence[Record]) -> list[Record]:
     while history[-1]["step"] // stride > MOST_STEPS - EXTRA:
         stride *= 2
     costs = [record["cost"] for record in history if record["cost"] is not None]
-    lowest = min(costs, default=None)
+    best = (min if objective.sense == "min" else max)(costs, default=None)
     kept = []
     for record in history:
-        is_lowest = lowest is not None and record["cost"] == lowest
-        if is_lowest:
-            lowest = None  # the first of equal ones
-        if is_lowest or record is history[0] or record["step"] % stride == 0:
+        is_best = best is not None and record["cost"] == best
+        if is_best:
+            best = None  # the first of equal ones
+        if is_best or record is history[0] or record["step"] % stride == 0:
             kept.append(record)
     if kept[-1] is not history[-1]:
         kept.append(history[-1])

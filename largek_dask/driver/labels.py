@@ -52,7 +52,7 @@ def group_chunks(chunk_table: NDArray[np.int64]) -> Iterator[range]:
 
 
 def sums_to_json(sums: ExactSums) -> dict[str, Any]:
-    """Exact sums of non-negative values as JSON."""
+    """Exact sums as JSON."""
     values, exponent = sums.integers()
     return {"integers": [f"{value:x}" for value in values], "exponent": exponent}
 
@@ -63,9 +63,11 @@ def sums_from_json(packed: Mapping[str, Any]) -> ExactSums:
     sums = ExactSums(len(values))
     limb = (packed["exponent"] + ORIGIN) // LIMB
     while any(values):
-        low = np.array([value & ((1 << LIMB) - 1) for value in values], np.int64)
-        sums.add_units(limb, low)
-        values = [value >> LIMB for value in values]
+        rest = [abs(value) >> LIMB for value in values]
+        rest = [-r if value < 0 else r for r, value in zip(rest, values, strict=True)]
+        low = [value - (r << LIMB) for r, value in zip(rest, values, strict=True)]
+        sums.add_units(limb, np.array(low, np.int64))
+        values = rest
         limb += 1
     return sums
 
@@ -144,7 +146,7 @@ class LabelStore:
         # Where no two chunks share a stored piece, whoever computes a chunk writes it.
         reachable = not self.url.startswith("memory://")
         self.writer = LabelWriter(self.url, self._options) if regular and reachable else None
-        self._centers = ""
+        self._model = ""
         self._parent.check_writable()
         self._check_free()
 
@@ -174,13 +176,13 @@ class LabelStore:
             )
         return record  # type: ignore[no-any-return]
 
-    def begin(self, centers: str) -> tuple[int, dict[str, ExactSums]]:
+    def begin(self, model: str) -> tuple[int, dict[str, ExactSums]]:
         """How many chunks are done already, and the sums over them; makes the array if none is.
 
         Parameters
         ----------
-        centers : str
-            Hash of the centres whose labels are written: labels by others are not gone on with.
+        model : str
+            Hash of the model whose labels are written: labels by others are not gone on with.
 
         Raises
         ------
@@ -188,8 +190,8 @@ class LabelStore:
             It cannot be written.
         """
         record = self._unfinished()
-        self._centers = centers
-        goes_on = record is not None and record["done"] > 0 and record["centers"] == centers
+        self._model = model
+        goes_on = record is not None and record["done"] > 0 and record["centers"] == model
         if record is not None and goes_on and self._is_readable():
             sums = {name: sums_from_json(packed) for name, packed in record["sums"].items()}
             return record["done"], sums
@@ -237,7 +239,8 @@ class LabelStore:
         record = {
             "format": FORMAT,
             "owner": self._owner,
-            "centers": self._centers,
+            # So called since there was no other kind of model.
+            "centers": self._model,
             "done": done,
             "sums": packed,
         }

@@ -9,11 +9,9 @@ import psutil
 
 from largek_dask import config
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.seeding import check_init
-from largek_dask.algorithms.truncated import Truncated
+from largek_dask.algorithms.problem import Problem
 from largek_dask.data.rows import Rows
 from largek_dask.driver.labels import LABEL_BYTES
-from largek_dask.driver.options import FitOptions
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
 from largek_dask.passes.local import available_cpus
@@ -34,24 +32,24 @@ __all__ = [
 
 
 def check_problem(
-    rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
+    rows: Rows, problem: Problem, *, n_threads: int | None, client: Client | None
 ) -> None:
     """Refuse what cannot work with these rows.
 
     Raises
     ------
     ParameterError
-        The starting centres are not k rows of finite numbers, or there are fewer rows than
-        clusters.
+        There are fewer rows than clusters, or what the kind of problem refuses (starting centres
+        that are not k rows of finite numbers, say).
     NotEnoughMemoryError
         The centres and their sums do not fit the memory there is.
     """
-    k = options.n_clusters
+    k = problem.n_clusters
     if k > rows.n_rows:
         raise ParameterError(
             f"n_clusters={k} is more than there are rows (n_samples={rows.n_rows})."
         )
-    check_init(options.init, k, rows.n_features)
+    problem.check(rows)
     check_memory(k, rows, n_threads, client)
 
 
@@ -127,10 +125,6 @@ def check_memory(
             )
 
 
-STATE_COPIES = 2
-"""Times the centres that a checkpoint takes: themselves, and the sums of their rows."""
-SEARCH_COPIES = 10
-"""The same of a search, which keeps the centres since it last looked at all rows (measured)."""
 FILES = 1 << 20
 """Bytes of everything small: events, descriptions, the last piece of each array."""
 
@@ -143,10 +137,9 @@ def space_needed(
     One checkpoint more than are kept: the next is whole before an old one goes.
     """
     centers = n_clusters * (rows.n_features * compute_dtype(rows.dtype).itemsize + 8)
-    copies = SEARCH_COPIES if isinstance(algorithm, Truncated) else STATE_COPIES
     kept = max(1, int(config.get("checkpoints.keep"))) + 1
     # Models are replaced: for a moment there are two.
-    written = centers * (n_init * kept * copies + 2)
+    written = centers * (n_init * kept * algorithm.state_copies + 2)
     return written + FILES + (rows.n_rows * LABEL_BYTES if labels else 0)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
+from largek_dask.algorithms.objective import Objective
 from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.events import Events, estimate_seconds_left
 from largek_dask.driver.history import MOST_STEPS, thinned, up_to
@@ -44,10 +45,12 @@ class Snapshot:
     """It goes on growing; of many steps not all are kept, see ``driver.history``."""
     model: Callable[[], ModelArrays]
     """Makes the model as it is now."""
+    objective: Objective
+    """What ``cost`` in the records is of."""
 
     def steps(self) -> list[StepRecord]:
         """The history up to this step."""
-        return thinned(up_to(self.record["step"], self.history))
+        return thinned(up_to(self.record["step"], self.history), self.objective)
 
 
 Callback = Callable[[Snapshot], object]
@@ -99,7 +102,7 @@ def run(
     """Step until a rule says stop, from the newest checkpoint if there is one.
 
     The result is that of the last complete step, which is the best so far for algorithms whose
-    cost falls; a step that was cut leaves nothing behind.
+    objective never gets worse; a step that was cut leaves nothing behind.
 
     Parameters
     ----------
@@ -138,151 +141,184 @@ def run(
         obeyed.
     """
     events = Events() if events is None else events
-    progress = checkpoints.latest() if checkpoints else None
-    clock = Clock(seconds_used if progress is None else max(seconds_used, progress.seconds), stop)
-    asked = cancelled or _never
-    meter = _Meter(passes)
+    before = checkpoints.latest() if checkpoints else None
+    used = seconds_used if before is None else max(seconds_used, before.seconds)
+    clock, asked = Clock(used, stop), cancelled or _never
+    loop = _Loop(algorithm, passes, rng, stop, checkpoints, events, asked, callbacks, clock, before)
     events.emit(
         "started",
         n_rows=passes.n_rows,
         n_features=passes.n_features,
         n_chunks=passes.n_chunks,
-        n_iter=0 if progress is None else progress.n_iter,
+        n_iter=0 if before is None else before.n_iter,
+        **algorithm.objective.told(),
     )
-    reason: StopReason | None = None
-    reserve = Reserve()
+    reason: StopReason
     passes.cancelled = lambda: asked() or clock.is_over()
     try:
-        if progress is None:
-            progress = Progress(algorithm.init(passes, rng), 0, [], clock.seconds())
-        if last_pass is not None and not math.isinf(stop.seconds):
-            reserve = last_pass(algorithm.model(progress.state), stop.seconds - clock.seconds())
-            clock.kept_back = reserve.kept_back
-        reason = _reason(stop, progress, clock, asked)
-        while reason is None:
-            _save_if_due(checkpoints, progress, events)
-            with at("step"):
-                state, info = algorithm.step(passes, rng, progress.state)
-            progress = _advance(progress, state, info, clock.seconds())
-            _tell(events, progress, meter, stop)
-            reason = _reason(stop, progress, clock, asked)
-            if _any_says_stop(callbacks, algorithm, progress) and reason is None:
-                reason = "callback"
+        loop.begin(last_pass)
+        reason = loop.go_on()
     except CancelledFit as cut:
         reason = "max_time" if clock.is_over() else "cancelled"
-        if progress is None:
+        if loop.progress is None:
             raise no_model(clock, stop) from cut
     except KeyboardInterrupt:
         reason = "interrupted"
-        if progress is None:
+        if loop.progress is None:
             raise
     finally:
         passes.cancelled = None
-    _save_if_due(checkpoints, progress, events, always=True)
-    history = tuple(progress.records())
-    events.emit(
-        "stopped",
-        reason=reason,
-        n_iter=progress.n_iter,
-        cost=history[-1]["cost"] if history else None,
-        elapsed=clock.seconds(),
-    )
-    return RunResult(
-        algorithm.model(progress.state),
-        progress.n_iter,
-        history,
-        reason,
-        progress.state,
-        clock.seconds(),
-        reserve,
-    )
+    loop.save_if_due(always=True)
+    return loop.end(reason)
 
 
 def _never() -> bool:
     return False
 
 
-def _advance(before: Progress[State], state: State, info: Info, seconds: float) -> Progress[State]:
-    """The progress after a step: one object, so that a stop finds either it or the one before.
+@dataclass(slots=True)
+class _Loop(Generic[State]):
+    """A run under way."""
 
-    Those that follow each other share one growing history, of which each counts only the records
-    of its own steps. When it has grown to twice what is kept in the end, it is thinned.
-    """
-    n_iter = before.n_iter + 1
-    history = before.history
-    assert isinstance(history, list)
-    if len(history) >= 2 * MOST_STEPS:
-        history = thinned(history)
-    history.append(record_of(n_iter, info, seconds))
-    return Progress(state, n_iter, history, seconds)
+    algorithm: Algorithm[State]
+    passes: BasePasses
+    rng: Rng
+    stop: StopRules
+    checkpoints: Checkpoints[State] | None
+    events: Events
+    asked: Callable[[], bool]
+    """Whether somebody has asked for a stop."""
+    callbacks: Sequence[Callback]
+    clock: Clock
+    progress: Progress[State] | None
+    """After the last complete step; None before there is any state. Always one whole object, so
+    that a stop finds either it or the one before."""
+    reserve: Reserve = field(default_factory=Reserve)
+    meter: _Meter = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.meter = _Meter(self.passes)
 
-def _reason(
-    stop: StopRules, progress: Progress[Any], clock: Clock, asked: Callable[[], bool]
-) -> StopReason | None:
-    """Why to stop between two steps."""
-    last = progress.history[-1] if progress.history else None
-    reason = stop.reason(last, progress.n_iter, clock.seconds() + clock.kept_back)
-    if reason is None and asked():
-        return "cancelled"
-    return reason
+    @property
+    def _now(self) -> Progress[State]:
+        assert self.progress is not None
+        return self.progress
 
+    def begin(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> None:
+        """Make the first state unless there is one, and keep time back for the last pass."""
+        if self.progress is None:
+            state = self.algorithm.init(self.passes, self.rng)
+            self.progress = Progress(state, 0, [], self.clock.seconds())
+        if last_pass is not None and not math.isinf(self.stop.seconds):
+            left = self.stop.seconds - self.clock.seconds()
+            self.reserve = last_pass(self.algorithm.model(self.progress.state), left)
+            self.clock.kept_back = self.reserve.kept_back
 
-def _any_says_stop(
-    callbacks: Sequence[Callback], algorithm: Algorithm[State], progress: Progress[State]
-) -> bool:
-    """Call every callback, whether or not one before it said stop."""
-    snapshot = Snapshot(
-        progress.history[-1], progress.history, lambda: algorithm.model(progress.state)
-    )
-    answers = [bool(callback(snapshot)) for callback in callbacks]
-    return any(answers)
+    def go_on(self) -> StopReason:
+        """Step until there is a reason to stop."""
+        reason = self._reason()
+        while reason is None:
+            self.save_if_due()
+            with at("step"):
+                state, info = self.algorithm.step(self.passes, self.rng, self._now.state)
+            self.progress = self._after(state, info)
+            self._tell()
+            reason = self._reason()
+            if self._any_says_stop() and reason is None:
+                reason = "callback"
+        return reason
 
+    def _reason(self) -> StopReason | None:
+        """Why to stop between two steps."""
+        now, seconds = self._now, self.clock.seconds() + self.clock.kept_back
+        last = now.history[-1] if now.history else None
+        reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.objective)
+        if reason is None and self.asked():
+            return "cancelled"
+        return reason
 
-def _save_if_due(
-    checkpoints: Checkpoints[State] | None,
-    progress: Progress[State],
-    events: Events,
-    *,
-    always: bool = False,
-) -> None:
-    """Write a checkpoint if it is time for one; say so if it cannot be written."""
-    if checkpoints is None or not (always or checkpoints.due()):
-        return
-    begin, url = time.monotonic(), checkpoints.folder.url
-    try:
-        is_new = checkpoints.save(progress)
-    except OSError as error:
-        # A fit is worth more than what it would go on from.
-        if always or not checkpoints.has_failed:
-            then = "" if always else "; it is tried again until one is written"
-            message = f"no checkpoint after step {progress.n_iter}: {error}{then}"
-            events.emit("warning", topic="checkpoint", message=message)
-        checkpoints.has_failed = True
-        return
-    checkpoints.has_failed = False
-    if is_new:
-        seconds = time.monotonic() - begin
-        events.emit("checkpoint", n_iter=progress.n_iter, url=url, seconds=seconds)
+    def _after(self, state: State, info: Info) -> Progress[State]:
+        """The progress after a step.
 
+        Those that follow each other share one growing history, of which each counts only the
+        records of its own steps. When it has grown to twice what is kept in the end, it is thinned.
+        """
+        n_iter, seconds, history = self._now.n_iter + 1, self.clock.seconds(), self._now.history
+        assert isinstance(history, list)
+        if len(history) >= 2 * MOST_STEPS:
+            history = thinned(history, self.algorithm.objective)
+        history.append(record_of(n_iter, info, seconds))
+        return Progress(state, n_iter, history, seconds)
 
-def _tell(events: Events, progress: Progress[Any], meter: _Meter, stop: StopRules) -> None:
-    """Send the event of the last step."""
-    seconds, counts = meter.since_last()
-    if not events:
-        return
-    record = progress.history[-1]
-    total = seconds["total"]
-    events.emit(
-        "step",
-        **{**record, "seconds": seconds},
-        **counts,
-        rows_per_second=record["rows"] / total if total > 0 else None,
-        elapsed=progress.seconds,
-        eta_s=estimate_seconds_left(progress.history, stop, progress.seconds),
-    )
-    if workers := meter.workers():
-        events.emit("workers", workers=workers)
+    def _any_says_stop(self) -> bool:
+        """Call every callback, whether or not one before it said stop."""
+        now, algorithm = self._now, self.algorithm
+        snapshot = Snapshot(
+            now.history[-1], now.history, lambda: algorithm.model(now.state), algorithm.objective
+        )
+        answers = [bool(callback(snapshot)) for callback in self.callbacks]
+        return any(answers)
+
+    def save_if_due(self, *, always: bool = False) -> None:
+        """Write a checkpoint if it is time for one; say so if it cannot be written."""
+        checkpoints, n_iter = self.checkpoints, self._now.n_iter
+        if checkpoints is None or not (always or checkpoints.due()):
+            return
+        begin, url = time.monotonic(), checkpoints.folder.url
+        try:
+            is_new = checkpoints.save(self._now)
+        except OSError as error:
+            # A fit is worth more than what it would go on from.
+            if always or not checkpoints.has_failed:
+                then = "" if always else "; it is tried again until one is written"
+                message = f"no checkpoint after step {n_iter}: {error}{then}"
+                self.events.emit("warning", topic="checkpoint", message=message)
+            checkpoints.has_failed = True
+            return
+        checkpoints.has_failed = False
+        if is_new:
+            seconds = time.monotonic() - begin
+            self.events.emit("checkpoint", n_iter=n_iter, url=url, seconds=seconds)
+
+    def _tell(self) -> None:
+        """Send the event of the last step."""
+        seconds, counts = self.meter.since_last()
+        if not self.events:
+            return
+        now, total = self._now, seconds["total"]
+        record = now.history[-1]
+        left = estimate_seconds_left(now.history, self.stop, now.seconds, self.algorithm.objective)
+        self.events.emit(
+            "step",
+            **{**record, "seconds": seconds},
+            **counts,
+            rows_per_second=record["rows"] / total if total > 0 else None,
+            elapsed=now.seconds,
+            eta_s=left,
+        )
+        if workers := self.meter.workers():
+            self.events.emit("workers", workers=workers)
+
+    def end(self, reason: StopReason) -> RunResult[State]:
+        """Say that the run has ended, and how."""
+        now = self._now
+        history = tuple(now.records(self.algorithm.objective))
+        self.events.emit(
+            "stopped",
+            reason=reason,
+            n_iter=now.n_iter,
+            cost=history[-1]["cost"] if history else None,
+            elapsed=self.clock.seconds(),
+        )
+        return RunResult(
+            self.algorithm.model(now.state),
+            now.n_iter,
+            history,
+            reason,
+            now.state,
+            self.clock.seconds(),
+            self.reserve,
+        )
 
 
 def no_model(clock: Clock, stop: StopRules) -> NoModelError:

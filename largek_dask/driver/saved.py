@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from largek_dask.algorithms.auto import Auto
-from largek_dask.algorithms.base import ModelArrays
+from largek_dask.algorithms.base import Algorithm, ModelArrays
 from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.algorithms.objective import Objective
 from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.run import state_class
-from largek_dask.driver.starts import counted_inertia
+from largek_dask.driver.starts import counted_value
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import Folder
 
 __all__ = ["Saved", "best_saved"]
 
-KINDS = {state_class(kind()): kind for kind in ALGORITHMS.values() if kind is not Auto}
-"""Algorithms by the class of their state, which a checkpoint names."""
 START = re.compile(r"\d{2,}")
 
 
@@ -35,8 +34,9 @@ class Saved:
     history: tuple[StepRecord, ...]
     seconds: float
     """Seconds used by all runs up to there."""
-    inertia: float | None
-    """Over all rows, if the start was run to its end."""
+    objective: Objective
+    value: float | None
+    """Of the objective, over all rows, if the start was run to its end."""
 
 
 def best_saved(folder: Folder) -> Saved | None:
@@ -51,23 +51,36 @@ def best_saved(folder: Folder) -> Saved | None:
     """
     streams = sorted(int(name) for name in folder.sub("starts").names() if START.fullmatch(name))
     places = [(0, folder), *((n, folder.sub(f"starts/{n:02d}")) for n in streams)]
-    found = [saved for stream, place in places if (saved := _saved(stream, place)) is not None]
-    counted = [saved for saved in found if saved.inertia is not None]
-    if counted:
-        return min(counted, key=lambda saved: (saved.inertia, saved.stream))
-    return found[0] if found else None
+    best: Saved | None = None
+    for stream, place in places:
+        saved = _saved(stream, place)
+        if saved is None:
+            continue
+        if best is None or saved.objective.is_better(saved.value, best.value):
+            best = saved
+    return best
+
+
+def _algorithms() -> dict[type[Any], Algorithm[Any]]:
+    """Algorithms by the class of their state, which a checkpoint names."""
+    made = (kind() for kind in ALGORITHMS.values() if kind is not Auto)
+    return {state_class(algorithm): algorithm for algorithm in made}
 
 
 def _saved(stream: int, folder: Folder) -> Saved | None:
-    states: Any = functools.reduce(operator.or_, KINDS)
+    known = _algorithms()
+    states: Any = functools.reduce(operator.or_, known)
     progress: Progress[Any] | None = Checkpoints(folder, states).latest()
     if progress is None:
         return None
+    algorithm = known[type(progress.state)]
+    objective = algorithm.objective
     return Saved(
         stream,
-        KINDS[type(progress.state)]().model(progress.state),
+        algorithm.model(progress.state),
         progress.n_iter,
-        tuple(progress.records()),
+        tuple(progress.records(objective)),
         progress.seconds,
-        counted_inertia(folder, progress.n_iter),
+        objective,
+        counted_value(folder, progress.n_iter, objective),
     )

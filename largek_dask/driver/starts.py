@@ -1,16 +1,19 @@
-"""One start after the other (``n_init``), each run to its end; the one of least inertia stays."""
+"""One start after the other (``n_init``), each run to its end; the best by the objective stays."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from largek_dask.algorithms.base import Algorithm, KMeansProblem, ModelArrays, Rng
+from largek_dask.algorithms.base import Algorithm, ModelArrays, Rng
+from largek_dask.algorithms.objective import Objective
+from largek_dask.algorithms.problem import Final, LabelRows, Problem
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.events import Events
-from largek_dask.driver.final import Final, finalize, of_search, seconds_of_last_pass
+from largek_dask.driver.final import label_rows, of_search, seconds_of_last_pass
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
 from largek_dask.driver.stopping import StopReason, StopRules
@@ -18,7 +21,7 @@ from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import NoModelError
 from largek_dask.passes.base import BasePasses
 
-__all__ = ["Outcome", "Starts", "counted_inertia"]
+__all__ = ["Outcome", "Starts", "counted_value"]
 
 ENDS_THE_FIT = (
     "max_time",
@@ -48,10 +51,12 @@ class Outcome:
     run: RunResult[Any]
     reason: StopReason
     """Why the fit ended."""
-    inertia: float | None
-    """Exact, over all rows; None after a cancel."""
+    value: float | None
+    """Of the objective: exact, over all rows; None after a cancel."""
     final: Final | None
     """The last pass; None after a cancel."""
+    labelled: bool = False
+    """Labels are in ``final``, or in storage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Starts:
 
     passes: BasePasses
     algorithm: Algorithm[Any]
-    problem: KMeansProblem
+    problem: Problem
     seed: int
     stop: StopRules
     folder: Folder | None
@@ -79,6 +84,7 @@ class Starts:
             A stop came before the first start had any centres.
         """
         best: Outcome | None = None
+        objective = self.algorithm.objective
         for stream in range(n_init):
             try:
                 outcome = self._one(stream, seconds, alone=n_init == 1)
@@ -89,18 +95,16 @@ class Starts:
                 best = replace(best, reason=reason)
                 break
             seconds = outcome.run.seconds
-            if best is None or _is_less(outcome, best):
+            if best is None or objective.is_better(outcome.value, best.value):
                 best = outcome
             if outcome.reason in ENDS_THE_FIT:
                 best = replace(best, reason=outcome.reason)
                 break
         assert best is not None
-        if best.reason != "cancelled" and (best.final is None or self._wants_labels(best.final)):
+        lacks_labels = self.labels and not best.labelled
+        if best.reason != "cancelled" and (best.final is None or lacks_labels):
             best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
         return best
-
-    def _wants_labels(self, final: Final) -> bool:
-        return self.labels and not final.labelled
 
     def _one(self, stream: int, seconds: float, *, alone: bool) -> Outcome:
         """Run one start, or take up what an earlier run has left of it."""
@@ -109,7 +113,8 @@ class Starts:
             folder = folder.sub(f"starts/{stream:02d}")
         checkpoints = None
         if folder is not None:
-            checkpoints = Checkpoints(folder, state_class(self.algorithm))
+            objective = self.algorithm.objective
+            checkpoints = Checkpoints(folder, state_class(self.algorithm), objective)
         self.passes.begin_run()
         result = run(
             self.algorithm,
@@ -124,42 +129,43 @@ class Starts:
             last_pass=self._reserve,
         )
         reason = result.stop_reason
-        if reason in WITHOUT and self._can_do_without() and self._is_late(result):
-            final = self._searched(stream, result)
-            return Outcome(
-                stream, result, "max_time_without_last_pass", final.assignment.inertia, final
-            )
+        if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
+            reason, final = "max_time_without_last_pass", self._searched(stream, result)
+            return Outcome(stream, result, reason, final.value, final, labelled=True)
         if reason == "cancelled":
             return Outcome(stream, result, reason, None, None)
         if alone:
             final = self._count(result, labels=self.labels, out=self.out)
-            return Outcome(stream, result, reason, final.assignment.inertia, final)
-        known = None if folder is None else counted_inertia(folder, result.n_iter)
+            return Outcome(stream, result, reason, final.value, final, labelled=self.labels)
+        objective = self.algorithm.objective
+        known = None if folder is None else counted_value(folder, result.n_iter, objective)
         if known is not None:
             return Outcome(stream, result, reason, known, None)
-        final = self._count(result, labels=self.labels and self.out is None, out=None)
-        inertia = final.assignment.inertia
+        labels = self.labels and self.out is None
+        final = self._count(result, labels=labels, out=None)
         if folder is not None:
-            note = {"n_iter": result.n_iter, "inertia": inertia.hex()}
+            note = {"n_iter": result.n_iter, objective.name: final.value.hex()}
             try:
                 folder.publish("counted.json", json.dumps(note).encode())
             except OSError as error:
                 # A resume would count it again.
-                message = f"the inertia of start {stream} is not noted: {error}"
+                message = f"the {objective.words} of start {stream} is not noted: {error}"
                 self.events.emit("warning", topic="checkpoint", message=message)
-        return Outcome(stream, result, reason, inertia, final)
+        return Outcome(stream, result, reason, final.value, final, labels)
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
         """What to keep back of so many seconds for the last pass, or for labels without it."""
-        full = seconds_of_last_pass(self.passes, arrays)
-        if full <= MOST_KEPT * left or not self._can_do_without():
+        full = seconds_of_last_pass(self.passes, self.problem.labelling(arrays))
+        share = self._share_without()
+        if full <= MOST_KEPT * left or share is None:
             return Reserve(full, full)
-        share = self.algorithm.share_of_labels(len(arrays.centers))  # type: ignore[attr-defined]
         return Reserve(full, min(share * full, MOST_KEPT * left))
 
-    def _can_do_without(self) -> bool:
-        """Whether labels may be those of a search."""
-        return hasattr(self.algorithm, "labels") and self.labels and self.out is None
+    def _share_without(self) -> float | None:
+        """The share of the last pass that labels without it take; None: there is no such way."""
+        if not self.labels or self.out is not None:
+            return None
+        return self.algorithm.share_of_labels(self.problem.n_clusters)
 
     def _is_late(self, result: RunResult[Any]) -> bool:
         """Whether the last pass has no room within the time limit."""
@@ -169,32 +175,28 @@ class Starts:
     def _searched(self, stream: int, result: RunResult[Any]) -> Final:
         """Labels without looking at all centres."""
         rng = Rng(self.seed, stream)
-        found = self.algorithm.labels(self.passes, rng, result.state)  # type: ignore[attr-defined]
+        found = self.algorithm.labels(self.passes, rng, result.state)
+        assert found is not None, "it has said how long they take"
         return of_search(result.arrays, *found)
 
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
         """The last pass."""
         n_rows = self.passes.n_rows
-        return finalize(
+        label: LabelRows = partial(
+            label_rows,
             self.passes,
-            result.arrays,
-            empty_clusters=self.problem.empty_clusters,
             labels=labels,
             out=out,
             told=lambda rows: self.events.emit("labels", rows=rows, n_rows=n_rows),
         )
+        return self.problem.finish(self.passes, result.arrays, label)
 
 
-def _is_less(a: Outcome, b: Outcome) -> bool:
-    """Whether a start is known to be better; the first of equal ones stays."""
-    return a.inertia is not None and (b.inertia is None or a.inertia < b.inertia)
-
-
-def counted_inertia(folder: Folder, n_iter: int) -> float | None:
-    """The exact inertia of a start after ``n_iter`` steps, if an earlier run has counted it."""
+def counted_value(folder: Folder, n_iter: int, objective: Objective) -> float | None:
+    """The exact value of a start after ``n_iter`` steps, if an earlier run has counted it."""
     try:
         note = json.loads(folder.read("counted.json"))
-        return float.fromhex(note["inertia"]) if note["n_iter"] == n_iter else None
+        return float.fromhex(note[objective.name]) if note["n_iter"] == n_iter else None
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, DamagedError):

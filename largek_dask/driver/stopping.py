@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -35,12 +36,13 @@ StopReason = Literal[
 converged
     No label changed: a fixed point.
 tol
-    The centres moved by no more than ``tol`` (see :class:`StopRules`).
+    What ``tol`` is compared with is no larger (of k-means, the movement of the centres; see
+    :class:`StopRules`).
 max_iter, max_time
     The budget of steps or of seconds is used up.
 max_time_without_last_pass
     One of these, and there was no time left for the last pass over all rows and centres: labels
-    and inertia are those of a search that did not look at all centres.
+    and the objective's value are those of a search that did not look at all centres.
 callback
     A callback returned true.
 cancelled
@@ -56,7 +58,8 @@ class StepRecord(TypedDict):
     step: int
     """1 for the first step."""
     cost: float | None
-    """Weighted sum of squared distances as known in this step; None if it was not finite."""
+    """The objective (of k-means: the weighted sum of squared distances) as known in this step; None
+    if it was not finite."""
     rows: int
     """Rows assigned in this step."""
     seconds: float
@@ -99,8 +102,9 @@ class StopRules:
         Steps of one start, at least 1: calls of the algorithm's ``step``, each of which assigns
         rows once (all of them, or those of the batch or sample whose turn it is).
     tol : float
-        Stop when the squared movement of the centres is at most ``tol`` times the mean variance
-        of the features (scikit-learn's ``tol``). 0 means: until no label changes.
+        Stop when what the objective says (``Objective.change``) is at most this. Of k-means: when
+        the squared movement of the centres is at most ``tol`` times the mean variance of the
+        features (scikit-learn's ``tol``). 0 means: until no label changes.
     max_time : float or str, optional
         Seconds, or a text such as ``"90s"``, ``"6h"`` or ``"1h30m"``. Time used before a resume
         counts, and so does the last pass, as far as a trial on a few rows can tell what it takes.
@@ -132,16 +136,22 @@ class StopRules:
         return math.inf if self.max_time is None else float(self.max_time)
 
     def reason(
-        self, record: StepRecord | None, n_iter: int, seconds: float
+        self,
+        record: StepRecord | None,
+        n_iter: int,
+        seconds: float,
+        objective: Objective = INERTIA,
     ) -> Literal["converged", "tol", "max_iter", "max_time"] | None:
         """Why to stop after ``n_iter`` steps and ``seconds``, or None to go on.
 
-        ``record`` is the last step's, None before the first.
+        ``record`` is the last step's, None before the first; ``objective`` says what of it ``tol``
+        is compared with.
         """
         if record is not None:
             if record["converged"]:
                 return "converged"
-            if self.tol > 0 and record["shift"] is not None and record["shift"] <= self.tol:
+            change = objective.change_in(record)
+            if self.tol > 0 and change is not None and change <= self.tol:
                 return "tol"
             if n_iter >= self.max_iter:
                 return "max_iter"

@@ -13,8 +13,9 @@ from sklearn.base import ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from largek_dask.algorithms.base import Algorithm
+from largek_dask.algorithms.kmeans import nearest_center
 from largek_dask.driver.events import ProgressLine
-from largek_dask.driver.final import assign_rows
+from largek_dask.driver.final import label_rows
 from largek_dask.driver.fit import fit
 from largek_dask.driver.options import OPTIONS, FitOptions, check_integer
 from largek_dask.driver.stopping import StepRecord
@@ -225,10 +226,10 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         )
         # Only a cancel leaves them out, and nobody can ask for one here.
         assert result.labels is not None
-        assert result.inertia is not None
+        assert result.value is not None
         self._keep(CentersModel.of(result))
         self.labels_ = result.labels
-        self.inertia_ = result.inertia
+        self.inertia_ = result.value
         self.n_iter_ = result.n_iter
         self.history_ = result.history
         self.stop_reason_ = result.stop_reason
@@ -314,10 +315,10 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
             else:
                 model = self.model_
             model = vote(passes, model)
-            found = assign_rows(passes, model.arrays)
+            found = label_rows(passes, nearest_center(model.arrays))
         self._keep(model)
         assert found.labels is not None
-        self.labels_, self.inertia_ = found.labels, found.inertia
+        self.labels_, self.inertia_ = found.labels, found.sum_of("inertia")
         self.n_iter_ = model.provenance["n_iter"]
         return self
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import ModelArrays, Rng
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.algorithms.minibatch import BatchTotal, batch_chunk, running_means
 from largek_dask.algorithms.parts.totals import AssignmentTotal
 from largek_dask.algorithms.seeding import initial_centers
@@ -44,7 +45,7 @@ def first_model(
         )
     check_scale(passes.statistics)
     centers = initial_centers(passes, Rng(seed), n_clusters, init)
-    arrays = ModelArrays(centers, np.zeros(n_clusters), passes.statistics.shift)
+    arrays = CenterArrays(centers, np.zeros(n_clusters), passes.statistics.shift)
     provenance = {
         "parameters": {
             "algorithm": {"name": "MiniBatch", "fed_by": "partial_fit"},

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, ModelArrays
-from largek_dask.driver.final import Assignment, assign_rows
+from largek_dask.algorithms.base import Chunk
+from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
+from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import check_output_fits
 from largek_dask.kernels.distances import PackedCenters, pack_centers, scores
@@ -37,11 +38,11 @@ class CentersModel(Model):
     """
 
     kind: ClassVar[str] = "centers"
-    holds: ClassVar[type[Any]] = ModelArrays
+    holds: ClassVar[type[Any]] = CenterArrays
     # Written as they were before there were kinds, so that older versions read them.
     format: ClassVar[int] = 1
 
-    arrays: ModelArrays
+    arrays: CenterArrays
 
     @property
     def centers(self) -> NDArray[Any]:
@@ -69,7 +70,8 @@ class CentersModel(Model):
         """Minus the inertia of these rows: minus the sum of ``w ||x - c||^2``."""
         opened = self._open(rows, sample_weight)
         with self._passes(opened, client, n_threads) as passes:
-            return -assign_rows(passes, self.arrays, labels=False).inertia
+            found = label_rows(passes, nearest_center(self.arrays), labels=False)
+            return -found.sum_of("inertia")
 
     def transform(
         self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
@@ -105,8 +107,8 @@ class CentersModel(Model):
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        found: Assignment = assign_rows(passes, self.arrays, out=out)
-        return found.labels, {"inertia": found.inertia}
+        found = label_rows(passes, nearest_center(self.arrays), out=out)
+        return found.labels, {"inertia": found.sum_of("inertia")}
 
     def _check(self) -> None:
         centers, counts, shift = self.arrays.centers, self.arrays.counts, self.arrays.shift

@@ -150,7 +150,7 @@ def model_of_checkpoint(
         "versions": about["versions"],
         "n_iter": saved.n_iter,
         "stop_reason": stop_reason,
-        "inertia": saved.inertia,
+        saved.objective.name: saved.value,
         "start": saved.stream,
         "seconds": saved.seconds,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -298,7 +298,7 @@ class Runner(threading.Thread):
                 "digest": model.digest(),
                 "labels": labels_in(folder),
                 "n_iter": saved.n_iter,
-                "inertia": plain(saved.inertia),
+                "inertia": plain(saved.value),
                 "seconds": saved.seconds,
             }
         )
@@ -329,7 +329,7 @@ class Runner(threading.Thread):
             labels=folder.exists(LABELS),
             n_iter=fitted.n_iter,
             stop_reason=fitted.stop_reason,
-            inertia=plain(fitted.inertia),
+            inertia=plain(fitted.value),
             seconds=fitted.seconds,
         )
 

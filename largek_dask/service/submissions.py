@@ -11,7 +11,7 @@ from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.events import Event
-from largek_dask.driver.fit import chosen
+from largek_dask.driver.fit import chosen, problem_of
 from largek_dask.driver.plan import check_problem, space_needed
 from largek_dask.driver.space import check_space
 from largek_dask.errors import LargekError, OutputError, ParameterError
@@ -132,7 +132,9 @@ class Submissions:
         client = self._connect()
         rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=options)
         asked = spec.fit_options()
-        check_problem(rows, asked, n_threads=None, client=client)
+        choice = chosen(rows, asked)
+        problem = problem_of(choice.algorithm, asked)
+        check_problem(rows, problem, n_threads=None, client=client)
         folder = output_folder(spec, options)
         folder.check_writable()
         if names := folder.names():
@@ -142,7 +144,6 @@ class Submissions:
                 f"{folder.url} is not empty ({names[0]!r} lies there); nothing was changed. "
                 "Choose another output, or go on with its job by submit(resume=id)."
             )
-        choice = chosen(rows, asked)
         needed = space_needed(
             rows, spec.n_clusters, choice.algorithm, n_init=choice.n_init, labels=spec.labels
         )

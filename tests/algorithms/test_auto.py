@@ -165,7 +165,8 @@ def test_no_time_for_the_last_pass(blobs, monkeypatch):
 def test_labels_of_a_search_that_was_stopped(blobs, n_threads):
     from dataclasses import replace
 
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
@@ -196,7 +197,8 @@ def test_time_cuts_inside_a_pass(blobs):
     """A search on rows in memory hears of the limit between the shares of a pass."""
     from dataclasses import replace
 
-    from largek_dask.algorithms.base import KMeansProblem, Rng
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.errors import CancelledFit
     from largek_dask.passes.local import LocalPasses

@@ -14,7 +14,8 @@ import largek_dask as lk
 from benchmarks.far import LOWEST, MADE
 from benchmarks.lloyd import data_folder
 from largek_dask.algorithms import truncated_far
-from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.truncated_far import Drawn, draw_rows, numbers_of
 from largek_dask.algorithms.truncated_greedy import (
     FIRST_STEPS,

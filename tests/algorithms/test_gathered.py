@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.algorithms import gathered
-from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.gathered import CollectedRows, some_rows
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.memory import HUGE_FROM, empty_rows
 from largek_dask.algorithms.moves import split_clusters
 from largek_dask.algorithms.nested import gather, sample_points

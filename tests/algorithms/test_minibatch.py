@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError

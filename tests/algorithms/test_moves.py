@@ -8,7 +8,8 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms import moves
-from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.moves import Splits, choose_moves, split_clusters
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.data.sources import open_rows

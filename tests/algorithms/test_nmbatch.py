@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import largek_dask as lk
 from largek_dask.algorithms import bounded, nmbatch, votes
-from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.nested import gather
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.votes import growth_ratio

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs

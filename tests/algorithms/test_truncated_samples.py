@@ -12,7 +12,8 @@ import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.algorithms import truncated_pass
-from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.truncated_sample import picked, take_sample
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs

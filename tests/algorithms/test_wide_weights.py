@@ -10,7 +10,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from largek_dask.algorithms.base import KMeansProblem, Rng
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.provenance import digest_of

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
-from largek_dask.algorithms.base import ModelArrays
-from largek_dask.driver.final import finalize
+from largek_dask.algorithms.choices import EmptyClusters
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.problem import Final
+from largek_dask.driver.final import label_rows
 from largek_dask.passes.local import LocalPasses
 from tests.passes.toys import rows_of
+
+
+def finish(
+    passes: LocalPasses,
+    arrays: CenterArrays,
+    empty_clusters: EmptyClusters,
+    told: Callable[[int], None] | None = None,
+) -> Final:
+    problem = KMeansProblem(len(arrays.centers), empty_clusters=empty_clusters)
+    return problem.finish(passes, arrays, partial(label_rows, passes, told=told))
 
 
 def test_centres_are_moved_for_as_many_rounds_as_it_takes() -> None:
@@ -16,25 +31,25 @@ def test_centres_are_moved_for_as_many_rounds_as_it_takes() -> None:
     # The last one has no rows; those of the second and the third are all farther off than any
     # centre would be that lies on one of them.
     centers = np.array([[0.0], [200.0], [1050.0], [1e6]])
-    arrays = ModelArrays(centers, np.zeros(4), np.zeros(1))
+    arrays = CenterArrays(centers, np.zeros(4), np.zeros(1))
     told: list[int] = []
     with LocalPasses(rows_of(x, [2, 2, 2])) as passes:
-        final = finalize(passes, arrays, empty_clusters="relocate", told=told.append)
+        final = finish(passes, arrays, "relocate", told.append)
     assert told.count(len(x)) == 4, "a pass for each round, and one that finds nothing to do"
     assert (final.n_empty, final.n_distinct) == (0, None)
     found = final.arrays.centers
     labels = ((x - found.T) ** 2).argmin(axis=1)
-    np.testing.assert_array_equal(final.assignment.labels, labels)
-    np.testing.assert_array_equal(final.assignment.counts, np.bincount(labels, minlength=4))
+    np.testing.assert_array_equal(final.labels, labels)
+    np.testing.assert_array_equal(final.arrays.counts, np.bincount(labels, minlength=4))
     assert len(set(labels)) == 4
-    assert final.assignment.inertia == ((x - found[labels]) ** 2).sum()
+    assert final.value == ((x - found[labels]) ** 2).sum()
 
 
 def test_centres_without_rows_stay_where_they_are_if_they_may() -> None:
     x = np.array([[0.0], [1.0], [2.0]])
-    arrays = ModelArrays(np.array([[1.0], [50.0]]), np.zeros(2), np.zeros(1))
+    arrays = CenterArrays(np.array([[1.0], [50.0]]), np.zeros(2), np.zeros(1))
     with LocalPasses(rows_of(x, [1, 2])) as passes:
-        final = finalize(passes, arrays, empty_clusters="keep")
-    assert (final.n_empty, final.assignment.inertia) == (1, 2.0)
+        final = finish(passes, arrays, "keep")
+    assert (final.n_empty, final.value) == (1, 2.0)
     np.testing.assert_array_equal(final.arrays.centers, arrays.centers)
     np.testing.assert_array_equal(final.arrays.counts, [3, 0])

@@ -52,7 +52,9 @@ def test_groups_hold_every_chunk_once_and_few_rows(lengths: list[int], rows: int
 @settings(deadline=None)
 @given(
     st.lists(
-        st.floats(0, 1e300) | st.floats(0, 1e-300) | st.integers(0, 1 << 60).map(float),
+        st.floats(-1e300, 1e300)
+        | st.floats(-1e-300, 1e-300)
+        | st.integers(-(1 << 60), 1 << 60).map(float),
         max_size=30,
     ),
     st.integers(1, 4),

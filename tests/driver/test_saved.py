@@ -65,7 +65,7 @@ def test_saved__is_what_the_fit_gave(name, tmp_path):
     saved = best_saved(folder)
     assert saved.arrays.centers.tobytes() == result.arrays.centers.tobytes()
     assert saved.arrays.counts.tobytes() == result.arrays.counts.tobytes()
-    assert (saved.stream, saved.n_iter, saved.inertia) == (0, result.n_iter, None)
+    assert (saved.stream, saved.n_iter, saved.value) == (0, result.n_iter, None)
     assert list(saved.history) == list(result.history)
 
 
@@ -77,7 +77,7 @@ def test_saved__of_several_starts_is_the_best_that_is_known(tmp_path):
             max_iter=300, tol=0.0, n_threads=1)
         for n in (1, 3)
     ]  # fmt: skip
-    assert whole[1].inertia < whole[0].inertia, "it is not the first one"
+    assert whole[1].value < whole[0].value, "it is not the first one"
     alone = cancelled_fit(folder, lk.Lloyd(), 2, n_init=3)
     assert best_saved(folder).arrays.centers.tobytes() == alone.arrays.centers.tobytes()
     steps = 0
@@ -87,7 +87,7 @@ def test_saved__of_several_starts_is_the_best_that_is_known(tmp_path):
         assert result.stop_reason == "cancelled", "it is cut within a start"
     saved = best_saved(folder)
     assert saved.stream == result.provenance["start"] == whole[1].provenance["start"]
-    assert saved.inertia == result.inertia == whole[1].inertia
+    assert saved.value == result.value == whole[1].value
     assert saved.arrays.centers.tobytes() == result.arrays.centers.tobytes()
 
 

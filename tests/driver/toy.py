@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Info, KMeansProblem, ModelArrays, Passes, Rng
+from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.data.rows import Rows, table_from_lengths
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.exact.numbers import ExactSums
@@ -93,11 +94,12 @@ class ToyState:
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(Algorithm[ToyState]):
     """Lloyd with a little noise that depends on the step, and a state of every kind of value."""
 
     noise: float = 0.1
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     @property
     def n_clusters(self) -> int:
@@ -125,9 +127,9 @@ class Toy:
         new = ToyState(state.step + 1, centers, (*state.path, cost), inner)
         return new, Info(cost, passes.n_rows, None, shift, shift == 0.0, {"k": float(k)})
 
-    def model(self, state: ToyState) -> ModelArrays:
+    def model(self, state: ToyState) -> CenterArrays:
         k, d = state.centers.shape
-        return ModelArrays(state.centers, np.zeros(k), np.zeros(d))
+        return CenterArrays(state.centers, np.zeros(k), np.zeros(d))
 
 
 class _Extent:

@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from largek_dask.algorithms.base import Algorithm
+from largek_dask.algorithms.kmeans import KMeansProblem
+
 
 def barrier_chunk(folder: str, inner: Any, chunk: Any, total: Any, *broadcast: Any) -> None:
     """Run ``inner``; the first process to come here reports its pid and waits to be killed."""
@@ -44,13 +47,14 @@ class BarrierPasses:
 
 
 @dataclasses.dataclass(frozen=True)
-class WithBarrier:
+class WithBarrier(Algorithm[Any]):
     """An algorithm whose step ``at_step`` meets a barrier in the first chunk that is touched."""
 
     inner: Any
     folder: str
     at_step: int = 3
     problem: Any = dataclasses.field(default=None, repr=False, kw_only=True)
+    solves = KMeansProblem
 
     def _algorithm(self) -> Any:
         return dataclasses.replace(self.inner, problem=self.problem)

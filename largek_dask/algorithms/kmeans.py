@@ -1,0 +1,136 @@
+"""What every k-means has in common: what is asked, the numbers of its model, its last pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk, Passes, TableShape
+from largek_dask.algorithms.choices import EmptyClusters
+from largek_dask.algorithms.objective import INERTIA, Objective
+from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
+from largek_dask.algorithms.relocation import relocate_empty
+from largek_dask.algorithms.seeding import check_init, passes_of
+from largek_dask.kernels.blocks import dense_rows
+from largek_dask.kernels.dense.doubts import nearest_of_far, too_far
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
+from largek_dask.kernels.exact.numbers import ExactSums
+
+__all__ = ["CenterArrays", "KMeansProblem", "nearest_center"]
+
+
+@dataclass(frozen=True, slots=True)
+class CenterArrays:
+    """The numbers of a model of centres, without where they came from.
+
+    The names of the fields are those under which the arrays are stored and sent.
+    """
+
+    centers: NDArray[Any]
+    """(k, d), compute dtype, in the coordinates of the data."""
+    counts: NDArray[np.float64]
+    """(k,) weight of the rows of each cluster."""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute, compute dtype."""
+
+
+def nearest_center(arrays: CenterArrays) -> Labelling:
+    """Rows go to their nearest centre; their squared distances add up to the inertia.
+
+    Rows are packed about the shift of the fit, so that labels are the same as in the fit, to the
+    bit.
+    """
+    return Labelling(
+        _nearest_chunk,
+        (pack_centers(arrays.centers, arrays.shift),),
+        {"inertia": 1, "counts": len(arrays.centers)},
+        {"centers": arrays.centers},
+    )
+
+
+def _nearest_chunk(
+    chunk: Chunk, sums: dict[str, ExactSums], centers: PackedCenters
+) -> NDArray[np.int32]:
+    """Label a chunk's rows and add their exact squared distances."""
+    labels = nearest(chunk.x, centers)
+    distances = squared_distances(chunk.x, centers, labels)
+    far = too_far(distances, centers.dtype)
+    if len(far):
+        labels[far] = nearest_of_far(dense_rows(chunk.x[far]), centers.centers)
+        distances = squared_distances(chunk.x, centers, labels)
+    # Rows that are skipped weigh 0, so they count nowhere.
+    sums["inertia"].add(distances, chunk.weight)
+    sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
+    return labels
+
+
+@dataclass(frozen=True, slots=True)
+class KMeansProblem(Problem):
+    """What is asked of every k-means algorithm, whichever it is."""
+
+    objective: ClassVar[Objective] = INERTIA
+
+    empty_clusters: EmptyClusters = "relocate"
+    """Move a centre without rows to the rows farthest from theirs, or leave it where it is."""
+
+    def check(self, table: TableShape) -> None:
+        """Refuse starting centres that are not k rows of finite numbers."""
+        check_init(self.init, self.n_clusters, table.n_features)
+
+    def passes_to_start(self) -> int:
+        """As many as the way to choose the first centres takes."""
+        return passes_of(self.init, self.n_clusters)
+
+    def labelling(self, arrays: CenterArrays) -> Labelling:
+        """By the nearest centre."""
+        return nearest_center(arrays)
+
+    def finish(self, passes: Passes, arrays: CenterArrays, label_rows: LabelRows) -> Final:
+        """Assign all rows to the centres that are returned; move those that nobody needs.
+
+        A centre without rows goes to the row farthest from its own centre, until every cluster
+        has rows or every distinct row a centre. One round is the rule, two are rare. Every round
+        leaves at least one more centre on a row, from where nothing takes that row away, so there
+        cannot be more rounds than centres.
+        """
+        n_distinct = None
+        rounds = len(arrays.centers)
+        while True:
+            found = label_rows(self.labelling(arrays))
+            counts = found.sums["counts"].values
+            empty = np.flatnonzero(counts == 0)
+            if not len(empty) or self.empty_clusters == "keep" or not rounds:
+                break
+            rounds -= 1
+            packed = pack_centers(arrays.centers, arrays.shift)
+            centers, _, distinct = relocate_empty(passes, packed, arrays.centers, empty)
+            if distinct is not None:
+                # What is left of an error is that of a mean of equal rows, or of an early end.
+                n_distinct = len(distinct[0])
+                centers = centers.copy()
+                centers[distinct[0]] = distinct[1]
+            if np.array_equal(centers, arrays.centers):
+                break
+            arrays = replace(arrays, centers=centers)
+        return Final(
+            replace(arrays, counts=counts),
+            found.sum_of("inertia"),
+            found.labels,
+            len(empty),
+            n_distinct,
+        )
+
+    def complaint(self, final: Final, *, had_time: bool) -> str | None:
+        """Why clusters are empty, unless they were meant to stay so."""
+        if not final.n_empty or self.empty_clusters == "keep":
+            return None
+        if final.n_distinct is not None:
+            why = f"the rows have only {final.n_distinct} distinct values. Ask for fewer clusters"
+        elif not had_time:
+            why = "there was no time to move their centres. Give the fit more time"
+        else:
+            why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
+        return f"{final.n_empty} of {self.n_clusters} clusters are empty: {why}."

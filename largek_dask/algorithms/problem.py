@@ -1,0 +1,136 @@
+"""What is asked of an algorithm, whichever it is, and what comes after its last step.
+
+A kind of problem declares how rows are labelled and what is known of the model then; the driver
+carries it out, group of chunks by group of chunks, into memory or into a store of labels
+(``driver.final``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.objective import Objective
+from largek_dask.kernels.exact.numbers import ExactSums
+
+if TYPE_CHECKING:
+    from largek_dask.algorithms.base import Passes, TableShape
+
+__all__ = ["SKIPPED", "Final", "LabelRows", "Labelled", "Labelling", "Problem"]
+
+SKIPPED = -1
+"""Label of a row with NaN or infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """How a model labels rows, and what is added up over them."""
+
+    chunk_fn: Callable[..., NDArray[np.int32]]
+    """``chunk_fn(chunk, sums, *broadcast)`` gives the labels of a chunk's rows and adds to
+    ``sums``, by name; importable by name (it travels to workers). Rows that are skipped weigh 0,
+    and whatever label it gives them becomes -1."""
+    broadcast: tuple[Any, ...]
+    """What is sent once to every worker: the model, as the function takes it."""
+    sums: Mapping[str, int]
+    """The names of the exact sums, and how many each holds."""
+    marks: Mapping[str, NDArray[Any]]
+    """The arrays by which the model is told from another, whose labels are not gone on with; a
+    store of labels that a fit has written notes their hashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """What a pass over all rows has found."""
+
+    labels: NDArray[np.int32] | None
+    """(n,) labels, -1 for rows with NaN or infinity; None if they went to storage or nowhere."""
+    sums: Mapping[str, ExactSums]
+    """Those of the labelling."""
+
+    def sum_of(self, name: str) -> float:
+        """A sum of one number, rounded once."""
+        return self.sums[name].value
+
+
+LabelRows = Callable[[Labelling], Labelled]
+"""Labels all rows in one pass; where the labels go, and whether they are kept, is arranged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """A model after the last pass."""
+
+    arrays: Any
+    """The arrays of the model, every number of them computed anew over all rows."""
+    value: float
+    """Of the objective."""
+    labels: NDArray[np.int32] | None
+    """(n,) labels; None if they went to storage or nowhere."""
+    n_empty: int = 0
+    """Clusters without rows that are left."""
+    n_distinct: int | None = None
+    """How many distinct rows there are where that is fewer than clusters, else None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is asked, whichever algorithm answers: a subclass for each kind, such as k-means.
+
+    Fields that are called like an option of a fit are given that option. An algorithm object as
+    a user makes it (``Lloyd()``) holds its own parameters; it runs once it has been given a
+    problem: ``dataclasses.replace(algorithm, problem=problem)``.
+    """
+
+    objective: ClassVar[Objective]
+    """By what starts are compared, steps are shown and ``tol`` ends a fit."""
+
+    n_clusters: int
+    init: str | NDArray[Any] = "auto"
+    """How the first model is found: a name (of k-means, of ``algorithms.choices.INITS``), or the
+    model itself, (k, d)."""
+    tol: float = field(default=1e-4, kw_only=True)
+    """Of the fit's stop rules, for algorithms that do not end by the figure that it is compared
+    with."""
+
+    def check(self, table: TableShape) -> None:
+        """Raise ``ParameterError`` where it cannot be answered for such a table."""
+
+    def passes_to_start(self) -> int:
+        """About how many passes the first model takes, for plans."""
+        return 1
+
+    def labelling(self, arrays: Any) -> Labelling:
+        """How a model with these arrays labels rows.
+
+        Among its sums are that of the objective, by its name, and ``counts``, one a cluster.
+        """
+        raise NotImplementedError
+
+    def finish(self, passes: Passes, arrays: Any, label_rows: LabelRows) -> Final:
+        """The last pass, or several: labels, the exact objective, what becomes of empty clusters.
+
+        Parameters
+        ----------
+        passes : Passes
+        arrays : ModelArrays
+            What the algorithm ended with.
+        label_rows : callable
+            Labels all rows in one pass; the last one's are kept.
+        """
+        found = label_rows(self.labelling(arrays))
+        counts = found.sums["counts"].values
+        return Final(
+            replace(arrays, counts=counts),
+            found.sum_of(self.objective.name),
+            found.labels,
+            int(np.count_nonzero(counts == 0)),
+        )
+
+    def complaint(self, final: Final, *, had_time: bool) -> str | None:
+        """What to warn of; ``had_time`` is False where there was none for :meth:`finish`."""
+        return None
