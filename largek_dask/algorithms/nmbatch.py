@@ -27,15 +27,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import (
-    Algorithm,
-    Info,
-    Passes,
-    Rng,
-    RowSlice,
-    RowState,
-    TableShape,
-)
+from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng, RowSlice, RowState, TableShape
 from largek_dask.algorithms.bounded import (
     KINDS,
     Bounds,
