@@ -541,6 +541,34 @@ def test_weights_arrive_with_their_rows():
             assert total[0] == weight.sum()
 
 
+def test_what_is_lacking_is_waited_for_only_after_a_pass_that_had_it():
+    lacking, said = threading.Event(), []
+
+    def chunk_fn(chunk, total):
+        if lacking.is_set():
+            raise FileNotFoundError("it is not there")
+        count_chunk(chunk, total)
+
+    def hear(kind, message):
+        said.append((kind, message))
+        lacking.clear()
+
+    lacking.set()
+    with (
+        dask.config.set({"largek.stores.patience-seconds": 120}),
+        LocalPasses(rows_of(integers(30), [10] * 3), n_threads=1, log=hear) as passes,
+    ):
+        with pytest.raises(FileNotFoundError, match="it is not there"):
+            passes.reduce(chunk_fn, start=start, combine=combine)
+        assert said == [], "perhaps it never was"
+        lacking.clear()
+        assert passes.reduce(chunk_fn, start=start, combine=combine)[:2].tolist() == [30, 3]
+        lacking.set()
+        assert passes.reduce(chunk_fn, start=start, combine=combine)[:2].tolist() == [30, 3]
+    assert [kind for kind, _ in said] == ["storage", "back"]
+    assert said[0][1].startswith("it is not there")
+
+
 # --- stopping -------------------------------------------------------------------------------------
 
 
