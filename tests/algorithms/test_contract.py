@@ -122,7 +122,7 @@ def dealt(monkeypatch) -> Counter[int]:
 
 
 def figures(total):
-    """All that a total holds, as plain values; what says the same is equal."""
+    """All that a total has found, as plain values; what says the same is equal."""
     if isinstance(total, ExactSums):
         return figures(total.values)
     if isinstance(total, CollectedRows):  # They come in any order.
@@ -135,8 +135,9 @@ def figures(total):
         return total.dtype.str, total.shape, hashlib.sha256(total.tobytes()).hexdigest()
     if isinstance(total, list | tuple):
         return [figures(part) for part in total]
-    if hasattr(type(total), "__slots__"):
-        total = {name: getattr(total, name) for name in type(total).__slots__}
+    if names := getattr(type(total), "__slots__", getattr(total, "__dict__", ())):
+        held = {name: getattr(total, name) for name in names}
+        total = {name: value for name, value in held.items() if not callable(value)}
     if isinstance(total, dict):
         return {key: figures(total[key]) for key in sorted(total)}
     return total
