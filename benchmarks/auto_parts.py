@@ -34,7 +34,7 @@ EXCESSES = (0.01, 0.002)
 CASES = {"A": 1_000, "B": 1_000, "gaussian": 1_000, "uniform": 100}
 PARTS: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "centres go to the means": {"truncated_moves.BEYOND": 0.0},
+    "centres go to the means": {"truncated_rounds.BEYOND": 0.0},
     "lists for few clusters too": {"truncated_plan.FEW": 0},
     "rounds over all rows only": {"truncated_plan.ROWS_TO_SEARCH": 1 << 60},
     "no first sample": {"truncated_start.FIRST_ROWS": 32},

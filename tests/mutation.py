@@ -57,10 +57,12 @@ OTHERS = {
     "algorithms/lloyd": ["algorithms/test_lloyd.py", "algorithms/test_lloyd_bounds.py"],
     "algorithms/memory": ["algorithms/test_nmbatch.py", "cli/test_fit.py"],
     "algorithms/minibatch": ["algorithms/test_minibatch.py"],
-    "algorithms/moves": ["algorithms/test_moves.py", "algorithms/test_truncated.py"],
     "algorithms/names": ["estimators/test_kmeans.py"],
     "algorithms/nested": ["algorithms/test_nmbatch.py", "algorithms/test_nested_stores.py"],
     "algorithms/nmbatch": ["algorithms/test_nmbatch.py", "algorithms/test_nested_stores.py"],
+    "algorithms/parts/moves": ["algorithms/test_nmbatch.py", "algorithms/test_truncated.py"],
+    "algorithms/parts/splits": ["algorithms/parts/test_sparse_splits.py"],
+    "algorithms/parts/totals": ["algorithms/test_lloyd.py", "algorithms/test_nmbatch.py"],
     "algorithms/relocation": ["algorithms/test_lloyd.py", "driver/test_fit.py"],
     "algorithms/seeding": ["algorithms/test_seeding.py", "algorithms/test_sparse_rows.py"],
     "algorithms/truncated": [

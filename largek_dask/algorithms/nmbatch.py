@@ -20,7 +20,7 @@ Choices that the paper leaves open, or that were measured to be better:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -39,8 +39,9 @@ from largek_dask.algorithms.bounded import (
     row_bytes,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.moves import MOVED_SHARE, choose_moves, split_clusters
 from largek_dask.algorithms.nested import Batch, gather, open_batch, sample_points
+from largek_dask.algorithms.parts.moves import choose_moves, nearest_others
+from largek_dask.algorithms.parts.splits import held_out_splits
 from largek_dask.algorithms.parts.totals import AssignmentTotal
 from largek_dask.algorithms.relocation import relocate_empty, returns
 from largek_dask.algorithms.seeding import centers_of_sample, initial_centers
@@ -64,6 +65,10 @@ LEAST_ROWS = 5_000
 """Rows of the first batch at least (the paper's b0), where there are as many."""
 SPLIT_SAMPLE = 64
 """Rows a centre of the sample on which splits are tried."""
+MOVED_SHARE = 10
+"""At most one centre in this many moves at a time."""
+LOCKED = 4
+"""Nearest centres of a removed one that stay as they are."""
 WORTHWHILE = 20
 """While one centre in so many is moved at a look, the next batch is looked at as well; after that
 only all rows are."""
@@ -388,10 +393,14 @@ class NMBatch(Algorithm[NMBatchState]):
         wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
         wanted = np.sort(wanted[counts[wanted] > 0])
         grid, n_threads = passes.statistics.grid, passes.driver_threads
-        splits = split_clusters(x, weight, centers, wanted, grid, rows, n_threads)
+        splits = held_out_splits(x, weight, centers, wanted, grid, rows, n_threads)
+        splits = replace(splits, gains=splits.gains * counts[wanted])
         losses = np.where(counts > 0, total.tally.losses.values, np.inf)
-        gains = splits.gains * counts[wanted]
-        return choose_moves(centers, losses, gains, splits, state.shift)
+        most = max(1, k // MOVED_SHARE)
+        cheapest = np.argsort(losses, kind="stable")[: 4 * most]
+        near = nearest_others(centers, cheapest, state.shift, LOCKED)
+        moves = choose_moves(splits, losses, cheapest, near, most=most, split_takers=False)
+        return moves.apply(centers), len(moves.split)
 
     def _sample_rows(self, passes: Passes, rows: int) -> int:
         """Rows of the sample on which splits are tried: the batch, or an earlier one of it."""

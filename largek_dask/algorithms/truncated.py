@@ -43,7 +43,6 @@ from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.algorithms.truncated_engines import run_everywhere
 from largek_dask.algorithms.truncated_far import FarRows, carry_the_cost, draw_rows, sample_of
 from largek_dask.algorithms.truncated_greedy import cost_of, greedy_start, n_starts
-from largek_dask.algorithms.truncated_moves import overstep
 from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
 from largek_dask.algorithms.truncated_pass import PassDone, look, mean_cost, run_pass
 from largek_dask.algorithms.truncated_plan import (
@@ -55,7 +54,12 @@ from largek_dask.algorithms.truncated_plan import (
     Plan,
     Task,
 )
-from largek_dask.algorithms.truncated_rounds import failed_splits, opened, strange_clusters
+from largek_dask.algorithms.truncated_rounds import (
+    failed_splits,
+    opened,
+    overstep,
+    strange_clusters,
+)
 from largek_dask.algorithms.truncated_sample import Sample, take_sample
 from largek_dask.algorithms.truncated_start import (
     NEAR_CELLS,

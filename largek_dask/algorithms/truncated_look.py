@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.parts.moves import Splits
 from largek_dask.algorithms.truncated_lists import lists_of
 from largek_dask.algorithms.truncated_plan import LENGTHS, LONG
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
@@ -21,7 +22,7 @@ from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.distances import pack_centers, scores, squared_distances
 from largek_dask.kernels.threads import on_threads
 
-__all__ = ["Labelled", "gains_of_lists", "gains_of_splits", "share_of_strays"]
+__all__ = ["Labelled", "gains_of_lists", "share_of_strays", "splits_of"]
 
 PROBES = 1_024
 """Rows that are compared with all centres."""
@@ -58,29 +59,24 @@ class Labelled:
         return self.x[chosen if self.places is None else self.places[chosen]]
 
 
-def gains_of_splits(
+def splits_of(
     rows: Labelled,
     centers: NDArray[Any],
     shift: NDArray[Any],
     clusters: NDArray[np.int64],
     n_threads: int,
-) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """What splitting each cluster would gain on all rows (k,), and the halves (k, 2, d).
-
-    Only ``clusters`` are tried; of the others the gain is 0.
-    """
-    k = len(centers)
-    order, starts = order_by_label(rows.labels, k)
+) -> Splits:
+    """Splits of some clusters, ascending, and what they would gain on all rows."""
+    order, starts = order_by_label(rows.labels, len(centers))
     weight = rows.weight
     if rows.far:
         order, starts, weight = _with_the_dearest(rows, centers, shift, order, starts)
     if rows.places is not None:
         order = rows.places[order]
-    gains, halves = np.zeros(k), np.repeat(centers[:, None], 2, axis=1)
-    gains[clusters], halves[clusters] = split_clusters(
+    gains, halves = split_clusters(
         rows.x, order, starts, clusters, centers, weight, SPLIT_ROWS, n_threads
     )
-    return gains * rows.scale, halves
+    return Splits(clusters, gains * rows.scale, halves)
 
 
 def _with_the_dearest(

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes
+from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated_engines import run_everywhere, run_on_sample
 from largek_dask.algorithms.truncated_far import far_from
 from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, share_of_strays
-from largek_dask.algorithms.truncated_moves import Moves
 from largek_dask.algorithms.truncated_orders import order_for
 from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK
 from largek_dask.algorithms.truncated_rounds import moves_to_try

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.truncated_look import Labelled, gains_of_splits
-from largek_dask.algorithms.truncated_moves import Moves, choose_moves, losses_of_merging
+from largek_dask.algorithms.parts.moves import Moves, choose_moves, losses_of_merging
+from largek_dask.algorithms.truncated_look import Labelled, splits_of
 from largek_dask.algorithms.truncated_plan import Plan
 from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.algorithms.truncated_state import Round, TruncatedState
 from largek_dask.algorithms.truncated_total import PassTotal
 
-__all__ = ["failed_splits", "moves_to_try", "opened", "strange_clusters"]
+__all__ = ["failed_splits", "moves_to_try", "opened", "overstep", "strange_clusters"]
 
 SPLITS = 8
 """Clusters in which a split is tried, for each that may be made."""
@@ -23,6 +23,12 @@ MORE_MOVES = 6
 """More than twice as many moves as were found last time are not looked for, but for so many."""
 SHARE_TRIED = 16
 """In one cluster out of so many a split is tried at least."""
+LOCKED = 8
+"""Nearest centres of a removed one that stay."""
+BEYOND = 0.8
+"""How much farther than to the mean of its rows a centre goes. Below 1 the rows cost no more than
+before even if none of them changes its cluster, and where clusters have no borders to speak of,
+centres that follow each other through the data come to rest after fewer passes."""
 
 
 def moves_to_try(
@@ -43,11 +49,15 @@ def moves_to_try(
     # What costs most has most to gain; where few moves were found few will be.
     tried = max(SPLITS * min(most, 2 * plan.found + MORE_MOVES), k // SHARE_TRIED)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
-    gains, halves = gains_of_splits(rows, centers, order.shift, wanted, n_threads)
-    gains[list(state.failed)] = 0
+    splits = splits_of(rows, centers, order.shift, wanted, n_threads)
+    splits.gains[np.isin(splits.clusters, state.failed)] = 0
     if plan.few:
         losses = np.minimum(losses, losses_of_merging(centers, total.sums.counts, order.shift))
-    return choose_moves(losses, gains, halves, table, most, plan.factor)
+    cheapest = np.argsort(losses, kind="stable")
+    near = table[cheapest, 1 : LOCKED + 1]
+    return choose_moves(
+        splits, losses, cheapest, near, most=most, factor=plan.factor, split_takers=True
+    )
 
 
 def opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool) -> TruncatedState:
@@ -98,3 +108,15 @@ def strange_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
     strange = np.zeros(k, np.bool_)
     strange[moves.split] = strange[moves.removed] = True
     return strange
+
+
+def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
+    """Centres (k, d) beyond the means of their rows, seen from where they were (over-relaxation).
+
+    Those that have just been moved across the data go to the mean.
+    """
+    beyond: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
+    if moves is not None:
+        moved = np.concatenate([moves.split, moves.removed])
+        beyond[moved] = means[moved]
+    return beyond

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated_far import FarRows
 from largek_dask.algorithms.truncated_lists import Near
-from largek_dask.algorithms.truncated_moves import Moves
 from largek_dask.algorithms.truncated_plan import Plan
 from largek_dask.algorithms.truncated_rows import Order
 

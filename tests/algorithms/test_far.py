@@ -25,7 +25,6 @@ from largek_dask.algorithms.truncated_greedy import (
     greedy_start,
     n_starts,
 )
-from largek_dask.algorithms.truncated_moves import losses_of_merging
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
@@ -244,21 +243,6 @@ def test_sums_over_drawn_rows_are_those_over_all(x):
             assert len(drawn.rows) == truncated_far.LEAST
             found.append([drawn.shares.sum(), (drawn.shares * squares[drawn.rows]).sum()])
     assert np.mean(found, axis=0) == pytest.approx([N, squares.sum()], rel=0.02)
-
-
-def test_what_merging_loses():
-    r = np.random.default_rng(0)
-    centers, counts = r.standard_normal((9, 3)), r.integers(1, 50, 9).astype(np.float64)
-    counts[4] = 0
-    wanted = np.full(9, np.inf)
-    for i in range(9):
-        for j in set(range(9)) - {i}:
-            both = np.maximum(counts[i] + counts[j], 1)
-            ward = counts[i] * counts[j] / both * ((centers[i] - centers[j]) ** 2).sum()
-            wanted[i] = min(wanted[i], ward)
-    found = losses_of_merging(centers, counts, np.zeros(3))
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
-    assert found[4] == 0
 
 
 def test_the_best_of_several_starts():

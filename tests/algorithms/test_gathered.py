@@ -16,12 +16,10 @@ from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.gathered import CollectedRows, some_rows
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.memory import HUGE_FROM, empty_rows
-from largek_dask.algorithms.moves import split_clusters
 from largek_dask.algorithms.nested import gather, sample_points
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.data.sources import open_rows
 from largek_dask.kernels.blocks import dense_rows
-from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
 from tests.kernels.test_sparse import block_of
@@ -133,26 +131,6 @@ def test_threads_over_parts_change_no_bit(bounds, sparse, monkeypatch):
     three, n_parts = states_of(x, 3, bounds, sparse)
     assert n_parts > 3 or sparse
     assert one == three
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_splits_on_threads_are_those_of_one(sparse, monkeypatch):
-    monkeypatch.setattr("largek_dask.algorithms.moves.LEAST_PIECE", 50)
-    x = blobs(2000, 6, 30, spread=2.0)
-    centers, clusters = x[:25].copy(), np.array([0, 3, 4, 5, 9, 12, 20, 24])
-    shift = np.zeros(6, np.float32) if sparse else x.mean(axis=0)
-    grid = FixedPoint.choose(shift, float(np.abs(x - shift).max()), n_rows=len(x))
-    weight = np.ones(len(x))
-    table = block_of(x) if sparse else x
-    expected = split_clusters(table, weight, centers, clusters, grid)
-    shuffled = np.random.default_rng(0).permutation(len(x))
-    for n_threads in (2, 3, 50):
-        found = split_clusters(
-            table[shuffled], weight, centers, clusters, grid, shuffled, n_threads
-        )
-        assert found.gains.tobytes() == expected.gains.tobytes()
-        assert found.centers.tobytes() == expected.centers.tobytes()
-    assert (expected.gains > 0).any()
 
 
 @pytest.mark.parametrize("n", [0, 3, HUGE_FROM // 32])

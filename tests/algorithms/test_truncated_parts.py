@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves
 from largek_dask.algorithms.truncated_lists import (
     Near,
     Recipe,
@@ -22,10 +23,9 @@ from largek_dask.algorithms.truncated_lists import (
 from largek_dask.algorithms.truncated_look import (
     Labelled,
     gains_of_lists,
-    gains_of_splits,
     share_of_strays,
+    splits_of,
 )
-from largek_dask.algorithms.truncated_moves import BEYOND, Moves, choose_moves, overstep
 from largek_dask.algorithms.truncated_plan import (
     FAILURES,
     LEAST_SHARE,
@@ -34,6 +34,7 @@ from largek_dask.algorithms.truncated_plan import (
     Plan,
     Task,
 )
+from largek_dask.algorithms.truncated_rounds import BEYOND, overstep
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
 from largek_dask.algorithms.truncated_start import (
     cells_order,
@@ -402,20 +403,6 @@ def table() -> np.ndarray:
     return np.argsort(distance, axis=1, kind="stable")[:, :24].astype(np.int32)
 
 
-def test_moves_pair_cheap_removals_with_large_gains(table):
-    losses, gains = np.full(40, 100.0), np.zeros(40)
-    losses[[3, 5, 30]] = 1.0, 2.0, 3.0
-    gains[[10, 20, 35]] = 50.0, 40.0, 2.5
-    halves = np.zeros((40, 2, 1))
-    moves = choose_moves(losses, gains, halves, table, 10, 1.0)
-    # 5 is a neighbour of 3, which is gone; 2.5 does not pay for 3
-    assert moves.split.tolist() == [10, 20]
-    assert moves.removed.tolist() == [3, 30]
-    assert moves.gain == 86.0
-    assert len(choose_moves(losses, gains, halves, table, 1, 1.0).split) == 1
-    assert len(choose_moves(losses, gains, halves, table, 10, 60.0).split) == 0
-
-
 @given(seed=st.integers(0, 1_000))
 def test_moves_never_touch_a_centre_twice(seed):
     r = np.random.default_rng(seed)
@@ -423,7 +410,11 @@ def test_moves_never_touch_a_centre_twice(seed):
     near = r.normal(size=(k, 2))
     distance = ((near[:, None] - near[None]) ** 2).sum(axis=2)
     table = np.argsort(distance, axis=1)[:, : min(k, 24)].astype(np.int32)
-    moves = choose_moves(r.random(k), 2 * r.random(k), np.zeros((k, 2, 2)), table, k, 0.5)
+    losses, splits = r.random(k), Splits(np.arange(k), 2 * r.random(k), np.zeros((k, 2, 2)))
+    cheapest = np.argsort(losses)
+    moves = choose_moves(
+        splits, losses, cheapest, table[cheapest, 1:9], most=k, factor=0.5, split_takers=True
+    )
     touched = np.concatenate([moves.split, moves.removed])
     assert len(set(touched.tolist())) == len(touched)
     offsets, listed = lists_with_moves(table, 8, table, moves.split, moves.removed)
@@ -635,12 +626,10 @@ def test_rows_looked_at_in_place_are_those_of_a_copy():
     copied = Labelled(x[places], None, labels, 2.5)
     within = Labelled(x, None, labels, 2.5, places)
     clusters = np.arange(0, 40, 2)
-    for one, other in zip(
-        gains_of_splits(copied, centers, shift, clusters, 1),
-        gains_of_splits(within, centers, shift, clusters, 2),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(one, other)
+    one = splits_of(copied, centers, shift, clusters, 1)
+    other = splits_of(within, centers, shift, clusters, 2)
+    np.testing.assert_array_equal(one.gains, other.gains)
+    np.testing.assert_array_equal(one.halves, other.halves)
     gains = gains_of_lists(copied, centers, shift, 1)
     assert max(gains) > 0
     assert gains_of_lists(within, centers, shift, 2) == gains

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from largek_dask.algorithms import moves
+from largek_dask.algorithms.parts import splits
 from largek_dask.kernels.exact.sums import FixedPoint
 from tests.kernels.test_sparse import block_of
 
@@ -16,13 +16,13 @@ def test_are_those_of_the_same_rows_dense(monkeypatch):
     centers = np.stack([x[:200].mean(axis=0), x[200:].mean(axis=0)])
     grid = FixedPoint.choose(np.zeros(40, np.float32), 8.0, n_rows=400)
     rest = np.ones(400), centers, np.arange(2), grid
-    dense = moves.split_clusters(x, *rest)
+    dense = splits.held_out_splits(x, *rest)
     written = []
     monkeypatch.setattr(
-        moves, "dense_rows", lambda rows: written.append(len(rows)) or rows[:].toarray()
+        splits, "dense_rows", lambda rows: written.append(len(rows)) or rows[:].toarray()
     )
-    sparse = moves.split_clusters(block_of(x), *rest)
-    np.testing.assert_allclose(sparse.centers, dense.centers, rtol=1e-6)
+    sparse = splits.held_out_splits(block_of(x), *rest)
+    np.testing.assert_allclose(sparse.halves, dense.halves, rtol=1e-6)
     np.testing.assert_allclose(sparse.gains, dense.gains, rtol=1e-5)
     assert (dense.gains > 0).all()
     assert max(written) <= 2, "only the rows that centres are made of are written out"

@@ -1,18 +1,14 @@
-"""Guarded moves of centres: from where one is hardly missed to where a second one pays most.
+"""Splits of clusters in two that are judged on rows that they were not fitted to.
 
-Lloyd's steps never move a centre past another one, so a start that gave a dense region too few
-centres keeps them. A move takes the centre whose removal costs least (every row of it goes to its
-second nearest) and splits a cluster with it. It is made only if the gain exceeds the loss, the
-gain being measured on rows that the split was not fitted to: a split always seems to pay on the
-rows it was made from, and such moves make a result worse.
+A split always seems to pay on the rows it was made from, and moves that trust it make a result
+worse; the kernel (:mod:`largek_dask.kernels.dense.splits`) estimates on all rows of the cluster,
+for a search that undoes moves that were not worth it.
 
-All candidates are split at once: two centres each, and every row sees only the two of its
-cluster.
+All clusters are split at once: two centres each, and every row sees only the two of its cluster.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -20,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.gathered import chosen_rows
+from largek_dask.algorithms.parts.moves import Splits
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.distances import (
     PackedCenters,
     nearest,
     nearest_in_lists,
     pack_centers,
-    scores,
     squared_distances,
 )
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.threads import on_threads
 
-__all__ = ["MOVED_SHARE", "Splits", "choose_moves", "split_clusters"]
+__all__ = ["held_out_splits"]
 
 SPLIT_ROWS = 256
 """Rows of a cluster that a split is found and judged on, at most."""
@@ -41,29 +37,11 @@ LEAST_SPLIT_ROWS = 16
 """Fewer rows than that say nothing of what a split would gain."""
 SPLIT_STEPS = 4
 """Lloyd steps with two centres."""
-MOVED_SHARE = 10
-"""At most one centre in this many moves at a time."""
 LEAST_PIECE = 2_048
 """Rows that one thread finds the centres of, at least."""
-LOCKED = 4
-"""Nearest centres of a removed one that stay: they take over its rows."""
-SAFETY = 1.0
-"""A gain has to exceed the loss this many times."""
 
 
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """What splitting each of some clusters would give."""
-
-    clusters: NDArray[np.int64]
-    """(m,) clusters."""
-    gains: NDArray[np.float64]
-    """(m,) squared distance saved, as a share of the cluster's weight; -inf if unknown."""
-    centers: NDArray[Any]
-    """(m, 2, d) the two centres."""
-
-
-def split_clusters(
+def held_out_splits(
     x: Table,
     weight: NDArray[np.float64],
     centers: NDArray[Any],
@@ -89,6 +67,13 @@ def split_clusters(
         What the rows are ordered by, each number once; by default as they lie.
     n_threads : int
         Threads that may compute; no result depends on it.
+
+    Returns
+    -------
+    Splits
+        Gains are squared distances saved, as a share of the cluster's weight; -inf where there are
+        too few rows to tell. The half about the row farthest from the centre is the second one,
+        where a centre comes to from elsewhere.
     """
     labels = _labels(x, pack_centers(centers, grid.shift), n_threads)
     segment = np.full(len(centers), -1)
@@ -137,7 +122,7 @@ def _split(
     centers: NDArray[Any],
     grid: FixedPoint,
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Gains (m,) and new pairs of centres (m, 2, d) of these clusters.
+    """Gains (m,) and halves (m, 2, d) of these clusters.
 
     Rows ``edges[i] : edges[i + 1]`` are those of cluster i; ``rank`` counts them.
     """
@@ -164,7 +149,7 @@ def _split(
     mass.add(np.ones(len(x)), weight, judging)
     enough = np.diff(edges) >= LEAST_SPLIT_ROWS
     share = np.divide(gains.values, mass.values, out=np.full(m, -np.inf), where=enough)
-    return share, flat.reshape(two.shape)
+    return share, flat.reshape(two.shape)[:, ::-1]
 
 
 def _rank_in(segments: NDArray[np.int64], n: int) -> NDArray[np.int64]:
@@ -207,61 +192,3 @@ def _farthest(
     order = np.lexsort((np.arange(len(x)), -distances, of))
     out[filled] = dense_rows(x[order[edges[filled]]])
     return out
-
-
-def choose_moves(
-    centers: NDArray[Any],
-    losses: NDArray[np.float64],
-    gains: NDArray[np.float64],
-    splits: Splits,
-    shift: NDArray[Any],
-) -> tuple[NDArray[Any], int]:
-    """Move centres while the best split gains more than the cheapest removal loses.
-
-    Parameters
-    ----------
-    centers : (k, d)
-    losses : (k,) float64
-        What removing each centre would cost; infinity for those that stay.
-    gains : (m,) float64
-        What each split would gain, in the same unit.
-    splits : Splits
-    shift : (d,)
-
-    Returns
-    -------
-    centers : (k, d)
-        A copy with the moves made.
-    n_moved : int
-    """
-    most = max(1, len(centers) // MOVED_SHARE)
-    cheapest = np.argsort(losses, kind="stable")[: 4 * most]
-    near = _nearest_others(centers, cheapest, shift)
-    moved = centers.copy()
-    locked = np.zeros(len(centers), np.bool_)
-    n_moved = 0
-    best = iter(np.argsort(-gains, kind="stable").tolist())
-    split = next(best, None)
-    for j, neighbours in zip(cheapest.tolist(), near, strict=True):
-        while split is not None and locked[splits.clusters[split]]:
-            split = next(best, None)
-        if split is None or n_moved == most or not gains[split] > SAFETY * losses[j]:
-            break
-        target = splits.clusters[split]
-        if locked[j] or j == target:
-            continue
-        moved[[j, target]] = splits.centers[split]
-        # Losses and gains were found with these where they are.
-        locked[[j, target]] = locked[neighbours] = True
-        n_moved += 1
-    return moved, n_moved
-
-
-def _nearest_others(
-    centers: NDArray[Any], which: NDArray[np.int64], shift: NDArray[Any]
-) -> NDArray[np.int64]:
-    """(m, up to LOCKED) the centres nearest to each of ``which``, without itself."""
-    distances = scores(centers[which], pack_centers(centers, shift))
-    distances[np.arange(len(which)), which] = np.inf
-    order: NDArray[np.int64] = np.argsort(distances, axis=1, kind="stable")
-    return order[:, : min(LOCKED, len(centers) - 1)]

@@ -1,0 +1,136 @@
+"""Moves of centres: from where one is hardly missed to where a second one pays most.
+
+Lloyd's steps never move a centre past another one, so a start that gave a dense region too few
+centres keeps them. A move takes the centre whose removal costs least (every row of it goes to its
+second nearest) and splits a cluster with it. What a split gains is estimated on a sample of rows:
+on rows that it was not fitted to (:mod:`~largek_dask.algorithms.parts.splits`), or on the same ones
+where what was not worth it is undone (:mod:`~largek_dask.algorithms.truncated`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.distances import pack_centers, scores, squared_distances
+
+__all__ = ["Moves", "Splits", "choose_moves", "losses_of_merging", "nearest_others"]
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """What splitting each of some clusters would give."""
+
+    clusters: NDArray[np.int64]
+    """(m,) clusters, ascending."""
+    gains: NDArray[np.float64]
+    """(m,) how much lower the cost would be."""
+    halves: NDArray[Any]
+    """(m, 2, d) centres: of what stays with the cluster, and of what another one takes over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Clusters that are split, and the centres that they are split with."""
+
+    split: NDArray[np.int64]
+    """(m,) clusters that keep one half each."""
+    removed: NDArray[np.int64]
+    """(m,) centres that take over the other half, and leave their own rows."""
+    halves: NDArray[Any]
+    """(m, 2, d)"""
+    gain: float
+    """Estimate of what they gain together."""
+
+    def apply(self, centers: NDArray[Any]) -> NDArray[Any]:
+        """(k, d) centres after the moves."""
+        moved = centers.copy()
+        moved[self.split], moved[self.removed] = self.halves[:, 0], self.halves[:, 1]
+        return moved
+
+
+def choose_moves(
+    splits: Splits,
+    losses: NDArray[np.float64],
+    cheapest: NDArray[np.int64],
+    near: NDArray[np.integer[Any]],
+    *,
+    most: int,
+    factor: float = 1.0,
+    split_takers: bool,
+) -> Moves:
+    """Pair the best splits with the cheapest removals, while they gain more than these lose.
+
+    Parameters
+    ----------
+    splits : Splits
+    losses : (k,) float64
+        What removing each centre would cost, in the unit of the gains; infinity for those that
+        stay.
+    cheapest : (c,) int64
+        Clusters that may be removed, in ascending order of their losses.
+    near : (c, m) integers
+        Nearest other centres of each of these, which take over its rows, and so cannot be removed.
+    most : int
+        Moves at most.
+    factor : float
+        A gain has to exceed the loss this many times.
+    split_takers : bool
+        Whether clusters that take over rows may be split.
+    """
+    candidates = iter(enumerate(cheapest.tolist()))
+    # What was found out about locked ones holds while they stay.
+    locked, gone = np.zeros(len(losses), np.bool_), np.zeros(len(losses), np.bool_)
+    chosen: list[int] = []
+    removed: list[int] = []
+    gain = 0.0
+    for i in np.argsort(-splits.gains, kind="stable").tolist():
+        j = int(splits.clusters[i])
+        if len(chosen) == most or not splits.gains[i] > 0:
+            break
+        if (gone if split_takers else locked)[j]:
+            continue
+        at, r = next(((at, r) for at, r in candidates if not locked[r] and r != j), (-1, -1))
+        if r < 0 or not splits.gains[i] > factor * losses[r]:
+            break
+        chosen.append(i)
+        removed.append(r)
+        gain += splits.gains[i] - losses[r]
+        gone[r] = True
+        locked[[j, r]] = locked[near[at]] = True
+    which = np.array(chosen, np.int64)
+    return Moves(splits.clusters[which], np.array(removed, np.int64), splits.halves[which], gain)
+
+
+def nearest_others(
+    centers: NDArray[Any], which: NDArray[np.int64], shift: NDArray[Any], m: int
+) -> NDArray[np.int64]:
+    """(len(which), up to m) the centres nearest to each of ``which``, without itself."""
+    distances = scores(centers[which], pack_centers(centers, shift))
+    distances[np.arange(len(which)), which] = np.inf
+    order: NDArray[np.int64] = np.argsort(distances, axis=1, kind="stable")
+    return order[:, : min(m, len(centers) - 1)]
+
+
+def losses_of_merging(
+    centers: NDArray[Any], counts: NDArray[np.float64], shift: NDArray[Any]
+) -> NDArray[np.float64]:
+    """(k,) what removing each centre costs at most if all its rows go to one other, and it to them.
+
+    Means follow their rows. Where each row goes to its second nearest centre and none of these
+    moves, two clusters that become one lose up to twice as much (J. H. Ward, Hierarchical grouping
+    to optimize an objective function, JASA 1963).
+    """
+    k, packed = len(centers), pack_centers(centers, shift)
+    losses = np.full(k, np.inf)
+    for j in range(k):
+        labels = np.full(k, j, np.int32)
+        gaps = squared_distances(centers, packed, labels).astype(np.float64)
+        both = counts[j] + counts
+        merged = np.divide(counts[j] * counts, both, out=np.zeros(k), where=both > 0) * gaps
+        merged[j] = np.inf
+        losses[j] = merged.min()
+    return losses

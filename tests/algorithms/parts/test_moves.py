@@ -1,0 +1,155 @@
+"""Moves of centres: only where they pay, and then to where they pay most."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from largek_dask.algorithms.parts.moves import (
+    Moves,
+    Splits,
+    choose_moves,
+    losses_of_merging,
+    nearest_others,
+)
+
+
+def on_a_line(k):
+    """(k, k - 1) nearest others of centres on a line, ties to the lower one."""
+    at = np.arange(k)
+    distance = np.abs(at[:, None] - at[None])
+    return np.argsort(distance, axis=1, kind="stable")[:, 1:]
+
+
+def choose(losses, gains, *, clusters=None, near=4, **options):
+    """Moves among centres on a line; by default every cluster may be split or removed."""
+    losses, gains = np.asarray(losses, float), np.asarray(gains, float)
+    clusters = np.arange(len(gains)) if clusters is None else np.asarray(clusters)
+    halves = 1000.0 + np.arange(2.0 * len(gains)).reshape(-1, 2, 1)
+    cheapest = np.argsort(losses, kind="stable")
+    options = {"most": len(losses), "split_takers": True, **options}
+    others = on_a_line(len(losses))[cheapest, :near]
+    return choose_moves(Splits(clusters, gains, halves), losses, cheapest, others, **options)
+
+
+def test_moves_only_where_the_gain_exceeds_the_loss():
+    losses = np.full(30, np.inf)
+    losses[[3, 12]] = 5.0, 7.0
+    moves = choose(losses, [4.0, 6.0], clusters=[20, 25])
+    # The better split (of 25) takes the cheaper centre (3); 4.0 does not pay for 12.
+    assert (moves.split.tolist(), moves.removed.tolist()) == ([25], [3])
+    assert moves.gain == 1.0
+    assert not len(choose(losses, [4.0, 5.0], clusters=[20, 25]).split)
+    assert not len(choose(losses, [-np.inf, np.nan], clusters=[20, 25]).split)
+
+
+def test_cheap_removals_are_paired_with_large_gains():
+    losses, gains = np.full(40, 100.0), np.zeros(40)
+    losses[[3, 5, 30]] = 1.0, 2.0, 3.0
+    gains[[10, 20, 35]] = 50.0, 40.0, 2.5
+    moves = choose(losses, gains, near=8)
+    # 5 is a neighbour of 3, which is gone; 2.5 does not pay for 3
+    assert moves.split.tolist() == [10, 20]
+    assert moves.removed.tolist() == [3, 30]
+    assert moves.gain == 86.0
+    assert len(choose(losses, gains, near=8, most=1).split) == 1
+    assert len(choose(losses, gains, near=8, factor=60.0).split) == 0
+    assert choose(losses, gains, near=8, factor=20.0).split.tolist() == [10]
+
+
+@pytest.mark.parametrize("split_takers", [False, True])
+def test_neighbours_of_a_removed_centre_are_not_removed(split_takers):
+    losses = np.full(60, 9.0)
+    losses[[10, 11, 40]] = 1.0, 2.0, 3.0
+    gains = [4.0, 4, 4, 4, 4, 4]
+    clusters = [9, 30, 31, 32, 33, 34]
+    moves = choose(losses, gains, clusters=clusters, split_takers=split_takers)
+    # 9 is split first, with 10; 11 takes over rows of 10
+    assert (moves.split.tolist(), moves.removed.tolist()) == ([9, 30], [10, 40])
+    # now 9 takes over rows of 10, before its own turn comes
+    moves = choose(losses, [4.0, 5, 4, 4, 4, 4], clusters=clusters, split_takers=split_takers)
+    assert moves.removed.tolist() == [10, 40]
+    assert moves.split.tolist() == ([30, 9] if split_takers else [30, 31])
+
+
+@pytest.mark.parametrize("k", [3, 4, 9, 10, 50, 200])
+@pytest.mark.parametrize("split_takers", [False, True])
+def test_no_more_than_asked_for_and_as_many_where_enough_pay(k, split_takers):
+    """Removed ones hold their neighbours, not all others."""
+    losses = np.where(np.arange(2 * k) < k, 0.0, 5.0)
+    most = max(1, k // 5)
+    moves = choose(
+        losses, np.ones(k), clusters=np.arange(k, 2 * k), most=most, split_takers=split_takers
+    )
+    assert len(moves.split) == len(moves.removed) == most
+    assert (moves.split >= k).all()
+    assert (moves.removed < k).all()
+
+
+def test_a_centre_is_not_moved_into_its_own_cluster():
+    moves = choose([0.0, 5, 6], [9.0, 0, 0], near=0)
+    assert (moves.split.tolist(), moves.removed.tolist()) == ([0], [1])
+
+
+def plain_moves(losses, gains, near, most, factor, split_takers):
+    """The same in plain Python: in every round the best split that is left, the cheapest centre."""
+    k = len(losses)
+    removable, splittable, found = set(range(k)), set(range(k)), []
+    order = sorted(range(k), key=lambda j: (losses[j], j))
+    while splittable and len(found) < most:
+        j = min(splittable, key=lambda j: (-gains[j], j))
+        splittable.discard(j)
+        while order and (order[0] not in removable or order[0] == j):
+            order.pop(0)
+        if not order or not gains[j] > max(0, factor * losses[order[0]]):
+            break
+        r = order.pop(0)
+        takers = set(near[r].tolist())
+        removable -= {j, r} | takers
+        splittable -= {r} if split_takers else {r} | takers
+        found.append((j, r))
+    return found
+
+
+@pytest.mark.parametrize("split_takers", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_choose_moves__are_those_of_plain_python(seed, split_takers):
+    r = np.random.default_rng(seed)
+    k = int(r.integers(3, 60))
+    losses, gains = r.integers(0, 12, k) / 2.0, r.integers(0, 16, k).astype(float)
+    factor, most, near = r.choice([0.5, 1.0, 2.0]), int(r.integers(1, k)), int(r.integers(0, 5))
+    moves = choose(losses, gains, near=near, most=most, factor=factor, split_takers=split_takers)
+    expected = plain_moves(losses, gains, on_a_line(k)[:, :near], most, factor, split_takers)
+    assert list(zip(moves.split.tolist(), moves.removed.tolist(), strict=True)) == expected
+    assert moves.gain == sum(gains[j] - losses[i] for j, i in expected)
+    np.testing.assert_array_equal(moves.halves[:, 0, 0], 1000.0 + 2 * moves.split)
+
+
+def test_apply__puts_one_half_in_its_place_and_the_other_where_a_centre_is_taken_from():
+    centers = np.arange(8.0)[:, None]
+    halves = np.array([[[10.0], [11.0]], [[20.0], [21.0]]])
+    moved = Moves(np.array([4, 6]), np.array([0, 3]), halves, 1.0).apply(centers)
+    assert moved[:, 0].tolist() == [11, 1, 2, 21, 10, 5, 20, 7]
+    assert centers[:, 0].tolist() == list(range(8)), "a copy"
+
+
+def test_nearest_others():
+    centers = np.array([[0.0], [1.0], [3.0], [7.0]])
+    found = nearest_others(centers, np.array([3, 0]), np.zeros(1), 2)
+    assert found.tolist() == [[2, 1], [1, 2]]
+    assert nearest_others(centers, np.array([1]), np.zeros(1), 9).tolist() == [[0, 2, 3]]
+
+
+def test_what_merging_loses():
+    r = np.random.default_rng(0)
+    centers, counts = r.standard_normal((9, 3)), r.integers(1, 50, 9).astype(np.float64)
+    counts[4] = 0
+    wanted = np.full(9, np.inf)
+    for i in range(9):
+        for j in set(range(9)) - {i}:
+            both = np.maximum(counts[i] + counts[j], 1)
+            ward = counts[i] * counts[j] / both * ((centers[i] - centers[j]) ** 2).sum()
+            wanted[i] = min(wanted[i], ward)
+    found = losses_of_merging(centers, counts, np.zeros(3))
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    assert found[4] == 0
