@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
     from largek_dask.driver.options import FitOptions
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Estimate", "make_plan"]
 
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
@@ -23,7 +23,7 @@ PROBE_CENTERS = 2_048
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Estimate:
     """An estimate: rates are measured for a moment, on this machine."""
 
     n_rows: int
@@ -102,7 +102,9 @@ class Plan:
         )
 
 
-def make_plan(rows: Rows, options: FitOptions, threads: int | None, client: Client | None) -> Plan:
+def make_plan(
+    rows: Rows, options: FitOptions, threads: int | None, client: Client | None
+) -> Estimate:
     """Estimate a fit of ``rows``; times the kernel and one read for a moment."""
     import numpy as np
     from distributed.system import MEMORY_LIMIT
@@ -132,7 +134,7 @@ def make_plan(rows: Rows, options: FitOptions, threads: int | None, client: Clie
     cached = min(int(config.get("passes.cache-bytes")), rows.nbytes // n_processes)
     scan = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
     before = (scan + problem.passes_to_start()) * n_init
-    return Plan(
+    return Estimate(
         n_rows=n,
         n_features=d,
         n_clusters=n_clusters,

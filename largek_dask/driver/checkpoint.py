@@ -35,7 +35,7 @@ from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarnin
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.points import at
 
-__all__ = ["Checkpoints", "Job", "Progress", "description_in"]
+__all__ = ["Checkpoints", "FitFolder", "Progress", "description_in"]
 
 FORMAT = 1
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
@@ -228,8 +228,8 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
         ) from error
 
 
-class Job:
-    """The identity of a fit in a folder: opened again only by the very same job.
+class FitFolder:
+    """A folder that belongs to one fit: opened again only by the very same job.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from typing import Any
 
 from largek_dask.algorithms.auto import Choice
 from largek_dask.data.rows import Rows
-from largek_dask.driver.checkpoint import Job
+from largek_dask.driver.checkpoint import FitFolder
 from largek_dask.driver.event_log import open_sinks
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.labels import LabelStore
@@ -29,7 +29,7 @@ class Outputs:
     """What tells the job from another."""
     fingerprint: dict[str, Any]
     """The rows'."""
-    job: Job | None
+    job: FitFolder | None
     """Of the folder of checkpoints, if there is one."""
     labels: LabelStore | None
     """Where labels are written, if they are."""
@@ -77,7 +77,7 @@ class Outputs:
         if checkpoint is not None:
             folder = Folder.of(checkpoint, storage_options)
             folder.check_writable()
-            job = Job(folder, identity, fingerprint, versions())
+            job = FitFolder(folder, identity, fingerprint, versions())
             if job.is_new:
                 k, n_init = options.n_clusters, choice.n_init
                 needed = space_needed(rows, k, choice.algorithm, n_init=n_init, labels=False)

@@ -20,7 +20,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.network import Network, WorkerInfo
-from largek_dask.passes.worker import JobSpec, WorkPlugin, admit, drop_job, versions
+from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, drop_job, versions
 
 __all__ = ["Workers", "check_workers"]
 
@@ -85,7 +85,7 @@ class Workers:
         self._where = rows.location
         self._shape = rows.shape
         self._say = say
-        self._job = JobSpec(
+        self._job = WorkSpec(
             id=network.job,
             rows=pickle.dumps(rows),
             memory_limit=memory_limit,

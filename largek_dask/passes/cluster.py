@@ -38,10 +38,10 @@ from largek_dask.passes.stragglers import Pace, Stragglers
 from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.passes.waiting import Lost, attended
 from largek_dask.passes.worker import (
-    Outcome,
     Payload,
     Sealed,
     Share,
+    ShareResult,
     collect_total,
     combine_totals,
     drop_job,
@@ -70,7 +70,7 @@ class _Pass:
     replay: tuple[tuple[Any, ...], ...]
     report: PassReport
     missing: set[int]
-    outcomes: list[tuple[Outcome, list[int]]] = field(default_factory=list)
+    outcomes: list[tuple[ShareResult, list[int]]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
     forgiven: Counter[int] = field(default_factory=Counter)
     """How often a chunk should have been blamed, but others may have killed its workers."""
@@ -317,7 +317,7 @@ class ClusterPasses(BasePasses):
                 future = self._network.submit(work, *arguments, worker=target)
                 self._spent.clear()
                 current.at[share.id] = (target, future, time.monotonic(), chunks)
-                outcome: Outcome = await waiting.result(future)
+                outcome: ShareResult = await waiting.result(future)
                 if outcome.error is not None:
                     raise outcome.error.unpacked()
                 if outcome.worker != target:

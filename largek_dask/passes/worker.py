@@ -26,14 +26,14 @@ from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.version import __version__
 
 __all__ = [
-    "JobSpec",
     "LostTotalError",
-    "Outcome",
     "PackedError",
     "Payload",
     "Sealed",
     "Share",
+    "ShareResult",
     "WorkPlugin",
+    "WorkSpec",
     "admit",
     "collect_total",
     "combine_totals",
@@ -48,7 +48,7 @@ IDLE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class JobSpec:
+class WorkSpec:
     """What a worker must know of a job before its first share; sent once a worker."""
 
     id: str
@@ -105,7 +105,7 @@ class PackedError:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ShareResult:
     """What a worker answers for its share."""
 
     worker: str
@@ -185,7 +185,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
         for job in jobs:
             job.end()
 
-    def admit(self, spec: JobSpec) -> None:
+    def admit(self, spec: WorkSpec) -> None:
         """Make the engine of a job, unless there is one."""
         rows: Rows = pickle.loads(spec.rows)
         memory = self.worker.memory_manager.memory_limit or process_memory()
@@ -236,11 +236,11 @@ def _plugin() -> WorkPlugin:
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) -> Outcome:
+def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) -> ShareResult:
     """Go on with a share for one slice of time; the total comes with the last slice."""
     replay = None if sealed_replay is None else sealed_replay.value
     plugin = _plugin()
-    out = Outcome(plugin.worker.address, share.id)
+    out = ShareResult(plugin.worker.address, share.id)
     job = plugin.jobs.get(payload.job)
     if job is None:
         out.unknown = True
@@ -248,7 +248,7 @@ def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) ->
     try:
         _go_on(job, share, payload, replay, out)
     except Exception as error:
-        return Outcome(out.worker, share.id, error=PackedError.of(error))
+        return ShareResult(out.worker, share.id, error=PackedError.of(error))
     return out
 
 
@@ -257,7 +257,7 @@ def _go_on(
     share: Share,
     payload: Payload,
     replay: tuple[tuple[Any, ...], ...] | None,
-    out: Outcome,
+    out: ShareResult,
 ) -> None:
     """Compute chunks of a share, and say in ``out`` how far it is."""
     until = time.monotonic() + share.slice_seconds
@@ -325,7 +325,7 @@ def versions() -> dict[str, str]:
 
 
 def admit(
-    spec: JobSpec, shape: tuple[int, int], dask_worker: Any = None
+    spec: WorkSpec, shape: tuple[int, int], dask_worker: Any = None
 ) -> str | RuntimeError | None:
     """Why this worker cannot open the data (None: it can).
 

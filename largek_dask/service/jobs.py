@@ -13,7 +13,7 @@ from largek_dask.errors import ModelFormatError, NoModelError, OutputError, Para
 from largek_dask.model import Model, load_model
 from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
 from largek_dask.service.fitting import JOB_FILES, MODEL
-from largek_dask.service.known import Job
+from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
@@ -218,7 +218,7 @@ class Jobs:
         self._recall(job)
         return job.feed.since(n, most)
 
-    def _recall(self, job: Job) -> None:
+    def _recall(self, job: KnownJob) -> None:
         """Events of a time before this scheduler's, if its files can be reached."""
         # What is waited for is not asked again by everybody who looks.
         if not job.feed.is_loaded and job.reason is None:

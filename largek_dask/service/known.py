@@ -21,7 +21,7 @@ from largek_dask.service.lease import Contender, Lease
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record
 
-__all__ = ["Job", "Reason"]
+__all__ = ["KnownJob", "Reason"]
 
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version"]
@@ -39,7 +39,7 @@ class Waiting(NamedTuple):
     text: str
 
 
-class Job:
+class KnownJob:
     """A job as this scheduler knows it.
 
     Parameters

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from largek_dask import config
-from largek_dask.service.known import Job
+from largek_dask.service.known import KnownJob
 from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
 from largek_dask.service.store import ENDS
@@ -89,7 +89,7 @@ class Queue(threading.Thread):
                     for job in jobs:
                         self._launch(job)
 
-    def due(self) -> list[Job]:
+    def due(self) -> list[KnownJob]:
         """Jobs to begin now."""
         now = time.monotonic()
         jobs = self._register.jobs()
@@ -124,7 +124,7 @@ class Queue(threading.Thread):
             chosen.append(first)
         return chosen
 
-    def _launch(self, job: Job) -> None:
+    def _launch(self, job: KnownJob) -> None:
         if not job.tries:
             self._served[job.record.owner] += 1
         job.begin()

@@ -16,7 +16,7 @@ from largek_dask.errors import (
     ParameterError,
     warnings_heard_by,
 )
-from largek_dask.service.known import Job
+from largek_dask.service.known import KnownJob
 from largek_dask.service.places import Places
 from largek_dask.service.store import ENDS, Record, checked_id
 from largek_dask.service.tenure import Tenure
@@ -60,7 +60,7 @@ class Register:
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
         self._tell = tell
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, KnownJob] = {}
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
 
@@ -94,9 +94,9 @@ class Register:
             self.loaded.set()
             self.changed.notify_all()
 
-    def _earlier(self, record: Record) -> Job:
+    def _earlier(self, record: Record) -> KnownJob:
         """A job that an earlier scheduler had."""
-        return Job(record, Places.of(record.spec), {}, self._tell, is_new=False)
+        return KnownJob(record, Places.of(record.spec), {}, self._tell, is_new=False)
 
     def wait_until_ready(self) -> None:
         """Wait until the jobs have been read, as after a start.
@@ -115,7 +115,7 @@ class Register:
 
     # --- who is in it -----------------------------------------------------------------------------
 
-    def jobs(self) -> tuple[Job, ...]:
+    def jobs(self) -> tuple[KnownJob, ...]:
         """All jobs whose records can be read; never waits."""
         return tuple(self._jobs.values())
 
@@ -123,7 +123,7 @@ class Register:
         """Ids of all jobs that there are; never waits."""
         return frozenset((*tuple(self._jobs), *tuple(self.unreadable)))
 
-    def find(self, job_id: str) -> Job:
+    def find(self, job_id: str) -> KnownJob:
         """The job of this id.
 
         Raises
@@ -148,7 +148,7 @@ class Register:
                 )
             return self._jobs[job_id]
 
-    def add(self, job: Job) -> None:
+    def add(self, job: KnownJob) -> None:
         """Take in a job whose record is kept."""
         with self.changed:
             self._jobs[job.record.id] = job
@@ -160,7 +160,7 @@ class Register:
             self._jobs.pop(job_id, None)
 
     @contextlib.contextmanager
-    def alone(self, job: Job, what: str, otherwise: str) -> Iterator[None]:
+    def alone(self, job: KnownJob, what: str, otherwise: str) -> Iterator[None]:
         """Hold a job that has ended for one thread; other jobs stay free.
 
         Raises
@@ -189,7 +189,7 @@ class Register:
 
     # --- their records ----------------------------------------------------------------------------
 
-    def keep(self, job: Job) -> None:
+    def keep(self, job: KnownJob) -> None:
         """Keep the record of a job; where that fails it is tried again."""
         try:
             job.keep(self._tenure.records.update)

@@ -36,7 +36,7 @@ from largek_dask.service.fitting import (
     model_in,
     model_of_checkpoint,
 )
-from largek_dask.service.known import Job, Reason
+from largek_dask.service.known import KnownJob, Reason
 from largek_dask.service.lease import Contender, Keeper, Lease, check_job
 from largek_dask.service.store import End, Records, Result, read_result, write_result
 
@@ -55,7 +55,7 @@ class Runner(threading.Thread):
 
     Parameters
     ----------
-    job : Job
+    job : KnownJob
         ``job.begin()`` has been called.
     records : Records
         Where it is kept.
@@ -69,7 +69,7 @@ class Runner(threading.Thread):
 
     def __init__(
         self,
-        job: Job,
+        job: KnownJob,
         records: Records,
         owner: str,
         connect: Callable[[], Client | None],

@@ -35,7 +35,7 @@ __all__ = [
     "MOST_BYTES",
     "AlgorithmSpec",
     "JobSpec",
-    "Option",
+    "StorageOption",
     "check_asked",
     "hide",
     "unique_keys",
@@ -87,7 +87,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain
 Number = int | float | bool | None | Name
 
 
-class Option(BaseModel):
+class StorageOption(BaseModel):
     """A storage option whose value is elsewhere."""
 
     model_config = _STRICT
@@ -98,7 +98,7 @@ class Option(BaseModel):
     """The value was given in memory and is nowhere else."""
 
     @model_validator(mode="after")
-    def _one_place(self) -> Option:
+    def _one_place(self) -> StorageOption:
         if (self.env is None) == (self.memory is None):
             raise ValueError("needs either 'env' or 'memory'")
         return self
@@ -192,7 +192,7 @@ class JobSpec(BaseModel):
     priority: Annotated[int, Field(ge=-1_000, le=1_000)] = 0
     """Jobs of a higher priority begin sooner."""
     name: Name | None = None
-    storage_options: dict[Name, Option] = Field(default_factory=dict, max_length=100)
+    storage_options: dict[Name, StorageOption] = Field(default_factory=dict, max_length=100)
 
     @classmethod
     def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:

@@ -16,7 +16,7 @@ from largek_dask.driver.plan import check_problem, space_needed
 from largek_dask.driver.space import check_space
 from largek_dask.errors import LargekError, OutputError, ParameterError
 from largek_dask.service.credentials import missing, options_of, output_folder, redactor
-from largek_dask.service.known import Job
+from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import claimed_for, reserve
 from largek_dask.service.places import Places, place_of
 from largek_dask.service.register import Register
@@ -68,7 +68,7 @@ class Submissions:
 
     def take(
         self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None
-    ) -> Job:
+    ) -> KnownJob:
         """Make a job of it, which runs from now on when its turn has come.
 
         Raises
@@ -86,7 +86,7 @@ class Submissions:
                 record = self._create(spec, options, owner)
             except Exception as error:
                 raise _without_secrets(error, redactor(options)) from None
-            job = Job(record, places, secrets, self._tell, is_new=True)
+            job = KnownJob(record, places, secrets, self._tell, is_new=True)
             self._register.add(job)
         return job
 

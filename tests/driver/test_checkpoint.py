@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from largek_dask.driver.checkpoint import Checkpoints, Job, Progress
+from largek_dask.driver.checkpoint import Checkpoints, FitFolder, Progress
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder, canonical_json
 from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning
@@ -233,14 +233,14 @@ def statistics() -> Statistics:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    job = Job(Folder(str(tmp_path)), ASKED, DATA, {"numpy": "2.0"})
+    job = FitFolder(Folder(str(tmp_path)), ASKED, DATA, {"numpy": "2.0"})
     assert job.statistics() is None
     job.begin(statistics())
     return Folder(str(tmp_path))
 
 
 def test_the_same_job_finds_its_statistics(folder: Folder) -> None:
-    found = Job(folder, ASKED, DATA, {"numpy": "2.0"}).statistics()
+    found = FitFolder(folder, ASKED, DATA, {"numpy": "2.0"}).statistics()
     assert found is not None
     assert found.to_dict() == statistics().to_dict()
 
@@ -256,42 +256,42 @@ def test_the_same_job_finds_its_statistics(folder: Folder) -> None:
 )
 def test_another_job_is_refused(folder: Folder, field: str, value: Any, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
-        Job(folder, {**ASKED, field: value}, DATA, {"numpy": "2.0"})
+        FitFolder(folder, {**ASKED, field: value}, DATA, {"numpy": "2.0"})
 
 
 def test_changed_data_are_refused(folder: Folder) -> None:
     changed = {**DATA, "content": {**DATA["content"], "sha256": "bb"}}  # type: ignore[dict-item]
     with pytest.raises(DataChangedError, match="values of the rows have changed"):
-        Job(folder, ASKED, changed, {"numpy": "2.0"})
+        FitFolder(folder, ASKED, changed, {"numpy": "2.0"})
 
 
 def test_other_versions_are_named(folder: Folder) -> None:
     with pytest.warns(RecoveryWarning, match=r"numpy 2\.0 then, 3\.0 now"):
-        Job(folder, ASKED, DATA, {"numpy": "3.0"})
+        FitFolder(folder, ASKED, DATA, {"numpy": "3.0"})
 
 
 def test_checkpoints_of_nobody_are_refused(folder: Folder) -> None:
     every_step(folder).save(progress_of(1))
     folder.remove("job.json")
     with pytest.raises(CheckpointError, match=r"no job\.json"):
-        Job(folder, ASKED, DATA, {})
+        FitFolder(folder, ASKED, DATA, {})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": "x"}'])
 def test_a_broken_job_file_is_refused(folder: Folder, text: str) -> None:
     folder.publish("job.json", text.encode())
     with pytest.raises(CheckpointError, match=r"job\.json cannot be read"):
-        Job(folder, ASKED, DATA, {})
+        FitFolder(folder, ASKED, DATA, {})
 
 
 def test_a_newer_job_file_is_refused(folder: Folder) -> None:
     folder.publish("job.json", b'{"format": 2}')
     with pytest.raises(CheckpointError, match="newer largek_dask"):
-        Job(folder, ASKED, DATA, {})
+        FitFolder(folder, ASKED, DATA, {})
 
 
 def test_statistics_of_another_version_are_scanned_again(folder: Folder) -> None:
     record = json.loads(folder.read("job.json"))
     record["statistics"] = {"mean": 1}
     folder.publish("job.json", json.dumps(record).encode())
-    assert Job(folder, ASKED, DATA, {"numpy": "2.0"}).statistics() is None
+    assert FitFolder(folder, ASKED, DATA, {"numpy": "2.0"}).statistics() is None

@@ -243,13 +243,13 @@ def test_a_job_that_waits_takes_no_place_of_another(tmp_path, clean):
 
 
 def test_pauses_grow_up_to_a_limit_and_begin_anew_with_progress(tmp_path):
-    from largek_dask.service.known import Job
+    from largek_dask.service.known import KnownJob
     from largek_dask.service.places import Places
     from largek_dask.service.store import Record
 
     spec = JobSpec.parse(document(str(tmp_path)))
     record = Record("lk-1", spec, "me", 0.0)
-    job = Job(record, Places.of(spec), {}, lambda event: None, is_new=True)
+    job = KnownJob(record, Places.of(spec), {}, lambda event: None, is_new=True)
     settings = {"largek.service.beat-seconds": 3.0, "largek.service.retry-seconds": 300.0}
 
     def pause():

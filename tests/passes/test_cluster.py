@@ -43,7 +43,7 @@ from largek_dask.passes.admission import Workers, _Absence, check_workers
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.network import Network
-from largek_dask.passes.worker import JobSpec, WorkPlugin, admit, versions
+from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, versions
 from tests.checks import eventually, join
 from tests.faults import Killer, barrier_chunk
 from tests.passes.toys import (
@@ -439,7 +439,7 @@ def test_what_a_worker_is_told_of_the_data_is_logged_by_nobody(
     client = worker_clients(1)
     with ClusterPasses(rows, client) as passes:
         (worker,) = client.scheduler_info(n_workers=-1)["workers"]
-        spec = JobSpec("another", b"with open-sesame in it", None, 0)
+        spec = WorkSpec("another", b"with open-sesame in it", None, 0)
         ask = partial(passes._network.call, admit, spec, (1, 1), worker=worker)
         assert "UnpicklingError" in passes._network.run(ask())
         monkeypatch.setattr(WorkPlugin, "name", "that is not there")

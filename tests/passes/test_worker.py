@@ -14,12 +14,12 @@ from largek_dask.passes.cache import Part, Span
 from largek_dask.passes.engine import PassSpec, StateSpec
 from largek_dask.passes.placement import ranges
 from largek_dask.passes.worker import (
-    JobSpec,
     LostTotalError,
     Payload,
     Sealed,
     Share,
     WorkPlugin,
+    WorkSpec,
     collect_total,
     take_total,
     work,
@@ -47,7 +47,7 @@ def plugin(x, monkeypatch):
     )
     monkeypatch.setattr(worker_module, "get_worker", lambda: dask_worker)
     plugin.setup(dask_worker)
-    plugin.admit(JobSpec("job", pickle.dumps(rows_of(x, [10] * 6)), None, 0))
+    plugin.admit(WorkSpec("job", pickle.dumps(rows_of(x, [10] * 6)), None, 0))
     yield plugin
     plugin.teardown(dask_worker)
 
@@ -90,9 +90,9 @@ def test_small_jobs_leave_a_large_one_its_row_state(x, plugin):
     plugin.drop("job")
     # Two generations of 60 numbers, the total, and a little for the others.
     limit = 2 * 60 * 8 + 32 + 3 * (2 * 4 * 8 + 32)
-    plugin.admit(JobSpec("large", large, limit, 0))
+    plugin.admit(WorkSpec("large", large, limit, 0))
     for job in ("a", "b", "c"):
-        plugin.admit(JobSpec(job, small, limit, 0))
+        plugin.admit(WorkSpec(job, small, limit, 0))
     answers, told = [], []
     for generation in range(1, 5):
         answers.append(share_of(generation, range(6), job="large", told=told)[0])
@@ -110,7 +110,7 @@ def test_jobs_that_want_more_than_there_is_have_the_same(x, plugin):
     limit = 1_000
     plugin.drop("job")
     for job in ("a", "b"):
-        plugin.admit(JobSpec(job, large, limit, 0))
+        plugin.admit(WorkSpec(job, large, limit, 0))
     told = []
     for generation in (1, 2, 3):
         for job in ("a", "b"):
@@ -125,9 +125,9 @@ def test_jobs_that_want_more_than_there_is_have_the_same(x, plugin):
 def test_kept_chunks_of_small_jobs_leave_room_for_those_of_a_large_one(x, plugin):
     limit = x.nbytes + 3 * x[:4].nbytes
     plugin.drop("job")
-    plugin.admit(JobSpec("large", pickle.dumps(rows_of(x, [10] * 6)), None, limit))
+    plugin.admit(WorkSpec("large", pickle.dumps(rows_of(x, [10] * 6)), None, limit))
     for job in ("a", "b", "c"):
-        plugin.admit(JobSpec(job, pickle.dumps(rows_of(x[:4], [4])), None, limit))
+        plugin.admit(WorkSpec(job, pickle.dumps(rows_of(x[:4], [4])), None, limit))
     caches = {job: plugin.jobs[job].engine.cache for job in ("large", "a", "b", "c")}
     for index in range(6):
         assert caches["large"].put(index, Part(Span(0, 10, 10), x[10 * index : 10 * index + 10]))
@@ -142,7 +142,7 @@ def test_a_job_unheard_of_for_long_makes_room_for_the_next(x, plugin, monkeypatc
     """Where a driver has died nobody says that its job is over."""
     now = [plugin.jobs["job"].used]
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    spec = JobSpec("", pickle.dumps(rows_of(x, [10] * 6)), None, 0)
+    spec = WorkSpec("", pickle.dumps(rows_of(x, [10] * 6)), None, 0)
     now[0] += 500
     share_of(1, range(6))
     ended = plugin.jobs["job"]

@@ -13,7 +13,7 @@ from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.options import FitOptions
 from largek_dask.errors import ParameterError
-from largek_dask.service.spec import MOST_BYTES, AlgorithmSpec, JobSpec, Option, hide
+from largek_dask.service.spec import MOST_BYTES, AlgorithmSpec, JobSpec, StorageOption, hide
 
 LEAST = {"data": "s3://bucket/x.zarr", "output": "/runs/1", "n_clusters": 10}
 
@@ -188,7 +188,7 @@ def test_values_of_storage_options_stay_out_of_the_document():
     public, secret = hide(options)
     assert secret == {"secret": "hunter2", "client_kwargs": {"env": 1, "b": 2}}
     spec = job(storage_options=public)
-    assert spec.storage_options["key"] == Option(env="AWS_KEY")
+    assert spec.storage_options["key"] == StorageOption(env="AWS_KEY")
     assert set(spec.in_memory) == {"secret", "client_kwargs"}
     assert "hunter2" not in json.dumps(spec.dump())
     assert hide(None) == ({}, {})
