@@ -202,20 +202,26 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
 
 def own_files(path: str, root: Path) -> list[str]:
     """Files of tests for a module, those called like it first."""
-    folder, name = Path(path).parts[1], Path(path).stem
-    own = [f"{folder}/{p.name}" for p in sorted((root / "tests" / folder).glob(f"test_{name}*.py"))]
-    module = f"{folder}/{name}"
+    _, folder, *inner = Path(path).with_suffix("").parts
+    # A module of a sub-folder may have tests that are called like both.
+    name, module = inner[-1], f"{folder}/{'_'.join(inner)}"
+    tests = root / "tests"
+    own = [
+        str(file.relative_to(tests))
+        for called in dict.fromkeys([name, "_".join(inner)])
+        for file in sorted((tests / folder).rglob(f"test_{called}*.py"))
+    ]
     for begin in sorted(OTHERS, key=len, reverse=True):
         if module.startswith(begin):
             own += OTHERS[begin]
             break
-    return [f"tests/{file}" for file in dict.fromkeys(own) if (root / "tests" / file).exists()]
+    return [f"tests/{file}" for file in dict.fromkeys(own) if (tests / file).exists()]
 
 
 def files_of(path: str, root: Path) -> list[str]:
     """Files of tests for a module, then the others of its folder."""
     folder = Path(path).parts[1]
-    others = sorted((root / "tests" / folder).glob("test_*.py"))
+    others = sorted((root / "tests" / folder).rglob("test_*.py"))
     if folder not in WHOLE_FOLDER:
         others = [root / "tests" / file for file in LAST]
     names = [str(file.relative_to(root)) for file in others]
@@ -387,7 +393,7 @@ def choose(root: Path, seed: int, lines: int, folders: tuple[str, ...]) -> list[
     """One thing to break on each of some lines."""
     by_line: dict[tuple[str, int], list[Break]] = {}
     for folder in folders:
-        for file in sorted((root / "largek_dask" / folder).glob("*.py")):
+        for file in sorted((root / "largek_dask" / folder).rglob("*.py")):
             path = str(file.relative_to(root))
             for broken in breaks_of(path, file.read_text()):
                 by_line.setdefault((path, broken.line), []).append(broken)
