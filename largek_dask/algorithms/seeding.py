@@ -12,7 +12,7 @@ its mass; then the chunk is drawn by mass.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import log
 from typing import Any
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
 from largek_dask.algorithms.choices import INITS
+from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.sparse_start import rounds_start, sparse_start
 from largek_dask.algorithms.truncated_sample import drop_sample, take_sample
 from largek_dask.algorithms.truncated_start import two_level_start
@@ -148,24 +149,11 @@ def centers_of_sample(
 # --- drawing rows by mass -----------------------------------------------------------------------
 
 
-class Draws:
+@dataclass
+class Draws(Additive):
     """What each chunk drew by itself: its mass and candidate rows."""
 
-    __slots__ = ("chunks",)
-
-    def __init__(self) -> None:
-        self.chunks: dict[int, tuple[float, NDArray[np.int64], NDArray[Any]]] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        return sum(8 + rows.nbytes + x.nbytes for _, rows, x in self.chunks.values())
-
-    @staticmethod
-    def combine(a: Draws, b: Draws) -> Draws:
-        """Add ``b`` into ``a``."""
-        a.chunks.update(b.chunks)
-        return a
+    chunks: dict[int, tuple[float, NDArray[np.int64], NDArray[Any]]] = field(default_factory=dict)
 
     def choose(self, uniforms: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
@@ -307,24 +295,11 @@ def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[A
 # --- k-means|| ----------------------------------------------------------------------------------
 
 
-class Candidates:
+@dataclass
+class Candidates(Additive):
     """Rows sampled in a round of k-means||."""
 
-    __slots__ = ("chunks",)
-
-    def __init__(self) -> None:
-        self.chunks: dict[int, NDArray[Any]] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        return sum(x.nbytes for x in self.chunks.values())
-
-    @staticmethod
-    def combine(a: Candidates, b: Candidates) -> Candidates:
-        """Add ``b`` into ``a``."""
-        a.chunks.update(b.chunks)
-        return a
+    chunks: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def points(self) -> NDArray[Any]:
         """All of them in chunk order."""

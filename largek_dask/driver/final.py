@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ModelArrays
+from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.problem import SKIPPED, Final, Labelled, Labelling
 from largek_dask.driver.labels import LabelStore, LabelWriter, group_chunks
 from largek_dask.driver.storage import sha256_of
@@ -34,31 +35,20 @@ MORE = 1.25
 """What the last pass takes beside labelling rows: reading them, keeping or writing labels."""
 
 
-class LabelTotal:
-    """What one process adds up: labels by chunk, and the sums of the labelling."""
+@dataclass
+class LabelTotal(Additive):
+    """What one process adds up: labels by chunk, and the sums of the labelling by name."""
 
-    __slots__ = ("labels", "sums")
+    labels: dict[int, NDArray[np.int32]]
+    sums: dict[str, ExactSums]
 
-    def __init__(self, lengths: Mapping[str, int]) -> None:
-        self.labels: dict[int, NDArray[np.int32]] = {}
-        self.sums = {name: ExactSums(length) for name, length in lengths.items()}
+    @classmethod
+    def of(cls, lengths: Mapping[str, int]) -> LabelTotal:
+        """Of sums of these lengths, empty."""
+        sums = {name: ExactSums(length) for name, length in lengths.items()}
         # Rows with NaN or infinity.
-        self.sums["n_bad"] = ExactSums(1)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        return sum(labels.nbytes for labels in self.labels.values()) + sum(
-            sums.nbytes for sums in self.sums.values()
-        )
-
-    @staticmethod
-    def combine(a: LabelTotal, b: LabelTotal) -> LabelTotal:
-        """Add ``b`` into ``a``."""
-        a.labels.update(b.labels)
-        for name, sums in a.sums.items():
-            sums.merge(b.sums[name])
-        return a
+        sums["n_bad"] = ExactSums(1)
+        return cls({}, sums)
 
 
 def label_chunk(
@@ -104,7 +94,7 @@ def label_rows(
         Called with the number of rows done, after every group of chunks.
     """
     table = passes.rows.chunk_table
-    done, first = LabelTotal(labelling.sums), 0
+    done, first = LabelTotal.of(labelling.sums), 0
     if out is not None:
         model = " ".join(marks_of(labelling).values())
         first, sums = passes.outlast(lambda: out.begin(model))
@@ -119,7 +109,7 @@ def label_rows(
             labels,
             writer,
             *labelling.broadcast,
-            start=partial(LabelTotal, labelling.sums),
+            start=partial(LabelTotal.of, labelling.sums),
             combine=LabelTotal.combine,
             chunks=chunks,
         )
@@ -130,7 +120,7 @@ def label_rows(
                 in_memory[start:stop] = together
             elif out is not None:
                 passes.outlast(partial(out.write, start, together))
-        LabelTotal.combine(done, total)
+        done.merge(total)
         if out is not None:
             passes.outlast(partial(out.record, chunks[-1] + 1, done.sums))
         if told is not None:
@@ -149,7 +139,7 @@ def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
     chunk = ChunkView(0, 0, x, None)
     seconds = []
     for _ in range(TRIALS):
-        total = LabelTotal(labelling.sums)
+        total = LabelTotal.of(labelling.sums)
         begun = time.monotonic()
         labelling.chunk_fn(chunk, total.sums, *labelling.broadcast)
         seconds.append(time.monotonic() - begun)

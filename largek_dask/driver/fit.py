@@ -28,7 +28,7 @@ from largek_dask.driver.plan import (
 )
 from largek_dask.driver.provenance import parameters_of, stop_rules_of, versions
 from largek_dask.driver.run import Callback, Clock, no_model
-from largek_dask.driver.starts import Outcome, Starts
+from largek_dask.driver.starts import StartResult, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import CancelledFit, DegenerateDataWarning, warn
@@ -185,7 +185,7 @@ class _Work:
     callbacks: Sequence[Callback]
     cancelled: Callable[[], bool] | None
 
-    def search(self) -> tuple[BasePasses, Outcome]:
+    def search(self) -> tuple[BasePasses, StartResult]:
         """The best start, and the passes that it was found by."""
         stop, events = self.options.stop, self.out.events
         clock = Clock(0.0, stop)
@@ -248,7 +248,7 @@ class _Work:
             out=self.out.labels,
         )
 
-    def finish(self, passes: BasePasses, best: Outcome) -> FitResult:
+    def finish(self, passes: BasePasses, best: StartResult) -> FitResult:
         """What comes back; labels that are stored are whole now."""
         final, store = best.final, self.out.labels
         if final is not None:
@@ -274,7 +274,7 @@ class _Work:
             provenance=self._provenance(best),
         )
 
-    def _provenance(self, best: Outcome) -> dict[str, Any]:
+    def _provenance(self, best: StartResult) -> dict[str, Any]:
         """Where the model comes from."""
         data = {key: value for key, value in self.out.fingerprint.items() if key != "stamps"}
         return {

@@ -21,7 +21,7 @@ from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import NoModelError
 from largek_dask.passes.base import BasePasses
 
-__all__ = ["Outcome", "Starts", "counted_value"]
+__all__ = ["StartResult", "Starts", "counted_value"]
 
 ENDS_THE_FIT = (
     "max_time",
@@ -43,7 +43,7 @@ WITHOUT = ("converged", "tol", "max_iter", "max_time")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StartResult:
     """A start that has been run to its end."""
 
     stream: int
@@ -75,7 +75,7 @@ class Starts:
     labels: bool
     out: LabelStore | None
 
-    def best(self, n_init: int, seconds: float) -> Outcome:
+    def best(self, n_init: int, seconds: float) -> StartResult:
         """Run every start; ``seconds`` have been used before.
 
         Raises
@@ -83,7 +83,7 @@ class Starts:
         NoModelError, KeyboardInterrupt
             A stop came before the first start had any centres.
         """
-        best: Outcome | None = None
+        best: StartResult | None = None
         objective = self.algorithm.objective
         for stream in range(n_init):
             try:
@@ -106,7 +106,7 @@ class Starts:
             best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
         return best
 
-    def _one(self, stream: int, seconds: float, *, alone: bool) -> Outcome:
+    def _one(self, stream: int, seconds: float, *, alone: bool) -> StartResult:
         """Run one start, or take up what an earlier run has left of it."""
         folder = self.folder
         if folder is not None and stream > 0:
@@ -131,16 +131,16 @@ class Starts:
         reason = result.stop_reason
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
             reason, final = "max_time_without_last_pass", self._searched(stream, result)
-            return Outcome(stream, result, reason, final.value, final, labelled=True)
+            return StartResult(stream, result, reason, final.value, final, labelled=True)
         if reason == "cancelled":
-            return Outcome(stream, result, reason, None, None)
+            return StartResult(stream, result, reason, None, None)
         if alone:
             final = self._count(result, labels=self.labels, out=self.out)
-            return Outcome(stream, result, reason, final.value, final, labelled=self.labels)
+            return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         objective = self.algorithm.objective
         known = None if folder is None else counted_value(folder, result.n_iter, objective)
         if known is not None:
-            return Outcome(stream, result, reason, known, None)
+            return StartResult(stream, result, reason, known, None)
         labels = self.labels and self.out is None
         final = self._count(result, labels=labels, out=None)
         if folder is not None:
@@ -151,7 +151,7 @@ class Starts:
                 # A resume would count it again.
                 message = f"the {objective.words} of start {stream} is not noted: {error}"
                 self.events.emit("warning", topic="checkpoint", message=message)
-        return Outcome(stream, result, reason, final.value, final, labels)
+        return StartResult(stream, result, reason, final.value, final, labels)
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
         """What to keep back of so many seconds for the last pass, or for labels without it."""

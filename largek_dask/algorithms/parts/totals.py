@@ -1,4 +1,4 @@
-"""The exact total of an assignment: what the rows of each cluster add up to, and what a step found.
+"""Totals: the exact one of an assignment, and what any of them is added up by.
 
 Sums are exact, so neither the order of the rows nor that of the processes that add them up shows.
 """
@@ -16,16 +16,65 @@ from largek_dask.kernels.blocks import Table
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
-__all__ = ["AssignmentTotal", "Tally"]
+__all__ = ["Additive", "AssignmentTotal", "Tally"]
+
+
+A = TypeVar("A", bound="Additive")
 
 
 @dataclass
-class Tally:
+class Additive:
+    """A total that is added to another one field by field.
+
+    Whatever a field may be is said here alone: a number; exact sums, or whatever else has
+    ``merge``; an array, or None while there is nothing; a dict of these, by chunk or by name. What
+    is added is not changed, nor later through this one.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that travel when this total is sent."""
+        return sum(_nbytes(getattr(self, field.name)) for field in fields(self))
+
+    def merge(self: A, other: A) -> A:
+        """Add another one of the same kind into this one, which is returned."""
+        for field in fields(self):
+            value = _added(getattr(self, field.name), getattr(other, field.name))
+            setattr(self, field.name, value)
+        return self
+
+    @staticmethod
+    def combine(a: A, b: A) -> A:
+        """Add ``b`` into ``a``."""
+        return a.merge(b)
+
+
+def _added(mine: Any, theirs: Any) -> Any:
+    if mine is None:
+        assert not hasattr(theirs, "merge"), "it would be changed by what is added next"
+        return theirs
+    if theirs is None:
+        return mine
+    if isinstance(mine, dict):
+        for key, value in theirs.items():
+            mine[key] = _added(mine.get(key), value)
+        return mine
+    return mine.merge(theirs) if hasattr(mine, "merge") else mine + theirs
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_nbytes, value.values()))
+    if isinstance(value, tuple):
+        return sum(map(_nbytes, value))
+    return int(getattr(value, "nbytes", 0))
+
+
+@dataclass
+class Tally(Additive):
     """What one step finds out on its way, over all rows that it sees.
 
-    Two tallies are added field by field, and whatever a field may be is said here alone: a number;
-    exact sums, which have ``merge``; a dict of what belongs to each chunk; an array, or None while
-    nothing has been found. An algorithm that finds more declares more fields.
+    An algorithm that finds more declares more fields.
     """
 
     n_rows: int = 0
@@ -34,31 +83,6 @@ class Tally:
     """Rows of positive weight whose label changed, or that had none before."""
     n_evaluated: int = 0
     """Distances that were computed."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays that travel when this is sent."""
-        values = (getattr(self, field.name) for field in fields(self))
-        return sum(_nbytes(value) for value in values)
-
-    def merge(self, other: Tally) -> None:
-        """Add another tally of the same kind into this one."""
-        for name in (field.name for field in fields(self)):
-            setattr(self, name, _together(getattr(self, name), getattr(other, name)))
-
-
-def _together(mine: Any, theirs: Any) -> Any:
-    if mine is None or theirs is None:
-        return theirs if mine is None else mine
-    if isinstance(mine, dict):
-        return mine | theirs
-    return mine.merge(theirs) if hasattr(mine, "merge") else mine + theirs
-
-
-def _nbytes(value: Any) -> int:
-    if isinstance(value, dict):
-        return sum(map(_nbytes, value.values()))
-    return int(getattr(value, "nbytes", 0))
 
 
 T = TypeVar("T", bound=Tally)

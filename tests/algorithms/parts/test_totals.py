@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import FixedPoint
 
@@ -196,3 +196,32 @@ def test_total__makes_its_own_kind_of_tally_wherever_it_arrives():
     total.tally.by_chunk[0] = np.zeros(1, np.int32)
     total.begin(1)
     assert total.tally.by_chunk == {}
+
+
+@dataclass
+class Named(Additive):
+    """Sums by name, as of a last pass, and something else by chunk."""
+
+    sums: dict[str, ExactSums]
+    chunks: dict[int, tuple[float, NDArray[np.int64]]]
+
+
+def named(value: float, chunk: int) -> Named:
+    made = Named({"a": ExactSums(1), "b": ExactSums(2)}, {chunk: (value, np.arange(4))})
+    made.sums["a"].add(np.array([value]))
+    return made
+
+
+def test_additive__adds_sums_by_name_and_leaves_what_is_added_as_it_is():
+    first, second, third = named(0.5, 0), named(0.25, 1), named(4.0, 2)
+    together = Named.combine(Named.combine(first, second), third)
+    assert together is first
+    assert together.sums["a"].value == 4.75
+    assert together.sums["b"].values.tolist() == [0, 0]
+    assert {chunk: mass for chunk, (mass, _) in together.chunks.items()} == {0: 0.5, 1: 0.25, 2: 4}
+    assert second.sums["a"].value == 0.25
+    assert list(second.chunks) == [1]
+    size = sum(sums.nbytes for sums in together.sums.values())
+    assert together.nbytes == size + 3 * 4 * 8
+    with pytest.raises(AssertionError, match="changed by what is added next"):
+        Named({}, {}).merge(second)
