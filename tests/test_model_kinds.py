@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import largek_dask as lk
 from largek_dask.algorithms.kmeans import CenterArrays
+from largek_dask.algorithms.objective import Objective
 from largek_dask.cli import main
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.labels import LabelStore
@@ -53,6 +54,7 @@ class CutModel(Model):
 
     kind: ClassVar[str] = "cuts"
     holds: ClassVar[type[Any]] = CutArrays
+    objective: ClassVar[Objective] = Objective("smallest_part", "smallest part", "rows", "max")
 
     arrays: CutArrays
 
@@ -124,6 +126,7 @@ def test_every_kind_is_declared_in_full() -> None:
     for name, kind in KINDS.items():
         assert kind.kind == name
         assert is_dataclass(kind.holds)
+        assert isinstance(kind.objective, Objective)
         # Versions that know no kinds read format 1.
         assert kind.format == 2 or name == "centers"
         for member in ("counts", "n_features", "score", "_label", "_check"):

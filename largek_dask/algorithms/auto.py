@@ -15,6 +15,7 @@ from largek_dask.algorithms.choices import EFFORTS, Effort
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.truncated_plan import FEW
 from largek_dask.errors import ParameterError
@@ -67,6 +68,7 @@ class Auto:
     effort: Effort = "balanced"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+    objective: ClassVar[Objective] = KMeansProblem.objective
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:

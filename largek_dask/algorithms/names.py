@@ -40,9 +40,8 @@ def algorithm_of(algorithm: Any, effort: Effort = "balanced") -> Algorithm[Any] 
         return Auto(effort) if algorithm == "auto" else ALGORITHMS[algorithm]()
     if isinstance(algorithm, Auto):
         return algorithm
-    parts = ("init", "step", "model", "problem")
-    if isinstance(algorithm, type) or not all(hasattr(algorithm, part) for part in parts):
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         raise ParameterError(
             f"algorithm must be one of {told} or an object such as Lloyd(), got {algorithm!r}."
         )
-    return algorithm  # type: ignore[no-any-return]
+    return algorithm

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-__all__ = ["INERTIA", "Objective", "Sense", "objective_in"]
+__all__ = ["INERTIA", "Objective", "Sense", "objective_in", "value_in"]
 
 Sense = Literal["min", "max"]
 MOST_TEXT = 100
@@ -53,9 +53,14 @@ class Objective:
         change = record["shift"] if self.change == "shift" else record["extra"].get(self.change)
         return None if change is None else float(change)
 
-    def told(self) -> dict[str, Any]:
-        """What a document says of it; nothing of the first one, as before there were others."""
-        return {} if self == INERTIA else {"objective": asdict(self)}
+    def told(self, **value: float | None) -> dict[str, Any]:
+        """What a document says of it; nothing of the first one, as before there were others.
+
+        With ``value=`` a number, that is told too: of the first one under its own name.
+        """
+        if self == INERTIA:
+            return {self.name: value["value"]} if value else {}
+        return {"objective": {**asdict(self), **value}}
 
 
 INERTIA = Objective("inertia", "cost", "Σ w d²")
@@ -73,7 +78,18 @@ def objective_in(document: Mapping[str, Any]) -> Objective:
     if not isinstance(told, Mapping):
         return INERTIA
     known: dict[str, Any] = {f.name: told.get(f.name) for f in fields(Objective)}
-    is_text = all(isinstance(value, str) and len(value) <= MOST_TEXT for value in known.values())
-    if not is_text or known["sense"] not in get_args(Sense):
+    if not all(map(_is_word, known.values())) or known["sense"] not in get_args(Sense):
         return INERTIA
     return Objective(**known)
+
+
+def value_in(document: Mapping[str, Any]) -> tuple[Objective, Any]:
+    """The objective of what a document tells, and what it says is its value, whatever that is."""
+    objective = objective_in(document)
+    if objective == INERTIA:
+        return objective, document.get(INERTIA.name)
+    return objective, document["objective"].get("value")
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MOST_TEXT and value.isprintable()

@@ -20,6 +20,7 @@ from largek_dask.cli.options import choose_algorithm, fit_options, option_cluste
 from largek_dask.driver.words import human_bytes, human_seconds
 
 if TYPE_CHECKING:
+    from largek_dask.algorithms.objective import Objective
     from largek_dask.driver.stopping import StepRecord
     from largek_dask.driver.storage import Folder
 
@@ -99,13 +100,13 @@ def fit(
         "n_clusters": options.n_clusters,
         "n_iter": result.n_iter,
         "stop_reason": result.stop_reason,
-        "inertia": result.value,
+        result.objective.name: result.value,
         "seconds": result.seconds,
         "row_state_bytes": kept_for_rows(result.history),
         "readings": readings(result.history, rows.n_rows),
         "digest": model.digest(),
     }
-    emit(told, as_json, lambda: summary(told, rows.nbytes))
+    emit(told, as_json, lambda: summary(told, rows.nbytes, result.objective))
     if result.stop_reason == "interrupted":
         raise KeyboardInterrupt
 
@@ -152,7 +153,7 @@ def check_folder(folder: Folder, force: bool) -> None:
         )
 
 
-def summary(told: dict[str, Any], nbytes: int) -> Any:
+def summary(told: dict[str, Any], nbytes: int, objective: Objective) -> Any:
     """What came out and what to try next, as a rich table."""
     out = told["out"]
     return key_values(
@@ -160,7 +161,7 @@ def summary(told: dict[str, Any], nbytes: int) -> Any:
             "rows": f"{told['n_rows']:,} × {told['n_features']:,} ({human_bytes(nbytes)})",
             "clusters": f"{told['n_clusters']:,} after {told['n_iter']:,} steps "
             f"({told['stop_reason']})",
-            "inertia": f"{told['inertia']:.10g}",
+            objective.words: f"{told[objective.name]:.10g}",
             "time": human_seconds(told["seconds"]),
             "steps": f"{told['n_iter']:,} for {told['readings']:.3g} readings of all rows",
             "kept per row": f"{human_bytes(told['row_state_bytes'])} in all, at most",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cancel", "jobs", "logs", "result", "submit", "watch"]
 
-SHOWN_COLUMNS = ("job", "name", "state", "k", "step", "cost", "left", "output")
+SHOWN_COLUMNS = ("job", "name", "state", "k", "step", "objective", "left", "output")
 """The columns that a terminal has room for; --json tells everything."""
 ASIDE = ("data", "resume", "wait", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
@@ -363,16 +363,18 @@ def _tell_end(
 
 
 def _summary(status: Mapping[str, Any]) -> dict[str, str]:
+    from largek_dask.algorithms.objective import value_in
     from largek_dask.driver.words import human_seconds
     from largek_dask.service.fitting import LABELS, MODEL
     from largek_dask.service.showing import figure, precise
 
+    objective, value = value_in(status["result"])
     ended, out = status["result"], str(status["output"]).rstrip("/")
     return {
         "job": status["id"],
         "clusters": f"{status['n_clusters']:,} after {ended['n_iter']:,} steps "
         f"({ended['stop_reason']})",
-        "inertia": figure(ended["inertia"], precise),
+        objective.words: figure(value, precise),
         "time": figure(ended["seconds"], human_seconds),
         "model": f"{out}/{MODEL}",
         "labels": f"{out}/{LABELS}" if ended["labels"] else "not written",

@@ -12,12 +12,14 @@ from largek_dask.cli.common import Command, emit, key_values, option_storage
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from largek_dask.algorithms.objective import Objective
+
 __all__ = ["plot"]
 
 
 @click.command(
     cls=Command,
-    short_help="Draw cost against time and passes, and cluster sizes.",
+    short_help="Draw the objective against time and passes, and cluster sizes.",
     example="largek plot run --out run.png",
 )
 @click.argument("folder", metavar="DIR")
@@ -27,7 +29,7 @@ __all__ = ["plot"]
 def plot(
     folder: str, out: str | None, force: bool, storage_options: dict[str, Any] | None, as_json: bool
 ) -> None:
-    """Draw cost against time and passes, and cluster sizes, of a job's folder or a model.
+    """Draw the objective against time and passes, and cluster sizes, of a job's folder or a model.
 
     Of a job that is still running, what its events tell so far.
     """
@@ -72,29 +74,36 @@ def draw(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[Figure
             return sizes_figure(model.counts), told
         n_rows, d = model.provenance["data"]["content"]["shape"]
         title = f"{model.n_clusters:,} clusters of {n_rows:,} rows × {d:,}"
-        return fit_figure(model.history, model.counts, n_rows, title), {**told, "n_rows": n_rows}
+        figure = fit_figure(model.history, model.counts, n_rows, title, model.objective)
+        return figure, {**told, "n_rows": n_rows}
     if JsonLines.is_in(place):
-        history, n_rows = history_of(JsonLines.read(place))
-        return cost_figure(history, n_rows), {"n_rows": n_rows, "n_iter": history[-1]["step"]}
+        history, n_rows, objective = history_of(JsonLines.read(place))
+        told = {"n_rows": n_rows, "n_iter": history[-1]["step"]}
+        return cost_figure(history, n_rows, objective), told
     raise DataError(f"{folder} holds neither model.zarr nor events: nothing to draw")
 
 
-def history_of(events: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """History (thinned) and number of rows from events; of a resumed job, the last of each step.
+def history_of(
+    events: Iterable[Mapping[str, Any]],
+) -> tuple[list[dict[str, Any]], int, Objective]:
+    """History (thinned), number of rows and objective from events.
+
+    Of steps that were repeated by a resumed job, the last.
 
     Raises
     ------
     DataError
         No step has ended yet.
     """
+    from largek_dask.algorithms.objective import INERTIA, objective_in
     from largek_dask.driver.history import MOST_STEPS, thinned
     from largek_dask.errors import DataError
 
     steps: dict[int, dict[str, Any]] = {}
-    n_rows = 1
+    n_rows, objective = 1, INERTIA
     for event in events:
         if event["event"] == "started":
-            n_rows = event["n_rows"]
+            n_rows, objective = event["n_rows"], objective_in(event)
         elif event["event"] == "step":
             steps[event["step"]] = {
                 "step": event["step"],
@@ -103,10 +112,10 @@ def history_of(events: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
                 "seconds": event["elapsed"],
             }
             if len(steps) >= 2 * MOST_STEPS:
-                steps = {step["step"]: step for step in thinned(_in_order(steps))}
+                steps = {step["step"]: step for step in thinned(_in_order(steps), objective)}
     if not steps:
         raise DataError("there is nothing to draw: no step has ended yet")
-    return thinned(_in_order(steps)), n_rows
+    return thinned(_in_order(steps), objective), n_rows, objective
 
 
 def _in_order(steps: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:

@@ -146,7 +146,7 @@ class FitOptions:
         metadata=_about(
             "integer",
             "job",
-            "Starts with different first centres, at least; the one of lowest inertia is kept.",
+            "Starts with different first centres, at least; the best one is kept.",
             least=1,
         ),
     )

@@ -13,7 +13,7 @@ from sklearn.base import ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.kmeans import nearest_center
+from largek_dask.algorithms.kmeans import KMeansProblem, nearest_center
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.fit import fit
@@ -54,7 +54,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         (n_clusters, n_features) centres themselves. "auto" is k-means++ up to 100 clusters and
         random rows above; Truncated and NMBatch find their own, on a sample.
     n_init : int
-        Starts with different first centres, at least; the one of lowest inertia is kept.
+        Starts with different first centres, at least; the best one is kept.
         ``algorithm="auto"`` may take more where they cost little.
     max_iter : int
         Steps of one start at most. Every step assigns rows once: all of them, or those of the
@@ -329,6 +329,12 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     def _check_parameters(self) -> FitOptions:
         """The options of a fit, but for its seed; wrong parameters are refused."""
         options = FitOptions(**{name: getattr(self, name) for name in OPTIONS if name != "seed"})
+        solves = options.make_algorithm().solves
+        if not issubclass(solves, KMeansProblem):
+            raise ParameterError(
+                f"algorithm must be one for k-means, and {self.algorithm!r} answers a "
+                f"{solves.__name__}."
+            )
         check_integer("verbose", self.verbose, 0)
         if self.n_threads is not None:
             check_integer("n_threads", self.n_threads, 1)

@@ -23,6 +23,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.objective import Objective
 from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
@@ -62,6 +63,9 @@ class Model:
     holds: ClassVar[type[Any]]
     """The frozen dataclass of its arrays, which a fit gives; their names are those of its fields.
     All but an array ``shift``, the origin about which kernels compute, are in the digest."""
+    objective: ClassVar[Objective]
+    """What its fits lower or raise: what ``cost`` in the history is of, and by whose name
+    provenance has the value over all rows."""
     format: ClassVar[int] = FORMAT
     """In which such a model is written. Not below 2 for a new kind: a version that knows no kinds
     refuses that, and would take format 1 for a model of the first one."""
@@ -278,6 +282,9 @@ class Model:
             "rows (weight)": f"{self.counts.sum():,.6g}",
             **self._own_facts(),
         }
+        value = self.provenance.get(self.objective.name)
+        if value is not None:
+            facts[self.objective.words] = f"{value:.9g}"
         algorithm = asked.get("algorithm")
         if isinstance(algorithm, Mapping):
             facts["algorithm"] = str(algorithm.get("name"))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
+from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import check_output_fits
@@ -39,6 +40,7 @@ class CentersModel(Model):
 
     kind: ClassVar[str] = "centers"
     holds: ClassVar[type[Any]] = CenterArrays
+    objective: ClassVar[Objective] = INERTIA
     # Written as they were before there were kinds, so that older versions read them.
     format: ClassVar[int] = 1
 
@@ -120,10 +122,7 @@ class CentersModel(Model):
             raise ValueError(f"a shift of shape {shift.shape} and type {shift.dtype}")
 
     def _own_facts(self) -> dict[str, str]:
-        facts = {"features": f"{self.n_features:,} ({self.centers.dtype.name})"}
-        if self.provenance.get("inertia") is not None:
-            facts["inertia"] = f"{self.provenance['inertia']:.9g}"
-        return facts
+        return {"features": f"{self.n_features:,} ({self.centers.dtype.name})"}
 
 
 def _distances_chunk(chunk: Chunk, total: dict[int, NDArray[Any]], centers: PackedCenters) -> None:

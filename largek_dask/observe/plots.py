@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.driver.history import gaps
 from largek_dask.errors import DataError, MissingDependencyError
 
@@ -49,10 +50,18 @@ def _style(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def _draw_cost(
-    axes: Axes, x: NDArray[np.float64], cost: NDArray[np.float64], title: str, unit: str
+    axes: Axes,
+    x: NDArray[np.float64],
+    cost: NDArray[np.float64],
+    objective: Objective,
+    against: str,
+    unit: str,
 ) -> None:
     axes.plot(x, cost, color=BLUE, linewidth=1.8, marker="o", markersize=3.5)
-    _style(axes, title, unit, "cost (Σ w d²)")
+    name = objective.of_step
+    title = f"{name[:1].upper()}{name[1:]} against {against}"
+    better = "" if objective.sense == "min" else ", more is better"
+    _style(axes, title, unit, f"{name} ({objective.unit}){better}")
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
     axes.annotate(
         f"{cost[-1]:.5g}",
@@ -64,7 +73,13 @@ def _draw_cost(
     )
 
 
-def _draw_costs(left: Axes, right: Axes, history: Sequence[Mapping[str, Any]], n_rows: int) -> None:
+def _draw_costs(
+    left: Axes,
+    right: Axes,
+    history: Sequence[Mapping[str, Any]],
+    n_rows: int,
+    objective: Objective,
+) -> None:
     known = np.array([step["cost"] is not None for step in history], bool)
     if not known.any():
         raise DataError("there is nothing to draw: the fit has made no step yet")
@@ -72,8 +87,8 @@ def _draw_costs(left: Axes, right: Axes, history: Sequence[Mapping[str, Any]], n
     seconds = np.array([float(step["seconds"]) for step in history])
     rows = [float(step["rows"]) for step in history]
     passes = np.cumsum(np.multiply(rows, gaps(history))) / n_rows
-    _draw_cost(left, seconds[known], cost, "Cost against time", "seconds")
-    _draw_cost(right, passes[known], cost, "Cost against passes", "passes over the data")
+    _draw_cost(left, seconds[known], cost, objective, "time", "seconds")
+    _draw_cost(right, passes[known], cost, objective, "passes", "passes over the data")
 
 
 def _draw_sizes(left: Axes, right: Axes, counts: NDArray[np.float64]) -> None:
@@ -99,8 +114,10 @@ def _draw_sizes(left: Axes, right: Axes, counts: NDArray[np.float64]) -> None:
     _style(right, title, "weight of a cluster's rows", "clusters")
 
 
-def cost_figure(history: Sequence[Mapping[str, Any]], n_rows: int) -> Figure:
-    """Cost against time and against passes over the data.
+def cost_figure(
+    history: Sequence[Mapping[str, Any]], n_rows: int, objective: Objective = INERTIA
+) -> Figure:
+    """The objective (of k-means: the cost) against time and against passes over the data.
 
     Parameters
     ----------
@@ -109,6 +126,8 @@ def cost_figure(history: Sequence[Mapping[str, Any]], n_rows: int) -> Figure:
         ``rows`` assigned in the step, as ``KMeans.history_`` holds them.
     n_rows : int
         Rows of the data: a pass assigns as many.
+    objective : Objective
+        What ``cost`` is of.
 
     Raises
     ------
@@ -117,7 +136,7 @@ def cost_figure(history: Sequence[Mapping[str, Any]], n_rows: int) -> Figure:
     """
     figure = _figure(11, 4)
     left, right = figure.subplots(1, 2)
-    _draw_costs(left, right, history, n_rows)
+    _draw_costs(left, right, history, n_rows, objective)
     return figure
 
 
@@ -130,13 +149,17 @@ def sizes_figure(counts: NDArray[np.float64]) -> Figure:
 
 
 def fit_figure(
-    history: Sequence[Mapping[str, Any]], counts: NDArray[np.float64], n_rows: int, title: str
+    history: Sequence[Mapping[str, Any]],
+    counts: NDArray[np.float64],
+    n_rows: int,
+    title: str,
+    objective: Objective = INERTIA,
 ) -> Figure:
     """:func:`cost_figure` above :func:`sizes_figure`, with one title."""
     figure = _figure(11, 8)
     axes = figure.subplots(2, 2)
     figure.suptitle(title, fontsize=14, color=INK)
-    _draw_costs(axes[0, 0], axes[0, 1], history, n_rows)
+    _draw_costs(axes[0, 0], axes[0, 1], history, n_rows, objective)
     _draw_sizes(axes[1, 0], axes[1, 1], np.asarray(counts, float))
     return figure
 

@@ -98,8 +98,8 @@ def _pairs(seen: Seen) -> str:
     for name, text in facts(seen):
         style = f' style="color:{HUES["red"]}"' if name == "error" else ""
         value = f"<span{style}>{_text(text)}</span>"
-        if name == "cost":
-            value += _curve(seen.costs)
+        if name == seen.objective.of_step:
+            value += _curve(seen.costs, f"{name} over the steps")
         cell = CELL.format("left")
         rows.append(
             f'<tr style="background:none"><td style="{cell};opacity:.7;vertical-align:top">'
@@ -137,8 +137,8 @@ def _bar(share: float, words: str) -> str:
     )
 
 
-def _curve(costs: Sequence[float]) -> str:
-    """The cost over the steps, as a line; nothing for fewer than two."""
+def _curve(costs: Sequence[float], title: str) -> str:
+    """The objective over the steps, as a line; nothing for fewer than two."""
     n = min(len(costs), CURVE_POINTS)
     if n < 2:
         return ""
@@ -151,7 +151,7 @@ def _curve(costs: Sequence[float]) -> str:
     )
     return (
         f'<svg width="{CURVE_WIDTH}" height="{CURVE_HEIGHT}" style="display:block" role="img" '
-        f'aria-label="cost over the steps"><polyline fill="none" stroke="{HUES["blue"]}" '
+        f'aria-label="{_text(title)}"><polyline fill="none" stroke="{HUES["blue"]}" '
         f'stroke-width="1.5" points="{points}"/></svg>'
     )
 

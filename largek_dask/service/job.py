@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from distributed.utils import silence_logging_cmgr
 
+from largek_dask.algorithms.objective import objective_in
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.errors import CancelledJobError, RecoveryWarning, warn
 from largek_dask.model import Model
@@ -181,7 +182,8 @@ class Job:
 
     def logs(self) -> list[str]:
         """The events so far as lines of text: when (UTC), what kind, what it says."""
-        return [line_of(event) for event in self.events(follow=False)]
+        objective = objective_in(self.status())
+        return [line_of(event, objective) for event in self.events(follow=False)]
 
     def _is_over(self, n: int, follow: bool) -> bool:
         """Whether no event follows number ``n - 1``."""

@@ -228,6 +228,7 @@ class KnownJob:
             "algorithm": record.spec.algorithm.name,
             "n_clusters": record.spec.n_clusters,
             "max_iter": record.spec.max_iter,
+            **record.spec.algorithm.make().objective.told(),
             **self.feed.figures(),
         }
         if result is not None:

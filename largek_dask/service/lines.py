@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from largek_dask.algorithms.objective import INERTIA, Objective, value_in
 from largek_dask.driver.events import Event
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
 from largek_dask.service.showing import (
@@ -25,11 +26,14 @@ STEP_SECONDS = 10.0
 AGAIN = ("retries", "rebuilt", "evictions")
 
 
-def line_of(event: Event) -> str:
-    """An event as one line: when (UTC), its kind, what it says."""
+def line_of(event: Event, objective: Objective = INERTIA) -> str:
+    """An event as one line: when (UTC), its kind, what it says of a fit for this objective."""
     when = str(event.get("time") or "")[:23].replace("T", " ")
     kind = str(event.get("event"))
-    told = _TOLD[kind](event) if kind in _TOLD else _others(event)
+    if kind == "step":
+        told = _step_line(event, objective)
+    else:
+        told = _TOLD[kind](event) if kind in _TOLD else _others(event)
     return printable(f"{when:<23}  {kind:<11} {told}").rstrip()
 
 
@@ -38,10 +42,10 @@ def _others(event: Event) -> str:
     return ", ".join(f"{name}={value}" for name, value in event.items() if name not in known)
 
 
-def _step_line(event: Event) -> str:
+def _step_line(event: Event, objective: Objective) -> str:
     told: dict[str, Callable[[float], str]] = {
         "step": whole,
-        "cost": lambda v: f"cost {precise(v)}",
+        "cost": lambda v: f"{objective.of_step} {precise(v)}",
         "n_changed": lambda v: f"{whole(v)} rows changed",
         "rows_per_second": lambda v: f"{human_count(v)} rows/s",
         "eta_s": lambda v: f"at most {human_seconds(v)} left",
@@ -72,9 +76,10 @@ def _workers_line(event: Event) -> str:
 def _end_line(event: Event) -> str:
     if event.get("error"):
         return f"{event['error']}: {event.get('message')}"
+    objective, value = value_in(event)
     return (
         f"{event.get('stop_reason')} after {figure(event.get('n_iter'), whole)} steps, "
-        f"inertia {figure(event.get('inertia'), precise)}, digest {event.get('digest')}"
+        f"{objective.words} {figure(value, precise)}, digest {event.get('digest')}"
     )
 
 
@@ -88,7 +93,6 @@ _TOLD: dict[str, Callable[[Event], str]] = {
         if e.get("n_iter")
         else shape_of(e)
     ),
-    "step": _step_line,
     "workers": _workers_line,
     "checkpoint": lambda e: (
         f"after step {figure(e.get('n_iter'), whole)}, written in "
@@ -125,10 +129,10 @@ class Lines:
             if self._clock() - self._stepped_at < STEP_SECONDS:
                 return
         if self._step is not None and event is not None and kind != "workers":
-            self._write(line_of(self._step))
+            self._write(line_of(self._step, self._seen.objective))
             self._step, self._stepped_at = None, self._clock()
         if event is not None and kind not in ("step", "workers"):
-            self._write(line_of(event))
+            self._write(line_of(event, self._seen.objective))
         waits = "; ".join(text for name, text in facts(self._seen) if name == "waits")
         if waits != self._waits and waits:
             self._write(f"{self._seen.state}: {waits}")

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
+from largek_dask.algorithms.objective import Objective
 from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
@@ -38,7 +39,7 @@ from largek_dask.service.fitting import (
 )
 from largek_dask.service.known import KnownJob, Reason
 from largek_dask.service.lease import Contender, Keeper, Lease, check_job
-from largek_dask.service.store import End, Records, Result, read_result, write_result
+from largek_dask.service.store import End, Records, Result, Value, read_result, write_result
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -298,7 +299,7 @@ class Runner(threading.Thread):
                 "digest": model.digest(),
                 "labels": labels_in(folder),
                 "n_iter": saved.n_iter,
-                "inertia": plain(saved.value),
+                **_value(saved.objective, saved.value),
                 "seconds": saved.seconds,
             }
         )
@@ -329,7 +330,7 @@ class Runner(threading.Thread):
             labels=folder.exists(LABELS),
             n_iter=fitted.n_iter,
             stop_reason=fitted.stop_reason,
-            inertia=plain(fitted.value),
+            **_value(fitted.objective, fitted.value),
             seconds=fitted.seconds,
         )
 
@@ -406,3 +407,9 @@ class Runner(threading.Thread):
             logger.warning("The record of %s cannot be written: %s", job.record.id, kind)
         shown = result.model_dump(mode="json", exclude={"format", "job", "run", "traceback"})
         self._emit(shown.pop("state"), **shown)
+
+
+def _value(objective: Objective, value: float | None) -> dict[str, Any]:
+    """The fields of a result that say how far a fit has come."""
+    told = objective.told(value=plain(value))
+    return {name: Value(**of) if name == "objective" else of for name, of in told.items()}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeGuard
 
+from largek_dask.algorithms.objective import Objective, objective_in, value_in
 from largek_dask.driver.events import Event
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
 from largek_dask.service.store import ENDS
@@ -51,7 +52,7 @@ COLORS = {
     "failed": "red",
     "cancelled": "yellow",
 }
-JOB_COLUMNS = ("job", "name", "state", "k", "algorithm", "step", "cost", "rows/s", "left",
+JOB_COLUMNS = ("job", "name", "state", "k", "algorithm", "step", "objective", "rows/s", "left",
                "submitted", "output")  # fmt: skip
 WORKER_COLUMNS = ("worker", "rows/s", "rows", "compute", "read", "wait", "row state", "chunks")
 
@@ -90,8 +91,13 @@ class Seen:
         self._counted_at = 0.0
 
     @property
+    def objective(self) -> Objective:
+        """What the job lowers or raises."""
+        return objective_in(self.status)
+
+    @property
     def costs(self) -> list[float]:
-        """The cost after each step that was told."""
+        """The objective after each step that was told."""
         return list(self._costs.values())
 
     @property
@@ -166,7 +172,7 @@ def whole(value: float) -> str:
 
 
 def precise(value: float) -> str:
-    """A cost, to eight figures."""
+    """A value of the objective, to eight figures."""
     return f"{value:.8g}"
 
 
@@ -219,7 +225,8 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
         changed = figure(s.get("n_changed"), whole)
         found += [
             ("step", f"{figure(s['step'], whole)} of at most {most}"),
-            ("cost", f"{figure(s.get('cost'), precise)}, {changed} rows changed cluster"),
+            (seen.objective.of_step,
+             f"{figure(s.get('cost'), precise)}, {changed} rows changed cluster"),
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
              f"{figure(s.get('rows'))} rows seen, "
              f"{figure(s.get('bytes'), human_bytes)} read or moved"),
@@ -229,13 +236,14 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
              f"{figure(s.get('rebuilt'))} rebuilt, {figure(s.get('evictions'))} evictions"),
         ]  # fmt: skip
     result = s.get("result") or {}
+    ended_for, value = value_in(result)
     if result.get("error"):
         found.append(("error", f"{result['error']}: {result.get('message')}"))
     elif result.get("digest"):
         found += [
             ("ended", f"{result.get('stop_reason')} after {figure(result.get('n_iter'), whole)} "
              f"steps, {figure(result.get('seconds'), human_seconds)}"),
-            ("inertia", figure(result.get("inertia"), precise)),
+            (ended_for.words, figure(value, precise)),
             ("digest", result["digest"]),
         ]  # fmt: skip
     if failure := s.get("failure"):
@@ -274,7 +282,7 @@ def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
     """A row of :data:`JOB_COLUMNS`."""
     running = status.get("state") == "running"
     result = status.get("result") or {}
-    cost = result.get("inertia")
+    _, value = value_in(result)
     row = (
         status.get("id"),
         status.get("name") or "",
@@ -282,7 +290,7 @@ def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
         figure(status.get("n_clusters"), whole),
         status.get("algorithm"),
         figure(result.get("n_iter", status.get("step")), whole),
-        figure(status.get("cost") if cost is None else cost, lambda v: f"{v:.6g}"),
+        figure(status.get("cost") if value is None else value, lambda v: f"{v:.6g}"),
         figure(status.get("rows_per_second") if running else None),
         figure(status.get("eta_s") if running else None, human_seconds),
         str(status.get("created") or "")[:16].replace("T", " "),

@@ -22,8 +22,16 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
+from largek_dask.algorithms.objective import MOST_TEXT, Sense
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning, warn
 from largek_dask.service.credentials import redactor
@@ -39,6 +47,20 @@ End = Literal["finished", "failed", "cancelled"]
 ENDS: tuple[str, ...] = get_args(End)
 
 Text = Annotated[str, Field(max_length=1 << 17)]
+Word = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
+
+
+class Value(BaseModel):
+    """What a fit lowers or raises (see ``algorithms.objective.Objective``), and how far it came."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Word
+    of_step: Word
+    unit: Word
+    sense: Sense
+    change: Word
+    value: float | None
 
 
 class Result(BaseModel):
@@ -59,12 +81,23 @@ class Result(BaseModel):
     n_iter: int = 0
     stop_reason: Text | None = None
     inertia: float | None = None
+    """Of every k-means, whose results say no objective."""
+    objective: Value | None = None
+    """Another objective, and its value."""
     seconds: float | None = None
     """Time used by all runs together."""
     error: Text | None = None
     """Name of the class of what it failed with."""
     message: Text | None = None
     traceback: Text | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Results of k-means are written as they were before there was another objective."""
+        told: dict[str, Any] = dumped(self)
+        if self.objective is None:
+            told.pop("objective", None)
+        return told
 
 
 class _Document(BaseModel):

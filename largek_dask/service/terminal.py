@@ -50,8 +50,8 @@ def view(seen: Seen, silent: float = 0.0) -> Any:
     about.add_column(style="cyan", no_wrap=True)
     about.add_column(overflow="fold")
     for name, text in facts(seen):
-        about.add_row(name, Text(text, style="bold red" if name == "error" else ""))
-        if name == "cost":
+        about.add_row(Text(name), Text(text, style="bold red" if name == "error" else ""))
+        if name == seen.objective.of_step:
             about.add_row("", Text(sparkline(seen.costs, 48), style=color))
     share = seen.share_done()
     if share is not None and seen.state not in ENDS:

@@ -348,7 +348,7 @@ def test_plot__a_running_job_by_its_events(tmp_path):
         {**step, "step": 2, "elapsed": 1.5, "cost": 4.0},
         {"event": "stopped"},
     ]
-    history, n_rows = plot_module.history_of(events)
+    history, n_rows, _ = plot_module.history_of(events)
     assert n_rows == 10
     assert [step["cost"] for step in history] == [5.0, 4.0]
     assert [step["seconds"] for step in history] == [0.5, 1.5]

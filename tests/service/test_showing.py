@@ -192,12 +192,12 @@ def test_job_rows():
     row = dict(zip(JOB_COLUMNS, job_row(RUNNING), strict=True))
     assert row == {
         "job": "lk-1", "name": "first", "state": "running", "k": "3,000", "algorithm": "lloyd",
-        "step": "54", "cost": "3.59313e+06", "rows/s": "2.1M", "left": "4 s",
+        "step": "54", "objective": "3.59313e+06", "rows/s": "2.1M", "left": "4 s",
         "submitted": "2026-11-21 22:57", "output": "/data/out",
     }  # fmt: skip
     row = dict(zip(JOB_COLUMNS, job_row(FINISHED | {"name": None}), strict=True))
     assert (row["name"], row["step"], row["rows/s"], row["left"]) == ("", "60", "–", "–")
-    assert row["cost"] == "3.59296e+06"
+    assert row["objective"] == "3.59296e+06"
 
 
 # --- lines --------------------------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""A job that is no k-means: its result, and what everybody who looks at it is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
+from largek_dask.cli.jobs import _summary
+from largek_dask.model import KINDS
+from largek_dask.service.cards import card, card_of_jobs
+from largek_dask.service.lines import Lines, line_of
+from largek_dask.service.showing import JOB_COLUMNS, Seen, facts, job_row, precise
+from largek_dask.service.store import Result
+from largek_dask.service.terminal import view
+from tests.bumps import CLOSENESS, Bumps, BumpsModel
+from tests.service.conftest import wait_until
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "bumps", Bumps)
+    monkeypatch.setitem(KINDS, "bumps", BumpsModel)
+    # However fast steps are, each is told.
+    monkeypatch.setattr("largek_dask.service.feed.STEP_SECONDS", 0.0)
+
+
+def ended_job(jobs: Any, document: Any, **asked: Any) -> tuple[dict[str, Any], list[Any]]:
+    job_id = jobs.submit(document(**asked), {}, "me")
+    status = wait_until(jobs, job_id, "finished", "failed")
+    assert status["state"] == "finished", status["result"]
+    events = jobs.events(job_id, 0, 1_000)
+    return json.loads(json.dumps(status)), json.loads(json.dumps(events))
+
+
+def shown(renderable: Any) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=200).print(renderable)
+    return stream.getvalue()
+
+
+def test_everybody_calls_it_by_its_name(open_jobs, document, tmp_path):
+    jobs = open_jobs()
+    status, events = ended_job(jobs, document, algorithm=Bumps(), n_init=3, max_iter=30, tol=1e-3)
+    model = jobs.model(status["id"])
+    assert type(model) is BumpsModel
+    value = model.provenance["total_closeness"]
+    assert objective_in(status) == CLOSENESS
+    assert value_in(status["result"]) == (CLOSENESS, value)
+    assert status["result"]["inertia"] is None
+    kept = Result.model_validate_json((tmp_path / "out" / "results" / "000001.json").read_bytes())
+    assert json.loads(kept.model_dump_json()) == status["result"]
+
+    seen = Seen(status)
+    for event in events:
+        seen.hear(event)
+    assert len(seen.costs) >= 2
+    words = precise(value)
+    told = dict(facts(seen))
+    assert told["total closeness"] == words
+    assert told["closeness"].startswith(precise(seen.status["cost"]))
+    row = dict(zip(JOB_COLUMNS, job_row(status), strict=True))
+    assert row["objective"] == f"{value:.6g}"
+    pages = [card(seen), shown(view(seen)), str(_summary(status))]
+    for page in pages:
+        assert words in page
+        assert "total closeness" in page
+    assert 'aria-label="closeness over the steps"' in pages[0]
+    assert row["objective"] in card_of_jobs([status], "jobs")
+
+    steps = [event for event in events if event["event"] == "step"]
+    stream = io.StringIO()
+    lines = Lines(seen, stream, lambda: 0.0)
+    for event in events:
+        lines(event)
+    assert f"closeness {precise(steps[0]['cost'])}" in stream.getvalue()
+    assert f"total closeness {words}, digest" in line_of(events[-1], CLOSENESS)
+    for page in [*pages, stream.getvalue()]:
+        assert "inertia" not in page
+        assert "cost" not in page
+
+
+def test_k_means_is_kept_and_told_as_before(open_jobs, document, tmp_path):
+    status, events = ended_job(open_jobs(), document, max_iter=3)
+    assert "objective" not in status
+    written = json.loads((tmp_path / "out" / "results" / "000001.json").read_bytes())
+    assert list(written) == [
+        "format", "job", "run", "token", "state", "digest", "labels", "n_iter", "stop_reason",
+        "inertia", "seconds", "error", "message", "traceback",
+    ]  # fmt: skip
+    assert status["result"] == written
+    assert value_in(written) == (INERTIA, written["inertia"])
+    assert written["inertia"] > 0
+    assert set(events[-1]) == {*written, "time", "event", "n"} - {
+        "format", "state", "traceback"
+    }  # fmt: skip
+    told = dict(facts(Seen(status)))
+    assert told["inertia"] == precise(written["inertia"])
+    assert "cost" in told
