@@ -6,12 +6,14 @@ Nothing heavy is imported here: views that show a fit read it as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 __all__ = ["INERTIA", "Objective", "Sense", "objective_in", "value_in"]
 
 Sense = Literal["min", "max"]
+TOLD = ("name", "of_step", "unit", "sense")
+"""The fields of an objective that documents tell."""
 MOST_TEXT = 100
 """Characters of a name or unit that is read from a document."""
 
@@ -24,18 +26,19 @@ class Objective:
     """
 
     name: str
-    """Of its exact value over all rows, which the last pass finds. A name of Python's: files,
-    results and provenance have it as a key, and words are made of it for people."""
+    """The name of its exact value over all rows, which the last pass finds: a key in files,
+    results and provenance, with ``_`` between words."""
     of_step: str
-    """What people call the value that a step knows of it (``Info.cost``): often an estimate, a
-    bound, or that of a batch."""
+    """The word for the value that a step knows (``Info.cost``): often an estimate, a bound, or
+    the value over a batch."""
     unit: str
-    """In symbols."""
+    """The unit or formula, in symbols."""
     sense: Sense = "min"
     """Whether less is better, or more."""
-    change: str = "shift"
+    change: str = field(default="shift", compare=False)
     """The figure of a step that ``tol`` is compared with: the field ``shift`` of its record, or
-    the one of this name in its ``extra``. The fit ends once it is no larger."""
+    the one of this name in its ``extra``. The fit ends once it is no larger. It is no part of what
+    documents tell: algorithms for one objective may differ in it."""
 
     @property
     def words(self) -> str:
@@ -54,18 +57,18 @@ class Objective:
         return None if change is None else float(change)
 
     def told(self, **value: float | None) -> dict[str, Any]:
-        """What a document says of it; nothing of the first one, as before there were others.
+        """What a document says of it; nothing of that of k-means, as before there were others.
 
-        With ``value=`` a number, that is told too: of the first one under its own name.
+        ``value=`` is told beside it; that of k-means under its name, "inertia".
         """
         if self == INERTIA:
             return {self.name: value["value"]} if value else {}
-        return {"objective": {**asdict(self), **value}}
+        return {"objective": {name: getattr(self, name) for name in TOLD} | value}
 
 
 INERTIA = Objective("inertia", "cost", "Σ w d²")
-"""That of every k-means: the weighted sum of squared distances of the rows to their centres.
-What does not say its objective has this one."""
+"""The objective of every k-means: the weighted sum of squared distances of the rows to their
+centres. Documents that name no objective mean this one."""
 
 
 def objective_in(document: Mapping[str, Any]) -> Objective:
@@ -77,7 +80,7 @@ def objective_in(document: Mapping[str, Any]) -> Objective:
     told = document.get("objective")
     if not isinstance(told, Mapping):
         return INERTIA
-    known: dict[str, Any] = {f.name: told.get(f.name) for f in fields(Objective)}
+    known: dict[str, Any] = {name: told.get(name) for name in TOLD}
     if not all(map(_is_word, known.values())) or known["sense"] not in get_args(Sense):
         return INERTIA
     return Objective(**known)

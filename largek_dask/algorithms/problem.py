@@ -50,7 +50,7 @@ class Labelled:
     labels: NDArray[np.int32] | None
     """(n,) labels, -1 for rows with NaN or infinity; None if they went to storage or nowhere."""
     sums: Mapping[str, ExactSums]
-    """Those of the labelling."""
+    """The sums of the labelling, by name."""
 
     def sum_of(self, name: str) -> float:
         """A sum of one number, rounded once."""
@@ -66,9 +66,9 @@ class Final:
     """A model after the last pass."""
 
     arrays: Any
-    """The arrays of the model, every number of them computed anew over all rows."""
+    """The arrays of the model; its counts are those of all rows."""
     value: float
-    """Of the objective."""
+    """The value of the objective."""
     labels: NDArray[np.int32] | None
     """(n,) labels; None if they went to storage or nowhere."""
     n_empty: int = 0
@@ -87,15 +87,14 @@ class Problem:
     """
 
     objective: ClassVar[Objective]
-    """By what starts are compared, steps are shown and ``tol`` ends a fit."""
+    """What starts are compared by, what steps show, and what ``tol`` is compared with."""
 
     n_clusters: int
     init: str | NDArray[Any] = "auto"
     """How the first model is found: a name (of k-means, of ``algorithms.choices.INITS``), or the
     model itself, (k, d)."""
     tol: float = field(default=1e-4, kw_only=True)
-    """Of the fit's stop rules, for algorithms that do not end by the figure that it is compared
-    with."""
+    """The ``tol`` of the fit, for algorithms that need it in their own decisions."""
 
     def check(self, table: TableShape) -> None:
         """Raise ``ParameterError`` where it cannot be answered for such a table."""

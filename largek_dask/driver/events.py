@@ -6,7 +6,7 @@ kind adds:
 ========== =====================================================================================
 chosen     what ``algorithm="auto"`` takes: ``name``, its parameters, ``starts``, ``reason``
 started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on a resume), and of
-           what is no k-means ``objective``: the fields of ``algorithms.objective.Objective``
+           what is no k-means ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
 step       the history record (``step cost rows n_changed shift``), ``seconds`` of this step as
            ``{total, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied`` (bytes
            picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or threads),

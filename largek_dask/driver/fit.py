@@ -51,8 +51,8 @@ class FitResult:
     """(n,) labels, -1 for rows that were skipped; None if they were not asked for in memory."""
     objective: Objective
     value: float | None
-    """Of the objective, exactly, over all rows with the returned model (of k-means the sum of
-    ``w ||x - c||^2``); None after a cancel."""
+    """The exact value of the objective over all rows, with the returned model (of k-means: the sum
+    of ``w ||x - c||^2``); None after a cancel."""
     n_iter: int
     history: tuple[StepRecord, ...]
     stop_reason: StopReason

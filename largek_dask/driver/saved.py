@@ -36,7 +36,7 @@ class Saved:
     """Seconds used by all runs up to there."""
     objective: Objective
     value: float | None
-    """Of the objective, over all rows, if the start was run to its end."""
+    """The value of the objective over all rows, if the start was run to its end."""
 
 
 def best_saved(folder: Folder) -> Saved | None:

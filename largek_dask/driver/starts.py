@@ -52,7 +52,7 @@ class StartResult:
     reason: StopReason
     """Why the fit ended."""
     value: float | None
-    """Of the objective: exact, over all rows; None after a cancel."""
+    """The value of the objective, exact, over all rows; None after a cancel."""
     final: Final | None
     """The last pass; None after a cancel."""
     labelled: bool = False

@@ -59,7 +59,6 @@ class Value(BaseModel):
     of_step: Word
     unit: Word
     sense: Sense
-    change: Word
     value: float | None
 
 
@@ -81,7 +80,7 @@ class Result(BaseModel):
     n_iter: int = 0
     stop_reason: Text | None = None
     inertia: float | None = None
-    """Of every k-means, whose results say no objective."""
+    """The value of the objective of k-means, whose results name no objective."""
     objective: Value | None = None
     """Another objective, and its value."""
     seconds: float | None = None

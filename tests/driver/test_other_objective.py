@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,14 @@ def test_events_of_k_means_say_no_objective() -> None:
 def test_what_is_no_objective_is_passed_over(objective: Any) -> None:
     assert objective_in({"objective": objective}) == INERTIA
     assert value_in({"objective": objective, "inertia": 3.0}) == (INERTIA, 3.0)
+
+
+def test_an_algorithm_for_k_means_may_stop_by_a_figure_of_its_own() -> None:
+    """What is written of it stays that of k-means."""
+    own = replace(INERTIA, change="gain")
+    assert own.change_in({"shift": 3.0, "extra": {"gain": 0.5}}) == 0.5
+    assert own.told() == {}
+    assert own.told(value=4.0) == {"inertia": 4.0}
 
 
 def test_the_highest_record_of_a_long_history_stays(monkeypatch: pytest.MonkeyPatch) -> None:
