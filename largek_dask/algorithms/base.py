@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.kernels.exact.statistics import Statistics
+from largek_dask.kernels.threads import Threads
 
 __all__ = [
     "Algorithm",
@@ -26,9 +27,12 @@ __all__ = [
     "ModelArrays",
     "Passes",
     "Rng",
+    "RowSample",
     "RowSlice",
     "RowState",
+    "SpacedRows",
     "TableShape",
+    "TakenRows",
 ]
 
 Total = TypeVar("Total")
@@ -72,6 +76,46 @@ class RowSlice:
 
 
 @dataclass(frozen=True, slots=True)
+class RowSample:
+    """About ``n`` rows drawn without replacement, the same ones whatever the chunks are.
+
+    Rows that weigh nothing are left out. Samples that differ in ``n`` alone are the first rows of
+    one another: where rows have to be read, that is done once.
+    """
+
+    rng: Rng
+    purpose: str
+    """Samples of different purposes are drawn independently."""
+    n: int
+    largest: int = 0
+    """Rows of the largest sample that will be asked for, if that is more than ``n``."""
+    ascending: bool = False
+    """By index, not in random order."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpacedRows:
+    """No more than ``most`` rows of a slice, evenly spaced by index.
+
+    Rows that weigh nothing are left out. (The first ones would all be of the first chunks.)
+    """
+
+    rows: RowSlice
+    most: int
+
+
+class TakenRows(NamedTuple):
+    """Rows in one piece of memory, not to be written to."""
+
+    x: Any
+    """(m, d)"""
+    weight: NDArray[np.float64] | None
+    """(m,); None where every row weighs 1."""
+    rows: NDArray[np.int64]
+    """(m,) their global indices; of a subset's rows, those in the table that it is of."""
+
+
+@dataclass(frozen=True, slots=True)
 class RowState:
     """Declares that a pass keeps something per row on whoever owns the chunk.
 
@@ -100,7 +144,8 @@ class RowState:
     after a resume nobody else knows."""
     retain: bool = False
     """Keep the total between passes: ``chunk.counted`` then says that the total already holds
-    this chunk as its row state describes it, and the function adds differences only."""
+    this chunk as its row state describes it, and the function adds differences only. Whoever is
+    given such a total must not change it."""
 
 
 class Chunk(Protocol):
@@ -123,6 +168,14 @@ class Chunk(Protocol):
     """Row state that the previous generation kept, None on the first pass."""
     counted: bool
     """The running total already holds this chunk as ``state`` describes it."""
+    threads: Threads
+    """Those that the chunk has for itself: one, unless chunks are shown as one (``joined``)."""
+
+    def numbers(self) -> NDArray[np.int64]:
+        """(n,) global indices of the rows; in a subset, those in the table that it is of."""
+
+    def take_state(self) -> dict[str, NDArray[Any]]:
+        """The arrays of ``state``, to be written to and kept; ``state`` is of no use afterwards."""
 
     def keep(self, **arrays: NDArray[Any]) -> None:
         """Keep these arrays as the chunk's row state of this generation."""
@@ -140,35 +193,31 @@ class TableShape(Protocol):
         """Columns."""
 
     @property
+    def row_values(self) -> int:
+        """Numbers that a row takes in memory: its features; of sparse rows what is stored."""
+
+    @property
     def is_sparse(self) -> bool:
-        """Whether only numbers that are not zero are stored."""
+        """Whether only numbers other than 0 are stored; 0 is then the origin of all computing."""
 
 
-class Passes(Protocol):
+class Passes(TableShape, Protocol):
     """The only door to the data. Implemented by ``passes.local`` and ``passes.cluster``."""
 
-    n_rows: int
-    n_features: int
-    row_values: int
-    """Numbers that a row takes in memory: its features; of sparse rows what is stored."""
-    is_sparse: bool
-    """Chunks hold sparse rows; the origin of all computing is then 0."""
     n_threads: int | None
-    """Threads that compute at the same time; None where that may change (a cluster)."""
-    driver_threads: int
-    """Threads that an algorithm may use in the driver's process, outside of passes."""
+    """Threads that compute a pass; None where that may change (a cluster)."""
     state_limit: int | None
     """Bytes of row state that may be kept by all processes together; None: not known."""
-    n_chunks: int
     chunk_table: NDArray[np.int64]
     """(n_chunks + 1,) global index of every chunk's first row, and the number of rows."""
-    scratch: dict[str, Any]
-    """What an algorithm keeps in the driver's process from step to step, for as long as the
-    passes last, and can make anew at any time (after a resume it is empty)."""
+
+    @property
+    def threads(self) -> Threads:
+        """Of the driver's process, for work between passes; stopped where passes would be."""
 
     @property
     def statistics(self) -> Statistics:
-        """Mean, extent, weight and fixed-point grid of the rows."""
+        """Mean, extent, weight and grid of the rows; of a subset, those of its whole table."""
 
     def reduce(
         self,
@@ -179,6 +228,7 @@ class Passes(Protocol):
         state: RowState | None = None,
         rows: RowSlice | None = None,
         chunks: Sequence[int] | None = None,
+        joined: bool = False,
     ) -> Any:
         """One distributed map-reduce; every chunk counts exactly once.
 
@@ -200,6 +250,10 @@ class Passes(Protocol):
             Only a share of every chunk's rows.
         chunks : sequence of int, optional
             Only these chunks.
+        joined : bool
+            ``chunk_fn`` does not depend on where chunks begin and end, and is faster on many rows:
+            those that lie in one piece in this process may be shown as one chunk, which has all
+            ``chunk.threads``. Rows that weigh 0 may hold NaN or infinity in it.
 
         Raises
         ------
@@ -207,18 +261,38 @@ class Passes(Protocol):
             The driver asked for a stop, or the time limit has passed, inside this pass.
         """
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """The rows with these global indices, in this order: (len(rows), d), compute dtype."""
+    def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
+        """The rows with these global indices in this order, of the compute dtype; None: all rows.
 
-    def raise_if_stopped(self) -> None:
-        """Raise ``CancelledFit`` where ``reduce`` would: for longer work outside of passes."""
-
-    def whole(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
-        """All rows (n, d) and weights (n,), where they lie in one piece in this process.
-
-        None where they do not, or where chunks show them otherwise (normalised, bad rows
-        replaced). Rows that weigh 0 may hold anything.
+        A subset's own rows are numbered from 0. Nothing is copied where all rows, in order, lie in
+        one piece in this process.
         """
+
+    def subset(
+        self,
+        rows: RowSlice | RowSample | SpacedRows | NDArray[np.int64],
+        weights: NDArray[np.float64] | None = None,
+    ) -> Passes:
+        """Passes over some of the rows, which are fetched once and held in the driver's process.
+
+        No bit of a result depends on whether rows are held, but the order of a subset's rows, where
+        it is not said, and its chunks may be others every time it is made.
+
+        Of each kind of ``rows`` the last subset stays until another one is asked for, or until it
+        is closed; it is found again by equality. A cache: after a resume it is made anew. A slice
+        that begins with the rows of the last one takes these over with their row state; its
+        ``rebuild_rows`` name a slice that has been asked for before.
+
+        Parameters
+        ----------
+        rows : RowSlice, RowSample, SpacedRows or (m,) int64
+            Distinct global indices stay in their order.
+        weights : (m,) float64, optional
+            With global indices: what the weight of each row is multiplied by.
+        """
+
+    def close(self) -> None:
+        """Let go of all that is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng, RowSlice, RowState, TableShape
+from largek_dask.algorithms.base import (
+    Algorithm,
+    Info,
+    Passes,
+    Rng,
+    RowSlice,
+    RowState,
+    SpacedRows,
+    TableShape,
+)
 from largek_dask.algorithms.bounded import (
     KINDS,
     Bounds,
@@ -39,7 +48,6 @@ from largek_dask.algorithms.bounded import (
     row_bytes,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.nested import Batch, gather, open_batch, sample_points
 from largek_dask.algorithms.parts.moves import choose_moves, nearest_others
 from largek_dask.algorithms.parts.splits import held_out_splits
 from largek_dask.algorithms.parts.totals import AssignmentTotal
@@ -54,6 +62,7 @@ from largek_dask.algorithms.votes import (
     nested_total,
 )
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import rows_at
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
 
@@ -219,12 +228,15 @@ class NMBatch(Algorithm[NMBatchState]):
         k, n = self.problem.n_clusters, passes.n_rows
         sample = min(rows, max(k, SAMPLE_VALUES // passes.row_values))
         while True:
-            points, weight = gather(passes, rng, sample).points(sample)
-            if len(points) >= k or sample == n:
+            x, weight, rows_of_x = passes.subset(RowSlice(rng, 0, sample, n)).take()
+            weight = np.ones(len(x)) if weight is None else weight
+            # By their index: after a resume they lie in another order.
+            order = np.argsort(rows_of_x, kind="stable")
+            order = order[weight[order] > 0]
+            if len(order) >= k or sample == n:
                 break
             sample = min(2 * sample, n)
-        points = points.astype(passes.statistics.dtype)
-        centers = centers_of_sample(points, weight, k, passes, rng)
+        centers = centers_of_sample(rows_at(x, order), weight[order], k, passes, rng)
         return centers, max(sample, rows)
 
     def step(self, passes: Passes, rng: Rng, state: NMBatchState) -> tuple[NMBatchState, Info]:
@@ -234,7 +246,7 @@ class NMBatch(Algorithm[NMBatchState]):
         n, step = passes.n_rows, state.step + 1
         packed = pack_centers(state.centers, state.shift)
         gathered = self._gathers(passes, state.rows)
-        batch = open_batch(passes, rng, state.previous_rows, state.rows, gathered=gathered)
+        batch, share = self._batch(passes, rng, state, gathered)
         total: NestedTotal = batch.reduce(
             nested_chunk,
             packed if state.bounds is None else state.bounds.centers(packed),
@@ -243,6 +255,7 @@ class NMBatch(Algorithm[NMBatchState]):
             start=partial(nested_total, k, d, passes.statistics.grid),
             combine=AssignmentTotal.combine,
             state=self._row_state(state, rng, n),
+            rows=share,
         )
         counts = total.sums.counts
         centers = total.sums.means(state.centers)
@@ -258,12 +271,13 @@ class NMBatch(Algorithm[NMBatchState]):
         }
         if ratio < np.inf:
             extra["growth_ratio"] = ratio
-        centers, n_relocated = self._relocated(batch, packed, centers, counts)
+        centers, n_relocated = self._relocated(batch, share, packed, centers, counts)
         if n_relocated:
             extra["relocated"] = float(n_relocated)
         rounds, worthwhile = state.rounds, state.worthwhile
         if state.looks:
-            centers, n_placed = self._with_moves(passes, rng, state, total, sse, centers)
+            sample = self._split_sample(passes, rng, state.rows)
+            centers, n_placed = self._with_moves(sample, total, sse, centers)
             extra["moved_centers"] = float(n_placed)
             n_relocated += n_placed
             worthwhile = n_placed * WORTHWHILE >= k
@@ -350,6 +364,19 @@ class NMBatch(Algorithm[NMBatchState]):
         little = alone or values * self.problem.n_clusters <= GATHERED_WORK
         return values <= GATHERED_VALUES and little
 
+    def _batch(
+        self, passes: Passes, rng: Rng, state: NMBatchState, gathered: bool
+    ) -> tuple[Passes, RowSlice | None]:
+        """The passes that the rows of the batch are in, and the rows there; None: all of them."""
+        n = passes.n_rows
+        batch = RowSlice(rng, 0, state.rows, n)
+        if not gathered:
+            return passes, None if state.rows == n else batch
+        if state.previous_rows:
+            # Rows that enter come behind those that have been in the batch before.
+            passes.subset(replace(batch, end=state.previous_rows))
+        return passes.subset(batch), None
+
     def _row_state(self, state: NMBatchState, rng: Rng, n: int) -> RowState:
         """Labels; lost ones are those of the batch before under the centres before."""
         replay: tuple[tuple[Any, ...], ...] = ()
@@ -364,7 +391,8 @@ class NMBatch(Algorithm[NMBatchState]):
 
     def _relocated(
         self,
-        batch: Batch,
+        batch: Passes,
+        share: RowSlice | None,
         packed: PackedCenters,
         centers: NDArray[Any],
         counts: NDArray[np.float64],
@@ -373,44 +401,41 @@ class NMBatch(Algorithm[NMBatchState]):
         empty = np.flatnonzero(counts == 0)
         if not len(empty) or self.problem.empty_clusters == "keep":
             return centers, 0
-        return relocate_empty(batch, packed, centers, empty)[:2]
+        return relocate_empty(batch, packed, centers, empty, share)[:2]
 
     def _with_moves(
         self,
-        passes: Passes,
-        rng: Rng,
-        state: NMBatchState,
+        sample: Passes,
         total: NestedTotal,
         sse: NDArray[np.float64],
         centers: NDArray[Any],
     ) -> tuple[NDArray[Any], int]:
         """Centres after the moves that pay, and how many there were."""
-        k, counts = len(centers), total.sums.counts
-        sample = self._sample_rows(passes, state.rows)
-        x, weight, rows = sample_points(passes, rng, sample, SPLIT_SAMPLE * k)
-        x = x.astype(centers.dtype, copy=False)
+        k, counts, grid = len(centers), total.sums.counts, sample.statistics.grid
+        x, weight, rows = sample.take()
+        weight = np.ones(len(x)) if weight is None else weight
         # Where most is to be gained; an empty cluster has nothing to split.
         wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
         wanted = np.sort(wanted[counts[wanted] > 0])
-        grid, n_threads = passes.statistics.grid, passes.driver_threads
-        splits = held_out_splits(x, weight, centers, wanted, grid, rows, n_threads)
+        splits = held_out_splits(x, weight, centers, wanted, grid, rows, sample.threads.n)
         splits = replace(splits, gains=splits.gains * counts[wanted])
         losses = np.where(counts > 0, total.tally.losses.values, np.inf)
         most = max(1, k // MOVED_SHARE)
         cheapest = np.argsort(losses, kind="stable")[: 4 * most]
-        near = nearest_others(centers, cheapest, state.shift, LOCKED)
+        near = nearest_others(centers, cheapest, grid.shift, LOCKED)
         moves = choose_moves(splits, losses, cheapest, near, most=most, split_takers=False)
         return moves.apply(centers), len(moves.split)
 
-    def _sample_rows(self, passes: Passes, rows: int) -> int:
-        """Rows of the sample on which splits are tried: the batch, or an earlier one of it."""
+    def _split_sample(self, passes: Passes, rng: Rng, rows: int) -> Passes:
+        """Rows on which splits are tried: of the batch, or of an earlier one."""
         assert self.problem is not None
         k = self.problem.n_clusters
         most = min(rows, max(k, SAMPLE_VALUES // passes.row_values))
         sample = min(self._first_rows(passes.n_rows), most)
         while sample < SPLIT_SAMPLE * k and 2 * sample <= most:
             sample *= 2
-        return sample
+        of = RowSlice(rng, 0, sample, passes.n_rows)
+        return passes.subset(SpacedRows(of, SPLIT_SAMPLE * k))
 
     def _info(
         self,

@@ -12,37 +12,17 @@ number is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, ChunkFunction
+from largek_dask.algorithms.base import Chunk, Passes, RowSlice
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.distances import PackedCenters, nearest, squared_distances
 
 __all__ = ["FarthestRows", "Relocation", "relocate_empty", "returns"]
-
-Total = TypeVar("Total")
-
-
-class Reducible(Protocol):
-    """What of ``Passes`` is needed here; a batch of rows offers it as well."""
-
-    @property
-    def n_features(self) -> int:
-        """Features of a row."""
-
-    def reduce(
-        self,
-        chunk_fn: ChunkFunction,
-        *broadcast: Any,
-        start: Callable[[], Total],
-        combine: Callable[[Total, Total], Total],
-    ) -> Any:
-        """One map-reduce."""
 
 
 class FarthestRows:
@@ -205,7 +185,7 @@ def farthest_chunk(
     labels = nearest(chunk.x, centers)
     distances = squared_distances(chunk.x, centers, labels)
     x = chunk.x
-    rows = np.arange(len(labels)) if chunk.rows is None else chunk.rows
+    rows = chunk.numbers()
     if chunk.weight is not None:
         present = np.flatnonzero(chunk.weight > 0)
         labels, distances, rows, x = labels[present], distances[present], rows[present], x[present]
@@ -216,7 +196,7 @@ def farthest_chunk(
         away &= several[labels]
     # What cannot have a place need not be copied.
     keep = np.flatnonzero(away & (distances >= total._least()))
-    total.add(distances[keep], chunk.start + rows[keep], labels[keep], x[keep])
+    total.add(distances[keep], rows[keep], labels[keep], x[keep])
 
 
 class Relocation(NamedTuple):
@@ -231,22 +211,25 @@ class Relocation(NamedTuple):
 
 
 def relocate_empty(
-    passes: Reducible,
+    passes: Passes,
     packed: PackedCenters,
     centers: NDArray[Any],
     empty: NDArray[np.int64],
+    rows: RowSlice | None = None,
 ) -> Relocation:
     """Move the centres ``empty`` to the rows farthest from the centres ``packed``.
 
     Parameters
     ----------
-    passes : Passes, or a batch of their rows
+    passes : Passes
     packed : PackedCenters
         Centres that the rows are assigned to now.
     centers : ndarray of shape (k, d)
         Centres to change a copy of (the means of the rows assigned to ``packed``).
     empty : ndarray of int64
         Clusters without rows.
+    rows : RowSlice, optional
+        The rows that are assigned to centres; None: all.
 
     Returns
     -------
@@ -262,6 +245,7 @@ def relocate_empty(
             several,
             start=partial(FarthestRows, len(empty), len(centers), passes.n_features, centers.dtype),
             combine=FarthestRows.combine,
+            rows=rows,
         )
         return found
 

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes, Rng, RowState
+from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState
 from largek_dask.algorithms.choices import INITS
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.sparse_start import rounds_start, sparse_start
-from largek_dask.algorithms.truncated_sample import drop_sample, take_sample
 from largek_dask.algorithms.truncated_start import two_level_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
@@ -121,9 +120,9 @@ def initial_centers(
 
 def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
     """Coarse centres of a sample, and the centres of every coarse cell."""
-    sample = take_sample(passes, rng, TWO_LEVEL_ROWS * n_clusters, "two-level", ascending=False)
-    drop_sample(passes, "two-level")
-    x, weight, n_threads = sample.held.x, sample.held.weight, passes.driver_threads
+    sample = passes.subset(RowSample(rng, "two-level", TWO_LEVEL_ROWS * n_clusters))
+    (x, weight, _), n_threads = sample.take(), passes.threads.n
+    sample.close()
     if isinstance(x, SparseBlock):
         return sparse_start(x, weight, n_clusters, passes.statistics.grid, n_threads)
     return two_level_start(x, weight, n_clusters, passes.statistics.shift, n_threads)[0]
@@ -136,7 +135,7 @@ def centers_of_sample(
 
     Many of sparse rows are drawn in rounds.
     """
-    shift, n_threads = passes.statistics.shift, passes.driver_threads
+    shift, n_threads = passes.statistics.shift, passes.threads.n
     if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS:
         return choose_among(x, weight, n_clusters, shift, rng)
     if isinstance(x, SparseBlock):
@@ -224,7 +223,7 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
     same_weight = statistics.min_weight == statistics.max_weight
     if same_weight and statistics.n_rows == passes.n_rows:
         rows = rng.generator(0, "random").choice(passes.n_rows, k, replace=False)
-        return passes.take(np.sort(rows))
+        return dense_rows(passes.take(np.sort(rows)).x)
     chosen: dict[int, NDArray[Any]] = {}
     # Draw with replacement, keep what is new: the law of successive draws without replacement.
     # Chunks are drawn by mass, so rows of a small chunk may repeat: hence several rounds.
@@ -244,7 +243,7 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         # Nearly all weight lies on a few rows: the rest comes from whatever rows there are.
         others = (row for row in range(passes.n_rows) if row not in chosen)
         picked += [row for row, _ in zip(others, range(k - len(picked)), strict=False)]
-    return passes.take(np.array(picked, np.int64))
+    return dense_rows(passes.take(np.array(picked, np.int64)).x)
 
 
 # --- k-means++ ----------------------------------------------------------------------------------

@@ -37,11 +37,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng, TableShape
+from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng, RowSample, TableShape
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.seeding import initial_centers
-from largek_dask.algorithms.truncated_engines import run_everywhere
-from largek_dask.algorithms.truncated_far import FarRows, carry_the_cost, draw_rows, sample_of
+from largek_dask.algorithms.truncated_engines import pass_over
+from largek_dask.algorithms.truncated_far import FarRows, carry_the_cost, draw_rows
 from largek_dask.algorithms.truncated_greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
 from largek_dask.algorithms.truncated_pass import PassDone, look, mean_cost, run_pass
@@ -60,7 +60,6 @@ from largek_dask.algorithms.truncated_rounds import (
     overstep,
     strange_clusters,
 )
-from largek_dask.algorithms.truncated_sample import Sample, take_sample
 from largek_dask.algorithms.truncated_start import (
     NEAR_CELLS,
     cells_order,
@@ -166,18 +165,18 @@ class Truncated(Algorithm[TruncatedState]):
         )
         return TruncatedState(0, plan, centers, np.zeros(k), shift, coarse)
 
-    def _start_sample(self, passes: Passes, rng: Rng, n: int) -> Sample:
+    def _start_sample(self, passes: Passes, rng: Rng, n: int) -> Passes:
         assert self.problem is not None
         sizes = sample_sizes(passes.n_rows, passes.n_features, self.problem.n_clusters)
-        return take_sample(passes, rng, n, "start", ascending=False, largest=sizes[-1])
+        return passes.subset(RowSample(rng, "start", n, largest=sizes[-1]))
 
-    def _split_sample(self, passes: Passes, rng: Rng) -> Sample:
+    def _split_sample(self, passes: Passes, rng: Rng) -> Passes:
         assert self.problem is not None
         n = min(SPLIT_ROWS * self.problem.n_clusters, SPLIT_VALUES // passes.n_features)
-        return take_sample(passes, rng, n, "split", ascending=True, in_place=True)
+        return passes.subset(RowSample(rng, "split", n, ascending=True))
 
     def _start(
-        self, passes: Passes, rng: Rng, sample: Sample, known: NDArray[Any] | None = None
+        self, passes: Passes, rng: Rng, sample: Passes, known: NDArray[Any] | None = None
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
         """Centres, coarse centres, and first labels of the sample's rows.
 
@@ -185,12 +184,8 @@ class Truncated(Algorithm[TruncatedState]):
         better.
         """
         assert self.problem is not None
-        x, weight = sample.held.x, sample.held.weight
-        k, shift, n_threads = (
-            self.problem.n_clusters,
-            passes.statistics.shift,
-            passes.driver_threads,
-        )
+        x, weight, _ = sample.take()
+        k, shift, n_threads = self.problem.n_clusters, passes.statistics.shift, passes.threads.n
         if known is None and not is_restarted(k):
             return two_level_start(x, weight, k, shift, n_threads)
         starts = n_starts(passes.n_rows, len(x), passes.n_features, k)
@@ -202,9 +197,9 @@ class Truncated(Algorithm[TruncatedState]):
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
         sample = self._sample(passes, rng, state)
-        state = self._started(passes, rng, state, sample)
-        state = neighbours_for(state, passes.driver_threads)
-        done = run_pass(passes, state, sample)
+        state, origin = self._started(passes, rng, state, sample)
+        state = neighbours_for(state, passes.threads.n)
+        done = run_pass(passes, state, sample, origin)
         found = look(passes, state, done, sample)
         total, moves, far = done.total, found.moves, state.far
         if carry_the_cost(total.far.value, done.cost + done.by_means):
@@ -248,34 +243,38 @@ class Truncated(Algorithm[TruncatedState]):
             far=far,
             failed=failed_splits(state, plan, back),
         )
+        if sample is not None and state.far is None and plan.everywhere > state.plan.everywhere:
+            sample.close()
         # Over a sample moves are carried out as they are found, but those of rounds are tried.
         tried = state.plan.stage != "sample"
         return opened(after, moves, back, tried), _info(state, done, plan, back)
 
     def _started(
-        self, passes: Passes, rng: Rng, state: TruncatedState, sample: Sample | None
-    ) -> TruncatedState:
-        """The state with the centres that a search begins with, or begins anew, if it does."""
+        self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
+    ) -> tuple[TruncatedState, NDArray[np.int32] | None]:
+        """The state with the centres that a search begins with, or begins anew, if it does.
+
+        And the labels of the sample's rows, where the first pass goes on from them.
+        """
         if state.plan.task.kind == "start":
             assert sample is not None
-            centers, coarse, sample.held.origin = self._start(passes, rng, sample)
-            return replace(state, centers=centers, coarse=coarse, replay=())
+            centers, coarse, labels = self._start(passes, rng, sample)
+            return replace(state, centers=centers, coarse=coarse, replay=()), labels
         if state.plan.again:
             assert sample is not None
             centers, coarse, _ = self._start(passes, rng, sample, state.centers)
-            return replace(state, centers=centers, coarse=coarse)
-        return state
+            state = replace(state, centers=centers, coarse=coarse)
+        return state, None
 
-    def _sample(self, passes: Passes, rng: Rng, state: TruncatedState) -> Sample | None:
+    def _sample(self, passes: Passes, rng: Rng, state: TruncatedState) -> Passes | None:
         """The sample that the next step is about, or asks."""
         if state.plan.task.everywhere:
             if not state.plan.task.looks:
                 return None
-            if state.far is not None:
-                return sample_of(passes, state.far)
-            return self._split_sample(passes, rng)
+            if state.far is None:
+                return self._split_sample(passes, rng)
         if state.far is not None:
-            return sample_of(passes, state.far)
+            return passes.subset(state.far.rows, state.far.shares)
         return self._start_sample(passes, rng, state.plan.samples[0])
 
     def _anew(self, passes: Passes, far: FarRows) -> int:
@@ -317,7 +316,7 @@ class Truncated(Algorithm[TruncatedState]):
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
             order = cells_order(state.centers, state.coarse, state.shift)
-            run_everywhere(passes, 1, (), order, state.step + 1, None)
+            pass_over(passes, 1, (), order, state.step + 1, None, retain=False)
             state = replace(
                 state, everywhere=True, generation=1, replay=(order,), strange=None, restores=False
             )
@@ -325,11 +324,10 @@ class Truncated(Algorithm[TruncatedState]):
         task = Task("all", True, k) if few else Task("lists", True, state.plan.base)
         plan = replace(state.plan, task=task)
         state = replace(state, plan=plan)
-        state = neighbours_for(state, passes.driver_threads)
+        state = neighbours_for(state, passes.threads.n)
         order = order_for(passes, state)
-        everyone = np.arange(passes.n_rows)
-        total, labels = run_everywhere(
-            passes, state.generation + 1, state.replay, order, state.step + 1, everyone
+        total, labels = pass_over(
+            passes, state.generation + 1, state.replay, order, state.step + 1, "all", retain=False
         )
         assert labels is not None
         cost = total.sums.cost(state.centers, total.squares)

@@ -23,11 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
-from largek_dask.algorithms.truncated_engines import Held, kept_rows
+from largek_dask.algorithms.truncated_engines import ask_kept_rows
 from largek_dask.algorithms.truncated_rows import Order, RowArrays
-from largek_dask.algorithms.truncated_sample import SAMPLE, Sample, picked
 
-__all__ = ["FarRows", "carry_the_cost", "draw_rows", "far_from", "sample_of"]
+__all__ = ["FarRows", "carry_the_cost", "draw_rows", "far_from"]
 
 BEYOND = 8.0
 """Times the mean squared distance, as samples tell it: rows farther away are far. A uniform sample
@@ -116,7 +115,7 @@ def draw_rows(
     passes : Passes
     rng : Rng
     generation, replay
-        Of the last pass over all rows; see :func:`~truncated_engines.kept_rows`.
+        Of the last pass over all rows; see :func:`~truncated_engines.ask_kept_rows`.
     counts : (k,) float64
         Weight of the rows of each cluster after it.
     mean : float
@@ -126,7 +125,7 @@ def draw_rows(
     even = passes.statistics.total_weight / len(counts)
     fewer = np.divide(even, counts, out=np.zeros_like(counts), where=counts > 0)
     seed = int(rng.generator(0, "far rows").integers(1 << 63))
-    drawn: Drawn = kept_rows(
+    drawn: Drawn = ask_kept_rows(
         passes, generation, replay, draw_chunk, seed, fewer, mean,
         start=partial(Drawn, n + 1), combine=Drawn.combine,
     )  # fmt: skip
@@ -168,16 +167,3 @@ def numbers_of(rows: Places, seed: int) -> Weights:
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
     return ((z >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
-
-
-def sample_of(passes: Passes, far: FarRows) -> Sample:
-    """The rows that were drawn, as a sample; it stays among what the passes keep."""
-    name = f"{SAMPLE}: far"
-    known: Sample | None = passes.scratch.get(name)
-    if known is not None and known.key[0] is far:
-        return known
-    x, weight = picked(passes, far.rows)
-    weights = far.shares if weight is None else weight * far.shares
-    held = Held(x, weights, passes.driver_threads, passes.raise_if_stopped)
-    passes.scratch[name] = sample = Sample(far.rows, held, (far,), far=True)
-    return sample

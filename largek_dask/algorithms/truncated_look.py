@@ -20,7 +20,7 @@ from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.distances import pack_centers, scores, squared_distances
-from largek_dask.kernels.threads import on_threads
+from largek_dask.kernels.threads import Threads
 
 __all__ = ["Labelled", "gains_of_lists", "share_of_strays", "splits_of"]
 
@@ -43,20 +43,14 @@ class Labelled:
     """Rows of the sample with the labels that they have now."""
 
     x: Any
-    """(m, d), or more rows"""
+    """(m, d)"""
     weight: NDArray[np.float64] | None
     labels: NDArray[np.int32]
     """(m,)"""
     scale: float
     """How many times all rows weigh what these do."""
-    places: NDArray[np.int32] | None = None
-    """(m,) which rows of ``x`` they are, of weight 1 each; None: one after the other."""
     far: bool = False
     """Rows that are far from all centres are among them, and some of these cost much."""
-
-    def taken(self, chosen: NDArray[np.int64]) -> Any:
-        """Some of the rows, by their number among these."""
-        return self.x[chosen if self.places is None else self.places[chosen]]
 
 
 def splits_of(
@@ -71,8 +65,6 @@ def splits_of(
     weight = rows.weight
     if rows.far:
         order, starts, weight = _with_the_dearest(rows, centers, shift, order, starts)
-    if rows.places is not None:
-        order = rows.places[order]
     gains, halves = split_clusters(
         rows.x, order, starts, clusters, centers, weight, SPLIT_ROWS, n_threads
     )
@@ -117,7 +109,7 @@ def _with_the_dearest(
 
 
 def gains_of_lists(
-    rows: Labelled, centers: NDArray[Any], shift: NDArray[Any], n_threads: int
+    rows: Labelled, centers: NDArray[Any], shift: NDArray[Any], threads: Threads
 ) -> tuple[float, ...]:
     """What a pass with lists of each length, and one over all centres, would take off the cost.
 
@@ -135,14 +127,14 @@ def gains_of_lists(
     def probe(begin: int) -> None:
         part = slice(begin, begin + PROBED)
         home = own[part]
-        distances = scores(rows.taken(chosen[part]), packed)
+        distances = scores(rows.x[chosen[part]], packed)
         best, at = distances.argmin(axis=1), np.arange(len(home))
         saved[part] = distances[at, home] - distances[at, best]
         between = scores(centers[home], packed)
         nearer = np.count_nonzero(between < between[at, best][:, None], axis=1)
         rank[part] = np.where(home == best, 0, nearer)
 
-    on_threads(n_threads, probe, range(0, n, PROBED))
+    threads.map(probe, range(0, n, PROBED))
     if rows.weight is not None:
         saved *= rows.weight[chosen]
     beyond = np.flatnonzero(rank >= LONG)
@@ -161,7 +153,7 @@ def gains_of_lists(
 
 
 def share_of_strays(
-    rows: Labelled, cells: Order, table: NDArray[np.int32], length: int, n_threads: int
+    rows: Labelled, cells: Order, table: NDArray[np.int32], length: int, threads: Threads
 ) -> float:
     """By what share rows would cost more if coarse cells had led them to their centres.
 
@@ -171,14 +163,14 @@ def share_of_strays(
     present = np.flatnonzero(rows.labels >= 0)
     n = min(LED, len(present))
     chosen = present[np.arange(n) * len(present) // max(n, 1)]
-    x, weight = rows.taken(chosen), None if rows.weight is None else rows.weight[chosen]
+    x, weight = rows.x[chosen], None if rows.weight is None else rows.weight[chosen]
     k = len(cells.centers)
     listed = lists_of(table, length)[1]
     nothing_known = np.stack([np.zeros(k), np.full(k, np.inf)])
     lists = Order("lists", cells.centers, cells.shift, listed, ways=nothing_known)
     led = RowArrays.new(n, cells.packed.dtype)
     for order in (cells, lists):
-        advance(x, weight, led, order, n_threads)
+        advance(x, weight, led, order, threads)
 
     def cost(labels: NDArray[np.int32]) -> float:
         squares = squared_distances(x, cells.packed, labels).astype(np.float64)

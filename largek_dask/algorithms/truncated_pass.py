@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.parts.moves import Moves
-from largek_dask.algorithms.truncated_engines import run_everywhere, run_on_sample
+from largek_dask.algorithms.truncated_engines import pass_over
 from largek_dask.algorithms.truncated_far import far_from
 from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, share_of_strays
 from largek_dask.algorithms.truncated_orders import order_for
 from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK
 from largek_dask.algorithms.truncated_rounds import moves_to_try
 from largek_dask.algorithms.truncated_rows import Order
-from largek_dask.algorithms.truncated_sample import Sample, drop_sample
 from largek_dask.algorithms.truncated_start import cells_order
 from largek_dask.algorithms.truncated_state import TruncatedState
 from largek_dask.algorithms.truncated_total import PassTotal
@@ -66,8 +65,23 @@ def mean_cost(passes: Passes, state: TruncatedState) -> float:
     return state.plan.cost / passes.statistics.total_weight
 
 
-def run_pass(passes: Passes, state: TruncatedState, sample: Sample | None) -> PassDone:
-    """Carry out the pass that the state plans; ``neighbours_for`` has seen to its tables."""
+def run_pass(
+    passes: Passes,
+    state: TruncatedState,
+    sample: Passes | None,
+    origin: NDArray[np.int32] | None,
+) -> PassDone:
+    """Carry out the pass that the state plans; ``neighbours_for`` has seen to its tables.
+
+    Parameters
+    ----------
+    passes : Passes
+    state : TruncatedState
+    sample : Passes or None
+        The rows of the pass, or those whose labels are asked for.
+    origin : (m,) int32 or None
+        Labels of the sample's rows, where the pass is the first over them and no anchor.
+    """
     task, step = state.plan.task, state.step + 1
     order = order_for(passes, state)
     if state.plan.stage == "grow" and state.plan.cost < float("inf"):
@@ -77,14 +91,13 @@ def run_pass(passes: Passes, state: TruncatedState, sample: Sample | None) -> Pa
         generation = 1
     replay = () if order.is_anchor else state.replay
     if task.everywhere:
-        drop_sample(passes, "start")
-        wanted = None if sample is None else sample.rows
-        total, labels = run_everywhere(passes, generation, replay, order, step, wanted)
+        wanted = None if sample is None else sample.take().rows
+        total, labels = pass_over(passes, generation, replay, order, step, wanted)
         n_rows, scale = passes.n_rows, 1.0
     else:
         assert sample is not None
-        total, labels = run_on_sample(passes, sample.held, generation, replay, order, step)
-        n_rows = len(sample.rows)
+        total, labels = pass_over(sample, generation, replay, order, step, "all", origin)
+        n_rows = sample.n_rows
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     centers = total.sums.means(state.centers)
     cost = scale * total.sums.cost(centers, total.squares)
@@ -110,35 +123,35 @@ def run_pass(passes: Passes, state: TruncatedState, sample: Sample | None) -> Pa
     )
 
 
-def look(passes: Passes, state: TruncatedState, done: PassDone, sample: Sample | None) -> Found:
+def look(passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None) -> Found:
     """What the task wants to know of the rows of the sample."""
-    task, plan, n_threads = state.plan.task, state.plan, passes.driver_threads
+    task, plan, threads = state.plan.task, state.plan, passes.threads
     if not task.looks:
         return Found()
     assert sample is not None
     assert done.labels is not None
-    rows = _labelled(sample, done.labels, done.total)
+    rows = _labelled(sample, done.labels, done.total, far=state.far is not None)
     moves: Moves | None = None
     curve: tuple[float, ...] = ()
     strays = 0.0
     if plan.searched and not plan.few:
-        curve = gains_of_lists(rows, done.centers, state.shift, n_threads)
+        curve = gains_of_lists(rows, done.centers, state.shift, threads)
         if not task.everywhere:
             assert state.table is not None
             cells = cells_order(done.centers, state.coarse, state.shift)
-            strays = share_of_strays(rows, cells, state.table, plan.base, n_threads)
+            strays = share_of_strays(rows, cells, state.table, plan.base, threads)
     if plan.moves:
         assert state.table is not None
-        moves = moves_to_try(state, done.total, done.order, done.centers, rows, n_threads)
+        moves = moves_to_try(state, done.total, done.order, done.centers, rows, threads.n)
     return Found(moves, curve, strays)
 
 
-def _labelled(sample: Sample, labels: NDArray[np.int32], total: PassTotal) -> Labelled:
+def _labelled(sample: Passes, labels: NDArray[np.int32], total: PassTotal, far: bool) -> Labelled:
     """The sample as the pass has labelled it."""
-    weight = sample.held.weight
+    x, weight, _ = sample.take()
     mass = float(len(labels)) if weight is None else sum(weight.tolist())
     scale = sum(total.sums.counts.tolist()) / mass
-    return Labelled(sample.held.x, weight, labels, scale, sample.places, sample.far)
+    return Labelled(x, weight, labels, scale, far)
 
 
 def _work(

@@ -1,14 +1,12 @@
 """What a pass of the truncated search does to rows, wherever they are.
 
 An :class:`Order` says all that a pass needs to know beside the rows and what is kept of them. The
-same functions carry it out on chunks, on whoever owns them, and on rows that lie in one piece in
-the driver's process: what becomes of a row depends on the row, its state and the orders since the
-last anchor, never on where it lies.
+same functions carry it out on a chunk and on all rows in one piece: what becomes of a row depends
+on the row, its state and the orders since the last anchor, never on where it lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -27,7 +25,7 @@ from largek_dask.kernels.bounds.lists import (
     search_lists,
 )
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
-from largek_dask.kernels.threads import on_threads
+from largek_dask.kernels.threads import Threads
 
 __all__ = ["Order", "RowArrays", "advance"]
 
@@ -40,6 +38,8 @@ BLOCK_ROWS = 4_096
 
 MADE = ("packed", "packed_coarse", "lists")
 """Of an order: what is made of the rest."""
+
+ALONE = Threads()
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -153,17 +153,12 @@ class RowArrays:
         return arrays if self.saved is None else {**arrays, "saved": self.saved}
 
 
-def _go_on() -> None:
-    """Nobody asks for a stop."""
-
-
 def advance(
     x: Array,
     weight: NDArray[np.float64] | None,
     rows: RowArrays,
     order: Order,
-    n_threads: int = 1,
-    check: Callable[[], object] = _go_on,
+    threads: Threads = ALONE,
 ) -> tuple[int, NDArray[np.int64] | None]:
     """Carry an order out on the state of rows, in place.
 
@@ -176,10 +171,8 @@ def advance(
     rows : RowArrays
         Written to. Before an anchor its values do not matter.
     order : Order
-    n_threads : int
-        No result depends on it.
-    check : callable
-        Called every now and then; what it raises ends the pass, and leaves the rows half done.
+    threads : Threads
+        What ends the pass leaves the rows half done.
 
     Returns
     -------
@@ -189,19 +182,19 @@ def advance(
         What removing each cluster would cost, if the order asks for it; and what its rows cost now.
     """
     if order.kind == "cells":
-        evaluated = _meet_cells(x, rows, order, n_threads, check)
+        evaluated = _meet_cells(x, rows, order, threads)
     elif order.kind == "all":
-        evaluated = _meet_all(x, rows, order, n_threads, check)
+        evaluated = _meet_all(x, rows, order, threads)
     else:
-        _take_up(rows, order, n_threads)
+        _take_up(rows, order, threads)
     before = rows.labels.copy() if order.kind == "lists" and order.max_loss > 0 else None
     if order.kind == "lists":
-        evaluated = _search(x, rows.labels, rows, order, n_threads, check)
+        evaluated = _search(x, rows.labels, rows, order, threads)
     elif order.kind == "rest":
-        evaluated = _meet_rest(x, rows, order, n_threads, check)
+        evaluated = _meet_rest(x, rows, order, threads)
     if weight is not None:
         rows.labels[weight == 0] = -1
-    losses = _losses(weight, rows, order, n_threads) if order.max_loss > 0 else None
+    losses = _losses(weight, rows, order, threads) if order.max_loss > 0 else None
     if before is not None:
         # Kept until here: the best other centre is one of another cluster's list.
         rows.lower[rows.labels != before] = 0
@@ -209,7 +202,7 @@ def advance(
 
 
 def _losses(
-    weight: NDArray[np.float64] | None, rows: RowArrays, order: Order, n_threads: int
+    weight: NDArray[np.float64] | None, rows: RowArrays, order: Order, threads: Threads
 ) -> NDArray[np.int64]:
     """What removing each cluster would cost, and what its rows cost now."""
     limits = order.max_loss, order.loss_steps
@@ -223,42 +216,36 @@ def _losses(
         removal_losses(labels, np.zeros_like(upper), upper, own, *limits, out[1])
         return out
 
-    parts = on_threads(n_threads, lose, _spans(len(rows.labels), n_threads, 1, LEAST_ROWS))
+    parts = threads.map(lose, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
     return sum(parts, np.zeros((2, len(order.centers)), np.int64))
 
 
-def _meet_cells(
-    x: Array, rows: RowArrays, order: Order, n_threads: int, check: Callable[[], object]
-) -> int:
+def _meet_cells(x: Array, rows: RowArrays, order: Order, threads: Threads) -> int:
     n, coarse = len(x), order.packed_coarse
     cells = np.empty(n, np.int32)
 
     def choose(span: tuple[int, int]) -> None:
-        check()
         nearest(x[slice(*span)], coarse, cells[slice(*span)])
 
-    on_threads(n_threads, choose, _spans(n, n_threads))
+    threads.map(choose, _spans(n, threads.n))
     rows.saved = None
     rows.labels[:] = -1
-    evaluated = _search(x, cells, rows, order, n_threads, check)
+    evaluated = _search(x, cells, rows, order, threads)
     # What was met is the list of the cell, not that of the cluster.
     rows.lower[:] = 0
     return evaluated + n * coarse.n_clusters
 
 
-def _meet_all(
-    x: Array, rows: RowArrays, order: Order, n_threads: int, check: Callable[[], object]
-) -> int:
+def _meet_all(x: Array, rows: RowArrays, order: Order, threads: Threads) -> int:
     rows.saved = None
 
     def look(span: tuple[int, int]) -> int:
-        check()
         return search_all(x, order.packed, rows.labels, rows.upper, rows.lower, *span)[1]
 
-    return sum(on_threads(n_threads, look, _spans(len(x), n_threads)))
+    return sum(threads.map(look, _spans(len(x), threads.n)))
 
 
-def _take_up(rows: RowArrays, order: Order, n_threads: int) -> None:
+def _take_up(rows: RowArrays, order: Order, threads: Threads) -> None:
     """What is kept of the rows, as of the centres that there are now."""
     if order.restore:
         assert rows.saved is not None
@@ -271,20 +258,17 @@ def _take_up(rows: RowArrays, order: Order, n_threads: int) -> None:
             at = slice(*span)
             decay(rows.labels[at], rows.upper[at], rows.lower[at], drift, reach)
 
-        on_threads(n_threads, widen, _spans(len(rows.labels), n_threads, 1, LEAST_ROWS))
+        threads.map(widen, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
     if order.save:
         rows.saved = rows.labels.copy()
 
 
-def _meet_rest(
-    x: Array, rows: RowArrays, order: Order, n_threads: int, check: Callable[[], object]
-) -> int:
+def _meet_rest(x: Array, rows: RowArrays, order: Order, threads: Threads) -> int:
     """All centres, for the rows that are not settled within their lists."""
     # NaN counts as not settled
     left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))
 
     def look(span: tuple[int, int]) -> None:
-        check()
         these = left[slice(*span)]
         labels, first, _, second = nearest_two(x[these], order.packed)
         rows.labels[these] = labels
@@ -293,7 +277,7 @@ def _meet_rest(
     spans = [
         (begin, min(begin + BLOCK_ROWS, len(left))) for begin in range(0, len(left), BLOCK_ROWS)
     ]
-    on_threads(n_threads, look, spans)
+    threads.map(look, spans)
     return len(left) * order.packed.n_clusters
 
 
@@ -302,19 +286,17 @@ def _search(
     groups: Labels,
     rows: RowArrays,
     order: Order,
-    n_threads: int,
-    check: Callable[[], object],
+    threads: Threads,
 ) -> int:
     """Rows meet the list of their group, of a cluster or a cell."""
     lists = order.lists
     # Settled rows are left out while sorting, which is faster than to meet them afterwards.
     loose = order.skip and order.kind == "lists"
     upper, lower = (rows.upper, rows.lower) if loose else (None, None)
-    places, starts = order_by_label(groups, lists.n_groups, upper, lower, n_threads)
+    places, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
     keep = order.max_loss > 0
 
     def look(span: tuple[int, int]) -> int:
-        check()
         return search_lists(
             x, places, starts, lists, order.packed, rows.labels, rows.upper, rows.lower,
             begin=span[0], end=span[1], keep=keep,
@@ -322,10 +304,10 @@ def _search(
 
     # Shares of about equal work, cut between groups.
     work = np.cumsum(np.diff(starts) * lists.lengths)
-    parts = n_threads * PARTS_A_THREAD
+    parts = threads.n * PARTS_A_THREAD
     inner = np.searchsorted(work, np.arange(1, parts) * (work[-1] / parts))
     cuts = np.unique([0, *inner, lists.n_groups]).tolist()
-    return sum(on_threads(n_threads, look, list(pairwise(cuts))))
+    return sum(threads.map(look, list(pairwise(cuts))))
 
 
 def _spans(

@@ -5,7 +5,7 @@ Sums are exact, so nothing depends on where rows lie or in what order they are a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,14 @@ from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.threads import Threads
 
-__all__ = ["PassTotal", "count_far_rows", "count_rows", "truncated_chunk"]
+__all__ = ["PassTotal", "truncated_chunk"]
+
+LEAST_COUNTED = 1 << 15
+"""Rows that a thread adds up, at least."""
+WORTH_COUNTING = 8
+"""Rows a cluster from which on it pays to add up on several threads, each in sums of its own."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -48,6 +54,11 @@ class PassTotal:
         if step != self.step:
             self.step, self.n_changed, self.n_evaluated = step, 0, 0
             self.losses, self.picked, self.far = None, {}, Squares(1)
+
+    def empty(self) -> PassTotal:
+        """A total of the same shape that holds nothing."""
+        k, d = self.sums.sums.shape
+        return PassTotal(k, d, self.sums.grid)
 
     def add_losses(self, losses: NDArray[np.int64]) -> None:
         """Add to the losses."""
@@ -84,6 +95,7 @@ def count_rows(
     labels: Labels,
     total: PassTotal,
     counted: bool,
+    threads: Threads,
 ) -> None:
     """Bring a total up to date with rows' new labels.
 
@@ -97,13 +109,29 @@ def count_rows(
     total : PassTotal
     counted : bool
         The total holds the rows with their labels before.
+    threads : Threads
+        Sums are exact, so they may be added up in any order.
     """
-    if counted and old is not None:
-        total.sums.move(x, old, labels, weight)
-    else:
-        total.sums.add(x, labels, weight)
-        total.squares.add_squares(x, total.sums.grid.shift, weight)
-    total.n_changed += int(np.count_nonzero(labels >= 0 if old is None else labels != old))
+    changed = labels >= 0 if old is None else labels != old
+    n, n_changed = len(labels), int(np.count_nonzero(changed))
+    total.n_changed += n_changed
+    step = max(LEAST_COUNTED, -(-n // threads.n))
+    if counted and n_changed < WORTH_COUNTING * len(total.sums.counts):
+        step = max(n, 1)
+
+    def count(begin: int) -> PassTotal:
+        part = total if begin == 0 else total.empty()
+        at = slice(begin, begin + step)
+        own = None if weight is None else weight[at]
+        if counted and old is not None:
+            part.sums.move(x[at], old[at], labels[at], own)
+        else:
+            part.sums.add(x[at], labels[at], own)
+            part.squares.add_squares(x[at], part.sums.grid.shift, own)
+        return part
+
+    for part in threads.map(count, range(0, max(n, 1), step))[1:]:
+        PassTotal.combine(total, part)
 
 
 def count_far_rows(
@@ -120,24 +148,44 @@ def count_far_rows(
 
 
 def truncated_chunk(
-    chunk: Chunk, total: PassTotal, order: Order, step: int, wanted: NDArray[np.int64] | None
+    chunk: Chunk,
+    total: PassTotal,
+    order: Order,
+    step: int,
+    wanted: NDArray[np.int64] | Literal["all"] | None,
+    origin: Labels | None = None,
 ) -> None:
-    """One pass over a chunk; ``wanted`` are global rows, ascending, whose labels are asked for."""
-    if chunk.state is None:
-        old, rows = None, RowArrays.new(len(chunk.x), order.packed.dtype)
+    """One pass over a chunk.
+
+    Parameters
+    ----------
+    chunk, total
+    order : Order
+    step : int
+    wanted : (m,) int64, "all" or None
+        Rows whose labels are asked for: global indices, ascending.
+    origin : (n_rows,) int32, optional
+        Labels before the first pass, if that is no anchor.
+    """
+    old: Labels | None = None
+    if chunk.state is not None:
+        kept = chunk.take_state()
+        rows, old = RowArrays(**kept), kept["labels"].copy()
     else:
-        old = chunk.state["labels"]
-        rows = RowArrays(*(chunk.state[name].copy() for name in ("labels", "upper", "lower")))
-        saved = chunk.state.get("saved")
-        rows.saved = None if saved is None else saved.copy()
+        rows = RowArrays.new(len(chunk.x), order.packed.dtype)
+        if origin is not None:
+            old = origin[chunk.start : chunk.start + len(chunk.x)]
+            rows.labels[:] = old
     total.begin(step)
-    evaluated, losses = advance(chunk.x, chunk.weight, rows, order)
+    evaluated, losses = advance(chunk.x, chunk.weight, rows, order, chunk.threads)
     total.n_evaluated += evaluated
     if losses is not None:
         total.add_losses(losses)
     count_far_rows(chunk.weight, rows, order, total)
-    count_rows(chunk.x, chunk.weight, old, rows.labels, total, chunk.counted)
-    if wanted is not None:
+    count_rows(chunk.x, chunk.weight, old, rows.labels, total, chunk.counted, chunk.threads)
+    if isinstance(wanted, np.ndarray):
         begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
         total.picked[chunk.index] = rows.labels[wanted[begin:end] - chunk.start]
+    elif wanted == "all":
+        total.picked[chunk.index] = rows.labels
     chunk.keep(**rows.named())

@@ -138,8 +138,7 @@ def outlast(
     say : callable
         ``say("storage", message)`` once: what is waited for; ``say("back", message)``: no longer.
     """
-    until: float | None = None
-    pause = max(LOOK_SECONDS, float(config.get("stores.pause-seconds")))
+    until, pause = None, 0.0
     while True:
         try:
             found = ask()
@@ -149,6 +148,7 @@ def outlast(
                 raise
             now = time.monotonic()
             if until is None:
+                pause = max(LOOK_SECONDS, float(config.get("stores.pause-seconds")))
                 until = now + float(config.get("stores.patience-seconds"))
                 if now < until:
                     say("storage", f"{error}; it is tried again for {until - now:.0f} s")

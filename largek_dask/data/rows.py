@@ -156,6 +156,13 @@ class Rows(ABC):
         """All rows as one C-contiguous, read-only array that this process holds; None if none."""
         return None
 
+    def numbers(self, i: int | None) -> NDArray[np.int64] | None:
+        """Where rows of chunk ``i``, or of all, are in a table that they were picked out of.
+
+        None for rows that have not been.
+        """
+        return None
+
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
         """What has to be read for the rows ``begin`` to ``end`` of chunk ``i``.
 

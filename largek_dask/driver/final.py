@@ -135,7 +135,7 @@ def marks_of(labelling: Labelling) -> dict[str, str]:
 
 def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
     """About how long :func:`label_rows` is going to take, by a trial on a few rows."""
-    x = passes.take(np.arange(min(passes.n_rows, TRIAL_ROWS)))
+    x = passes.take(np.arange(min(passes.n_rows, TRIAL_ROWS))).x
     chunk = ChunkView(0, 0, x, None)
     seconds = []
     for _ in range(TRIALS):
@@ -143,7 +143,7 @@ def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
         begun = time.monotonic()
         labelling.chunk_fn(chunk, total.sums, *labelling.broadcast)
         seconds.append(time.monotonic() - begun)
-    return MORE * min(seconds) * passes.n_rows / len(x) / max(1, passes.driver_threads)
+    return MORE * min(seconds) * passes.n_rows / len(x) / passes.threads.n
 
 
 def of_search(

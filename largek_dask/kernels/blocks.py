@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import readonly
 
-__all__ = ["SparseBlock", "Table", "dense_rows", "stack_rows"]
+__all__ = ["SparseBlock", "Table", "dense_rows", "rows_at", "stack_rows"]
 
 Array = NDArray[Any]
 
@@ -99,6 +99,11 @@ Table = Array | SparseBlock
 def dense_rows(x: Table) -> Array:
     """The rows as a dense (n, d) array."""
     return x.toarray() if isinstance(x, SparseBlock) else x
+
+
+def rows_at(x: Table, places: NDArray[Any]) -> Any:
+    """``x[places]``; numpy takes dense rows several times faster than it indexes them."""
+    return x[places] if isinstance(x, SparseBlock) else x.take(places, axis=0)
 
 
 def stack_rows(parts: Sequence[Table]) -> Table:

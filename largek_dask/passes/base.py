@@ -8,20 +8,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState
+from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState, TakenRows
 from largek_dask.data.patience import outlast
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError, ParameterError
+from largek_dask.kernels.blocks import rows_at
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
+from largek_dask.kernels.threads import Threads
 from largek_dask.passes.chunks import Preparation, bad_row_error
-from largek_dask.passes.engine import PassSpec, StateSpec
-from largek_dask.passes.statistics import TakenRows, scan_chunk, take_chunk
+from largek_dask.passes.collected import fetch
+from largek_dask.passes.spec import PassSpec, StateSpec
+from largek_dask.passes.statistics import scan_chunk
 from largek_dask.passes.telemetry import PassReport
+
+if TYPE_CHECKING:
+    from largek_dask.passes.subset import Asked, Subset, Subsets
 
 __all__ = ["BasePasses", "LogCallback", "PassOptions"]
 
@@ -67,9 +73,8 @@ class BasePasses(ABC):
 
     n_threads: int | None = None
     """Threads that compute at the same time; None where that may change."""
-    driver_threads: int = 1
-    """Threads that an algorithm may use in this process, outside of passes: no more than the fit
-    has elsewhere."""
+    threads_here: int = 1
+    """Of these as many as work in this process: no more than the fit has elsewhere."""
     state_limit: int | None = None
     """Bytes of row state that all processes together may keep; None: not known."""
 
@@ -109,8 +114,7 @@ class BasePasses(ABC):
         self.by_worker: dict[str, PassReport] = {}
         """Figures of all passes so far by worker address; nothing without a cluster."""
         """Figures of all passes so far."""
-        self.scratch: dict[str, Any] = {}
-        """What an algorithm keeps here between steps and can make anew."""
+        self._subsets: Subsets | None = None
         self._statistics = statistics
         self._callbacks: list[LogCallback] = [] if log is None else [log]
         # name of a row state -> (run that uses it, last generation written)
@@ -130,6 +134,7 @@ class BasePasses(ABC):
         state: RowState | None = None,
         rows: RowSlice | None = None,
         chunks: Sequence[int] | None = None,
+        joined: bool = False,
     ) -> Any:
         """One map-reduce over the chunks; see ``algorithms.base.Passes.reduce``.
 
@@ -148,6 +153,8 @@ class BasePasses(ABC):
             combine=combine,
             state=None if state is None else self._state_spec(state, rows),
             rows=rows,
+            # Chunks that show rows otherwise than they lie cannot be shown as one.
+            joined=joined and rows is None and self._shown_as_they_lie(),
             preparation=self._preparation(),
         )
         replay = () if state is None else state.replay
@@ -249,6 +256,9 @@ class BasePasses(ABC):
             shift=np.zeros(self.n_features) if known is None else known.shift,
         )
 
+    def _shown_as_they_lie(self) -> bool:
+        return self.normalize is None and not self.statistics.n_bad
+
     def begin_run(self) -> None:
         """Another start of an algorithm begins: nothing that an earlier one kept belongs to it.
 
@@ -256,7 +266,8 @@ class BasePasses(ABC):
         would follow the last of an earlier start.
         """
         self._runs.clear()
-        self.scratch.clear()
+        if self._subsets is not None:
+            self._subsets.clear()
 
     # --- stopping ---------------------------------------------------------------------------------
 
@@ -266,6 +277,11 @@ class BasePasses(ABC):
         if self.deadline is not None and time.monotonic() > self.deadline:
             return CancelledFit("the time limit has passed")
         return None
+
+    @property
+    def threads(self) -> Threads:
+        """Threads of this process, for work between passes."""
+        return Threads(self.threads_here, self.raise_if_stopped)
 
     def raise_if_stopped(self) -> None:
         """For work that is done outside of passes: end it where passes would end.
@@ -330,17 +346,17 @@ class BasePasses(ABC):
         if found.min_weight < least:
             raise DataError(_too_light(found, least))
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """The rows with these global indices, in this order.
+    def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
+        """The rows with these global indices, in this order; None: all rows.
 
         Parameters
         ----------
-        rows : ndarray of int64
+        rows : ndarray of int64, optional
             Global row indices, repeats allowed.
 
         Returns
         -------
-        ndarray of shape (len(rows), d)
+        TakenRows
             In the compute dtype, normalised where the job normalises.
 
         Raises
@@ -348,30 +364,48 @@ class BasePasses(ABC):
         ParameterError
             An index outside the rows.
         """
-        rows = np.asarray(rows, np.int64)
-        dtype = self.statistics.dtype
+        rows = np.arange(self.n_rows) if rows is None else np.asarray(rows, np.int64)
         if not len(rows):
-            return np.empty((0, self.n_features), dtype)
-        wanted, inverse = np.unique(rows, return_inverse=True)
-        if wanted[0] < 0 or wanted[-1] >= self.n_rows:
+            nothing = np.empty((0, self.n_features), self.statistics.dtype)
+            return TakenRows(nothing, None, rows)
+        if rows.min() < 0 or rows.max() >= self.n_rows:
             raise ParameterError(f"rows go from 0 to {self.n_rows - 1}, not {rows}.")
-        touched = np.unique(np.searchsorted(self.rows.chunk_table, wanted, side="right") - 1)
-        taken: TakenRows = self.reduce(
-            take_chunk,
-            wanted,
-            dtype,
-            start=TakenRows,
-            combine=TakenRows.combine,
-            chunks=touched.tolist(),
-        )
-        return taken.in_order()[inverse]
+        there = self._taken_here(rows)
+        return fetch(self, rows, self.statistics.dtype) if there is None else there
 
-    def whole(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
-        """All rows and weights where they lie in one piece in this process, as chunks show them.
+    def _taken_here(self, rows: NDArray[np.int64]) -> TakenRows | None:
+        """Rows of a table that lies in one piece here; None: they have to be read."""
+        whole = self.in_one_piece()
+        if whole is None:
+            return None
+        x, weight, _ = whole
+        if not (len(rows) == self.n_rows and rows[0] == 0 and (np.diff(rows) == 1).all()):
+            x, weight = rows_at(x, rows), None if weight is None else weight[rows]
+        if weight is not None and not weight.all():
+            # Rows that weigh nothing may hold anything: chunks show them as if they did not.
+            return None
+        return TakenRows(x.astype(self.statistics.dtype, copy=False), weight, rows)
 
-        None elsewhere.
+    def in_one_piece(self) -> TakenRows | None:
+        """All rows where they lie in one piece in this process, as chunks show them.
+
+        Those that weigh 0 may hold anything.
         """
         return None
+
+    def subset(self, rows: Asked, weights: NDArray[np.float64] | None = None) -> Subset:
+        """Passes over some of the rows; see ``algorithms.base.Passes.subset``."""
+        if self._subsets is None:
+            # Passes over held rows are passes, too.
+            from largek_dask.passes.subset import Subsets
+
+            self._subsets = Subsets()
+        return self._subsets.find(self, rows, weights)
+
+    def forget_subset(self, passes: Subset) -> None:
+        """Let go of a subset that has been closed."""
+        if self._subsets is not None:
+            self._subsets.forget(passes)
 
     # --- log, end ---------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,9 +15,22 @@ from largek_dask.errors import BadRowsError
 from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import finite_rows, normalize_rows
+from largek_dask.kernels.threads import Threads
 from largek_dask.passes.cache import Part
 
-__all__ = ["ChunkView", "Preparation", "Preparer"]
+__all__ = ["JOINED", "ChunkView", "Preparation", "Preparer"]
+
+JOINED = -1
+"""Index of all chunks shown as one."""
+ALONE = Threads()
+
+
+def writable(array: NDArray[Any]) -> NDArray[Any]:
+    """The array itself if it is nobody else's, or a copy."""
+    if not array.flags.owndata:
+        return array.copy()
+    array.flags.writeable = True
+    return array
 
 
 @dataclass(slots=True)
@@ -33,6 +46,27 @@ class ChunkView:
     state: Mapping[str, NDArray[Any]] | None = None
     counted: bool = False
     kept: dict[str, NDArray[Any]] | None = None
+    threads: Threads = ALONE
+    known: NDArray[np.int64] | None = None
+    """What :meth:`numbers` gives, if that is not where the rows lie."""
+    release: Callable[[], object] | None = None
+    """Has ``state`` forgotten, so that its arrays need no copies to be written to."""
+
+    def numbers(self) -> NDArray[np.int64]:
+        """(n,) global indices of the rows; in a subset, those in the table that it is of."""
+        if self.known is not None:
+            return self.known
+        if self.rows is not None:
+            return self.start + self.rows
+        return np.arange(self.start, self.start + len(self.x))
+
+    def take_state(self) -> dict[str, NDArray[Any]]:
+        """The arrays of ``state``, to be written to and kept; ``state`` is of no use afterwards."""
+        assert self.state is not None
+        if self.release is None:
+            return {name: array.copy() for name, array in self.state.items()}
+        self.release()
+        return {name: writable(array) for name, array in self.state.items()}
 
     def keep(self, **arrays: NDArray[Any]) -> None:
         """Keep these arrays as the chunk's row state of this generation.
@@ -43,7 +77,7 @@ class ChunkView:
 
     def again(self, state: Mapping[str, NDArray[Any]] | None) -> ChunkView:
         """The same rows with another state, nothing kept yet."""
-        return replace(self, state=state, counted=False, kept=None)
+        return replace(self, state=state, counted=False, kept=None, release=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +110,8 @@ class Preparer:
         BadRowsError
             A row holds NaN or infinity and ``on_bad_rows`` is "raise".
         """
+        if index == JOINED:
+            return ChunkView(index, 0, part.x, part.weight, known=self._rows.numbers(None))
         start = int(self._rows.chunk_table[index])
         x, weight, chosen = part.x, part.weight, part.rows
         if sliced and chosen is None:
@@ -94,7 +130,7 @@ class Preparer:
             weight = np.where(bad, 0.0, 1.0 if weight is None else weight)
         if not isinstance(x, SparseBlock):
             x = readonly(x)
-        return ChunkView(index, start, x, weight, chosen, bad)
+        return ChunkView(index, start, x, weight, chosen, bad, known=self._rows.numbers(index))
 
     def _find_bad(
         self,

@@ -29,10 +29,10 @@ from largek_dask.passes.admission import Workers
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.blame import may_be_anothers
 from largek_dask.passes.broadcast import Broadcaster
-from largek_dask.passes.engine import PassSpec, total_of
 from largek_dask.passes.local import available_cpus
 from largek_dask.passes.network import Network
 from largek_dask.passes.placement import place, ranges, shares
+from largek_dask.passes.spec import PassSpec, total_of
 from largek_dask.passes.spill import remove_spilled, spill, spill_folder
 from largek_dask.passes.stragglers import Pace, Stragglers
 from largek_dask.passes.telemetry import PassReport, nbytes
@@ -179,7 +179,7 @@ class ClusterPasses(BasePasses):
     def _note_workers(self) -> None:
         """Take over what the workers seen last have together."""
         self.state_limit = self._workers.state_limit
-        self.driver_threads = max(1, min(available_cpus(), self._workers.n_threads))
+        self.threads_here = max(1, min(available_cpus(), self._workers.n_threads))
 
     async def _pass(self, current: _Pass) -> tuple[Any, bool]:
         """Totals of all workers, or their sum and True."""

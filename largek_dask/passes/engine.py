@@ -13,57 +13,30 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import ChunkFunction, RowSlice
+from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.rows import Rows
-from largek_dask.passes.cache import ChunkCache
-from largek_dask.passes.chunks import ChunkView, Preparation, Preparer
+from largek_dask.kernels.threads import Threads
+from largek_dask.passes.cache import ChunkCache, Part
+from largek_dask.passes.chunks import JOINED, ChunkView, Preparer
 from largek_dask.passes.prefetch import Block, ChunkSource
 from largek_dask.passes.reading import ChunkReader
 from largek_dask.passes.rowstate import RowStateStore
+from largek_dask.passes.spec import PassSpec, StateSpec, total_of
 from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.points import at
 
-__all__ = ["Engine", "PassSpec", "StateSpec", "Stop", "Ticket", "total_of"]
+__all__ = ["Engine", "Stop", "Ticket"]
 
 Stop = Callable[[], BaseException | None]
 """Asked between chunks: the error with which to end the pass, or None to go on."""
 
 POLL_SECONDS = 0.05
 """How often a waiting caller asks for a stop (chunks may take long)."""
-
-
-@dataclass(frozen=True, slots=True)
-class StateSpec:
-    """What of a ``RowState`` travels with every pass; the replay travels only when needed."""
-
-    name: str
-    epoch: int
-    """Number of the run that uses the name: states of different runs never meet."""
-    generation: int
-    first: bool
-    """There is no earlier state: nothing to look up, nothing to replay."""
-    retain: bool
-    rebuild: ChunkFunction | None = None
-    rebuild_start: Callable[[], Any] | None = None
-    rebuild_rows: RowSlice | None = None
-    """The rows that the generation before was written for; None: all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassSpec:
-    """One pass, as every process that takes part in it needs to know it."""
-
-    chunk_fn: ChunkFunction
-    broadcast: tuple[Any, ...]
-    start: Callable[[], Any]
-    combine: Callable[[Any, Any], Any]
-    state: StateSpec | None = None
-    rows: RowSlice | None = None
-    preparation: Preparation = field(default_factory=Preparation)
 
 
 @dataclass(slots=True)
@@ -104,6 +77,10 @@ class Ticket:
         return len(self.done) == len(self.chunks)
 
 
+class _Ended(BaseException):
+    """The pass has been ended inside a chunk."""
+
+
 class Engine:
     """Computes passes over the rows of one job in this process.
 
@@ -133,6 +110,14 @@ class Engine:
         self._pool: ThreadPoolExecutor | None = None
         self._reader: ThreadPoolExecutor | None = None
 
+    def joined(self) -> Part | None:
+        """All rows, where they lie in one piece in this process."""
+        return self._rows.join()
+
+    def extend(self) -> None:
+        """Rows have come behind those that there were."""
+        self._rows.measure()
+
     # --- one share of a pass ---------------------------------------------------------------------
 
     def open(
@@ -155,6 +140,11 @@ class Engine:
             False: leave this process's retained totals alone, whatever the pass says.
         """
         members = frozenset(chunks)
+        # Only who has all of them: elsewhere chunks are computed one by one.
+        together = spec.joined and len(members) == self.rows.n_chunks
+        joined = together and self._rows.join() is not None
+        members = frozenset([JOINED]) if joined else members
+        n_totals = 1 if joined else self.n_threads
         state = spec.state
         if state is not None:
             self.store.begin(state.name, state.epoch, state.generation)
@@ -162,7 +152,7 @@ class Engine:
             members = self._nonempty(members, spec.rows)
         held, retains = self._held(state, members) if retain else (None, False)
         totals = [] if held is None else held.totals
-        while len(totals) < self.n_threads:
+        while len(totals) < n_totals:
             totals.append(spec.start())
         if retains:
             assert state is not None
@@ -250,12 +240,28 @@ class Engine:
             What a chunk function or a read raised (of the lowest chunk that failed), what
             ``stop`` returned, or KeyboardInterrupt. No thread is at work any more then.
         """
+        if len(ticket.totals) == 1 and ticket.source.in_memory:
+            # Small passes would take as long to reach another thread.
+            ticket.source.start(None)
+            self._work(ticket, 0, stop, until)
+        else:
+            self._on_pool(ticket, stop, until)
+        ticket.source.stop()
+        ticket.report.read += ticket.source.read_seconds - ticket.read_seen
+        ticket.read_seen = ticket.source.read_seconds
+        if ticket.errors:
+            raise min(ticket.errors, key=lambda item: item[0])[1]
+        return len(ticket.done) + len(ticket.waiting) == len(ticket.chunks)
+
+    def _on_pool(self, ticket: Ticket, stop: Stop, until: float | None) -> None:
+        """Have all threads compute, and ask for a stop meanwhile."""
         futures: list[Future[None]] = []
         try:
             pool, reader = self._threads()
             ticket.source.start(reader)
             futures.extend(
-                pool.submit(self._work, ticket, slot, stop, until) for slot in range(self.n_threads)
+                pool.submit(self._work, ticket, slot, stop, until)
+                for slot in range(len(ticket.totals))
             )
             while wait(futures, POLL_SECONDS).not_done:
                 if (error := stop()) is not None:
@@ -264,14 +270,8 @@ class Engine:
         except BaseException:
             self._interrupt(ticket, futures)
             raise
-        ticket.source.stop()
-        ticket.report.read += ticket.source.read_seconds - ticket.read_seen
-        ticket.read_seen = ticket.source.read_seconds
-        if ticket.errors:
-            raise min(ticket.errors, key=lambda item: item[0])[1]
         for future in futures:
             future.result()
-        return len(ticket.done) + len(ticket.waiting) == len(ticket.chunks)
 
     def _threads(self) -> tuple[ThreadPoolExecutor, ThreadPoolExecutor]:
         if self._pool is None or self._reader is None:
@@ -298,7 +298,9 @@ class Engine:
         began = time.perf_counter()
         if ticket.retains:
             assert spec.state is not None
-            total = total_of(spec, ticket.totals)
+            # That of one chunk that is everything stays in this process, and is not copied.
+            alone = ticket.chunks == {JOINED}
+            total = ticket.totals[0] if alone else total_of(spec, ticket.totals)
             self._retained[spec.state.name] = _Retained(
                 spec.state.epoch, spec.state.generation, ticket.totals, ticket.chunks
             )
@@ -342,7 +344,9 @@ class Engine:
                     break
                 try:
                     with at("chunk"):
-                        self._count(ticket, slot, block, report)
+                        self._count(ticket, slot, block, stop, report)
+                except _Ended:
+                    break
                 except BaseException as failure:
                     failure.add_note(f"It happened in {self.rows.name_chunk(block.index)}.")
                     ticket.errors.append((block.index, failure))
@@ -355,14 +359,18 @@ class Engine:
             with ticket.lock:
                 ticket.report.add(report)
 
-    def _count(self, ticket: Ticket, slot: int, block: Block, report: PassReport) -> None:
+    def _count(
+        self, ticket: Ticket, slot: int, block: Block, stop: Stop, report: PassReport
+    ) -> None:
         """Add one chunk to this thread's total and keep its row state."""
         spec, state, index = ticket.spec, ticket.spec.state, block.index
         began = time.perf_counter()
         # A pass that keeps row state comes back to its rows.
         part = self._rows.take(block, block.span, state is not None, report)
         view = self._prepare(index, part, spec.preparation, spec.rows is not None)
-        if state is not None and not state.first:
+        if index == JOINED:
+            view.threads = self._threads_of(ticket, stop)
+        if state is not None and not state.first and state.is_there(index):
             arrays = self.store.get(state.name, index, state.generation - 1)
             if arrays is None and ticket.replay is None:
                 with ticket.lock:
@@ -373,6 +381,9 @@ class Engine:
                 report.rebuilt += 1
             else:
                 view = view.again(arrays)
+            if index == JOINED:
+                # A pass that fails half-way leaves nothing of it: then it is made again.
+                view.release = partial(self.store.release, state.name, index, state.generation - 1)
         view.counted = index in ticket.counted
         spec.chunk_fn(view, ticket.totals[slot], *spec.broadcast)
         if state is not None and view.kept is not None:
@@ -386,6 +397,18 @@ class Engine:
         report.bytes_read += block.bytes_read
         with ticket.lock:
             ticket.done.add(index)
+
+    def _threads_of(self, ticket: Ticket, stop: Stop) -> Threads:
+        """All threads, for a chunk that has them for itself; it is ended where a pass would be."""
+
+        def check() -> None:
+            if (error := stop()) is not None:
+                ticket.errors.append((-1, error))
+                ticket.source.stop()
+            if ticket.source.stopped:
+                raise _Ended
+
+        return Threads(self.n_threads, check)
 
     def _rebuild(
         self, ticket: Ticket, slot: int, block: Block, view: ChunkView, report: PassReport
@@ -411,11 +434,3 @@ class Engine:
             # Kept at once: a pass that only reads the state leaves it for the next one.
             self.store.put(state.name, state.epoch, view.index, state.generation - 1, arrays)
         return arrays
-
-
-def total_of(spec: PassSpec, totals: Iterable[Any]) -> Any:
-    """A new total that holds all of ``totals``, none of which is changed."""
-    out = spec.start()
-    for total in totals:
-        out = spec.combine(out, total)
-    return out

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.algorithms.base import TakenRows
 from largek_dask.data.rows import Rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.base import BasePasses, PassOptions
-from largek_dask.passes.engine import Engine, PassSpec
+from largek_dask.passes.engine import Engine
 from largek_dask.passes.rowstate import process_memory
+from largek_dask.passes.spec import PassSpec
 from largek_dask.passes.telemetry import PassReport
 
 __all__ = ["LocalPasses", "available_cpus", "state_budget"]
@@ -71,8 +72,7 @@ class LocalPasses(BasePasses):
         self.n_threads = available_cpus() if n_threads is None else int(n_threads)
         if self.n_threads < 1:
             raise ParameterError(f"n_threads={n_threads} has to be at least 1.")
-        self.driver_threads = self.n_threads
-        self._whole: tuple[NDArray[Any], NDArray[np.float64] | None] | None = None
+        self.threads_here = self.n_threads
         self.state_limit = budget = state_budget(memory_limit, process_memory())
         cache = int(config.get("passes.cache-bytes"))
         self._engine = Engine(rows, self.n_threads, lambda: budget, lambda: cache)
@@ -95,22 +95,14 @@ class LocalPasses(BasePasses):
         report.workers = 1
         return total
 
-    def whole(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
-        """All rows and weights where they lie in one piece in this process, as chunks show them.
-
-        None for rows that are read from somewhere, normalised, or bad.
-        """
-        if self._whole is None:
-            x = self.rows.in_memory()
-            if x is None or self.normalize is not None or self.statistics.n_bad:
-                return None
-            weight = None
-            if self.rows.weight is not None:
-                parts = [self.rows.read_weight(i) for i in range(self.n_chunks)]
-                weight = np.concatenate([part for part in parts if part is not None])
-            self._whole = x, weight
-        return self._whole
+    def in_one_piece(self) -> TakenRows | None:
+        """All rows where they lie in one piece; see ``BasePasses.in_one_piece``."""
+        part = self._engine.joined() if self._shown_as_they_lie() else None
+        if part is None:
+            return None
+        return TakenRows(part.x, part.weight, np.arange(self.n_rows))
 
     def close(self) -> None:
-        """End the threads and drop row state and cached chunks."""
+        """End the threads and drop row state, cached chunks and subsets."""
+        self.begin_run()
         self._finalizer()

@@ -67,11 +67,16 @@ class ChunkSource:
         self._stopped = True
         self.read_seconds = 0.0
 
-    def start(self, executor: Executor) -> None:
-        """Read on in the background, on a thread of ``executor``."""
+    @property
+    def in_memory(self) -> bool:
+        """Whether nothing has to be read."""
+        return not (self._stored or self._reading or self._ready)
+
+    def start(self, executor: Executor | None) -> None:
+        """Read on in the background, on a thread of ``executor``; None: nothing has to be read."""
         with self._changed:
             self._stopped = False
-            if self._reading or not self._stored:
+            if executor is None or self._reading or not self._stored:
                 return
             self._reading = True
         executor.submit(self._fill)
@@ -81,6 +86,11 @@ class ChunkSource:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no further chunk is handed out."""
+        return self._stopped
 
     def next(self) -> Block | None:
         """The next chunk; None when there is none left or the source is stopped."""

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import RowSlice
-from largek_dask.algorithms.memory import empty_rows
 from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
@@ -25,6 +24,9 @@ from largek_dask.kernels.blocks import SparseBlock, Table, stack_rows
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.sampling import settle_places
 from largek_dask.passes.cache import ChunkCache, Part, Span
+from largek_dask.passes.chunks import JOINED
+from largek_dask.passes.held import HeldRows
+from largek_dask.passes.memory import empty_rows
 from largek_dask.passes.prefetch import Block, ChunkSource
 from largek_dask.passes.rowstate import RowStateStore
 from largek_dask.passes.telemetry import PassReport
@@ -54,14 +56,31 @@ class ChunkReader:
         self._rows = rows
         self._store = store
         self._cache = cache
-        self._sizes: list[int] = np.diff(rows.chunk_table).tolist()
+        self.measure()
+        self._joined: Part | None = None
         # A slice of an array costs nothing: no reading thread, and no cache of whole chunks.
-        self._in_memory = isinstance(rows, ArrayRows | FrameRows | NpyRows | SparseRows)
+        self._in_memory = isinstance(rows, ArrayRows | FrameRows | HeldRows | NpyRows | SparseRows)
         self._lock = threading.Lock()
         self._permutations: set[str] = set()
 
+    def measure(self) -> None:
+        """Find how large chunks are; there may be more of them than before."""
+        self._sizes: list[int] = np.diff(self._rows.chunk_table).tolist()
+
+    def join(self) -> Part | None:
+        """All rows, if they lie in one piece in this process; they may be read as ``JOINED``."""
+        if self._joined is None and (x := self._rows.in_memory()) is not None:
+            parts = [self._rows.read_weight(index) for index in range(self._rows.n_chunks)]
+            weights = [part for part in parts if part is not None]
+            weight = np.concatenate(weights) if weights else None
+            self._joined = Part(Span(0, len(x), len(x)), x, weight)
+        return self._joined
+
     def span(self, index: int, rows: RowSlice | None) -> Span:
         """The rows of a chunk that a pass asks for."""
+        if index == JOINED:
+            assert self._joined is not None
+            return self._joined.span
         n = self._sizes[index]
         if rows is None:
             return Span(0, n, n)
@@ -178,6 +197,8 @@ class ChunkReader:
 
     def _recalled(self, index: int, span: Span) -> Block:
         """What is kept; the cache's limit may have shrunk since the pass began."""
+        if index == JOINED:
+            return Block(index, span, self._joined, cached=True)
         part = self._cache.get(index, span)
         return self._read(index, span) if part is None else Block(index, span, part, cached=True)
 

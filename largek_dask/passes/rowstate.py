@@ -130,6 +130,13 @@ class RowStateStore:
         with self._lock:
             return self._states.get(name, {}).get(chunk, {}).get(generation)
 
+    def release(self, name: str, chunk: int, generation: int) -> None:
+        """Forget the arrays of one generation: somebody is going to write to them."""
+        with self._lock:
+            arrays = self._states.get(name, {}).get(chunk, {}).pop(generation, None)
+            if arrays is not None:
+                self.nbytes -= _nbytes(arrays)
+
     def put(self, name: str, epoch: int, chunk: int, generation: int, arrays: Arrays) -> None:
         """Keep the arrays if they fit; a pass of another run writes nothing."""
         arrays = MappingProxyType({key: owned(array) for key, array in arrays.items()})

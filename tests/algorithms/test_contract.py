@@ -22,10 +22,10 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from largek_dask.algorithms.gathered import CollectedRows
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes import engine
 from largek_dask.passes.base import BasePasses
+from largek_dask.passes.collected import CollectedRows
 from largek_dask.passes.engine import Engine
 from largek_dask.passes.telemetry import nbytes
 from tests.algorithms.conftest import bits, blobs

@@ -14,7 +14,6 @@ import largek_dask as lk
 from largek_dask.algorithms import bounded, nmbatch, votes
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.nested import gather
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.votes import growth_ratio
 from largek_dask.data.sources import open_rows
@@ -39,10 +38,9 @@ class Spy:
 
         def spying(chunk, total, centers, step, *rest):
             real(chunk, total, centers, step, *rest)
-            rows = np.arange(len(chunk.x)) if chunk.rows is None else chunk.rows
             while len(self.steps) < step:
                 self.steps.append({})
-            self.steps[step - 1][chunk.index] = (chunk.start + rows, chunk.kept["labels"])
+            self.steps[step - 1][chunk.index] = (chunk.numbers(), chunk.kept["labels"])
 
         monkeypatch.setattr(nmbatch, "nested_chunk", spying)
 
@@ -208,23 +206,6 @@ def test_every_entry_is_split_evenly(sizes, rows_20k, monkeypatch):
             before[index] = members
         last = b
     assert last == n
-
-
-def test_rows_are_gathered_once_and_anew_where_they_do_not_fit(rows_20k):
-    rows = rows_of(rows_20k[:1000], [600, 400])
-    with LocalPasses(rows) as passes:
-        first = gather(passes, Rng(SEED), 100)
-        assert gather(passes, Rng(SEED), 100, 300) is first
-        assert first.edges == [0, 100, 300]
-        x, weight = first.points(300)
-        np.testing.assert_array_equal(x, rows_20k[prefix(rows.chunk_table, 300)])
-        assert (weight == 1).all()
-        # A batch that ends inside what entered together, and the rows of another start.
-        assert gather(passes, Rng(SEED), 200).edges == [0, 200]
-        other, _ = gather(passes, Rng(SEED, stream=1), 200).points(200)
-        np.testing.assert_array_equal(
-            other, rows_20k[prefix(rows.chunk_table, 200, Rng(SEED, stream=1))]
-        )
 
 
 def test_a_row_votes_once(rows_20k):

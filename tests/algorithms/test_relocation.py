@@ -192,7 +192,10 @@ def test_chunks_and_repeats_change_no_candidate(layout: str) -> None:
 
 class Piece:
     def __init__(self, x: Any, start: int, weight: Any = None) -> None:
-        self.x, self.start, self.weight, self.rows = x, start, weight, None
+        self.x, self.start, self.weight = x, start, weight
+
+    def numbers(self) -> Any:
+        return self.start + np.arange(len(self.x))
 
 
 @given(st.integers(0, 2**16), st.integers(1, 9), st.booleans(), st.booleans())

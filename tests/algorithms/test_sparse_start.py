@@ -10,10 +10,9 @@ import pytest
 import scipy.sparse as sp
 
 import largek_dask as lk
-from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.sparse_start import rounds_start, sparse_start
-from largek_dask.algorithms.truncated_sample import take_sample
 from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.sources import open_rows
 from largek_dask.kernels.blocks import SparseBlock
@@ -219,11 +218,11 @@ def test_a_sample_of_sparse_rows_has_their_weights(tmp_path):
     with dask.config.set({"largek.data.read-chunk-bytes": 1}):
         rows = open_rows(stored(x, str(tmp_path / "rows.zarr")), sample_weight=weight)
         with LocalPasses(rows, n_threads=1) as passes:
-            sample = take_sample(passes, Rng(0), 500, "test", ascending=False)
-    assert (np.diff(sample.rows) < 0).any()
-    np.testing.assert_array_equal(sample.held.x.toarray(), x[sample.rows].toarray())
-    np.testing.assert_array_equal(sample.held.weight, weight[sample.rows])
-    assert (sample.held.weight > 0).all()
+            found, own, chosen = passes.subset(RowSample(Rng(0), "test", 500)).take()
+    assert (np.diff(chosen) < 0).any()
+    np.testing.assert_array_equal(found.toarray(), x[chosen].toarray())
+    np.testing.assert_array_equal(own, weight[chosen])
+    assert (own > 0).all()
 
 
 @pytest.mark.parametrize("which", ["two-level", "rounds"])

@@ -177,8 +177,8 @@ def stored(x, folder, chunk_rows, n_chunks) -> str:
 def test_threads(n_threads, x, clean, monkeypatch):
     # So few rows would not be shared.
     monkeypatch.setattr("largek_dask.algorithms.truncated_rows.LEAST_ROWS", 64)
-    monkeypatch.setattr("largek_dask.algorithms.truncated_engines.LEAST_COUNTED", 64)
-    monkeypatch.setattr("largek_dask.algorithms.truncated_engines.WORTH_COUNTING", 0)
+    monkeypatch.setattr("largek_dask.algorithms.truncated_total.LEAST_COUNTED", 64)
+    monkeypatch.setattr("largek_dask.algorithms.truncated_total.WORTH_COUNTING", 0)
     monkeypatch.setattr("largek_dask.kernels.bounds.lists._SHARED", 64)
     km = fit(x, n_threads=n_threads)
     assert bits(km) == bits(clean)

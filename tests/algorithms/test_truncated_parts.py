@@ -44,6 +44,7 @@ from largek_dask.algorithms.truncated_start import (
 )
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.threads import Threads
 from tests import oracles
 
 N, K = 1_000_000, 1_000
@@ -508,11 +509,11 @@ def test_strays_are_what_cells_and_lists_miss(weighted):
     found = np.array([0.0, 12.0, 12.0])
     near = np.array([1.0, 2.0, 3.0]) if weighted else np.ones(3)
     now, then = near @ np.full(3, 0.4**2), near @ (x[:3, 0] - found) ** 2
-    strays = share_of_strays(rows, cells, table[:, :9], 5, 1)
+    strays = share_of_strays(rows, cells, table[:, :9], 5, Threads())
     assert strays == pytest.approx(then / now - 1, rel=1e-4)
-    assert share_of_strays(rows, cells, table, 40, 2) == pytest.approx(0, abs=1e-6)
+    assert share_of_strays(rows, cells, table, 40, Threads(2)) == pytest.approx(0, abs=1e-6)
     nobody = replace(rows, labels=np.full(4, -1, np.int32))
-    assert share_of_strays(nobody, cells, table, 5, 1) == 0
+    assert share_of_strays(nobody, cells, table, 5, Threads()) == 0
 
 
 def test_probe_counts_what_lists_would_gain():
@@ -520,7 +521,7 @@ def test_probe_counts_what_lists_would_gain():
     x = np.array([[0.0], [100.0], [250.0], [7.0]], np.float32)
     labels = np.array([0, 90, 0, -1], np.int32)
     rows = Labelled(x, None, labels, 2.0)
-    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), 2)
+    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(2))
     assert gains[:3] == (0.0, 200.0, 200.0)
     assert gains[-1] == 2 * (100.0 + 250.0**2)
 
@@ -529,9 +530,11 @@ def test_probe_does_not_trust_one_row_that_only_all_centres_would_help():
     centers = np.arange(600, dtype=np.float32)[:, None]
     shift = np.zeros(1, np.float32)
     far = np.array([[500.0], [550.0], [3.0]], np.float32)
-    one = gains_of_lists(Labelled(far[[0, 2]], None, np.zeros(2, np.int32), 1.0), centers, shift, 1)
+    one = gains_of_lists(
+        Labelled(far[[0, 2]], None, np.zeros(2, np.int32), 1.0), centers, shift, Threads()
+    )
     assert one[-1] == one[0] == 9.0
-    two = gains_of_lists(Labelled(far, None, np.zeros(3, np.int32), 1.0), centers, shift, 1)
+    two = gains_of_lists(Labelled(far, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads())
     assert two[-1] == 9.0 + 500.0**2
 
 
@@ -550,7 +553,7 @@ def test_a_look_finds_what_clusters_cost_and_what_removing_them_would(weighted):
     x, centers = r.normal(size=(400, 3)), r.normal(size=(12, 3))
     weight = r.integers(0, 4, 400).astype(float) if weighted else None
     order = Order("all", centers, np.zeros(3), max_loss=1e3, loss_steps=2.0**30)
-    found = advance(x, weight, RowArrays.new(400, np.dtype("f8")), order, 2)[1]
+    found = advance(x, weight, RowArrays.new(400, np.dtype("f8")), order, Threads(2))[1]
     assert found is not None
     d2 = np.sort(np.square(x[:, None] - centers).sum(axis=2), axis=1)
     own, mass = oracles.assign(x, centers)[0], np.ones(400) if weight is None else weight
@@ -559,7 +562,9 @@ def test_a_look_finds_what_clusters_cost_and_what_removing_them_would(weighted):
 
 
 def test_every_pass_hears_of_a_stop():
-    """Before every share of its rows; one that looks for cells does so before each of both."""
+    """Before every share of its rows; one that looks for cells first, or takes up what is kept,
+    does so before each of both.
+    """
     x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
     centers, shift = x[:12].copy(), np.zeros(3, np.float32)
     listed = np.tile(np.arange(12, dtype=np.int32), 12)
@@ -573,12 +578,13 @@ def test_every_pass_hears_of_a_stop():
         advance(x, None, rows, Order("all", centers, shift))
         rows.lower[:] = 0  # none is settled
         order = Order(kind, centers, shift, listed, np.arange(13) * 12, centers, np.zeros((2, 12)))
-        advance(x, None, rows, order, 1, partial(asked.update, [kind]))
+        advance(x, None, rows, order, Threads(1, partial(asked.update, [kind])))
         np.testing.assert_array_equal(rows.labels, oracles.assign(x, centers)[0])
         rows.lower[:] = 0
         with pytest.raises(CancelledFit):
-            advance(x, None, rows, order, 1, stop)
-    assert asked["cells"] == asked["lists"] + 1
+            advance(x, None, rows, order, Threads(1, stop))
+    assert asked["cells"] == asked["lists"] > asked["all"] > 0
+    assert asked["rest"] == 2
 
 
 def test_order_travels_without_what_is_packed():
@@ -614,22 +620,17 @@ def test_order_is_kept_without_its_lists_and_makes_the_same_ones_again():
         assert "kept" not in near.__dict__
 
 
-def test_rows_looked_at_in_place_are_those_of_a_copy():
-    """Splits and probes say the same of rows that lie among others."""
+def test_threads_do_not_change_what_is_found():
     r = np.random.default_rng(0)
-    x = r.standard_normal((5_000, 6)).astype(np.float32)
-    places = np.sort(r.choice(5_000, 2_000, replace=False)).astype(np.int32)
+    x = r.standard_normal((2_000, 6)).astype(np.float32)
     centers, shift = x[:40].copy(), np.zeros(6, np.float32)
-    labels = nearest(x[places], pack_centers(centers, shift))
+    labels = nearest(x, pack_centers(centers, shift))
     labels[::7] = -1
     labels[1::9] = 3
-    copied = Labelled(x[places], None, labels, 2.5)
-    within = Labelled(x, None, labels, 2.5, places)
-    clusters = np.arange(0, 40, 2)
-    one = splits_of(copied, centers, shift, clusters, 1)
-    other = splits_of(within, centers, shift, clusters, 2)
-    np.testing.assert_array_equal(one.gains, other.gains)
-    np.testing.assert_array_equal(one.halves, other.halves)
-    gains = gains_of_lists(copied, centers, shift, 1)
+    rows, clusters = Labelled(x, None, labels, 2.5), np.arange(0, 40, 2)
+    one, two = (splits_of(rows, centers, shift, clusters, n) for n in (1, 2))
+    np.testing.assert_array_equal(one.gains, two.gains)
+    np.testing.assert_array_equal(one.halves, two.halves)
+    gains = gains_of_lists(rows, centers, shift, Threads())
     assert max(gains) > 0
-    assert gains_of_lists(within, centers, shift, 2) == gains
+    assert gains_of_lists(rows, centers, shift, Threads(2)) == gains

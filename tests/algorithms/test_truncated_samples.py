@@ -12,9 +12,8 @@ import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.algorithms import truncated_pass
-from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.truncated_sample import picked, take_sample
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, dense, watched_passes
@@ -128,9 +127,9 @@ def test_rows_are_picked_with_their_weights_in_the_order_asked_for(kind, x, tmp_
         lk.ingest(given, url, chunk_rows=1_000, progress=False)
         given = url
     with LocalPasses(lk.open_rows(given, sample_weight=weight)) as passes:
-        assert (passes.whole() is None) == (kind != "in memory")
+        assert (passes.in_one_piece() is None) == (kind != "in memory")
         assert kind == "in memory" or passes.n_chunks == 12
-        found, own = picked(passes, rows)
+        found, own, _ = passes.take(rows)
     np.testing.assert_array_equal(dense(found), x[rows])
     np.testing.assert_array_equal(own, weight[rows])
 
@@ -144,14 +143,16 @@ def test_a_sample_holds_half_of_what_was_asked_for_wherever_the_weight_is(n, asc
     weight[4_000:4_010] = 2.5
     for seed in range(12):
         with LocalPasses(lk.open_rows(x, sample_weight=weight), n_threads=1) as passes:
-            sample = take_sample(passes, Rng(seed), n, "test", ascending=ascending)
-            assert min(n, 10) // 2 <= len(sample.rows) <= max(n, 10)
-            assert set(sample.rows) <= set(range(4_000, 4_010))
-            np.testing.assert_array_equal(sample.held.x[:, 0], sample.rows)
-            if len(sample.rows):
-                np.testing.assert_array_equal(sample.held.weight, 2.5)
-            assert not ascending or (np.diff(sample.rows) > 0).all()
-            assert take_sample(passes, Rng(seed), n, "test", ascending=ascending) is sample
+            sample = passes.subset(RowSample(Rng(seed), "test", n, ascending=ascending))
+            found, own, rows = sample.take()
+            assert min(n, 10) // 2 <= len(rows) <= max(n, 10)
+            assert set(rows) <= set(range(4_000, 4_010))
+            np.testing.assert_array_equal(found[:, 0], rows)
+            if len(rows):
+                np.testing.assert_array_equal(own, 2.5)
+            assert not ascending or (np.diff(rows) > 0).all()
+            again = passes.subset(RowSample(Rng(seed), "test", n, ascending=ascending))
+            assert again is sample
 
 
 def test_a_smaller_sample_is_the_first_rows_of_a_larger_one():
@@ -159,11 +160,11 @@ def test_a_smaller_sample_is_the_first_rows_of_a_larger_one():
     with LocalPasses(lk.open_rows(x), n_threads=1) as passes:
 
         def rows(n, ascending=False, largest=100, seed=0):
-            options = {"ascending": ascending, "largest": largest}
-            sample = take_sample(passes, Rng(seed), n, "test", **options)
-            np.testing.assert_array_equal(sample.held.x[:, 0], sample.rows)
-            assert len(set(sample.rows.tolist())) == n
-            return sample.rows.tolist()
+            sample = RowSample(Rng(seed), "test", n, largest=largest, ascending=ascending)
+            found, _, rows = passes.subset(sample).take()
+            np.testing.assert_array_equal(found[:, 0], rows)
+            assert len(set(rows.tolist())) == n
+            return rows.tolist()
 
         few, many = rows(10), rows(100)
         assert many[:10] == few

@@ -140,7 +140,7 @@ def test_statistics_take_and_slices(x, rows, cluster2):
     slices = RowSlice(Rng(3), 1, 3, 7)
     with ClusterPasses(rows, cluster2) as passes, LocalPasses(rows, n_threads=1) as local:
         assert passes.statistics.to_dict() == local.statistics.to_dict()
-        np.testing.assert_array_equal(passes.take(wanted), x[wanted])
+        np.testing.assert_array_equal(passes.take(wanted).x, x[wanted])
         assert counted(passes, rows=slices) == counted(local, rows=slices)
         assert counted(passes, chunks=[3, 7]) == counted(local, chunks=[3, 7])
         assert counted(passes, chunks=[]) == [0, 0, 0, 0]

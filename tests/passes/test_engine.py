@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from largek_dask.passes.engine import Engine, PassSpec, StateSpec
+from largek_dask.passes.engine import Engine
+from largek_dask.passes.spec import PassSpec, StateSpec
 from tests.passes.toys import combine, integers, path_answers, path_chunk, rows_of, start
 
 

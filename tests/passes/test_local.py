@@ -96,16 +96,27 @@ def test_reduce_refuses_unknown_chunks():
         counted(passes, chunks=[1])
 
 
-def test_take_keeps_the_order_and_repeats():
-    x = integers(100)
-    wanted = np.array([99, 3, 3, 50, 0])
-    with LocalPasses(rows_of(x, [30, 30, 40]), n_threads=2) as passes:
-        taken = passes.take(wanted)
-        np.testing.assert_array_equal(taken, x[wanted])
-        assert passes.last.chunks == 3
-        assert passes.take(np.array([31])).dtype == np.float32
-        assert passes.last.chunks == 1
-        assert passes.take(np.array([], np.int64)).shape == (0, 2)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("here", [False, True])
+def test_take_keeps_the_order_and_repeats(here, weighted, monkeypatch):
+    x, weight = integers(100), np.arange(100) + 0.5 if weighted else None
+    if not here:
+        monkeypatch.setattr("largek_dask.data.memory_rows.ArrayRows.in_memory", lambda self: None)
+    with LocalPasses(rows_of(x, [30, 30, 40], weight), n_threads=2) as passes:
+        for wanted, n_chunks in (([99, 3, 3, 50, 0], 3), ([99, 3, 50, 0], 3), ([31], 1)):
+            n_before = passes.total.chunks + 3 * (passes.total.passes == 0)
+            taken = passes.take(np.array(wanted))
+            np.testing.assert_array_equal(taken.x, x[wanted])
+            np.testing.assert_array_equal(taken.rows, wanted)
+            assert (taken.weight is not None) == weighted
+            if weighted:
+                np.testing.assert_array_equal(taken.weight, weight[wanted])
+            assert taken.x.dtype == np.float32
+            assert passes.total.chunks == n_before + (0 if here else n_chunks)
+        everything = passes.take()
+        np.testing.assert_array_equal(everything.x, x)
+        assert np.shares_memory(everything.x, x) == here
+        assert passes.take(np.array([], np.int64)).x.shape == (0, 2)
         with pytest.raises(ParameterError, match="from 0 to 99"):
             passes.take(np.array([100]))
 
@@ -421,7 +432,7 @@ def test_bad_rows_are_skipped(weighted, normalize):
         assert passes.statistics.n_bad == 3
         total = passes.reduce(weights_chunk, start=start, combine=combine)
         assert total[:2].tolist() == [37 * (2 if weighted else 1), 3]
-        np.testing.assert_array_equal(passes.take(np.array([25]))[0], passes.statistics.shift)
+        np.testing.assert_array_equal(passes.take(np.array([25])).x[0], passes.statistics.shift)
 
 
 def test_bad_rows_of_weight_zero_are_absent():
@@ -471,7 +482,7 @@ def test_rows_of_unit_length():
         np.testing.assert_allclose(
             passes.statistics.mean, (x / np.linalg.norm(x, axis=1)[:, None]).mean(axis=0), rtol=1e-6
         )
-        assert passes.take(np.array([4]))[0] @ passes.take(np.array([4]))[0] == pytest.approx(1)
+        assert passes.take(np.array([4])).x[0] @ passes.take(np.array([4])).x[0] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

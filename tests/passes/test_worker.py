@@ -11,8 +11,8 @@ import pytest
 from largek_dask.errors import CancelledFit
 from largek_dask.passes import worker as worker_module
 from largek_dask.passes.cache import Part, Span
-from largek_dask.passes.engine import PassSpec, StateSpec
 from largek_dask.passes.placement import ranges
+from largek_dask.passes.spec import PassSpec, StateSpec
 from largek_dask.passes.worker import (
     LostTotalError,
     Payload,

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.gathered import chosen_rows
 from largek_dask.algorithms.parts.moves import Splits
-from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
+from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, rows_at
 from largek_dask.kernels.distances import (
     PackedCenters,
     nearest,
@@ -94,7 +93,7 @@ def held_out_splits(
         at = slice(edges[these.start], edges[these.stop])
         own = edges[these.start : these.stop + 1] - at.start
         return _split(
-            chosen_rows(x, rows[at]),
+            rows_at(x, rows[at]),
             weight[rows[at]],
             rank[at],
             own,

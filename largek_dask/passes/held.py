@@ -1,0 +1,118 @@
+"""Rows that were picked out of a table and lie in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import TakenRows
+from largek_dask.data.memory_rows import memory_table
+from largek_dask.data.rows import Rows
+from largek_dask.kernels.blocks import SparseBlock, stack_rows
+from largek_dask.kernels.jit import readonly
+
+__all__ = ["HeldRows"]
+
+
+class HeldRows(Rows):
+    """Picked rows; each piece is a chunk, and more may come behind them.
+
+    Unlike a table that is brought by a user it may have no rows.
+
+    Parameters
+    ----------
+    n_features : int
+    dtype : numpy.dtype
+        What is computed with; pieces may hold a smaller type.
+    is_sparse : bool
+    whole : TakenRows, optional
+        All rows that there will ever be, in one piece: it is cut into chunks.
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        dtype: np.dtype[Any],
+        is_sparse: bool,
+        whole: TakenRows | None = None,
+    ) -> None:
+        # Not that of `Rows`, which refuses a table without rows.
+        self.n_features, self.dtype, self.location, self.weight = n_features, dtype, None, None
+        self.is_sparse = is_sparse  # type: ignore[misc]  # of these rows, not of the class
+        self.n_rows = 0
+        self.chunk_table = np.zeros(1, np.int64)
+        self._pieces: list[TakenRows] = []
+        self._whole = whole
+        if whole is not None:
+            n = len(whole.rows)
+            edges = memory_table(n, n_features, dtype).tolist() if n else [0]
+            self.extend([_cut(whole, *cut) for cut in pairwise(edges)])
+
+    def extend(self, pieces: Sequence[TakenRows]) -> None:
+        """Add chunks behind those that there are."""
+        self._pieces.extend(pieces)
+        lengths = [len(piece.rows) for piece in self._pieces]
+        self.chunk_table = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        self.n_rows = int(self.chunk_table[-1])
+
+    def pieces(self, n: int | None = None) -> list[TakenRows]:
+        """The first ``n`` chunks, or all."""
+        return self._pieces[:n]
+
+    def together(self) -> TakenRows:
+        """All rows in one piece, as they lie."""
+        if self._whole is not None:
+            return self._whole
+        if not self._pieces:
+            nothing = readonly(np.empty((0, self.n_features), self.dtype))
+            return TakenRows(nothing, None, np.empty(0, np.int64))
+        weight = None
+        if any(piece.weight is not None for piece in self._pieces):
+            weight = np.concatenate([_weights(piece) for piece in self._pieces])
+        rows = np.concatenate([piece.rows for piece in self._pieces])
+        return TakenRows(stack_rows([piece.x for piece in self._pieces]), weight, rows)
+
+    def read(self, i: int) -> Any:
+        """Chunk ``i``."""
+        return self._pieces[i].x
+
+    def read_weight(
+        self, i: int, begin: int = 0, end: int | None = None
+    ) -> NDArray[np.float64] | None:
+        """The weights of chunk ``i``'s rows, or None where every row weighs 1."""
+        weight = self._pieces[i].weight
+        return None if weight is None else weight[begin:end]
+
+    def numbers(self, i: int | None) -> NDArray[np.int64] | None:
+        """Where rows of chunk ``i``, or of all, are in the table that they were picked out of."""
+        if i is not None:
+            return self._pieces[i].rows
+        assert self._whole is not None
+        return self._whole.rows
+
+    def in_memory(self) -> NDArray[Any] | None:
+        """All rows, if they lie in one piece."""
+        if self._whole is None or isinstance(self._whole.x, SparseBlock):
+            return None
+        x: NDArray[Any] = self._whole.x
+        return x
+
+    def describe_source(self, location: str | None) -> str:
+        """How messages call these rows."""
+        return "a subset of the rows"
+
+    def _load(self, i: int, start: int, stop: int) -> Any:
+        return self.read(i)
+
+
+def _cut(rows: TakenRows, begin: int, end: int) -> TakenRows:
+    weight = None if rows.weight is None else rows.weight[begin:end]
+    return TakenRows(rows.x[begin:end], weight, rows.rows[begin:end])
+
+
+def _weights(piece: TakenRows) -> NDArray[np.float64]:
+    return np.ones(len(piece.rows)) if piece.weight is None else piece.weight

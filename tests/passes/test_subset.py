@@ -1,0 +1,402 @@
+"""Subsets of the rows, held where the driver is, are passes like any other."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from functools import partial
+from itertools import pairwise
+
+import dask
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import largek_dask as lk
+from largek_dask.algorithms.base import Rng, RowSample, RowSlice, RowState, SpacedRows
+from largek_dask.errors import CancelledFit
+from largek_dask.passes import collected
+from largek_dask.passes.chunks import JOINED
+from largek_dask.passes.cluster import ClusterPasses
+from largek_dask.passes.local import LocalPasses
+from tests import oracles
+from tests.checks import dense
+from tests.passes.toys import (
+    combine,
+    integers,
+    path_answers,
+    path_chunk,
+    path_pass,
+    rows_of,
+    start,
+)
+
+N, D = 900, 3
+RNG = Rng(5)
+SIZES = [300, 1, 200, 399]
+TABLE = np.cumsum([0, *SIZES])
+
+
+def first_rows(end, rng=RNG, table=TABLE, n=N):
+    """The rows of a nested slice, ascending: in every chunk the first ones of its permutation."""
+    rows = []
+    for index, (begin, stop) in enumerate(pairwise(table)):
+        order = oracles.row_order(rng, index, int(stop - begin))
+        rows.append(begin + order[: end * (stop - begin) // n])
+    return np.sort(np.concatenate(rows))
+
+
+def nested(end, rng=RNG):
+    return RowSlice(rng, 0, end, N)
+
+
+@pytest.fixture
+def x():
+    return integers(N, D, seed=4)
+
+
+@pytest.fixture(params=["in memory", "stored", "sparse", "cluster"])
+def passes(request, x, tmp_path):
+    """Passes over four chunks, the second of which is one row; weights from 0 to 4."""
+    weight = np.arange(N) % 5.0
+    if request.param == "in memory":
+        opened = LocalPasses(rows_of(x, SIZES, weight), n_threads=2)
+    else:
+        url = str(tmp_path / "rows.zarr")
+        given = sp.csr_array(x) if request.param == "sparse" else x
+        lk.ingest(given, url, chunk_rows=300, progress=False)
+        with dask.config.set({"largek.data.read-chunk-bytes": 1}):
+            rows = lk.open_rows(url, sample_weight=weight)
+        assert rows.n_chunks == 3
+        if request.param == "cluster":
+            opened = ClusterPasses(rows, request.getfixturevalue("cluster2"))
+        else:
+            opened = LocalPasses(rows, n_threads=2)
+    with opened:
+        yield opened
+
+
+def by_number(taken):
+    """Rows, weights and indices of taken rows, ascending by index."""
+    order = np.argsort(taken.rows)
+    weight = np.ones(len(order)) if taken.weight is None else taken.weight
+    return dense(taken.x)[order], weight[order], taken.rows[order]
+
+
+def test_every_kind_holds_the_rows_that_were_asked_for(passes, x):
+    table, weight = passes.chunk_table, np.arange(N) % 5.0
+    chosen = np.array([700, 3, 4, 650, 10])
+    slice_rows = first_rows(200, table=table)
+    heavy = slice_rows[weight[slice_rows] > 0]
+    expected = {
+        "indices": (chosen, chosen),
+        "slice": (nested(200), slice_rows),
+        "spaced": (SpacedRows(nested(200), 30), heavy[:: -(-len(heavy) // 30)]),
+    }
+    for asked, rows in expected.values():
+        held = passes.subset(asked)
+        assert held is passes.subset(asked)
+        found, own, numbers = by_number(held.take())
+        np.testing.assert_array_equal(numbers, np.sort(rows))
+        np.testing.assert_array_equal(found, x[np.sort(rows)])
+        np.testing.assert_array_equal(own, weight[np.sort(rows)])
+        assert held.n_rows == len(rows)
+        assert held.statistics is passes.statistics
+        assert (held.n_features, held.is_sparse) == (passes.n_features, passes.is_sparse)
+        assert held.row_values == passes.row_values
+        assert held.n_threads == held.threads.n == passes.threads.n
+    np.testing.assert_array_equal(passes.subset(chosen).take().rows, chosen)
+    some = passes.subset(chosen).take(np.array([1, 3, 3]))
+    np.testing.assert_array_equal(some.rows, chosen[[1, 3, 3]])
+    np.testing.assert_array_equal(dense(some.x), x[chosen[[1, 3, 3]]])
+    sample = passes.subset(RowSample(RNG, "test", 60))
+    found, own, numbers = sample.take()
+    np.testing.assert_array_equal(dense(found), x[numbers])
+    np.testing.assert_array_equal(own, weight[numbers])
+    assert (own > 0).all()
+    assert 30 <= len(numbers) <= 75
+
+
+def test_weights_multiply_those_of_the_rows(passes):
+    chosen, shares = np.array([8, 7, 6]), np.array([10.0, 20.0, 30.0])
+    held = passes.subset(chosen, shares)
+    np.testing.assert_array_equal(held.take().weight, [30.0, 40.0, 30.0])
+    assert passes.subset(chosen.copy(), shares.copy()) is held
+    assert passes.subset(chosen, shares + 1) is not held
+    np.testing.assert_array_equal(passes.subset(chosen).take().weight, [3.0, 2.0, 1.0])
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_row_state_replay_and_retained_totals(passes, x, retain, monkeypatch):
+    monkeypatch.setattr("largek_dask.data.memory_rows.MIN_CHUNK_ROWS", 90)
+    chosen, counted = np.random.default_rng(0).permutation(N)[:400], 0
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1}):
+        held = passes.subset(chosen)
+    assert held.n_chunks == 5
+    for g, answer in enumerate(path_answers(x[chosen], 4), start=1):
+        found = path_pass(held, g, densely_path, retain=retain)
+        assert found[0] == answer
+        # What is retained holds the chunks that were counted in earlier passes, too.
+        counted += 5 if retain and g > 1 else 0
+        assert found[2] == counted
+        assert held.last.rebuilt == 0
+    # After a resume the state is made anew from the broadcasts.
+    passes.begin_run()
+    again = passes.subset(chosen)
+    assert again is not held
+    assert path_pass(again, 4, densely_path, retain=retain)[0] == answer
+    assert again.last.rebuilt == again.n_chunks > 0
+    assert held.statistics is again.statistics
+
+
+def densely_path(chunk, total, factor):
+    chunk.x = dense(chunk.x)
+    path_chunk(chunk, total, factor)
+
+
+def latest_chunk(chunk, total, factor):
+    """A state of the last pass alone: the sum of it, of the one before, and how many chunks."""
+    value = dense(chunk.x)[:, 0].astype(np.int64) * factor
+    before = np.zeros_like(value) if chunk.state is None else chunk.state["value"]
+    total[0] += int((value - before).sum()) if chunk.counted else int(value.sum())
+    total[1] += int(before.sum())
+    total[2] += int(chunk.counted)
+    total[3] += int(chunk.state is not None)
+    chunk.keep(value=value)
+
+
+def entered_pass(passes, generation, before):
+    """One pass over a batch, the state of which was written for one of ``before`` rows."""
+    replay, rows = ((generation - 1,),), nested(before)
+    state = RowState("latest", generation, replay, retain=True, rebuild_rows=rows)
+    if generation == 1:
+        state = RowState("latest", 1, retain=True)
+    return passes.reduce(latest_chunk, generation, start=start, combine=combine, state=state)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_batch_that_grows_keeps_what_it_knows(passes, x, resumed):
+    """Rows that enter have no state; those that were there have theirs, and are counted."""
+    table, value = passes.chunk_table, x[:, 0].astype(np.int64)
+    last, earlier = 0, np.zeros(4, np.int64)
+    passes.scan()
+    for generation, end in enumerate((100, 100, 300, 900), start=1):
+        if resumed:
+            passes.begin_run()
+        if last:
+            passes.subset(nested(last))
+        before, rows = first_rows(last, table=table), first_rows(end, table=table)
+        n_fetched = passes.total.rows
+        held = passes.subset(nested(end))
+        assert passes.total.rows - n_fetched == len(rows) - len(before)
+        found = entered_pass(held, generation, last)
+        assert found[0] == generation * value[rows].sum()
+        known = held.pieces(nested(last)) if last else []
+        # What is retained holds the counts of earlier passes, too.
+        added = found - (0 if resumed else earlier)
+        counted = 0 if resumed else len(known)
+        expected = [(generation - 1) * value[before].sum(), counted, len(known)]
+        assert added[1:].tolist() == expected
+        assert held.last.rebuilt == (len(known) if resumed else 0)
+        last, earlier = end, found.copy()
+
+
+def test_a_state_of_rows_that_were_not_asked_for_is_refused(passes):
+    held = passes.subset(nested(300))
+    entered_pass(held, 1, 0)
+    with pytest.raises(ValueError, match="'latest': generation 1 was written for RowSlice"):
+        entered_pass(held, 2, 100)
+    with pytest.raises(ValueError, match="no shares"):
+        held.reduce(path_chunk, 1, start=start, combine=combine, rows=nested(10))
+
+
+def test_what_is_kept_and_for_how_long(passes):
+    small, other = passes.subset(nested(100)), passes.subset(np.array([1, 2]))
+    sample = passes.subset(RowSample(RNG, "test", 9))
+    assert passes.subset(nested(300)) is small, "grown"
+    assert passes.subset(nested(100)) is not small, "smaller: made anew"
+    elsewhere = passes.subset(nested(100, Rng(6)))
+    np.testing.assert_array_equal(
+        np.sort(elsewhere.take().rows), first_rows(100, Rng(6), passes.chunk_table)
+    )
+    # One of each kind.
+    assert passes.subset(np.array([1, 2])) is other
+    assert passes.subset(RowSample(RNG, "test", 9)) is sample
+    passes.subset(np.array([1, 3]))
+    assert passes.subset(np.array([1, 2])) is not other
+    sample.close()
+    again = passes.subset(RowSample(RNG, "test", 9))
+    assert again is not sample
+    np.testing.assert_array_equal(again.take().rows, sample.held.together().rows)
+    passes.begin_run()
+    assert passes.subset(RowSample(RNG, "test", 9)) is not again
+
+
+def test_samples_are_the_first_rows_of_the_largest_which_is_read_once(passes):
+    few = passes.subset(RowSample(RNG, "test", 20, largest=200)).take()
+    n_before = passes.total.passes
+    many = passes.subset(RowSample(RNG, "test", 200, largest=200)).take()
+    assert passes.total.passes == n_before
+    np.testing.assert_array_equal(many.rows[: len(few.rows)], few.rows)
+    alone = passes.subset(RowSample(RNG, "test", 200)).take()
+    np.testing.assert_array_equal(alone.rows, many.rows)
+
+
+def test_evenly_spaced_rows_are_the_same_whether_their_slice_is_held(passes):
+    found = []
+    for ahead in (False, True):
+        passes.begin_run()
+        if ahead:
+            passes.subset(nested(100))
+            passes.subset(nested(300))
+        for end in (100, 300):
+            for most in (3, 40, 10_000):
+                taken = passes.subset(SpacedRows(nested(end), most)).take()
+                found.append((ahead, end, most, np.sort(taken.rows).tolist()))
+    assert [f[1:] for f in found if f[0]] == [f[1:] for f in found if not f[0]]
+
+
+def test_of_rows_that_all_count_only_the_spaced_ones_are_fetched(x):
+    with LocalPasses(rows_of(x, SIZES), n_threads=1) as passes:
+        passes.scan()
+        taken = passes.subset(SpacedRows(nested(300), 10)).take()
+        rows = first_rows(300)
+        np.testing.assert_array_equal(taken.rows, rows[:: -(-len(rows) // 10)])
+        assert set(passes._subsets._kept) == {SpacedRows}
+
+
+def test_a_subset_of_a_subset(passes, x):
+    held = passes.subset(np.array([5, 900 - 1, 77, 12]))
+    inner = held.subset(np.array([2, 0]))
+    np.testing.assert_array_equal(dense(inner.take().x), x[[77, 5]])
+    np.testing.assert_array_equal(inner.take().rows, [77, 5])
+
+
+def test_no_rows(passes):
+    for asked in (nested(0), np.empty(0, np.int64), SpacedRows(nested(0), 5)):
+        held = passes.subset(asked)
+        assert held.n_rows == len(held.take().rows) == 0
+        assert held.take().x.shape == (0, D)
+        assert path_pass(held, 1).tolist() == [0, 0, 0, 0]
+
+
+# --- chunks as one, threads, and the end ----------------------------------------------------------
+
+
+def seen_chunk(chunk, total, seen, n_parts=7):
+    """Rows that the chunk shows, its threads; a state that grows by one in every pass."""
+    parts = chunk.threads.map(lambda i: i, range(n_parts))
+    value = np.zeros(len(chunk.x)) if chunk.state is None else chunk.take_state()["value"]
+    value += 1
+    chunk.keep(value=value)
+    total += [len(chunk.x), 1, int(value.sum()), chunk.threads.n]
+    seen.append((chunk.index, threading.get_ident(), len(parts)))
+
+
+def seen_pass(passes, generation, seen, chunk_fn=seen_chunk, **options):
+    replay = tuple((seen,) for _ in range(1, generation))
+    state = RowState("seen", generation, replay)
+    options = {"state": state, "joined": True} | options
+    return passes.reduce(chunk_fn, seen, start=start, combine=combine, **options).tolist()
+
+
+def test_rows_in_one_piece_are_shown_as_one_chunk(x, monkeypatch):
+    weight = np.arange(N) % 3.0
+    with LocalPasses(rows_of(x, SIZES, weight), n_threads=3) as passes:
+        held = passes.subset(np.arange(0, N, 2))
+        for of in (passes, held):
+            seen = []
+            for g in (1, 2, 3):
+                assert seen_pass(of, g, seen) == [of.n_rows, 1, g * of.n_rows, 3]
+                assert of.last.rebuilt == 0
+            assert {index for index, _, _ in seen} == {JOINED}
+        # Where they are not in one piece, or are shown otherwise than they lie, chunk by chunk.
+        assert seen_pass(passes, 1, [], state=None, rows=nested(900))[1] == 4
+        assert seen_pass(passes, 1, [], state=None, chunks=[0, 2])[1] == 2
+        assert seen_pass(passes.subset(nested(N)), 1, [])[3] == passes.subset(nested(N)).n_chunks
+        assert seen_pass(passes, 1, [], joined=False)[1] == 4
+    with LocalPasses(rows_of(x, SIZES), n_threads=3, normalize="l2") as passes:
+        assert seen_pass(passes, 1, [])[1] == 4
+    x[500] = np.nan
+    with LocalPasses(rows_of(x, SIZES), n_threads=3, on_bad_rows="skip") as passes:
+        assert seen_pass(passes, 1, [])[1] == 4
+
+
+def numbers_chunk(chunk, total, expected):
+    np.testing.assert_array_equal(chunk.x, expected[chunk.numbers()])
+    total += [1, len(chunk.x), int(chunk.numbers().sum()), int(chunk.weight.sum())]
+
+
+def test_chunks_tell_the_numbers_of_their_rows(x):
+    weight = np.arange(N) % 3.0
+    chosen = np.random.default_rng(1).permutation(N)[:500]
+    with LocalPasses(rows_of(x, SIZES, weight), n_threads=2) as passes:
+        run = partial(passes.reduce, numbers_chunk, x, start=start, combine=combine)
+        everything = [N, N * (N - 1) // 2, weight.sum()]
+        assert run()[1:].tolist() == run(joined=True)[1:].tolist() == everything
+        rows = first_rows(300)
+        share = [len(rows), rows.sum(), weight[rows].sum()]
+        assert run(rows=nested(300))[1:].tolist() == share
+        for asked, own in ((chosen, chosen), (nested(300), rows)):
+            held = passes.subset(asked)
+            for joined in (False, True):
+                found = held.reduce(numbers_chunk, x, start=start, combine=combine, joined=joined)
+                assert found[1:].tolist() == [len(own), own.sum(), weight[own].sum()]
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("on", ["table", "subset"])
+def test_a_stop_is_heard_inside_a_chunk_that_is_everything(x, n_threads, on):
+    """What it has touched is made again by the next pass."""
+    with LocalPasses(rows_of(x, SIZES), n_threads=n_threads) as table:
+        passes = table if on == "table" else table.subset(np.arange(100))
+        seen, asked = [], []
+        assert seen_pass(passes, 1, seen)[2] == passes.n_rows
+
+        def cancelled():
+            asked.append(None)
+            return table.began
+
+        def stopped_chunk(chunk, total, seen):
+            if chunk.state is not None and int(chunk.state["value"][0]) == 1 and not table.began:
+                chunk.take_state()["value"][:] = 99
+                table.began = True
+            seen_chunk(chunk, total, seen)
+
+        table.began = False
+        table.cancelled = cancelled
+        with pytest.raises(CancelledFit, match="asked for a stop"):
+            seen_pass(passes, 2, seen, stopped_chunk)
+        assert table.began
+        assert len(seen) == 1, "ended between two parts"
+        with pytest.raises(CancelledFit):
+            passes.threads.map(print, range(3))
+        table.cancelled = None
+        assert seen_pass(passes, 2, seen, stopped_chunk)[2] == 2 * passes.n_rows
+        assert passes.last.rebuilt == 1
+
+
+def test_bits_do_not_depend_on_threads_or_pieces(x, monkeypatch):
+    """A nested fit on rows that are held in one piece, or in many."""
+    blobs = (x % 7 + np.random.default_rng(0).normal(size=x.shape)).astype(np.float32)
+    algorithm = lk.NMBatch(b0=100, gather=N)
+    fit = partial(lk.KMeans, 12, algorithm=algorithm, random_state=0)
+    one = fit(n_threads=1).fit(blobs)
+    assert {h["extra"]["gathered"] for h in one.history_} == {1.0}
+    monkeypatch.setattr(collected, "PART_BYTES", 64)
+    monkeypatch.setattr(collected, "BLOCK_BYTES", 640)
+    many = fit(n_threads=3).fit(blobs)
+    assert many.model_.digest() == one.model_.digest()
+    assert (many.labels_ == one.labels_).all()
+
+
+def test_whoever_forgets_to_close_leaves_nothing_behind(x):
+    passes = LocalPasses(rows_of(x, SIZES), n_threads=2)
+    held = weakref.ref(passes.subset(nested(300)))
+    path_pass(held(), 1)
+    assert [t for t in threading.enumerate() if t.name.startswith("largek-compute")]
+    del passes
+    gc.collect()
+    assert held() is None
+    assert not [t for t in threading.enumerate() if t.name.startswith("largek-compute")]
