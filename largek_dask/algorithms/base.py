@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
+from largek_dask.algorithms.selection import Rng, RowSample, RowSlice, SpacedRows, TakenRows
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.threads import Threads
 
@@ -39,80 +40,6 @@ Total = TypeVar("Total")
 
 ChunkFunction = Callable[..., None]
 """``chunk_fn(chunk, total, *broadcast)`` adds the chunk to ``total`` in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rng:
-    """Randomness derived by counter, so that it depends on no order of execution.
-
-    The same ``(seed, stream, step, purpose, chunk)`` gives the same numbers on any worker, in
-    any process, before and after a resume.
-    """
-
-    seed: int
-    stream: int = 0
-    """Which restart (``n_init``) draws."""
-
-    def generator(self, step: int, purpose: str, chunk: int = 0) -> np.random.Generator:
-        """A generator of its own for this step, purpose and chunk."""
-        key = (self.stream, step, chunk, *purpose.encode())
-        sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-        return np.random.Generator(np.random.Philox(sequence))
-
-
-@dataclass(frozen=True, slots=True)
-class RowSlice:
-    """A share of every chunk's rows, in the order of that chunk's one seeded permutation.
-
-    Chunk ``c`` with ``n_c`` rows contributes the rows ``permutation_c[a:b]`` with
-    ``a = begin * n_c // of`` and ``b = end * n_c // of``. A nested batch is ``begin=0``. Rows that
-    a store holds in random order are taken as they lie (``Rows.shuffled``).
-    """
-
-    rng: Rng
-    begin: int
-    end: int
-    of: int
-
-
-@dataclass(frozen=True, slots=True)
-class RowSample:
-    """About ``n`` rows drawn without replacement, the same ones whatever the chunks are.
-
-    Rows that weigh nothing are left out. Samples that differ in ``n`` alone are the first rows of
-    one another: where rows have to be read, that is done once.
-    """
-
-    rng: Rng
-    purpose: str
-    """Samples of different purposes are drawn independently."""
-    n: int
-    largest: int = 0
-    """Rows of the largest sample that will be asked for, if that is more than ``n``."""
-    ascending: bool = False
-    """By index, not in random order."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpacedRows:
-    """No more than ``most`` rows of a slice, evenly spaced by index.
-
-    Rows that weigh nothing are left out. (The first ones would all be of the first chunks.)
-    """
-
-    rows: RowSlice
-    most: int
-
-
-class TakenRows(NamedTuple):
-    """Rows in one piece of memory, not to be written to."""
-
-    x: Any
-    """(m, d)"""
-    weight: NDArray[np.float64] | None
-    """(m,); None where every row weighs 1."""
-    rows: NDArray[np.int64]
-    """(m,) their global indices; of a subset's rows, those in the table that it is of."""
 
 
 @dataclass(frozen=True, slots=True)
