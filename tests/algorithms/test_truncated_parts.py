@@ -542,7 +542,7 @@ def test_probe_tells_what_the_longest_lists_find_from_what_none_would():
     centers, shift = np.arange(1100, dtype=np.float32)[:, None], np.zeros(1, np.float32)
     # Of two whose centres are in no list, one is not trusted.
     x = np.array([[600.0], [1050.0], [1060.0]], np.float32)
-    gains = gains_of_lists(Labelled(x, None, np.zeros(3, np.int32), 1.0), centers, shift, 1)
+    gains = gains_of_lists(Labelled(x, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads())
     found = dict(zip((*LENGTHS, len(centers)), gains, strict=True))
     assert (found[512], found[1024], found[1100]) == (0, 600.0**2, 600.0**2 + 1050.0**2)
 
