@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, TableShape
-from largek_dask.algorithms.choices import EmptyClusters
+from largek_dask.algorithms.choices import INITS, EmptyClusters
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
 from largek_dask.algorithms.relocation import relocate_empty
@@ -72,6 +72,7 @@ class KMeansProblem(Problem):
     """What is asked of every k-means algorithm, whichever it is."""
 
     objective: ClassVar[Objective] = INERTIA
+    inits: ClassVar[tuple[str, ...]] = ("auto", *INITS)
 
     empty_clusters: EmptyClusters = "relocate"
     """Move a centre without rows to the rows farthest from theirs, or leave it where it is."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import Objective
+from largek_dask.errors import ParameterError
 from largek_dask.kernels.exact.numbers import ExactSums
 
 if TYPE_CHECKING:
@@ -88,16 +89,20 @@ class Problem:
 
     objective: ClassVar[Objective]
     """What starts are compared by, what steps show, and what ``tol`` is compared with."""
+    inits: ClassVar[tuple[str, ...]] = ("auto",)
+    """The names that ``init`` may be."""
 
     n_clusters: int
     init: str | NDArray[Any] = "auto"
-    """How the first model is found: a name (of k-means, of ``algorithms.choices.INITS``), or the
-    model itself, (k, d)."""
+    """How the first model is found: one of ``inits``, or the model itself, (k, d)."""
     tol: float = field(default=1e-4, kw_only=True)
     """The ``tol`` of the fit, for algorithms that need it in their own decisions."""
 
     def check(self, table: TableShape) -> None:
         """Raise ``ParameterError`` where it cannot be answered for such a table."""
+        if not isinstance(self.init, str) or self.init not in self.inits:
+            told = ", ".join(map(repr, self.inits))
+            raise ParameterError(f"init must be one of {told}, got {self.init!r}.")
 
     def passes_to_start(self) -> int:
         """About how many passes the first model takes, for plans."""

@@ -160,10 +160,7 @@ def fit(
         sinks=events,
         log=log,
     )
-    wanted = bool(labels)
-    work = _Work(
-        rows, options, choice, problem, out, wanted, client, n_threads, callbacks, cancelled
-    )
+    work = _Work(rows, options, choice, out, bool(labels), client, n_threads, callbacks, cancelled)
     passes, best = work.search()
     return work.finish(passes, best)
 
@@ -175,8 +172,7 @@ class _Work:
     rows: Rows
     options: FitOptions
     choice: Choice
-    """With the problem."""
-    problem: Problem
+    """What is run, with its problem."""
     out: Outputs
     labels: bool
     """Whether they are wanted, here or in a store."""
@@ -184,6 +180,12 @@ class _Work:
     n_threads: int | None
     callbacks: Sequence[Callback]
     cancelled: Callable[[], bool] | None
+
+    @property
+    def problem(self) -> Problem:
+        """What is asked."""
+        assert self.choice.algorithm.problem is not None
+        return self.choice.algorithm.problem
 
     def search(self) -> tuple[BasePasses, StartResult]:
         """The best start, and the passes that it was found by."""

@@ -145,14 +145,7 @@ def run(
     used = seconds_used if before is None else max(seconds_used, before.seconds)
     clock, asked = Clock(used, stop), cancelled or _never
     loop = _Loop(algorithm, passes, rng, stop, checkpoints, events, asked, callbacks, clock, before)
-    events.emit(
-        "started",
-        n_rows=passes.n_rows,
-        n_features=passes.n_features,
-        n_chunks=passes.n_chunks,
-        n_iter=0 if before is None else before.n_iter,
-        **algorithm.objective.told(),
-    )
+    loop.tell_start()
     reason: StopReason
     passes.cancelled = lambda: asked() or clock.is_over()
     try:
@@ -203,6 +196,17 @@ class _Loop(Generic[State]):
     def _now(self) -> Progress[State]:
         assert self.progress is not None
         return self.progress
+
+    def tell_start(self) -> None:
+        """Send the event of a run that begins, or goes on."""
+        self.events.emit(
+            "started",
+            n_rows=self.passes.n_rows,
+            n_features=self.passes.n_features,
+            n_chunks=self.passes.n_chunks,
+            n_iter=0 if self.progress is None else self.progress.n_iter,
+            **self.algorithm.objective.told(),
+        )
 
     def begin(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> None:
         """Make the first state unless there is one, and keep time back for the last pass."""

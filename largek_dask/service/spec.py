@@ -21,10 +21,13 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
-from largek_dask.algorithms.choices import INITS, EmptyClusters, Normalize, OnBadRows
+from largek_dask.algorithms.auto import Auto
+from largek_dask.algorithms.base import Algorithm
+from largek_dask.algorithms.choices import EmptyClusters, Normalize, OnBadRows
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.data.stores import check_no_secret
 from largek_dask.driver.options import OPTIONS, FitOptions
@@ -68,8 +71,11 @@ def _address(url: str) -> str:
     return url
 
 
-def _init(name: str) -> str:
-    return _one_of(("auto", *INITS), name)
+def _init(name: str, told: ValidationInfo) -> str:
+    """Refuse what is no way to begin with the problem that the algorithm answers."""
+    algorithm = told.data.get("algorithm")
+    # Of an algorithm that is wrong itself nothing more is said.
+    return name if algorithm is None else _one_of(algorithm.make().solves.inits, name)
 
 
 def _algorithm(name: str) -> str:
@@ -121,9 +127,10 @@ class AlgorithmSpec(BaseModel):
         self.make()
         return self
 
-    def make(self) -> Any:
+    def make(self) -> Algorithm[Any] | Auto:
         """The algorithm object."""
-        return ALGORITHMS[self.name](**self.parameters)
+        made: Algorithm[Any] | Auto = ALGORITHMS[self.name](**self.parameters)
+        return made
 
     @classmethod
     def of(cls, algorithm: Any) -> AlgorithmSpec:

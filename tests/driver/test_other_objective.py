@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import largek_dask as lk
+from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
+from largek_dask.algorithms.problem import Problem
 from largek_dask.cli import main
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.fit import FitResult
@@ -27,6 +29,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 from largek_dask.model import KINDS, Model, load_model
 from largek_dask.service.fitting import model_of_checkpoint
+from largek_dask.service.spec import JobSpec
 from tests.bumps import CLOSENESS, BumpArrays, Bumps, BumpsModel
 from tests.checks import fit_asked
 
@@ -218,6 +221,27 @@ def test_what_it_says_nothing_about_has_a_default() -> None:
     assert algorithm.row_bytes(lk.open_rows(X), K, None) == 0
     assert algorithm.share_of_labels(K) is None
     assert algorithm.objective is CLOSENESS
+
+
+@pytest.mark.parametrize("name", ["bumps", *ALGORITHMS])
+def test_every_algorithm_is_declared_in_full(name: str) -> None:
+    made = ALGORITHMS[name]()
+    assert isinstance(made, Auto if name == "auto" else Algorithm)
+    assert issubclass(made.solves, Problem)
+    assert {"n_clusters", "init", "tol"} <= {f.name for f in fields(made.solves)}
+    assert made.objective == made.solves.objective
+    assert "auto" in made.solves.inits
+    assert any(kind.objective == made.objective for kind in KINDS.values())
+
+
+def test_it_begins_in_its_own_ways() -> None:
+    for init in ("random", X[:K]):
+        with pytest.raises(ParameterError, match="init must be one of 'auto', got"):
+            cluster(init=init)
+    job: dict[str, Any] = {"data": "/x.zarr", "output": "/out", "n_clusters": K, "init": "random"}
+    assert JobSpec.parse({**job, "algorithm": {"name": "lloyd"}}).init == "random"
+    with pytest.raises(ParameterError, match=r"init: .*is not one of auto"):
+        JobSpec.parse({**job, "algorithm": {"name": "bumps"}})
 
 
 def test_k_means_refuses_it() -> None:
