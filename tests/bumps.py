@@ -106,7 +106,7 @@ class Bumps(Algorithm[BumpsState]):
         assert self.problem is not None
         k = self.problem.n_clusters
         rows = rng.generator(0, "rows").choice(passes.n_rows, k, replace=False)
-        means = passes.take(np.sort(rows)).astype(np.float64)
+        means = passes.take(np.sort(rows)).x.astype(np.float64)
         return BumpsState(0, means, np.linspace(1, self.tallest, k), self.problem.width, 0.0)
 
     def step(self, passes: Passes, rng: Rng, state: BumpsState) -> tuple[BumpsState, Info]:
