@@ -19,6 +19,7 @@ from largek_dask.service.showing import JOB_COLUMNS, Seen, facts, job_row, preci
 from largek_dask.service.store import Result
 from largek_dask.service.terminal import view
 from tests.bumps import CLOSENESS, Bumps, BumpsModel
+from tests.checks import eventually
 from tests.service.conftest import wait_until
 
 
@@ -34,7 +35,13 @@ def ended_job(jobs: Any, document: Any, **asked: Any) -> tuple[dict[str, Any], l
     job_id = jobs.submit(document(**asked), {}, "me")
     status = wait_until(jobs, job_id, "finished", "failed")
     assert status["state"] == "finished", status["result"]
-    events = jobs.events(job_id, 0, 1_000)
+
+    def all_events() -> list[Any]:
+        """Its events, once the last one is told, which comes a moment after the status."""
+        events: list[Any] = jobs.events(job_id, 0, 1_000)
+        return events if events[-1]["event"] == "finished" else []
+
+    events = eventually(all_events, "the event of its end")
     return json.loads(json.dumps(status)), json.loads(json.dumps(events))
 
 
