@@ -42,7 +42,6 @@ def test_njit_comes_from_one_module():
 
 LONG = {
     "data/ingest.py ingest",
-    "driver/run.py run",
     "kernels/dense/cells.py _steps",
     "kernels/dense/cells.py cell_means",
     "kernels/dense/gathered.py search_gathered",
