@@ -378,7 +378,7 @@ class BasePasses(ABC):
         whole = self.in_one_piece()
         if whole is None:
             return None
-        x, weight, _ = whole
+        x, weight = whole
         if not (len(rows) == self.n_rows and rows[0] == 0 and (np.diff(rows) == 1).all()):
             x, weight = rows_at(x, rows), None if weight is None else weight[rows]
         if weight is not None and not weight.all():
@@ -386,8 +386,8 @@ class BasePasses(ABC):
             return None
         return TakenRows(x.astype(self.statistics.dtype, copy=False), weight, rows)
 
-    def in_one_piece(self) -> TakenRows | None:
-        """All rows where they lie in one piece in this process, as chunks show them.
+    def in_one_piece(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
+        """All rows and weights where they lie in one piece in this process, as chunks show them.
 
         Those that weigh 0 may hold anything.
         """

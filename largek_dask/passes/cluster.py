@@ -423,7 +423,8 @@ class ClusterPasses(BasePasses):
         await asyncio.sleep(BACKOFF_SECONDS)
 
     def close(self) -> None:
-        """Let the workers forget the job."""
+        """Let the workers forget the job, and subsets go."""
+        self.begin_run()
         self._spent.clear()
         self._finalizer()
 

@@ -348,7 +348,7 @@ class Engine:
                 except _Ended:
                     break
                 except BaseException as failure:
-                    failure.add_note(f"It happened in {self.rows.name_chunk(block.index)}.")
+                    failure.add_note(f"It happened in {self._named(block.index)}.")
                     ticket.errors.append((block.index, failure))
                     ticket.source.stop()
                     break
@@ -358,6 +358,11 @@ class Engine:
         finally:
             with ticket.lock:
                 ticket.report.add(report)
+
+    def _named(self, index: int) -> str:
+        if index == JOINED:
+            return f"all rows of {self.rows.describe_source(self.rows.location)}"
+        return self.rows.name_chunk(index)
 
     def _count(
         self, ticket: Ticket, slot: int, block: Block, stop: Stop, report: PassReport

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.algorithms.base import TakenRows
 from largek_dask.data.rows import Rows
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import dense_rows
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.engine import Engine
 from largek_dask.passes.rowstate import process_memory
@@ -95,12 +96,10 @@ class LocalPasses(BasePasses):
         report.workers = 1
         return total
 
-    def in_one_piece(self) -> TakenRows | None:
+    def in_one_piece(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
         """All rows where they lie in one piece; see ``BasePasses.in_one_piece``."""
         part = self._engine.joined() if self._shown_as_they_lie() else None
-        if part is None:
-            return None
-        return TakenRows(part.x, part.weight, np.arange(self.n_rows))
+        return None if part is None else (dense_rows(part.x), part.weight)
 
     def close(self) -> None:
         """End the threads and drop row state, cached chunks and subsets."""

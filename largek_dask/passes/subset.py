@@ -291,7 +291,7 @@ def _draw(of: BasePasses, asked: RowSample) -> _Drawn:
         if whole is None:
             x, weight, _ = of.take(rows)
         else:
-            x, weight = None, None if whole.weight is None else whole.weight[rows]
+            x, weight = None, None if whole[1] is None else whole[1][rows]
         if weight is not None and not weight.all():
             there = weight > 0
             rows, weight = rows[there], weight[there]

@@ -377,6 +377,27 @@ def test_a_stop_is_heard_inside_a_chunk_that_is_everything(x, n_threads, on):
         assert passes.last.rebuilt == 1
 
 
+def failing_chunk(chunk, total, number):
+    def fail(part):
+        if part == number:
+            raise ZeroDivisionError(f"part {part}")
+
+    chunk.threads.map(fail, range(9))
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_an_error_in_a_chunk_that_is_everything_is_told_as_it_is(x, n_threads):
+    with LocalPasses(rows_of(x, SIZES), n_threads=n_threads) as table:
+        for passes, named in ((table, "all rows of the data"), (table.subset(nested(N)), "chunk")):
+            with pytest.raises(ZeroDivisionError, match="part 4") as caught:
+                passes.reduce(failing_chunk, 4, start=start, combine=combine, joined=True)
+            assert named in caught.value.__notes__[0]
+        held = table.subset(np.arange(9))
+        with pytest.raises(ZeroDivisionError) as caught:
+            held.reduce(failing_chunk, 4, start=start, combine=combine, joined=True)
+        assert "all rows of a subset of the rows" in caught.value.__notes__[0]
+
+
 def test_bits_do_not_depend_on_threads_or_pieces(x, monkeypatch):
     """A nested fit on rows that are held in one piece, or in many."""
     blobs = (x % 7 + np.random.default_rng(0).normal(size=x.shape)).astype(np.float32)
