@@ -202,13 +202,13 @@ class Truncated(Algorithm[TruncatedState]):
         done = run_pass(passes, state, sample, origin)
         found = look(passes, state, done, sample)
         total, moves, far = done.total, found.moves, state.far
-        if carry_the_cost(total.far.value, done.cost + done.by_means):
+        if carry_the_cost(total.tally.far.value, done.cost + done.by_means):
             counts, mean = total.sums.counts, mean_cost(passes, state)
             far = draw_rows(passes, rng, done.generation, done.replay, counts, mean)
         outcome = Outcome(
             cost=done.cost,
             work=done.work,
-            n_changed=total.n_changed,
+            n_changed=total.tally.n_changed,
             n_replayed=len(done.replay),
             n_moves=0 if moves is None else len(moves.split),
             strays=found.strays,
@@ -357,11 +357,11 @@ def _info(state: TruncatedState, done: PassDone, plan: Plan, back: bool) -> Info
     return Info(
         cost=done.cost,
         rows=done.n_rows,
-        n_changed=total.n_changed,
+        n_changed=total.tally.n_changed,
         converged=plan.stage == "end",
         extra={
             "neighbours": float(k if task.kind in ("all", "rest") else task.length),
-            "distances": total.n_evaluated / (done.n_rows * k),
+            "distances": total.tally.n_evaluated / (done.n_rows * k),
             "everywhere": float(task.everywhere),
             "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
             "opens_round": float(state.plan.opens_round),

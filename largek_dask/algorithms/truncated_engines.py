@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, RowState
+from largek_dask.algorithms.parts.totals import AssignmentTotal
 from largek_dask.algorithms.truncated_rows import Order, RowArrays
-from largek_dask.algorithms.truncated_total import PassTotal, truncated_chunk
+from largek_dask.algorithms.truncated_total import PassTotal, pass_total, truncated_chunk
 
 __all__ = ["ask_kept_rows", "pass_over"]
 
@@ -64,8 +65,8 @@ def pass_over(
         step,
         wanted,
         origin,
-        start=partial(PassTotal, k, d, passes.statistics.grid),
-        combine=PassTotal.combine,
+        start=partial(pass_total, k, d, passes.statistics.grid),
+        combine=AssignmentTotal.combine,
         state=RowState(STATE, generation, _broadcasts(replay), retain=retain),
         joined=True,
     )
@@ -73,7 +74,8 @@ def pass_over(
         earlier.forget()
     if wanted is None:
         return total, None
-    return total, np.concatenate([total.picked[index] for index in sorted(total.picked)])
+    picked = total.tally.picked
+    return total, np.concatenate([picked[index] for index in sorted(picked)])
 
 
 def ask_kept_rows(
@@ -113,7 +115,7 @@ def ask_kept_rows(
             generation + 1,
             _broadcasts(replay),
             truncated_chunk,
-            partial(PassTotal, k, d, passes.statistics.grid),
+            partial(pass_total, k, d, passes.statistics.grid),
         ),
         joined=True,
     )

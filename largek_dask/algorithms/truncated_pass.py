@@ -160,6 +160,6 @@ def _work(
     """What a step took, in distances."""
     k = len(state.centers)
     length = k if order.kind == "rest" else min(k, state.plan.task.length)
-    n_looked = n_rows if order.is_anchor else total.n_evaluated // length
-    work = total.n_evaluated + ROW_WORK * n_looked + PASS_WORK * n_rows
+    n_looked = n_rows if order.is_anchor else total.tally.n_evaluated // length
+    work = total.tally.n_evaluated + ROW_WORK * n_looked + PASS_WORK * n_rows
     return work + float(k) * k if made_table else work

@@ -40,10 +40,10 @@ def moves_to_try(
     n_threads: int,
 ) -> Moves:
     """The moves that may pay."""
-    assert total.losses is not None
+    assert total.tally.losses is not None
     assert state.table is not None
     plan, table = state.plan, state.table
-    losses, costs = total.losses / order.loss_steps
+    losses, costs = total.tally.losses / order.loss_steps
     k = len(centers)
     most = plan.most_moves
     # What costs most has most to gain; where few moves were found few will be.

@@ -5,18 +5,20 @@ Sums are exact, so nothing depends on where rows lie or in what order they are a
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
+from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
 from largek_dask.kernels.exact.squares import Squares
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["PassTotal", "truncated_chunk"]
+__all__ = ["PassTotal", "pass_total", "truncated_chunk"]
 
 LEAST_COUNTED = 1 << 15
 """Rows that a thread adds up, at least."""
@@ -27,65 +29,25 @@ Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
-class PassTotal:
-    """Sufficient statistics of the rows as they are labelled, and what one pass found.
+@dataclass
+class PassTally(Tally):
+    """What one pass finds out."""
 
-    ``sums`` and ``squares`` may be retained between passes; the rest belongs to one step, see
-    :class:`~largek_dask.algorithms.lloyd.AssignTotal`.
-    """
+    losses: NDArray[np.int64] | None = None
+    """(2, k) what removing each cluster would cost, and what its rows cost, in the order's steps
+    of losses."""
+    picked: dict[int, Labels] = field(default_factory=dict)
+    """Labels of the rows that were asked for, by chunk."""
+    far: Squares = field(default_factory=Squares)
+    """What rows that are far away cost."""
 
-    __slots__ = ("far", "losses", "n_changed", "n_evaluated", "picked", "squares", "step", "sums")
 
-    def __init__(self, k: int, d: int, grid: FixedPoint) -> None:
-        self.sums = ClusterSums(k, d, grid)
-        self.squares = Squares(1)
-        self.step = -1
-        self.n_changed = self.n_evaluated = 0
-        self.losses: NDArray[np.int64] | None = None
-        """(2, k) what removing each cluster would cost, and what its rows cost, in the order's
-        steps of losses."""
-        self.picked: dict[int, Labels] = {}
-        """Labels of the rows that were asked for, by chunk."""
-        self.far = Squares(1)
-        """What rows that are far away cost."""
+PassTotal = AssignmentTotal[PassTally]
 
-    def begin(self, step: int) -> None:
-        """Forget what belongs to an earlier step."""
-        if step != self.step:
-            self.step, self.n_changed, self.n_evaluated = step, 0, 0
-            self.losses, self.picked, self.far = None, {}, Squares(1)
 
-    def empty(self) -> PassTotal:
-        """A total of the same shape that holds nothing."""
-        k, d = self.sums.sums.shape
-        return PassTotal(k, d, self.sums.grid)
-
-    def add_losses(self, losses: NDArray[np.int64]) -> None:
-        """Add to the losses."""
-        self.losses = losses.copy() if self.losses is None else self.losses + losses
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        picked = sum(labels.nbytes for labels in self.picked.values())
-        losses = 0 if self.losses is None else self.losses.nbytes
-        return self.sums.nbytes + self.squares.nbytes + self.far.nbytes + picked + losses
-
-    @staticmethod
-    def combine(a: PassTotal, b: PassTotal) -> PassTotal:
-        """Add ``b`` into ``a``."""
-        a.sums.merge(b.sums)
-        a.squares.merge(b.squares)
-        if b.step > a.step:
-            a.begin(b.step)
-        if b.step == a.step:
-            a.n_changed += b.n_changed
-            a.n_evaluated += b.n_evaluated
-            a.picked.update(b.picked)
-            if b.losses is not None:
-                a.add_losses(b.losses)
-            a.far.merge(b.far)
-        return a
+def pass_total(k: int, d: int, grid: FixedPoint) -> PassTotal:
+    """An empty total of a pass."""
+    return AssignmentTotal(k, d, grid, PassTally)
 
 
 def count_rows(
@@ -112,26 +74,21 @@ def count_rows(
     threads : Threads
         Sums are exact, so they may be added up in any order.
     """
-    changed = labels >= 0 if old is None else labels != old
-    n, n_changed = len(labels), int(np.count_nonzero(changed))
-    total.n_changed += n_changed
+    n = len(labels)
     step = max(LEAST_COUNTED, -(-n // threads.n))
-    if counted and n_changed < WORTH_COUNTING * len(total.sums.counts):
-        step = max(n, 1)
+    if counted and old is not None and step < n:
+        n_changed = np.count_nonzero(labels != old)
+        step = step if n_changed >= WORTH_COUNTING * len(total.sums.counts) else n
 
     def count(begin: int) -> PassTotal:
         part = total if begin == 0 else total.empty()
         at = slice(begin, begin + step)
         own = None if weight is None else weight[at]
-        if counted and old is not None:
-            part.sums.move(x[at], old[at], labels[at], own)
-        else:
-            part.sums.add(x[at], labels[at], own)
-            part.squares.add_squares(x[at], part.sums.grid.shift, own)
+        part.assign(x[at], own, None if old is None else old[at], labels[at], counted)
         return part
 
     for part in threads.map(count, range(0, max(n, 1), step))[1:]:
-        PassTotal.combine(total, part)
+        AssignmentTotal.combine(total, part)
 
 
 def count_far_rows(
@@ -144,7 +101,7 @@ def count_far_rows(
     least = rows.upper.dtype.type(np.sqrt(order.far))
     found = np.flatnonzero((rows.upper > least) & (rows.labels >= 0))
     squares = rows.upper[found].astype(np.float64) ** 2
-    total.far.add(squares, None if weight is None else weight[found])
+    total.tally.far.add(squares, None if weight is None else weight[found])
 
 
 def truncated_chunk(
@@ -178,14 +135,15 @@ def truncated_chunk(
             rows.labels[:] = old
     total.begin(step)
     evaluated, losses = advance(chunk.x, chunk.weight, rows, order, chunk.threads)
-    total.n_evaluated += evaluated
+    total.tally.n_evaluated += evaluated
     if losses is not None:
-        total.add_losses(losses)
+        known = total.tally.losses
+        total.tally.losses = losses if known is None else known + losses
     count_far_rows(chunk.weight, rows, order, total)
     count_rows(chunk.x, chunk.weight, old, rows.labels, total, chunk.counted, chunk.threads)
     if isinstance(wanted, np.ndarray):
         begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
-        total.picked[chunk.index] = rows.labels[wanted[begin:end] - chunk.start]
+        total.tally.picked[chunk.index] = rows.labels[wanted[begin:end] - chunk.start]
     elif wanted == "all":
-        total.picked[chunk.index] = rows.labels
+        total.tally.picked[chunk.index] = rows.labels
     chunk.keep(**rows.named())

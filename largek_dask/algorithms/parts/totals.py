@@ -132,6 +132,14 @@ class AssignmentTotal(Generic[T]):
         """Bytes that travel when this total is sent."""
         return self.sums.nbytes + self.squares.nbytes + self.tally.nbytes
 
+    def empty(self) -> AssignmentTotal[T]:
+        """One of the same kind and step that holds no rows."""
+        k, d = self.sums.sums.shape
+        grid, by_cluster = self.sums.grid, self.by_cluster
+        other = AssignmentTotal(k, d, grid, self.new_tally, by_cluster=by_cluster)
+        other.step = self.step
+        return other
+
     def begin(self, step: int) -> None:
         """Forget what belongs to an earlier step."""
         if step != self.step:

@@ -225,3 +225,18 @@ def test_additive__adds_sums_by_name_and_leaves_what_is_added_as_it_is():
     assert together.nbytes == size + 3 * 4 * 8
     with pytest.raises(AssertionError, match="changed by what is added next"):
         Named({}, {}).merge(second)
+
+
+def test_empty__is_of_the_same_kind_and_step_without_rows():
+    rows = Rows(weighted=False)
+    total = rows.total(new_tally=WideTally.empty, by_cluster=True)
+    total.begin(6)
+    rows.assign(total, slice(0, 200), None)
+    part = total.empty()
+    assert (part.step, part.tally.n_rows, part.sums.counts.sum()) == (6, 0, 0)
+    assert isinstance(part.tally, WideTally)
+    rows.assign(part, slice(200, N), None)
+    whole = rows.total(by_cluster=True)
+    rows.assign(whole, slice(None), None)
+    assert contents(AssignmentTotal.combine(total, part)) == contents(whole)
+    assert total.tally.n_rows == N
