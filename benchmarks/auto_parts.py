@@ -37,7 +37,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "centres go to the means": {"truncated_rounds.BEYOND": 0.0},
     "lists for few clusters too": {"truncated_plan.FEW": 0},
     "rounds over all rows only": {"truncated_plan.ROWS_TO_SEARCH": 1 << 60},
-    "no first sample": {"truncated_start.FIRST_ROWS": 32},
+    "no first sample": {"truncated_plan.FIRST_ROWS": 32},
     "lists as short as pays at once": {"truncated_plan.LEAST": ()},
     "no moves": {"moves": False},
 }

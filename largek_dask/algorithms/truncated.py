@@ -43,7 +43,12 @@ from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.algorithms.truncated_engines import pass_over
 from largek_dask.algorithms.truncated_far import FarRows, carry_the_cost, draw_rows
 from largek_dask.algorithms.truncated_greedy import cost_of, greedy_start, n_starts
-from largek_dask.algorithms.truncated_orders import neighbours_for, order_for
+from largek_dask.algorithms.truncated_orders import (
+    NEAR_CELLS,
+    cells_order,
+    neighbours_for,
+    order_for,
+)
 from largek_dask.algorithms.truncated_pass import PassDone, look, mean_cost, run_pass
 from largek_dask.algorithms.truncated_plan import (
     BASE,
@@ -53,6 +58,8 @@ from largek_dask.algorithms.truncated_plan import (
     Outcome,
     Plan,
     Task,
+    is_restarted,
+    sample_sizes,
 )
 from largek_dask.algorithms.truncated_rounds import (
     failed_splits,
@@ -60,14 +67,7 @@ from largek_dask.algorithms.truncated_rounds import (
     overstep,
     strange_clusters,
 )
-from largek_dask.algorithms.truncated_start import (
-    NEAR_CELLS,
-    cells_order,
-    coarse_centers,
-    is_restarted,
-    sample_sizes,
-    two_level_start,
-)
+from largek_dask.algorithms.truncated_start import coarse_centers, two_level_start
 from largek_dask.algorithms.truncated_state import TruncatedState
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import nearest, pack_centers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +11,16 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.truncated_lists import Near, Recipe, reach_of
 from largek_dask.algorithms.truncated_rows import Order
-from largek_dask.algorithms.truncated_start import cells_order
 from largek_dask.algorithms.truncated_state import TruncatedState
-from largek_dask.kernels.bounds.lists import loss_scale
+from largek_dask.kernels.bounds.lists import loss_scale, order_by_label
+from largek_dask.kernels.bounds.neighbours import nearest_centers
+from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact.movement import squared_movements
 
-__all__ = ["neighbours_for", "order_for"]
+__all__ = ["NEAR_CELLS", "cells_order", "neighbours_for", "order_for"]
 
+NEAR_CELLS = 3
+"""Coarse cells whose centres the rows of one of them meet at first."""
 TABLE_AGE = 6
 """Passes after which neighbours are found anew."""
 WIDTH = 64
@@ -74,6 +78,24 @@ def order_for(passes: Passes, state: TruncatedState) -> Order:
         save=plan.opens_round,
         restore=state.restores,
     )
+
+
+def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]) -> Order:
+    """A pass in which rows meet the centres of their nearest coarse cell, and of those near it."""
+    cells = nearest(centers, pack_centers(coarse, shift))
+    members, starts = order_by_label(cells, len(coarse))
+    near = nearest_centers(pack_centers(coarse, shift), min(NEAR_CELLS, len(coarse)))
+    lists = []
+    for own in near:
+        met = np.concatenate([members[starts[c] : starts[c + 1]] for c in own])
+        # Cells without a centre anywhere near: the nearest one there is.
+        lists.append(np.sort(met) if len(met) else _lent(coarse[own[:1]], centers, shift))
+    offsets = np.concatenate([[0], np.cumsum([len(met) for met in lists])])
+    return Order("cells", centers, shift, np.concatenate(lists), offsets, coarse)
+
+
+def _lent(coarse: NDArray[Any], centers: NDArray[Any], shift: NDArray[Any]) -> NDArray[np.int32]:
+    return nearest(coarse, pack_centers(centers, shift))
 
 
 def _limits_of_losses(passes: Passes, cost: float) -> tuple[float, float]:

@@ -13,11 +13,10 @@ from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated_engines import pass_over
 from largek_dask.algorithms.truncated_far import far_from
 from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, share_of_strays
-from largek_dask.algorithms.truncated_orders import order_for
+from largek_dask.algorithms.truncated_orders import cells_order, order_for
 from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK
 from largek_dask.algorithms.truncated_rounds import moves_to_try
 from largek_dask.algorithms.truncated_rows import Order
-from largek_dask.algorithms.truncated_start import cells_order
 from largek_dask.algorithms.truncated_state import TruncatedState
 from largek_dask.algorithms.truncated_total import PassTotal
 

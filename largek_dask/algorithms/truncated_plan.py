@@ -10,11 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["LENGTHS", "Outcome", "Plan", "Task"]
+__all__ = ["LENGTHS", "Outcome", "Plan", "Task", "is_restarted", "sample_sizes"]
 
 Kind = Literal["start", "cells", "lists", "all", "rest"]
 Stage = Literal["first", "sample", "grow", "search", "round", "end"]
 
+FIRST_ROWS, START_ROWS = 8, 32
+"""Rows a centre of the sample that gives the first centres, and of the one to go on from."""
+GROWTH = 4
+"""Further samples are so many times as large as the one before."""
+LARGEST_SHARE = 3
+"""A sample has at most one row out of so many."""
+START_VALUES, LARGEST_VALUES = 1 << 25, 1 << 26
+"""Values (rows times features) of the sample to go on from, at most, and of further ones."""
+LEAST_ROWS = 4
+"""Rows a centre of any sample, however many values that are."""
+WHOLE_VALUES = 1 << 27
+"""Values up to which few rows a centre are all taken."""
+RESTARTED = 32
+"""Up to so many clusters the best of several starts is taken, ..."""
+RESTART_ROWS, LEAST_RESTART_ROWS = 64, 2_048
+"""... on so many rows a centre, and at least so many."""
 FEW = 128
 """Up to so many clusters rows meet all centres, which is no dearer than to meet lists."""
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
@@ -52,6 +68,25 @@ MOST_REPLAYED = 48
 """Passes since the last anchor."""
 LITTLE = 0.02
 """A round that lowers the cost by a smaller share, times ``tol``, counts as one that failed."""
+
+
+def is_restarted(k: int) -> bool:
+    """Whether there are so few clusters that the best of several starts is taken."""
+    return k <= RESTARTED
+
+
+def sample_sizes(n_rows: int, n_features: int, k: int) -> tuple[int, ...]:
+    """Rows of the samples that the search begins on, in ascending order; at least one."""
+    restarted = is_restarted(k)
+    first = max(RESTART_ROWS * k, LEAST_RESTART_ROWS) if restarted else FIRST_ROWS * k
+    if n_rows <= LARGEST_SHARE * first and n_rows * n_features <= WHOLE_VALUES:
+        return (n_rows,)
+    most = n_rows // LARGEST_SHARE
+    wanted = first if restarted else START_ROWS * k
+    sizes = [min(wanted, most, max(LEAST_ROWS * k, START_VALUES // n_features))]
+    while GROWTH * sizes[-1] <= min(most, LARGEST_VALUES // n_features):
+        sizes.append(GROWTH * sizes[-1])
+    return (first, *sizes) if GROWTH * first <= sizes[0] else tuple(sizes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,56 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.kernels.bounds.lists import order_by_label
-from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import on_threads
 
-__all__ = ["cells_order", "coarse_centers", "is_restarted", "sample_sizes", "two_level_start"]
+__all__ = ["COARSE_ROWS", "STEPS", "coarse_centers", "shares", "two_level_start"]
 
-FIRST_ROWS, START_ROWS = 8, 32
-"""Rows a centre of the sample that gives the first centres, and of the one to go on from."""
-GROWTH = 4
-"""Further samples are so many times as large as the one before."""
-LARGEST_SHARE = 3
-"""A sample has at most one row out of so many."""
-START_VALUES, LARGEST_VALUES = 1 << 25, 1 << 26
-"""Values (rows times features) of the sample to go on from, at most, and of further ones."""
-LEAST_ROWS = 4
-"""Rows a centre of any sample, however many values that are."""
-WHOLE_VALUES = 1 << 27
-"""Values up to which few rows a centre are all taken."""
 COARSE_ROWS = 100
 """Rows of the sample a coarse centre."""
-NEAR_CELLS = 3
-"""Coarse cells whose centres the rows of one of them meet at first."""
 STEPS = 5
 """Lloyd steps on each level."""
-RESTARTED = 32
-"""Up to so many clusters the best of several starts is taken, ..."""
-RESTART_ROWS, LEAST_RESTART_ROWS = 64, 2_048
-"""... on so many rows a centre, and at least so many."""
-
-
-def is_restarted(k: int) -> bool:
-    """Whether there are so few clusters that the best of several starts is taken."""
-    return k <= RESTARTED
-
-
-def sample_sizes(n_rows: int, n_features: int, k: int) -> tuple[int, ...]:
-    """Rows of the samples that the search begins on, in ascending order; at least one."""
-    restarted = is_restarted(k)
-    first = max(RESTART_ROWS * k, LEAST_RESTART_ROWS) if restarted else FIRST_ROWS * k
-    if n_rows <= LARGEST_SHARE * first and n_rows * n_features <= WHOLE_VALUES:
-        return (n_rows,)
-    most = n_rows // LARGEST_SHARE
-    wanted = first if restarted else START_ROWS * k
-    sizes = [min(wanted, most, max(LEAST_ROWS * k, START_VALUES // n_features))]
-    while GROWTH * sizes[-1] <= min(most, LARGEST_VALUES // n_features):
-        sizes.append(GROWTH * sizes[-1])
-    return (first, *sizes) if GROWTH * first <= sizes[0] else tuple(sizes)
 
 
 def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]:
@@ -144,21 +105,3 @@ def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
             left -= len(chosen)
     out: NDArray[np.int64] = sizes
     return out
-
-
-def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]) -> Order:
-    """A pass in which rows meet the centres of their nearest coarse cell, and of those near it."""
-    cells = nearest(centers, pack_centers(coarse, shift))
-    members, starts = order_by_label(cells, len(coarse))
-    near = nearest_centers(pack_centers(coarse, shift), min(NEAR_CELLS, len(coarse)))
-    lists = []
-    for own in near:
-        met = np.concatenate([members[starts[c] : starts[c + 1]] for c in own])
-        # Cells without a centre anywhere near: the nearest one there is.
-        lists.append(np.sort(met) if len(met) else _lent(coarse[own[:1]], centers, shift))
-    offsets = np.concatenate([[0], np.cumsum([len(met) for met in lists])])
-    return Order("cells", centers, shift, np.concatenate(lists), offsets, coarse)
-
-
-def _lent(coarse: NDArray[Any], centers: NDArray[Any], shift: NDArray[Any]) -> NDArray[np.int32]:
-    return nearest(coarse, pack_centers(centers, shift))

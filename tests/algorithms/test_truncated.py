@@ -29,10 +29,10 @@ def few(request):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("largek_dask.algorithms.truncated_plan.FEW", request.param)
         # Samples as for many clusters; the best of several starts has tests of its own.
-        patched.setattr("largek_dask.algorithms.truncated_start.RESTARTED", 0)
+        patched.setattr("largek_dask.algorithms.truncated_plan.RESTARTED", 0)
         patched.setattr("largek_dask.algorithms.truncated_plan.ROWS_TO_SEARCH", 32)
-        patched.setattr("largek_dask.algorithms.truncated_start.START_ROWS", 8)
-        patched.setattr("largek_dask.algorithms.truncated_start.FIRST_ROWS", 2)
+        patched.setattr("largek_dask.algorithms.truncated_plan.START_ROWS", 8)
+        patched.setattr("largek_dask.algorithms.truncated_plan.FIRST_ROWS", 2)
         yield request.param
 
 

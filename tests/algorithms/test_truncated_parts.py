@@ -26,6 +26,7 @@ from largek_dask.algorithms.truncated_look import (
     share_of_strays,
     splits_of,
 )
+from largek_dask.algorithms.truncated_orders import cells_order
 from largek_dask.algorithms.truncated_plan import (
     FAILURES,
     LEAST_SHARE,
@@ -33,15 +34,11 @@ from largek_dask.algorithms.truncated_plan import (
     Outcome,
     Plan,
     Task,
+    sample_sizes,
 )
 from largek_dask.algorithms.truncated_rounds import BEYOND, overstep
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
-from largek_dask.algorithms.truncated_start import (
-    cells_order,
-    sample_sizes,
-    shares,
-    two_level_start,
-)
+from largek_dask.algorithms.truncated_start import shares, two_level_start
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
@@ -484,7 +481,7 @@ def test_shares(counts, part):
     [(1, [[0], [0], [1, 2]]), (2, [[0], [0], [1, 2]]), (3, [[0, 1, 2]] * 3)],
 )
 def test_every_cell_has_a_centre(n_cells, lists, monkeypatch):
-    monkeypatch.setattr("largek_dask.algorithms.truncated_start.NEAR_CELLS", n_cells)
+    monkeypatch.setattr("largek_dask.algorithms.truncated_orders.NEAR_CELLS", n_cells)
     coarse = np.array([[0.0, 0], [10, 0], [20, 0]], np.float32)
     centers = np.array([[1.0, 0], [21, 0], [22, 0]], np.float32)
     order = cells_order(centers, coarse, np.zeros(2, np.float32))

@@ -28,7 +28,7 @@ every_kind = pytest.mark.parametrize("kind", ALGORITHMS)
 def no_restarts():
     """Samples as for many clusters; the best of several starts has tests of its own."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("largek_dask.algorithms.truncated_start.RESTARTED", 0)
+        patched.setattr("largek_dask.algorithms.truncated_plan.RESTARTED", 0)
         yield
 
 
