@@ -51,17 +51,19 @@ COVERING = {
 """Tests of which is known what they run, by folder."""
 OTHERS = {
     "algorithms/auto": ["algorithms/test_auto.py"],
-    "algorithms/base": ["algorithms/test_seeding.py", "algorithms/test_minibatch.py"],
-    "algorithms/bounded": ["algorithms/test_lloyd_bounds.py"],
+    "algorithms/base": ["algorithms/parts/test_seeding.py", "algorithms/test_minibatch.py"],
     "algorithms/lloyd": ["algorithms/test_lloyd.py", "algorithms/test_lloyd_bounds.py"],
     "algorithms/minibatch": ["algorithms/test_minibatch.py"],
     "algorithms/names": ["estimators/test_kmeans.py"],
     "algorithms/nmbatch": ["algorithms/test_nmbatch.py", "algorithms/test_nested_stores.py"],
+    "algorithms/parts/bounded": ["algorithms/test_lloyd_bounds.py"],
+    "algorithms/parts/greedy": ["algorithms/test_far.py"],
     "algorithms/parts/moves": ["algorithms/test_nmbatch.py", "algorithms/test_truncated.py"],
+    "algorithms/parts/relocation": ["algorithms/test_lloyd.py", "driver/test_fit.py"],
+    "algorithms/parts/seeding": ["algorithms/test_sparse_rows.py"],
     "algorithms/parts/splits": ["algorithms/parts/test_sparse_splits.py"],
     "algorithms/parts/totals": ["algorithms/test_lloyd.py", "algorithms/test_nmbatch.py"],
-    "algorithms/relocation": ["algorithms/test_lloyd.py", "driver/test_fit.py"],
-    "algorithms/seeding": ["algorithms/test_seeding.py", "algorithms/test_sparse_rows.py"],
+    "algorithms/parts/two_level": ["algorithms/test_truncated.py"],
     "algorithms/truncated": [
         "algorithms/test_truncated_parts.py",
         "algorithms/test_truncated.py",

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Passes, TableShape
 from largek_dask.algorithms.choices import INITS, EmptyClusters
 from largek_dask.algorithms.objective import INERTIA, Objective
+from largek_dask.algorithms.parts.relocation import relocate_empty
+from largek_dask.algorithms.parts.seeding import check_init, passes_of
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
-from largek_dask.algorithms.relocation import relocate_empty
-from largek_dask.algorithms.seeding import check_init, passes_of
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.dense.doubts import nearest_of_far, too_far
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances

@@ -27,7 +27,8 @@ from largek_dask.algorithms.base import (
     RowState,
     TableShape,
 )
-from largek_dask.algorithms.bounded import (
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts.bounded import (
     Bounds,
     BoundsState,
     begin_bounds,
@@ -37,10 +38,9 @@ from largek_dask.algorithms.bounded import (
     no_groups_for_sparse,
     row_bytes,
 )
-from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts.relocation import relocate_empty, returns
+from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
-from largek_dask.algorithms.relocation import relocate_empty, returns
-from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.kernels.bounds import bounds as row_bounds
 from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers

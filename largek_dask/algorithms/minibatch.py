@@ -24,8 +24,8 @@ from largek_dask.algorithms.base import (
     TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
-from largek_dask.algorithms.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.running import moved_means

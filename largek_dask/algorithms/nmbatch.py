@@ -37,7 +37,8 @@ from largek_dask.algorithms.base import (
     SpacedRows,
     TableShape,
 )
-from largek_dask.algorithms.bounded import (
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts.bounded import (
     KINDS,
     Bounds,
     BoundsState,
@@ -47,12 +48,11 @@ from largek_dask.algorithms.bounded import (
     no_groups_for_sparse,
     row_bytes,
 )
-from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.moves import choose_moves, nearest_others
+from largek_dask.algorithms.parts.relocation import relocate_empty, returns
+from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.parts.splits import held_out_splits
 from largek_dask.algorithms.parts.totals import AssignmentTotal
-from largek_dask.algorithms.relocation import relocate_empty, returns
-from largek_dask.algorithms.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.votes import (
     NestedTotal,
     center_shifts,

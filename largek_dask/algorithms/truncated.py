@@ -39,10 +39,11 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng, RowSample, TableShape
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.seeding import initial_centers
+from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
+from largek_dask.algorithms.parts.seeding import initial_centers
+from largek_dask.algorithms.parts.two_level import coarse_centers, two_level_start
 from largek_dask.algorithms.truncated_engines import pass_over
 from largek_dask.algorithms.truncated_far import FarRows, carry_the_cost, draw_rows
-from largek_dask.algorithms.truncated_greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.truncated_orders import (
     NEAR_CELLS,
     cells_order,
@@ -67,7 +68,6 @@ from largek_dask.algorithms.truncated_rounds import (
     overstep,
     strange_clusters,
 )
-from largek_dask.algorithms.truncated_start import coarse_centers, two_level_start
 from largek_dask.algorithms.truncated_state import TruncatedState
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import nearest, pack_centers

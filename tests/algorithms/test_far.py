@@ -16,8 +16,7 @@ from benchmarks.lloyd import data_folder
 from largek_dask.algorithms import truncated_far
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.truncated_far import Drawn, draw_rows, numbers_of
-from largek_dask.algorithms.truncated_greedy import (
+from largek_dask.algorithms.parts.greedy import (
     FIRST_STEPS,
     STEPS,
     _candidates,
@@ -25,6 +24,7 @@ from largek_dask.algorithms.truncated_greedy import (
     greedy_start,
     n_starts,
 )
+from largek_dask.algorithms.truncated_far import Drawn, draw_rows, numbers_of
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.passes.local import LocalPasses
 from tests import oracles

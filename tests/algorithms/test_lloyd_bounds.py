@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms import bounded
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.bounded import group_count, row_bytes
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
+from largek_dask.algorithms.parts import bounded
+from largek_dask.algorithms.parts.bounded import group_count, row_bytes
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import largek_dask as lk
-from largek_dask.algorithms import bounded, nmbatch, votes
+from largek_dask.algorithms import nmbatch, votes
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.parts import bounded
 from largek_dask.algorithms.votes import growth_ratio
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves
+from largek_dask.algorithms.parts.two_level import shares, two_level_start
 from largek_dask.algorithms.truncated_lists import (
     Near,
     Recipe,
@@ -38,7 +39,6 @@ from largek_dask.algorithms.truncated_plan import (
 )
 from largek_dask.algorithms.truncated_rounds import BEYOND, overstep
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
-from largek_dask.algorithms.truncated_start import shares, two_level_start
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads

@@ -18,7 +18,7 @@ from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
-from largek_dask.algorithms.relocation import Relocation
+from largek_dask.algorithms.parts.relocation import Relocation
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module

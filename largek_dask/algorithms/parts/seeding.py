@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState
 from largek_dask.algorithms.choices import INITS
+from largek_dask.algorithms.parts.sparse_start import rounds_start, sparse_start
 from largek_dask.algorithms.parts.totals import Additive
-from largek_dask.algorithms.sparse_start import rounds_start, sparse_start
-from largek_dask.algorithms.truncated_start import two_level_start
+from largek_dask.algorithms.parts.two_level import two_level_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.distances import nearest, pack_centers

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.truncated_start import COARSE_ROWS, STEPS, shares
+from largek_dask.algorithms.parts.two_level import COARSE_ROWS, STEPS, shares
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from largek_dask.algorithms.relocation import FarthestRows, farthest_chunk, relocate_empty
+from largek_dask.algorithms.parts.relocation import FarthestRows, farthest_chunk, relocate_empty
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.provenance import digest_of
 from largek_dask.errors import DegenerateDataWarning
