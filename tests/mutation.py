@@ -58,7 +58,7 @@ OTHERS = {
     "algorithms/nmbatch": ["algorithms/test_nmbatch.py", "algorithms/test_nested_stores.py"],
     "algorithms/parts/bounded": ["algorithms/test_lloyd_bounds.py"],
     "algorithms/parts/greedy": ["algorithms/test_far.py"],
-    "algorithms/parts/moves": ["algorithms/test_nmbatch.py", "algorithms/test_truncated.py"],
+    "algorithms/parts/moves": ["algorithms/test_nmbatch_moves.py", "algorithms/test_truncated.py"],
     "algorithms/parts/relocation": ["algorithms/test_lloyd.py", "driver/test_fit.py"],
     "algorithms/parts/seeding": ["algorithms/test_sparse_rows.py"],
     "algorithms/parts/splits": ["algorithms/parts/test_sparse_splits.py"],

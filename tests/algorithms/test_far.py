@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from operator import itemgetter
 
 import dask
 import numpy as np
@@ -16,18 +15,8 @@ from benchmarks.lloyd import data_folder
 from largek_dask.algorithms import truncated_far
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.parts.greedy import (
-    FIRST_STEPS,
-    STEPS,
-    _candidates,
-    cost_of,
-    greedy_start,
-    n_starts,
-)
 from largek_dask.algorithms.truncated_far import Drawn, draw_rows, numbers_of
-from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.passes.local import LocalPasses
-from tests import oracles
 from tests.algorithms.conftest import bits
 from tests.checks import computing_workers, watched_passes
 
@@ -188,10 +177,6 @@ def test_rows_without_far_ones_take_the_way_as_before(monkeypatch):
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def test_greedy_starts_try_as_many_rows_as_scikit_learn_does():
-    assert [_candidates(k) for k in (1, 2, 3, 8, 32)] == [2, 2, 3, 4, 5]
-
-
 def test_numbers_of_rows_are_those_of_the_paper():
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     wanted = [((number >> 11) + 1) / 2**53 for number in published]
@@ -243,66 +228,3 @@ def test_sums_over_drawn_rows_are_those_over_all(x):
             assert len(drawn.rows) == truncated_far.LEAST
             found.append([drawn.shares.sum(), (drawn.shares * squares[drawn.rows]).sum()])
     assert np.mean(found, axis=0) == pytest.approx([N, squares.sum()], rel=0.02)
-
-
-def test_the_best_of_several_starts():
-    r = np.random.default_rng(0)
-    centers = 20 * r.standard_normal((12, 4))
-    x = (centers[r.integers(12, size=3_000)] + r.standard_normal((3_000, 4))).astype(np.float32)
-    costs = []
-    for starts in (1, 8):
-        found, cost = greedy_start(x, None, 12, x.mean(axis=0), Rng(1), starts, 1)
-        true = ((x[:, None].astype(float) - found[None]) ** 2).sum(axis=2).min(axis=1).sum()
-        assert cost == pytest.approx(true, rel=1e-5)
-        costs.append(cost)
-        same = greedy_start(x, None, 12, x.mean(axis=0), Rng(1), starts, 2)
-        assert same[0].tobytes() == found.tobytes()
-    assert costs[1] <= costs[0]
-    twice = greedy_start(x, np.full(3_000, 2.0), 12, x.mean(axis=0), Rng(1), 8, 1)
-    assert twice[0].tobytes() == found.tobytes()
-    few, cost = greedy_start(x[:3], None, 5, x.mean(axis=0), Rng(1), 8, 1)
-    assert few.tolist() == x[[0, 1, 2, 0, 1]].tolist()
-    assert cost == 0
-
-
-def lloyd_in_numpy(x, mass, centers, steps):
-    """Centres after so many steps, and what rows then cost."""
-    for _ in range(steps):
-        labels, _ = oracles.assign(x, centers)
-        held = [(mass * (labels == j))[:, None] for j in range(len(centers))]
-        assert all(of.any() for of in held)
-        centers = np.array([(of * x).sum(axis=0) / of.sum() for of in held])
-    labels, _ = oracles.assign(x, centers)
-    return centers, float((mass[:, None] * (x - centers[labels]) ** 2).sum())
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("seed", range(6))
-def test_some_of_the_starts_are_gone_on_with(seed, weighted):
-    """Those that are best after a few steps, a fourth of them."""
-    r = np.random.default_rng(seed)
-    x, k, starts = r.standard_normal((400, 3)), 9, 9
-    mass = r.uniform(0.5, 2, 400) if weighted else np.ones(400)
-    columns = np.ascontiguousarray(x.T)
-    shape = k, _candidates(k)
-    picks = [
-        greedy_rows(columns, mass, Rng(seed).generator(start, "greedy").random(shape))
-        for start in range(starts)
-    ]
-    begun = [lloyd_in_numpy(x, mass, x[rows], FIRST_STEPS)[1] for rows in picks]
-    best = np.argsort(begun)[:3]
-    wanted = min((lloyd_in_numpy(x, mass, x[picks[i]], STEPS) for i in best), key=itemgetter(1))
-    weight = mass if weighted else None
-    found, cost = greedy_start(x, weight, k, x.mean(axis=0), Rng(seed), starts, 1)
-    np.testing.assert_allclose(found, wanted[0], rtol=1e-9, atol=1e-9)
-    assert cost == pytest.approx(wanted[1], rel=1e-9)
-    assert cost_of(x, weight, found, x.mean(axis=0)) == cost
-
-
-@pytest.mark.parametrize(
-    ("n", "sampled", "d", "k", "starts"),
-    [(14_980, 2_048, 14, 10, 13), (60_000, 2_048, 6, 10, 52), (10**8, 2_048, 64, 32, 64),
-     (3_000, 3_000, 784, 32, 1)],
-)  # fmt: skip
-def test_how_many_starts_pay(n, sampled, d, k, starts):
-    assert n_starts(n, sampled, d, k) == starts
