@@ -166,7 +166,7 @@ def test_the_last_pass_is_tried_out_on_few_rows(monkeypatch: pytest.MonkeyPatch)
     ticks = iter(range(1_000))
     monkeypatch.setattr("largek_dask.driver.final.time.monotonic", lambda: float(next(ticks)))
     with open_passes(open_rows(X), n_threads=2) as passes:
-        few = passes.take(np.arange(50)).x
+        few = passes.take(np.arange(50))
         passes.take = lambda rows: few  # type: ignore[method-assign]
         # A trial lasts a second: 50 rows of 200, on two threads.
         assert seconds_of_last_pass(passes, labelling) == MORE * 4 / 2
