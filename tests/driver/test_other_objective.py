@@ -21,6 +21,7 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
 from largek_dask.algorithms.problem import Problem
 from largek_dask.cli import main
+from largek_dask.cli.plot import draw
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.history import thinned
@@ -128,6 +129,29 @@ def test_it_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last["eta_s"] < (100 - last["step"]) * a_step / 2, "that is of tol, not of max_iter"
     assert f"step 3, closeness {steps[2]['cost']:.6g}, " in stream.getvalue()
     assert "cost" not in stream.getvalue()
+
+
+def axes_of(figure: Any) -> list[tuple[str, str]]:
+    return [(axes.get_title(loc="left"), axes.get_ylabel()) for axes in figure.axes[:2]]
+
+
+def test_plots_call_it_by_its_name(tmp_path: Path) -> None:
+    unit = "closeness (Σ w h / (1 + d²)), more is better"
+    expected = [("Closeness against time", unit), ("Closeness against passes", unit)]
+    result = cluster(checkpoint=str(tmp_path / "run"))
+    running, _ = draw(str(tmp_path / "run"), None)
+    assert axes_of(running) == expected
+    Model.of(result).save(str(tmp_path / "m.zarr"))
+    ended, _ = draw(str(tmp_path / "m.zarr"), None)
+    assert axes_of(ended) == expected
+
+
+def test_plots_of_k_means_are_as_before(tmp_path: Path) -> None:
+    unit = "cost (Σ w d²)"
+    expected = [("Cost against time", unit), ("Cost against passes", unit)]
+    cluster(algorithm="lloyd", checkpoint=str(tmp_path / "run"))
+    figure, _ = draw(str(tmp_path / "run"), None)
+    assert axes_of(figure) == expected
 
 
 def test_events_of_k_means_say_no_objective() -> None:
