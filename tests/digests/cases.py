@@ -1,0 +1,222 @@
+"""The fits: every algorithm, start, type of rows, and k on both sides of every threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+import largek_dask as lk
+from tests.digests.tables import Table, rows_of
+
+INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||", "array")
+
+FLOAT32, FLOAT64, UINT8 = Table(), Table(dtype="float64", weights="some"), Table(dtype="uint8")
+BOOL, CSR, HEAVY_CSR = Table(dtype="bool"), Table(dtype="csr"), Table(dtype="csr", weights="some")
+WEIGHTED = Table(weights="some")
+LIGHT, LIGHT64 = Table(weights="light"), Table(dtype="float64", weights="light")
+FEW, FLAT = Table(kind="few"), Table(kind="flat")
+NARROW, WIDE = Table(d=3), Table(n=2_400, d=128)
+LARGE, LARGE64 = Table(n=12_500), Table(n=12_500, dtype="float64", weights="some")
+LARGE8, LARGE_CSR = Table(n=12_500, dtype="uint8"), Table(n=12_500, dtype="csr")
+FAR, FAR_WEIGHTED = Table("far", n=12_000, d=5), Table("far", n=12_000, d=5, weights="some")
+MEMORY, MEMORY_CSR = Table(stored=False), Table(dtype="csr", stored=False)
+BAD, BAD_WEIGHTED = Table("bad"), Table("bad", dtype="float64", weights="some")
+SMALL_CSR = Table(dtype="csr", n=960)
+MANY_CSR = Table("flat", dtype="csr", n=100_100, d=3, stored=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fit."""
+
+    family: str
+    algorithm: Any
+    table: Table
+    k: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in ``golden.json``."""
+        told = [f"k={self.k}", *(f"{name}={value}" for name, value in self.options)]
+        chosen = [] if isinstance(self.algorithm, str) else _chosen(self.algorithm)
+        return f"{self.family}: {self.table}: {' '.join(chosen + told)}"
+
+    def estimator(self, n_threads: int | None = None) -> lk.KMeans:
+        """What fits it."""
+        options = {"random_state": 3, "memory_limit": "256MiB"} | dict(self.options)
+        if options.get("init") == "array":
+            x = rows_of(self.table)[np.linspace(0, self.table.n - 1, self.k).astype(int)]
+            options["init"] = (x.toarray() if self.table.dtype == "csr" else x) * np.float32(1)
+        return lk.KMeans(self.k, algorithm=self.algorithm, n_threads=n_threads, **options)
+
+
+def _chosen(algorithm: Any) -> list[str]:
+    """Parameters that are not the default, so that a new one changes no name."""
+    values = {
+        field.name: (getattr(algorithm, field.name), field.default) for field in fields(algorithm)
+    }
+    return [f"{name}={value}" for name, (value, default) in values.items() if value != default]
+
+
+def _auto() -> Iterator[Case]:
+    def case(table: Table, k: int, **options: Any) -> Case:
+        return Case("auto", "auto", table, k, tuple(options.items()))
+
+    for table in (FLOAT32, FLOAT64, UINT8, CSR):
+        for k in (1, 8, 9, 129):
+            yield case(table, k)
+    yield case(BOOL, 129)
+    for effort in ("fast", "best"):
+        for table, k in ((FLOAT32, 20), (FLOAT32, 140), (SMALL_CSR, 20), (CSR, 9)):
+            yield case(table, k, effort=effort)
+    yield case(MANY_CSR, 4, effort="fast")
+    for table in (MEMORY, MEMORY_CSR, LIGHT, FEW, HEAVY_CSR):
+        yield case(table, 100)
+    yield case(BAD, 30, on_bad_rows="skip")
+    yield case(FLOAT32, 30, normalize="l2")
+    yield case(CSR, 30, normalize="l2")
+
+
+def _lloyd() -> Iterator[Case]:
+    def case(table: Table, k: int, bounds: str | None = "auto", **options: Any) -> Case:
+        options = {"max_iter": 25} | options
+        return Case("lloyd", lk.Lloyd(bounds=bounds), table, k, tuple(options.items()))
+
+    for table in (FLOAT32, FLOAT64, UINT8, CSR):
+        for k in (2, 100, 101):
+            yield case(table, k)
+    yield case(FLOAT32, 1)
+    yield case(BOOL, 40)
+    for bounds in (None, "hamerly", "elkan", "groups"):
+        for table in (FLOAT64, UINT8, FLAT):
+            yield case(table, 70, bounds)
+    # Enough work a row for bounds of their own accord, and just not enough.
+    for k in (124, 125, 140):
+        yield case(WIDE, k, max_iter=40)
+    for init in INITS:
+        for table, k in ((WEIGHTED, 60), (CSR, 40)):
+            yield case(table, k, init=init, max_iter=12)
+    # Fewer distinct rows than clusters; rows that become empty, and what is done of them.
+    for empty_clusters in ("relocate", "keep"):
+        yield case(FEW, 60, init="random", empty_clusters=empty_clusters)
+        yield case(NARROW, 300, init="random", empty_clusters=empty_clusters)
+        yield case(WEIGHTED, 300, "groups", init="random", empty_clusters=empty_clusters)
+    yield case(LIGHT, 20)
+    yield case(LIGHT64, 20)
+    yield case(MEMORY, 50)
+    yield case(MEMORY_CSR, 50)
+    yield case(FLOAT32, 30, n_init=3)
+    yield case(FLOAT32, 30, tol=0.0, max_iter=200)
+    yield case(FLOAT32, 30, max_iter=1)
+    yield case(FLOAT32, 30, normalize="l2")
+    yield case(CSR, 30, normalize="l2", init="k-means||")
+    yield case(BAD, 30, on_bad_rows="skip")
+    yield case(BAD_WEIGHTED, 30, on_bad_rows="skip", init="k-means||")
+
+
+def _minibatch() -> Iterator[Case]:
+    def case(table: Table, k: int, rows: int | str, votes: str, **options: Any) -> Case:
+        algorithm = lk.MiniBatch(batch_rows=rows, votes=votes)
+        return Case("minibatch", algorithm, table, k, tuple(({"max_iter": 9} | options).items()))
+
+    for votes in ("all", "latest"):
+        for table in (FLOAT32, FLOAT64, UINT8, BOOL, CSR, LIGHT, MEMORY):
+            yield case(table, 40, 700, votes)
+        for table, k in ((LARGE, 8), (LARGE, 500), (FEW, 60), (HEAVY_CSR, 1)):
+            yield case(table, k, "auto", votes)
+        yield case(FLOAT32, 40, 700, votes, init="k-means||")
+        yield case(FLOAT32, 40, 1_000, votes, max_iter=3)
+        yield case(BAD, 40, 1_000, votes, on_bad_rows="skip")
+        yield case(CSR, 40, 1_000, votes, normalize="l2", n_init=2)
+
+
+def _nmbatch() -> Iterator[Case]:
+    def case(table: Table, k: int, algorithm: Any = None, **options: Any) -> Case:
+        options = {"max_iter": 40} | options
+        algorithm = algorithm or lk.NMBatch(b0=400)
+        return Case("nmbatch", algorithm, table, k, tuple(options.items()))
+
+    for table in (FLOAT32, FLOAT64, UINT8, BOOL, CSR, HEAVY_CSR):
+        for k in (2, 12, 101):
+            yield case(table, k)
+    for table in (FLOAT32, FLOAT64, CSR):
+        yield case(table, 50, lk.NMBatch.paper(b0=400))
+        yield case(table, 50, lk.NMBatch(b0=400, gather=0))
+        yield case(table, 50, lk.NMBatch(b0=400, gather=1_000))
+        yield case(table, 50, lk.NMBatch(b0=400, rho=10.0, stall=0.0))
+        yield case(table, 50, lk.NMBatch(b0=400, start="random"))
+    for bounds in (False, "hamerly", "elkan", "groups"):
+        yield case(UINT8, 50, lk.NMBatch(b0=400, bounds=bounds))
+        yield case(FLAT, 50, lk.NMBatch(b0=400, bounds=bounds, gather=0, moves=False))
+    for table, k in ((LARGE, 100), (LARGE, 130), (LARGE64, 30), (LARGE_CSR, 60)):
+        yield case(table, k, lk.NMBatch())
+    yield case(WIDE, 140, lk.NMBatch(moves=False, b0=600))
+    for init in INITS:
+        yield case(CSR if init in ("random", "k-means||") else WEIGHTED, 30, init=init)
+    yield case(FEW, 60, lk.NMBatch(b0=400, start="random"))
+    yield case(FEW, 60, lk.NMBatch(b0=400, start="random"), empty_clusters="keep")
+    yield case(NARROW, 300, lk.NMBatch(b0=700, start="random", gather=0))
+    yield case(LIGHT, 20)
+    yield case(MEMORY, 50)
+    yield case(BAD, 30, on_bad_rows="skip")
+    yield case(FLOAT32, 30, max_iter=4)
+    yield case(CSR, 30, normalize="l2", n_init=2)
+
+
+def _truncated() -> Iterator[Case]:
+    def case(table: Table, k: int, algorithm: Any = None, **options: Any) -> Case:
+        options = {"max_iter": 60} | options
+        algorithm = algorithm or lk.Truncated()
+        return Case("truncated", algorithm, table, k, tuple(options.items()))
+
+    for table in (FLOAT32, FLOAT64, UINT8):
+        for k in (2, 3, 32, 33, 128, 129):
+            yield case(table, k)
+    yield case(FLOAT32, 1)
+    yield case(BOOL, 40)
+    for algorithm in (
+        lk.Truncated(moves=False),
+        lk.Truncated(rounds=0),
+        lk.Truncated(rounds=2),
+        lk.Truncated(neighbours=16),
+        lk.Truncated(neighbours=128, rounds=3),
+    ):
+        yield case(FLOAT32, 140, algorithm)
+        yield case(LARGE64, 140, algorithm)
+    # Samples before all rows: one of them, or one after the other.
+    for table in (LARGE, LARGE64, LARGE8):
+        for k in (10, 120):
+            yield case(table, k)
+    yield case(LARGE, 135)
+    yield case(LARGE, 300)
+    for k in (4, 12, 40):
+        yield case(FAR, k)
+    yield case(FAR_WEIGHTED, 12)
+    yield case(FAR, 140)
+    for init in INITS:
+        yield case(WEIGHTED, 140, init=init)
+        yield case(UINT8, 20, init=init)
+    for table, k in ((FEW, 60), (FLAT, 40), (FLAT, 150), (NARROW, 300), (WIDE, 140)):
+        yield case(table, k)
+    yield case(LIGHT, 140)
+    yield case(LIGHT64, 20)
+    yield case(MEMORY, 140)
+    yield case(BAD, 140, on_bad_rows="skip")
+    yield case(BAD_WEIGHTED, 20, on_bad_rows="skip")
+    yield case(FLOAT32, 20, normalize="l2")
+    yield case(FLOAT32, 140, n_init=2)
+    yield case(FLOAT32, 140, max_iter=5)
+    yield case(FLOAT32, 140, tol=0.0, max_iter=200)
+
+
+FAMILIES = {
+    "auto": tuple(_auto()),
+    "lloyd": tuple(_lloyd()),
+    "minibatch": tuple(_minibatch()),
+    "nmbatch": tuple(_nmbatch()),
+    "truncated": tuple(_truncated()),
+}

@@ -1,0 +1,51 @@
+"""Exact k-means gives the digests that it gave."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.checks import watched_passes
+from tests.digests.cases import BAD, FEW, WIDE
+from tests.digests.conftest import Fits, check, fits_of, stops, told
+from tests.digests.tables import N_CHUNKS
+
+
+@pytest.fixture(scope="module")
+def seen() -> list:
+    return []
+
+
+@pytest.fixture(scope="module")
+def fits(shelf, seen) -> Fits:
+    with watched_passes() as passes:
+        done = fits_of("lloyd", shelf)
+    seen += passes
+    return done
+
+
+def test_digests(fits):
+    check(fits)
+
+
+def test_everything_happened(fits, seen):
+    """Bounds spared distances, centres moved to far rows, sums had two limbs, rows were skipped."""
+    spared = {
+        (case.algorithm.bounds, case.table.dtype)
+        for case, (km, _) in fits.items()
+        if case.table.dtype != "csr" and km.history_[-1]["extra"]["distances"] < 0.9
+    }
+    assert {bounds for bounds, _ in spared} == {"auto", "hamerly", "elkan", "groups"}
+    assert {dtype for _, dtype in spared} == {"float32", "float64", "uint8"}
+    of_their_own_accord = [
+        km.history_[-1]["extra"]["distances"] < 0.9
+        for case, (km, _) in fits.items()
+        if case.table == WIDE
+    ]
+    assert of_their_own_accord == [False, True, True]
+    assert told(fits, "relocated") >= 4
+    assert stops(fits) == {"converged", "tol", "max_iter"}
+    assert {passes.statistics.grid.wide for passes in seen} == {False, True}
+    assert {passes.n_chunks for passes in seen} == {1, N_CHUNKS}
+    warned = [warnings for case, (_, warnings) in fits.items() if case.table == FEW]
+    assert ["DegenerateDataWarning"] in warned
+    assert all(-1 in km.labels_ for case, (km, _) in fits.items() if case.table == BAD)
