@@ -22,7 +22,7 @@ from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.distances import pack_centers, scores, squared_distances
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["Labelled", "gains_of_lists", "share_of_strays", "splits_of"]
+__all__ = ["LabelledSample", "gains_of_lists", "share_of_strays", "splits_of"]
 
 PROBES = 1_024
 """Rows that are compared with all centres."""
@@ -39,7 +39,7 @@ DEAREST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledSample:
     """Rows of the sample with the labels that they have now."""
 
     x: Any
@@ -54,7 +54,7 @@ class Labelled:
 
 
 def splits_of(
-    rows: Labelled,
+    rows: LabelledSample,
     centers: NDArray[Any],
     shift: NDArray[Any],
     clusters: NDArray[np.int64],
@@ -72,7 +72,7 @@ def splits_of(
 
 
 def _with_the_dearest(
-    rows: Labelled,
+    rows: LabelledSample,
     centers: NDArray[Any],
     shift: NDArray[Any],
     order: NDArray[np.int32],
@@ -109,7 +109,7 @@ def _with_the_dearest(
 
 
 def gains_of_lists(
-    rows: Labelled, centers: NDArray[Any], shift: NDArray[Any], threads: Threads
+    rows: LabelledSample, centers: NDArray[Any], shift: NDArray[Any], threads: Threads
 ) -> tuple[float, ...]:
     """What a pass with lists of each length, and one over all centres, would take off the cost.
 
@@ -153,7 +153,7 @@ def gains_of_lists(
 
 
 def share_of_strays(
-    rows: Labelled, cells: Order, table: NDArray[np.int32], length: int, threads: Threads
+    rows: LabelledSample, cells: Order, table: NDArray[np.int32], length: int, threads: Threads
 ) -> float:
     """By what share rows would cost more if coarse cells had led them to their centres.
 

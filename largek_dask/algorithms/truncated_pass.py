@@ -12,7 +12,7 @@ from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated_engines import pass_over
 from largek_dask.algorithms.truncated_far import far_from
-from largek_dask.algorithms.truncated_look import Labelled, gains_of_lists, share_of_strays
+from largek_dask.algorithms.truncated_look import LabelledSample, gains_of_lists, share_of_strays
 from largek_dask.algorithms.truncated_orders import cells_order, order_for
 from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK
 from largek_dask.algorithms.truncated_rounds import moves_to_try
@@ -145,12 +145,14 @@ def look(passes: Passes, state: TruncatedState, done: PassDone, sample: Passes |
     return Found(moves, curve, strays)
 
 
-def _labelled(sample: Passes, labels: NDArray[np.int32], total: PassTotal, far: bool) -> Labelled:
+def _labelled(
+    sample: Passes, labels: NDArray[np.int32], total: PassTotal, far: bool
+) -> LabelledSample:
     """The sample as the pass has labelled it."""
     x, weight, _ = sample.take()
     mass = float(len(labels)) if weight is None else sum(weight.tolist())
     scale = sum(total.sums.counts.tolist()) / mass
-    return Labelled(x, weight, labels, scale, far)
+    return LabelledSample(x, weight, labels, scale, far)
 
 
 def _work(

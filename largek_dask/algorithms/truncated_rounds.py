@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.parts.moves import Moves, choose_moves, losses_of_merging
-from largek_dask.algorithms.truncated_look import Labelled, splits_of
+from largek_dask.algorithms.truncated_look import LabelledSample, splits_of
 from largek_dask.algorithms.truncated_plan import Plan
 from largek_dask.algorithms.truncated_rows import Order
 from largek_dask.algorithms.truncated_state import Round, TruncatedState
@@ -36,7 +36,7 @@ def moves_to_try(
     total: PassTotal,
     order: Order,
     centers: NDArray[Any],
-    rows: Labelled,
+    rows: LabelledSample,
     n_threads: int,
 ) -> Moves:
     """The moves that may pay."""

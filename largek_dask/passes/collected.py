@@ -27,7 +27,7 @@ PART_BYTES = 1 << 19
 PARTS_A_THREAD = 4
 
 
-class Block:
+class RowBlock:
     """Rows below each other, and room for more; what is not filled does not travel."""
 
     __slots__ = ("n", "rows", "weight", "x")
@@ -40,7 +40,7 @@ class Block:
         self.weight: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(cls, rows: NDArray[np.int64], x: Table, weight: NDArray[np.float64] | None) -> Block:
+    def of(cls, rows: NDArray[np.int64], x: Table, weight: NDArray[np.float64] | None) -> RowBlock:
         """Exactly these rows."""
         block = cls.__new__(cls)
         block.n, block.rows, block.x, block.weight = len(rows), rows, x, weight
@@ -73,15 +73,15 @@ class Block:
             self.weight[at] = 1.0 if weight is None else weight
         self.n = at.stop
 
-    def cut(self, begin: int, end: int) -> Block:
+    def cut(self, begin: int, end: int) -> RowBlock:
         """Some of the rows; nothing is copied."""
         at = slice(begin, min(end, self.n))
         weight = None if self.weight is None else self.weight[at]
-        return Block.of(self.rows[at], self.x[at], weight)
+        return RowBlock.of(self.rows[at], self.x[at], weight)
 
     def __reduce__(self) -> tuple[Any, ...]:
         whole = self.cut(0, self.n)
-        return Block.of, (whole.rows, whole.x, whole.weight)
+        return RowBlock.of, (whole.rows, whole.x, whole.weight)
 
 
 class CollectedRows:
@@ -90,7 +90,7 @@ class CollectedRows:
     __slots__ = ("blocks",)
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[RowBlock] = []
 
     @property
     def nbytes(self) -> int:
@@ -121,12 +121,12 @@ class CollectedRows:
             weight = weight[places]
         if isinstance(x, SparseBlock):
             x = x if places is None else x[places]
-            self.blocks.append(Block.of(rows, x, weight))
+            self.blocks.append(RowBlock.of(rows, x, weight))
             return
         begin = 0
         while begin < len(rows):
             if not self.blocks or not self.blocks[-1].room:
-                self.blocks.append(Block(x))
+                self.blocks.append(RowBlock(x))
             at = slice(begin, min(begin + self.blocks[-1].room, len(rows)))
             part = x[at] if places is None else x
             own = None if weight is None else weight[at]
@@ -183,7 +183,7 @@ class CollectedRows:
         return readonly(out), weight
 
 
-def _together(blocks: Sequence[Block]) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
+def _together(blocks: Sequence[RowBlock]) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
     """Weights and indices of all blocks."""
     weight = None
     if any(block.weight is not None for block in blocks):

@@ -21,7 +21,7 @@ from largek_dask.algorithms.truncated_lists import (
     reach_of,
 )
 from largek_dask.algorithms.truncated_look import (
-    Labelled,
+    LabelledSample,
     gains_of_lists,
     share_of_strays,
     splits_of,
@@ -467,7 +467,7 @@ def test_strays_are_what_cells_and_lists_miss(weighted):
     x = np.array([[0.4], [12.4], [30.4], [5.0]], np.float32)
     labels = np.array([0, 12, 30, -1], np.int32)
     weight = np.array([1.0, 2.0, 3.0, 0.0]) if weighted else None
-    rows = Labelled(x, weight, labels, 1.0)
+    rows = LabelledSample(x, weight, labels, 1.0)
     listed = np.concatenate([np.arange(11), np.arange(11, 40)]).astype(np.int32)
     cells = Order("cells", centers, shift, listed, np.array([0, 11, 40]), coarse)
     table = np.argsort(np.abs(centers - centers.T), axis=1, kind="stable").astype(np.int32)
@@ -486,7 +486,7 @@ def test_probe_counts_what_lists_would_gain():
     centers = np.arange(300, dtype=np.float32)[:, None]
     x = np.array([[0.0], [100.0], [250.0], [7.0]], np.float32)
     labels = np.array([0, 90, 0, -1], np.int32)
-    rows = Labelled(x, None, labels, 2.0)
+    rows = LabelledSample(x, None, labels, 2.0)
     gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(2))
     assert gains[:3] == (0.0, 200.0, 200.0)
     assert gains[-1] == 2 * (100.0 + 250.0**2)
@@ -497,10 +497,12 @@ def test_probe_does_not_trust_one_row_that_only_all_centres_would_help():
     shift = np.zeros(1, np.float32)
     far = np.array([[500.0], [550.0], [3.0]], np.float32)
     one = gains_of_lists(
-        Labelled(far[[0, 2]], None, np.zeros(2, np.int32), 1.0), centers, shift, Threads()
+        LabelledSample(far[[0, 2]], None, np.zeros(2, np.int32), 1.0), centers, shift, Threads()
     )
     assert one[-1] == one[0] == 9.0
-    two = gains_of_lists(Labelled(far, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads())
+    two = gains_of_lists(
+        LabelledSample(far, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads()
+    )
     assert two[-1] == 9.0 + 500.0**2
 
 
@@ -508,7 +510,9 @@ def test_probe_tells_what_the_longest_lists_find_from_what_none_would():
     centers, shift = np.arange(1100, dtype=np.float32)[:, None], np.zeros(1, np.float32)
     # Of two whose centres are in no list, one is not trusted.
     x = np.array([[600.0], [1050.0], [1060.0]], np.float32)
-    gains = gains_of_lists(Labelled(x, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads())
+    gains = gains_of_lists(
+        LabelledSample(x, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads()
+    )
     found = dict(zip((*LENGTHS, len(centers)), gains, strict=True))
     assert (found[512], found[1024], found[1100]) == (0, 600.0**2, 600.0**2 + 1050.0**2)
 
@@ -593,7 +597,7 @@ def test_threads_do_not_change_what_is_found():
     labels = nearest(x, pack_centers(centers, shift))
     labels[::7] = -1
     labels[1::9] = 3
-    rows, clusters = Labelled(x, None, labels, 2.5), np.arange(0, 40, 2)
+    rows, clusters = LabelledSample(x, None, labels, 2.5), np.arange(0, 40, 2)
     one, two = (splits_of(rows, centers, shift, clusters, n) for n in (1, 2))
     np.testing.assert_array_equal(one.gains, two.gains)
     np.testing.assert_array_equal(one.halves, two.halves)
