@@ -118,7 +118,7 @@ class ModelFormatError(LargekError, ValueError):
 
 
 class NoModelError(LargekError, RuntimeError):
-    """The fit was stopped (time limit, cancel) before it had any centres.
+    """The fit was stopped (time limit, cancel) before it had a model.
 
     ``reason`` is "max_time" or "cancelled".
     """

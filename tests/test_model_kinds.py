@@ -71,6 +71,9 @@ class CutModel(Model):
         assert labels is not None
         return float(np.bincount(labels).min())
 
+    def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
+        return {"smallest_share": score / n_rows}
+
     def _label(
         self, passes: Any, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
@@ -383,7 +386,10 @@ def test_the_command_line_takes_every_kind(tmp_path: Path) -> None:
     np.testing.assert_array_equal(zarr.open_array(str(out), mode="r")[...], EXPECTED)
     scored = told("score", model, data)
     # Nothing of distances, of which it has none.
-    assert set(scored) == {"score", "n_rows", "seconds"}
+    assert set(scored) == {"score", "smallest_share", "n_rows", "seconds"}
     assert scored["score"] == np.bincount(EXPECTED).min()
+    assert scored["smallest_share"] == scored["score"] / len(X)
+    shown = CliRunner().invoke(main, ["score", model, data]).stdout
+    assert "smallest share" in shown
     assert told("plot", model, "--out", str(tmp_path / "m.png"))["n_clusters"] == 3
     assert (tmp_path / "m.png").stat().st_size > 0

@@ -123,18 +123,15 @@ def score(
     distance of a row.
     """
     from largek_dask.data.sources import open_rows
-    from largek_dask.model import CentersModel, load_model
+    from largek_dask.model import load_model
 
     begun = perf_counter()
     model = load_model(model_url)
     rows = open_rows(data, storage_options=storage_options)
     with connected(scheduler) as client:
         value = model.score(rows, client=client)
-    told = {"score": value}
-    shown = {"score": f"{value:.10g}"}
-    if isinstance(model, CentersModel):
-        told |= {"inertia": -value, "mean_squared_distance": -value / rows.n_rows}
-        shown["mean squared distance"] = f"{-value / rows.n_rows:.10g}"
+    told = {"score": value, **model.score_figures(value, rows.n_rows)}
+    shown = {name.replace("_", " "): f"{figure:.10g}" for name, figure in told.items()}
     told |= {"n_rows": rows.n_rows, "seconds": perf_counter() - begun}
     shown |= {"rows": f"{rows.n_rows:,}", "time": human_seconds(told["seconds"])}
     emit(told, as_json, lambda: key_values(shown))

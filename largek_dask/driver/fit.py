@@ -139,7 +139,7 @@ def fit(
     CheckpointError, DataChangedError
         The folder holds another job, or this one with other data.
     NoModelError
-        The time limit or a cancel came before there were any centres.
+        The time limit or a cancel came before there was a model.
 
     Warns
     -----

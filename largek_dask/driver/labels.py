@@ -36,7 +36,7 @@ FORMAT = 1
 GROUP_ROWS = 1 << 22
 """Rows of a group: what a killed run may lose, and what the driver may hold at once."""
 LABEL_BYTES = 4
-"""Of one row."""
+"""Bytes of one row's label."""
 PIECE_ROWS = 1 << 20
 """Rows of a stored piece where the chunk table is not regular."""
 

@@ -30,7 +30,7 @@ class Outputs:
     fingerprint: dict[str, Any]
     """The rows'."""
     job: FitFolder | None
-    """Of the folder of checkpoints, if there is one."""
+    """The folder of checkpoints, if there is one."""
     labels: LabelStore | None
     """Where labels are written, if they are."""
     events: Events

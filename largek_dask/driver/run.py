@@ -329,11 +329,11 @@ def no_model(clock: Clock, stop: StopRules) -> NoModelError:
     """The error of a stop that came before there was anything to return."""
     if clock.is_over():
         return NoModelError(
-            f"The time limit (max_time={stop.seconds:g} s) passed before there were any centres; "
+            f"The time limit (max_time={stop.seconds:g} s) passed before there was a model; "
             "allow more time, or choose a cheaper init such as 'random'.",
             "max_time",
         )
-    return NoModelError("The fit was cancelled before there were any centres.", "cancelled")
+    return NoModelError("The fit was cancelled before there was a model.", "cancelled")
 
 
 class Clock:

@@ -36,8 +36,8 @@ ENDS_THE_FIT = (
 SLACK, SLACK_SECONDS = 1.05, 0.05
 """How far beyond its time limit a fit may end: times so much, or so many seconds."""
 MOST_KEPT = 0.8
-"""Of the time that is left after the start, for the last pass, where it can be done without; or
-for labels without it. The rest is for steps."""
+"""Most that is kept for the last pass where it can be done without, or for labels without it: a
+share of the time that is left after the start. The rest is for steps."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
 """Reasons to stop after which the last pass is left out where it has no room."""
 
@@ -81,7 +81,7 @@ class Starts:
         Raises
         ------
         NoModelError, KeyboardInterrupt
-            A stop came before the first start had any centres.
+            A stop came before the first start had a model.
         """
         best: StartResult | None = None
         objective = self.algorithm.objective

@@ -128,6 +128,10 @@ class Model:
         """How well the model fits these rows, in the unit of its kind: more is better."""
         raise NotImplementedError
 
+    def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
+        """What else ``largek score`` tells of a score of ``n_rows`` rows, by name."""
+        return {}
+
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:

@@ -75,6 +75,10 @@ class CentersModel(Model):
             found = label_rows(passes, nearest_center(self.arrays), labels=False)
             return -found.sum_of("inertia")
 
+    def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
+        """The inertia, and the mean squared distance of a row."""
+        return {"inertia": -score, "mean_squared_distance": -score / n_rows}
+
     def transform(
         self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
     ) -> NDArray[Any]:

@@ -74,7 +74,7 @@ class BasePasses(ABC):
     n_threads: int | None = None
     """Threads that compute at the same time; None where that may change."""
     threads_here: int = 1
-    """Of these as many as work in this process: no more than the fit has elsewhere."""
+    """Threads among them that work in this process: no more than the fit has elsewhere."""
     state_limit: int | None = None
     """Bytes of row state that all processes together may keep; None: not known."""
 

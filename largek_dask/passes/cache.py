@@ -33,7 +33,7 @@ class Span(NamedTuple):
     of: int
     """Rows of the chunk."""
     order: Rng | None = None
-    """Whose permutation; None: the rows as they lie."""
+    """The generator of their permutation; None: the rows as they lie."""
 
     @property
     def whole(self) -> bool:

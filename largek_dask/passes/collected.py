@@ -19,11 +19,11 @@ from largek_dask.kernels.jit import readonly
 __all__ = ["CollectedRows", "collect_slice", "collect_spaced", "fetch", "some_rows"]
 
 BLOCK_BYTES = 7 << 19
-"""Of collected rows that lie in one piece: what stays in a cache while a step goes over them
+"""Bytes of collected rows that lie in one piece: what stays in a cache while a step goes over them
 several times. For pieces of 4 MB and more numpy asks for huge pages, and on virtual machines whose
 free memory belongs to the host these cost several times what filling them does (measured)."""
 PART_BYTES = 1 << 19
-"""Of the rows that a thread takes at a time, at least."""
+"""Bytes of the rows that a thread takes at a time, at least."""
 PARTS_A_THREAD = 4
 
 

@@ -310,7 +310,7 @@ class Jobs:
             if folder.exists(MODEL) and job.state == "finished":
                 raise
             raise NoModelError(
-                f"job {job_id} is {job.state} and has no centres yet.", "cancelled"
+                f"job {job_id} is {job.state} and has no model yet.", "cancelled"
             ) from error
         result = job.record.result
         if result is not None and result.digest not in (None, model.digest()):

@@ -484,7 +484,7 @@ def test_cancel_is_quick_and_leaves_no_labels(tmp_path: Path) -> None:
 
 
 def test_cancel_before_any_centres() -> None:
-    with pytest.raises(NoModelError, match="cancelled before there were any centres"):
+    with pytest.raises(NoModelError, match="cancelled before there was a model"):
         cluster(cancelled=lambda: True)
 
 

@@ -103,7 +103,7 @@ def test_cancel_between_steps() -> None:
 
 
 def test_cancel_before_any_centre_is_an_error_that_says_so() -> None:
-    with pytest.raises(NoModelError, match="cancelled before there were any centres"):
+    with pytest.raises(NoModelError, match="cancelled before there was a model"):
         go(cancelled=lambda: True)
 
 

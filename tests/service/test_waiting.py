@@ -95,7 +95,7 @@ def test_workers__a_time_limit_without_any_model_is_an_error(
         job_id = jobs.submit(document(max_time=1e6), {}, "me")
         status = wait_until(jobs, job_id, *ENDED)
         assert status["state"] == "failed"
-        assert "before there were any centres" in status["result"]["message"]
+        assert "before there was a model" in status["result"]["message"]
     finally:
         assert jobs.close(20.0) == []
 
