@@ -16,6 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments,
 from benchmarks.curves import AUTO, METHODS, Run, Task, run, time_to, warm_up
 from benchmarks.lloyd import prepare
 from benchmarks.tables import write_tables
+from largek_dask.algorithms.truncated_schedule import TUNING
 
 SEEDS = (0, 1)
 EXCESSES = (0.01, 0.002)
@@ -35,10 +37,14 @@ CASES = {"A": 1_000, "B": 1_000, "gaussian": 1_000, "uniform": 100}
 PARTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "centres go to the means": {"truncated_rounds.BEYOND": 0.0},
-    "lists for few clusters too": {"truncated_plan.FEW": 0},
-    "rounds over all rows only": {"truncated_plan.ROWS_TO_SEARCH": 1 << 60},
-    "no first sample": {"truncated_plan.FIRST_ROWS": 32},
-    "lists as short as pays at once": {"truncated_plan.LEAST": ()},
+    "lists for few clusters too": {"truncated_schedule.TUNING": replace(TUNING, dense_clusters=0)},
+    "rounds over all rows only": {
+        "truncated_schedule.TUNING": replace(TUNING, rows_to_search=1 << 60)
+    },
+    "no first sample": {"truncated_schedule.TUNING": replace(TUNING, first_rows=32)},
+    "lists as short as pays at once": {
+        "truncated_schedule.TUNING": replace(TUNING, least_lengths=())
+    },
     "no moves": {"moves": False},
 }
 """What is changed: constants of modules of ``largek_dask.algorithms``, or parameters."""

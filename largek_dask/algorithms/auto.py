@@ -17,7 +17,7 @@ from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.algorithms.truncated_plan import FEW
+from largek_dask.algorithms.truncated_schedule import TUNING
 from largek_dask.errors import ParameterError
 
 __all__ = ["Auto", "Choice"]
@@ -89,7 +89,7 @@ class Auto:
         if table.is_sparse:
             return self._of_sparse_rows(table.n_rows, n_clusters)
         search = Truncated(rounds=ROUNDS[self.effort])
-        few = n_clusters <= FEW
+        few = n_clusters <= TUNING.dense_clusters
         how = "all centres" if few else "only the centres near its own"
         return Choice(search, SEARCHES[self.effort], f"each row meets {how}, and centres are moved")
 

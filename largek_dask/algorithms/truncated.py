@@ -17,7 +17,7 @@ clusters that gain most by it (the swap of centres: P. Fränti, Efficiency of ra
 J. Big Data 2018; many at a time here). They are tried in rounds: some passes after the moves the
 cost is compared with the one before, and if it is not lower, everything goes back to where it was.
 
-What comes next is decided by gain for work (:mod:`~largek_dask.algorithms.truncated_plan`): how
+What comes next is decided by gain for work (:mod:`~largek_dask.algorithms.truncated_schedule`): how
 long lists are, when all centres are looked through, how many passes a round has. What is compared
 are exact costs and distances counted, on a seeded sample where a question is to be answered
 beforehand; so the same data and seed take the same way on any machine. On data without structure,
@@ -51,22 +51,23 @@ from largek_dask.algorithms.truncated_orders import (
     order_for,
 )
 from largek_dask.algorithms.truncated_pass import PassDone, look, mean_cost, run_pass
-from largek_dask.algorithms.truncated_plan import (
-    BASE,
-    FEW,
-    PASS_WORK,
-    ROW_WORK,
-    Outcome,
-    Plan,
-    Task,
-    is_restarted,
-    sample_sizes,
-)
 from largek_dask.algorithms.truncated_rounds import (
     failed_splits,
     opened,
     overstep,
     strange_clusters,
+)
+from largek_dask.algorithms.truncated_schedule import (
+    TUNING,
+    Outcome,
+    Schedule,
+    Search,
+    Task,
+    ended_round,
+    first_schedule,
+    is_restarted,
+    next_step,
+    sample_sizes,
 )
 from largek_dask.algorithms.truncated_state import TruncatedState
 from largek_dask.errors import ParameterError
@@ -158,12 +159,11 @@ class Truncated(Algorithm[TruncatedState]):
         else:
             centers = initial_centers(passes, rng, k, self.problem.init)
             coarse, samples, guided = centers[:1], (), False
-        rounds = None if self.rounds == "auto" else self.rounds
+        rounds = TUNING.most_rounds if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
-        plan = Plan.first(
-            self.moves and k > 2, rounds, length, passes.n_rows, k, samples, guided=guided
-        )
-        return TruncatedState(0, plan, centers, np.zeros(k), shift, coarse)
+        search = Search(passes.n_rows, k, self.moves and k > 2, rounds, length)
+        schedule = first_schedule(search, samples, guided=guided)
+        return TruncatedState(0, schedule, centers, np.zeros(k), shift, coarse)
 
     def _start_sample(self, passes: Passes, rng: Rng, n: int) -> Passes:
         assert self.problem is not None
@@ -211,27 +211,26 @@ class Truncated(Algorithm[TruncatedState]):
             n_changed=total.tally.n_changed,
             n_replayed=len(done.replay),
             n_moves=0 if moves is None else len(moves.split),
-            strays=found.strays,
+            misled=found.misled,
             curve=found.curve,
-            anew=0 if far is None or state.far is not None else self._anew(passes, far),
+            restart_rows=self._restart_rows(passes, state, far),
         )
-        # A fit may be gone on with by another tol.
         assert self.problem is not None
-        plan, back = replace(state.plan, tol=self.problem.tol).after(outcome)
+        schedule, back = next_step(state.schedule, outcome, self.problem.tol)
         centers, cost = done.centers, done.cost
-        if state.plan.holds:
+        if state.schedule.task.keeps_centers:
             centers, cost = state.centers, cost + done.by_means
-        elif plan.goes_on and not back:
+        elif schedule.goes_on and not back:
             centers = overstep(state.centers, centers, state.moves)
             cost = done.scale * total.sums.cost(centers, total.squares)
         after = TruncatedState(
             step=state.step + 1,
-            plan=plan,
+            schedule=schedule,
             centers=centers,
             counts=total.sums.counts * done.scale,
             shift=state.shift,
             coarse=state.coarse,
-            everywhere=state.plan.task.everywhere,
+            everywhere=state.schedule.task.everywhere,
             generation=done.generation,
             replay=done.replay,
             near=state.near,
@@ -241,26 +240,30 @@ class Truncated(Algorithm[TruncatedState]):
             round=state.round,
             cost=cost,
             far=far,
-            failed=failed_splits(state, plan, back),
+            failed=failed_splits(state, schedule, back),
         )
-        if sample is not None and state.far is None and plan.everywhere > state.plan.everywhere:
+        if (
+            sample is not None
+            and state.far is None
+            and schedule.everywhere > state.schedule.everywhere
+        ):
             sample.close()
         # Over a sample moves are carried out as they are found, but those of rounds are tried.
-        tried = state.plan.stage != "sample"
-        return opened(after, moves, back, tried), _info(state, done, plan, back)
+        tried = state.schedule.stage.name != "sample"
+        return opened(after, moves, back, tried), _info(state, done, schedule, back)
 
     def _started(
         self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
     ) -> tuple[TruncatedState, NDArray[np.int32] | None]:
-        """The state with the centres that a search begins with, or begins anew, if it does.
+        """The state, with new centres where a search begins or starts again.
 
         And the labels of the sample's rows, where the first pass goes on from them.
         """
-        if state.plan.task.kind == "start":
+        if state.schedule.task.kind == "start":
             assert sample is not None
             centers, coarse, labels = self._start(passes, rng, sample)
             return replace(state, centers=centers, coarse=coarse, replay=()), labels
-        if state.plan.again:
+        if state.schedule.task.restarts:
             assert sample is not None
             centers, coarse, _ = self._start(passes, rng, sample, state.centers)
             state = replace(state, centers=centers, coarse=coarse)
@@ -268,21 +271,23 @@ class Truncated(Algorithm[TruncatedState]):
 
     def _sample(self, passes: Passes, rng: Rng, state: TruncatedState) -> Passes | None:
         """The sample that the next step is about, or asks."""
-        if state.plan.task.everywhere:
-            if not state.plan.task.looks:
+        if state.schedule.task.everywhere:
+            if not state.schedule.task.looks:
                 return None
             if state.far is None:
                 return self._split_sample(passes, rng)
         if state.far is not None:
             return passes.subset(state.far.rows, state.far.shares)
-        return self._start_sample(passes, rng, state.plan.samples[0])
+        return self._start_sample(passes, rng, state.schedule.sampling.sizes[0])
 
-    def _anew(self, passes: Passes, far: FarRows) -> int:
-        """Rows of the sample to begin anew on; 0: what has been found is gone on from."""
+    def _restart_rows(self, passes: Passes, state: TruncatedState, far: FarRows | None) -> int:
+        """Rows of the sample to start again on; 0: go on from what has been found."""
         assert self.problem is not None
+        if far is None or state.far is not None:
+            return 0
         k = self.problem.n_clusters
         whole = sample_sizes(passes.n_rows, passes.n_features, k)[0] >= passes.n_rows
-        if k > FEW or (whole and is_restarted(k)):
+        if k > TUNING.dense_clusters or (whole and is_restarted(k)):
             return 0
         return len(far.rows)
 
@@ -301,17 +306,17 @@ class Truncated(Algorithm[TruncatedState]):
         counts : (k,)
             Weight of the rows of each cluster.
         """
-        begun, few = state.lead, state.plan.few
-        if begun is not None:
+        before, dense = state.fallback, state.schedule.dense
+        if before is not None:
             # Rows that have met the moved centres go back, unless they meet all anyway.
             state = replace(
                 state,
-                centers=begun.centers,
-                counts=begun.counts,
-                near=begun.near,
-                table=begun.table,
+                centers=before.centers,
+                counts=before.counts,
+                near=before.near,
+                table=before.table,
                 moves=None,
-                restores=state.moves is None and not few,
+                restores=state.moves is None and not dense,
             )
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
@@ -321,9 +326,8 @@ class Truncated(Algorithm[TruncatedState]):
                 state, everywhere=True, generation=1, replay=(order,), strange=None, restores=False
             )
         k = len(state.centers)
-        task = Task("all", True, k) if few else Task("lists", True, state.plan.base)
-        plan = replace(state.plan, task=task)
-        state = replace(state, plan=plan)
+        task = Task("all", True, k) if dense else Task("lists", True, state.schedule.lengths.usual)
+        state = replace(state, schedule=replace(state.schedule, task=task))
         state = neighbours_for(state, passes.threads.n)
         order = order_for(passes, state)
         total, labels = pass_over(
@@ -336,8 +340,8 @@ class Truncated(Algorithm[TruncatedState]):
     def share_of_labels(self, k: int) -> float:
         """How long ``labels`` takes at most, as a share of a pass over all centres, about."""
         cells = sqrt(k)
-        met = cells + NEAR_CELLS * k / cells + max(BASE)
-        return min(1.0, GATHERED * (met + 2 * (ROW_WORK + PASS_WORK)) / k)
+        met = cells + NEAR_CELLS * k / cells + max(TUNING.usual_lengths)
+        return min(1.0, GATHERED * (met + 2 * (TUNING.row_work + TUNING.pass_work)) / k)
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most."""
@@ -345,27 +349,27 @@ class Truncated(Algorithm[TruncatedState]):
 
     def model(self, state: TruncatedState) -> CenterArrays:
         """The centres as of the last pass, or from before the last moves until these have paid."""
-        begun = state.lead
-        if begun is not None:
-            return CenterArrays(begun.centers, begun.counts, state.shift)
+        before = state.fallback
+        if before is not None:
+            return CenterArrays(before.centers, before.counts, state.shift)
         return CenterArrays(state.centers, state.counts, state.shift)
 
 
-def _info(state: TruncatedState, done: PassDone, plan: Plan, back: bool) -> Info:
-    """What ``history_`` says of a step: of the state before it, its pass, and the plan after it."""
-    task, total, k = state.plan.task, done.total, len(state.centers)
+def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:
+    """What ``history_`` says of a step: of the state before it, its pass, and what comes next."""
+    task, total, k = state.schedule.task, done.total, len(state.centers)
     return Info(
         cost=done.cost,
         rows=done.n_rows,
         n_changed=total.tally.n_changed,
-        converged=plan.stage == "end",
+        converged=schedule.stage.name == "end",
         extra={
-            "neighbours": float(k if task.kind in ("all", "rest") else task.length),
+            "neighbours": float(k if task.kind in ("all", "unsettled") else task.length),
             "distances": total.tally.n_evaluated / (done.n_rows * k),
             "everywhere": float(task.everywhere),
             "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
-            "opens_round": float(state.plan.opens_round),
-            "ends_round": float(state.plan.stage == "round" and plan.passes == 0),
+            "opens_round": float(state.schedule.opens_round),
+            "ends_round": float(ended_round(state.schedule, schedule)),
             "back": float(back),
             "work": done.work,
             "steps_per_reading": (state.step + 1) / (done.generation if task.everywhere else 1),

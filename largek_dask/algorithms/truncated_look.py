@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.parts.moves import Splits
 from largek_dask.algorithms.truncated_lists import lists_of
-from largek_dask.algorithms.truncated_plan import LENGTHS, LONG
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
+from largek_dask.algorithms.truncated_schedule import TUNING
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.distances import pack_centers, scores, squared_distances
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["LabelledSample", "gains_of_lists", "share_of_strays", "splits_of"]
+__all__ = ["LabelledSample", "gains_of_lists", "share_misled", "splits_of"]
 
 PROBES = 1_024
 """Rows that are compared with all centres."""
@@ -137,12 +137,12 @@ def gains_of_lists(
     threads.map(probe, range(0, n, PROBED))
     if rows.weight is not None:
         saved *= rows.weight[chosen]
-    beyond = np.flatnonzero(rank >= LONG)
+    beyond = np.flatnonzero(rank >= TUNING.long)
     if len(beyond):
         # One row alone is no reason to compare all rows with all centres.
         saved[beyond[saved[beyond].argmax()]] = 0
     scale = rows.scale * len(present) / n
-    lengths = (*LENGTHS, k)
+    lengths = (*TUNING.lengths, k)
     # One after the other, unlike numpy's sums, which depend on the machine's vectors.
     gains = np.bincount(np.searchsorted(lengths[:-1], rank, "right"), saved, len(lengths))
     reached = np.cumsum(gains).tolist()
@@ -152,7 +152,7 @@ def gains_of_lists(
     return tuple(scale * gain for gain in reached)
 
 
-def share_of_strays(
+def share_misled(
     rows: LabelledSample, cells: Order, table: NDArray[np.int32], length: int, threads: Threads
 ) -> float:
     """By what share rows would cost more if coarse cells had led them to their centres.

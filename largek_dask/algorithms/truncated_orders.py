@@ -31,10 +31,12 @@ OUTLIER = 2.0**20
 
 def neighbours_for(state: TruncatedState, n_threads: int) -> TruncatedState:
     """The state with nearest centres of each centre that do for the next step."""
-    task, k = state.plan.task, len(state.centers)
-    if task.kind not in ("start", "lists", "rest") and not (task.looks and state.plan.moves):
+    task, k = state.schedule.task, len(state.centers)
+    if task.kind not in ("start", "lists", "unsettled") and not (
+        task.looks and state.schedule.search.moves
+    ):
         return state
-    table, width = state.table, min(k, 0 if task.kind in ("all", "rest") else task.length)
+    table, width = state.table, min(k, 0 if task.kind in ("all", "unsettled") else task.length)
     fits = table is not None and table.shape[1] >= width
     if fits and state.moves is None and state.age < TABLE_AGE:
         return state
@@ -44,16 +46,16 @@ def neighbours_for(state: TruncatedState, n_threads: int) -> TruncatedState:
 
 def order_for(passes: Passes, state: TruncatedState) -> Order:
     """What the next step does to rows; ``neighbours_for`` has seen to its tables."""
-    plan, centers, shift = state.plan, state.centers, state.shift
-    task = plan.task
-    max_loss, steps = _limits_of_losses(passes, plan.cost) if task.looks else (0.0, 0.0)
+    schedule, centers, shift = state.schedule, state.centers, state.shift
+    task = schedule.task
+    max_loss, steps = _limits_of_losses(passes, schedule.cost) if task.looks else (0.0, 0.0)
     if task.kind == "all":
         return Order("all", centers, shift, max_loss=max_loss, loss_steps=steps)
     if task.kind == "cells":
         return cells_order(centers, state.coarse, shift)
-    if task.kind == "rest":
+    if task.kind == "unsettled":
         ways = _ways(state, None, None)
-        return Order("rest", centers, shift, ways=ways, save=plan.opens_round)
+        return Order("unsettled", centers, shift, ways=ways, save=schedule.opens_round)
     assert state.near is not None
     assert state.table is not None
     recipe, before, moves = Recipe(state.near, task.length), None, state.moves
@@ -75,7 +77,7 @@ def order_for(passes: Passes, state: TruncatedState) -> Order:
         max_loss=max_loss,
         loss_steps=steps,
         skip=not task.looks,
-        save=plan.opens_round,
+        save=schedule.opens_round,
         restore=state.restores,
     )
 

@@ -12,11 +12,11 @@ from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated_engines import pass_over
 from largek_dask.algorithms.truncated_far import far_from
-from largek_dask.algorithms.truncated_look import LabelledSample, gains_of_lists, share_of_strays
+from largek_dask.algorithms.truncated_look import LabelledSample, gains_of_lists, share_misled
 from largek_dask.algorithms.truncated_orders import cells_order, order_for
-from largek_dask.algorithms.truncated_plan import PASS_WORK, ROW_WORK
 from largek_dask.algorithms.truncated_rounds import moves_to_try
 from largek_dask.algorithms.truncated_rows import Order
+from largek_dask.algorithms.truncated_schedule import TUNING
 from largek_dask.algorithms.truncated_state import TruncatedState
 from largek_dask.algorithms.truncated_total import PassTotal
 
@@ -55,13 +55,13 @@ class Found:
     moves: Moves | None = None
     curve: tuple[float, ...] = ()
     """What lists of each length would take off the cost."""
-    strays: float = 0.0
+    misled: float = 0.0
     """By what share rows would cost more if coarse cells had led them."""
 
 
 def mean_cost(passes: Passes, state: TruncatedState) -> float:
     """What a row costs in the mean as the samples so far tell it."""
-    return state.plan.cost / passes.statistics.total_weight
+    return state.schedule.cost / passes.statistics.total_weight
 
 
 def run_pass(
@@ -70,7 +70,7 @@ def run_pass(
     sample: Passes | None,
     origin: NDArray[np.int32] | None,
 ) -> PassDone:
-    """Carry out the pass that the state plans; ``neighbours_for`` has seen to its tables.
+    """Carry out the pass that comes next; ``neighbours_for`` has seen to its tables.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ def run_pass(
     origin : (m,) int32 or None
         Labels of the sample's rows, where the pass is the first over them and no anchor.
     """
-    task, step = state.plan.task, state.step + 1
+    task, step = state.schedule.task, state.step + 1
     order = order_for(passes, state)
-    if state.plan.stage == "grow" and state.plan.cost < float("inf"):
+    if state.schedule.stage.name == "grow" and state.schedule.cost < float("inf"):
         order = replace(order, far=far_from(mean_cost(passes, state)))
     generation = state.generation + 1
     if task.everywhere and not state.everywhere:
@@ -124,7 +124,7 @@ def run_pass(
 
 def look(passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None) -> Found:
     """What the task wants to know of the rows of the sample."""
-    task, plan, threads = state.plan.task, state.plan, passes.threads
+    task, schedule, threads = state.schedule.task, state.schedule, passes.threads
     if not task.looks:
         return Found()
     assert sample is not None
@@ -132,17 +132,17 @@ def look(passes: Passes, state: TruncatedState, done: PassDone, sample: Passes |
     rows = _labelled(sample, done.labels, done.total, far=state.far is not None)
     moves: Moves | None = None
     curve: tuple[float, ...] = ()
-    strays = 0.0
-    if plan.searched and not plan.few:
+    misled = 0.0
+    if schedule.searched and not schedule.dense:
         curve = gains_of_lists(rows, done.centers, state.shift, threads)
         if not task.everywhere:
             assert state.table is not None
             cells = cells_order(done.centers, state.coarse, state.shift)
-            strays = share_of_strays(rows, cells, state.table, plan.base, threads)
-    if plan.moves:
+            misled = share_misled(rows, cells, state.table, schedule.lengths.usual, threads)
+    if schedule.search.moves:
         assert state.table is not None
         moves = moves_to_try(state, done.total, done.order, done.centers, rows, threads.n)
-    return Found(moves, curve, strays)
+    return Found(moves, curve, misled)
 
 
 def _labelled(
@@ -160,7 +160,7 @@ def _work(
 ) -> float:
     """What a step took, in distances."""
     k = len(state.centers)
-    length = k if order.kind == "rest" else min(k, state.plan.task.length)
+    length = k if order.kind == "unsettled" else min(k, state.schedule.task.length)
     n_looked = n_rows if order.is_anchor else total.tally.n_evaluated // length
-    work = total.tally.n_evaluated + ROW_WORK * n_looked + PASS_WORK * n_rows
+    work = total.tally.n_evaluated + TUNING.row_work * n_looked + TUNING.pass_work * n_rows
     return work + float(k) * k if made_table else work

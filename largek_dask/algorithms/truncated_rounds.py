@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.parts.moves import Moves, choose_moves, losses_of_merging
 from largek_dask.algorithms.truncated_look import LabelledSample, splits_of
-from largek_dask.algorithms.truncated_plan import Plan
 from largek_dask.algorithms.truncated_rows import Order
+from largek_dask.algorithms.truncated_schedule import Schedule, ended_round
 from largek_dask.algorithms.truncated_state import Round, TruncatedState
 from largek_dask.algorithms.truncated_total import PassTotal
 
@@ -42,21 +42,21 @@ def moves_to_try(
     """The moves that may pay."""
     assert total.tally.losses is not None
     assert state.table is not None
-    plan, table = state.plan, state.table
+    schedule, table = state.schedule, state.table
     losses, costs = total.tally.losses / order.loss_steps
     k = len(centers)
-    most = plan.most_moves
+    most = schedule.most_moves
     # What costs most has most to gain; where few moves were found few will be.
-    tried = max(SPLITS * min(most, 2 * plan.found + MORE_MOVES), k // SHARE_TRIED)
+    tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + MORE_MOVES), k // SHARE_TRIED)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
     splits = splits_of(rows, centers, order.shift, wanted, n_threads)
     splits.gains[np.isin(splits.clusters, state.failed)] = 0
-    if plan.few:
+    if schedule.dense:
         losses = np.minimum(losses, losses_of_merging(centers, total.sums.counts, order.shift))
     cheapest = np.argsort(losses, kind="stable")
     near = table[cheapest, 1 : LOCKED + 1]
     return choose_moves(
-        splits, losses, cheapest, near, most=most, factor=plan.factor, split_takers=True
+        splits, losses, cheapest, near, most=most, factor=schedule.rounds.factor, split_takers=True
     )
 
 
@@ -73,23 +73,23 @@ def opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool) 
             strange=None,
             restores=True,
         )
-    if after.plan.opens_round:
+    if after.schedule.opens_round:
         replayed = len(after.replay)
         begun = Round(after.centers, after.counts, replayed, after.near, after.table)
         after = replace(after, round=begun)
     if moves is None or not len(moves.split):
         return after
-    if after.plan.opens_round:
+    if after.schedule.opens_round:
         assert after.round is not None
         begun = replace(after.round, split=tuple(moves.split.tolist()))
         return replace(after, centers=moves.apply(after.centers), moves=moves, round=begun)
-    if after.plan.task.kind in ("cells", "all") and not tried:
+    if after.schedule.task.kind in ("cells", "all") and not tried:
         # The next pass asks nothing of what rows were: no list has to lead them there.
         return replace(after, centers=moves.apply(after.centers))
     return after
 
 
-def failed_splits(state: TruncatedState, plan: Plan, back: bool) -> tuple[int, ...]:
+def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tuple[int, ...]:
     """Clusters whose split is not tried again before something pays, as the step has left it.
 
     Of several that were tried together nobody knows which one it was.
@@ -97,8 +97,8 @@ def failed_splits(state: TruncatedState, plan: Plan, back: bool) -> tuple[int, .
     if back:
         assert state.round is not None
         return (*state.failed, *state.round.split) if len(state.round.split) == 1 else state.failed
-    paid = state.plan.stage == "round" and plan.passes == 0
-    return () if paid or state.everywhere != plan.everywhere else state.failed
+    paid = ended_round(state.schedule, schedule)
+    return () if paid or state.everywhere != schedule.everywhere else state.failed
 
 
 def strange_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:

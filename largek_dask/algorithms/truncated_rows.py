@@ -52,10 +52,10 @@ class Order:
     Pickles without what is packed, and is packed again where it arrives.
     """
 
-    kind: Literal["cells", "lists", "all", "rest"]
+    kind: Literal["cells", "lists", "all", "unsettled"]
     """"cells": every row meets the centres of its nearest coarse cell, whatever it was before.
     "all": every row meets all centres. Both are anchors: what they leave depends on nothing kept.
-    "lists": rows meet the list of their cluster. "rest": rows that are not settled meet all."""
+    "lists": rows meet the list of their cluster. "unsettled": rows not settled meet all."""
     centers: Array
     """(k, d) centres that rows are assigned to."""
     shift: Array
@@ -190,7 +190,7 @@ def advance(
     before = rows.labels.copy() if order.kind == "lists" and order.max_loss > 0 else None
     if order.kind == "lists":
         evaluated = _search(x, rows.labels, rows, order, threads)
-    elif order.kind == "rest":
+    elif order.kind == "unsettled":
         evaluated = _meet_rest(x, rows, order, threads)
     if weight is not None:
         rows.labels[weight == 0] = -1

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated_far import FarRows
 from largek_dask.algorithms.truncated_lists import Near
-from largek_dask.algorithms.truncated_plan import Plan
 from largek_dask.algorithms.truncated_rows import Order
+from largek_dask.algorithms.truncated_schedule import Schedule
 
 __all__ = ["Round", "TruncatedState"]
 
@@ -39,7 +39,7 @@ class TruncatedState:
     """Between two steps."""
 
     step: int
-    plan: Plan
+    schedule: Schedule
     """What the next step does, and all that decides what follows."""
     centers: NDArray[Any]
     """(k, d) centres that the next step assigns rows to."""
@@ -76,8 +76,8 @@ class TruncatedState:
     """Rows that were drawn since those that are far from all centres count."""
 
     @property
-    def lead(self) -> Round | None:
+    def fallback(self) -> Round | None:
         """Where the present round began, while its moves have not lowered the cost."""
-        plan = self.plan
-        behind = plan.stage == "round" and plan.passes > 0 and self.cost >= plan.begun
+        stage = self.schedule.stage
+        behind = stage.name == "round" and stage.passes > 0 and self.cost >= stage.cost_before
         return self.round if behind or self.moves is not None else None

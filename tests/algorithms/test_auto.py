@@ -213,7 +213,7 @@ def test_time_cuts_inside_a_pass(blobs):
 
     with LocalPasses(open_rows(blobs), n_threads=1) as passes:
         state = algorithm.init(passes, rng)
-        while not state.plan.task.everywhere:
+        while not state.schedule.task.everywhere:
             state, _ = algorithm.step(passes, rng, state)
         whole, _ = algorithm.step(passes, rng, state)
         passes.cancelled = is_over

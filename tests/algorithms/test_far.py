@@ -112,10 +112,10 @@ def test_the_search_begins_anew_on_rows_that_were_drawn(x):
     algorithm = replace(lk.Truncated(), problem=KMeansProblem(K))
     with LocalPasses(lk.open_rows(x)) as passes:
         state, seen = algorithm.init(passes, Rng(4)), []
-        while state.plan.stage != "end":
+        while state.schedule.stage.name != "end":
             before = state
             state, _ = algorithm.step(passes, Rng(4), state)
-            seen.append((before.everywhere, state.far is not None, state.plan.again))
+            seen.append((before.everywhere, state.far is not None, state.schedule.task.restarts))
         assert (False, True, True) in seen
         away = np.flatnonzero((x.astype(float) ** 2).sum(axis=1) > 1e3)
         assert len(away) > 20
@@ -160,7 +160,7 @@ def test_rows_that_weigh_nothing_are_never_drawn(x, weight):
     with LocalPasses(lk.open_rows(x, sample_weight=weight)) as passes:
         state = algorithm.init(passes, Rng(0))
         while state.far is None:
-            assert state.plan.stage != "end"
+            assert state.schedule.stage.name != "end"
             state, _ = algorithm.step(passes, Rng(0), state)
         own = weight[state.far.rows]
     assert (own > 0).all()

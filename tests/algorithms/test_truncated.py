@@ -12,6 +12,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.truncated_schedule import TUNING
 from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
@@ -27,12 +28,16 @@ def few(request):
     So few rows are searched in rounds over a sample already.
     """
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("largek_dask.algorithms.truncated_plan.FEW", request.param)
         # Samples as for many clusters; the best of several starts has tests of its own.
-        patched.setattr("largek_dask.algorithms.truncated_plan.RESTARTED", 0)
-        patched.setattr("largek_dask.algorithms.truncated_plan.ROWS_TO_SEARCH", 32)
-        patched.setattr("largek_dask.algorithms.truncated_plan.START_ROWS", 8)
-        patched.setattr("largek_dask.algorithms.truncated_plan.FIRST_ROWS", 2)
+        tuning = replace(
+            TUNING,
+            dense_clusters=request.param,
+            restarted_clusters=0,
+            rows_to_search=32,
+            start_rows=8,
+            first_rows=2,
+        )
+        patched.setattr("largek_dask.algorithms.truncated_schedule.TUNING", tuning)
         yield request.param
 
 
@@ -105,15 +110,15 @@ def test_the_best_model_so_far_is_at_hand(x):
             centers = algorithm.model(state).centers
             if not state.everywhere:
                 # Also where a round has just been undone.
-                if state.plan.stage in ("round", "search"):
+                if state.schedule.stage.name in ("round", "search"):
                     on_sample += 1
                     assert_labels_of(algorithm.labels(passes, rng, state), x, centers)
                 continue
             cost = brute_force(x, centers).min(axis=1).sum()
-            if state.plan.stage == "round":
+            if state.schedule.stage.name == "round":
                 assert cost <= lowest * (1 + 1e-6)
-                lowest = min(state.plan.begun, state.cost)
-            if state.lead is not None and state.moves is None:
+                lowest = min(state.schedule.stage.cost_before, state.cost)
+            if state.fallback is not None and state.moves is None:
                 behind += 1
                 own = assert_labels_of(algorithm.labels(passes, rng, state), x, centers)
                 assert own <= lowest * (1 + 1e-6)

@@ -1,4 +1,4 @@
-"""The parts of the truncated search that decide: plans, moves, lists, shares."""
+"""The parts of the truncated search that decide: schedules, moves, lists, shares."""
 
 from __future__ import annotations
 
@@ -23,164 +23,180 @@ from largek_dask.algorithms.truncated_lists import (
 from largek_dask.algorithms.truncated_look import (
     LabelledSample,
     gains_of_lists,
-    share_of_strays,
+    share_misled,
     splits_of,
 )
 from largek_dask.algorithms.truncated_orders import cells_order
-from largek_dask.algorithms.truncated_plan import (
-    FAILURES,
-    LEAST_SHARE,
-    LENGTHS,
-    Outcome,
-    Plan,
-    Task,
-    sample_sizes,
-)
 from largek_dask.algorithms.truncated_rounds import BEYOND, overstep
 from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
+from largek_dask.algorithms.truncated_schedule import (
+    TUNING,
+    Outcome,
+    Sampling,
+    Schedule,
+    Search,
+    Task,
+    first_schedule,
+    next_step,
+    sample_sizes,
+)
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
 from tests import oracles
 
 N, K = 1_000_000, 1_000
-FLAT = (0.0,) * (len(LENGTHS) + 1)
+FLAT = (0.0,) * (len(TUNING.lengths) + 1)
 
 
-def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3, strays=0.0) -> Outcome:
-    return Outcome(cost, work, changed, replayed, moves, curve, strays)
+def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3, misled=0.0) -> Outcome:
+    return Outcome(cost, work, changed, replayed, moves, curve, misled)
 
 
-def in_round(cost=100.0) -> Plan:
-    """A plan whose next step opens a round."""
-    plan = Plan.first(True, None, None, N, K)
-    plan, _ = plan.after(done(cost))
-    assert plan.task.looks
-    plan, back = plan.after(done(cost))
-    assert plan.opens_round
+def stepped(schedule: Schedule, outcome: Outcome, tol: float = 1e-4) -> tuple[Schedule, bool]:
+    """What comes next, with the usual ``tol``."""
+    return next_step(schedule, outcome, tol)
+
+
+def in_round(cost=100.0) -> Schedule:
+    """A schedule whose next step opens a round."""
+    schedule = first_schedule(Search(N, K))
+    schedule, _ = stepped(schedule, done(cost))
+    assert schedule.task.looks
+    schedule, back = stepped(schedule, done(cost))
+    assert schedule.opens_round
     assert not back
-    return plan
+    return schedule
 
 
-# --- plans ----------------------------------------------------------------------------------------
+# --- schedules -----------------------------------------------------------------------------------
 
 
 def test_way_to_the_first_round():
-    plan = Plan.first(True, None, None, N, K, (8_000, 32_000, 60_000))
-    assert plan.task == Task("cells", False)
-    plan, _ = plan.after(done(300.0))
-    assert plan.task == Task("start", False, 32, looks=True)
-    plan, _ = plan.after(done(220.0))
-    assert plan.task == Task("cells", False), "on to more rows"
-    assert plan.samples == (60_000,)
-    plan, _ = plan.after(done(215.0))
-    assert plan.task == Task("lists", False, 32, looks=True)
-    plan, _ = plan.after(done(214.9))
-    assert plan.task == Task("cells", True)
-    assert plan.everywhere
-    plan, _ = plan.after(done(210.0))
-    assert plan.task == Task("lists", True, 32, looks=True)
-    plan, _ = plan.after(done(185.0))
-    assert plan.opens_round
+    schedule = first_schedule(Search(N, K), (8_000, 32_000, 60_000))
+    assert schedule.task == Task("cells", False)
+    schedule, _ = stepped(schedule, done(300.0))
+    assert schedule.task == Task("start", False, 32, looks=True)
+    schedule, _ = stepped(schedule, done(220.0))
+    assert schedule.task == Task("cells", False), "on to more rows"
+    assert schedule.sampling.sizes == (60_000,)
+    schedule, _ = stepped(schedule, done(215.0))
+    assert schedule.task == Task("lists", False, 32, looks=True)
+    schedule, _ = stepped(schedule, done(214.9))
+    assert schedule.task == Task("cells", True)
+    assert schedule.everywhere
+    schedule, _ = stepped(schedule, done(210.0))
+    assert schedule.task == Task("lists", True, 32, looks=True)
+    schedule, _ = stepped(schedule, done(185.0))
+    assert schedule.opens_round
 
 
-def on_sample(n=128_000, k=K, rounds=None) -> Plan:
-    """A plan whose next step opens the first round, over a sample of n rows."""
-    plan = Plan.first(True, rounds, None, N, k, (n,))
-    while not plan.opens_round:
-        plan, _ = plan.after(done(100.0))
-    assert not plan.task.everywhere
-    return plan
+def on_sample(n=128_000, k=K, rounds=TUNING.most_rounds) -> Schedule:
+    """A schedule whose next step opens the first round, over a sample of n rows."""
+    schedule = first_schedule(Search(N, k, max_rounds=rounds), (n,))
+    while not schedule.opens_round:
+        schedule, _ = stepped(schedule, done(100.0))
+    assert not schedule.task.everywhere
+    return schedule
 
 
-def round_over(plan, cost, **about) -> tuple[Plan, bool]:
-    """The plan after a round whose passes all come to a cost, and whether it is undone."""
-    assert plan.opens_round
-    plan, back = plan.after(done(cost, **about))
-    while plan.passes > 0:
-        plan, back = plan.after(done(cost, **about))
-    return plan, back
+def round_over(schedule, cost, **about) -> tuple[Schedule, bool]:
+    """The schedule after a round whose passes all come to a cost, and whether it is undone."""
+    assert schedule.opens_round
+    schedule, back = stepped(schedule, done(cost, **about))
+    while schedule.stage.passes > 0:
+        schedule, back = stepped(schedule, done(cost, **about))
+    return schedule, back
 
 
 def test_sample_is_searched_while_a_round_gains_more_for_its_work_than_more_rows_would():
     # All rows would lower 100 by about 0.68, at some 136 distances each: 5e-9 a distance.
-    plan, back = round_over(on_sample(), 99.9)
-    assert plan.opens_round
+    schedule, back = round_over(on_sample(), 99.9)
+    assert schedule.opens_round
     assert not back
-    assert not plan.task.everywhere
-    plan, back = round_over(plan, 99.889)
+    assert not schedule.task.everywhere
+    schedule, back = round_over(schedule, 99.889)
     assert not back
-    assert plan.task == Task("cells", True), "0.01 for 3 million distances are less"
-    plan, _ = round_over(on_sample(), 99.9, work=1e9)
-    assert plan.task == Task("cells", True)
+    assert schedule.task == Task("cells", True, keeps_centers=True), (
+        "0.01 for 3 million distances are less"
+    )
+    schedule, _ = round_over(on_sample(), 99.9, work=1e9)
+    assert schedule.task == Task("cells", True, keeps_centers=True)
 
 
 def test_sample_is_left_when_three_rounds_have_been_undone():
-    plan, places = on_sample(), []
+    schedule, places = on_sample(), []
     for _ in range(3):
-        while not plan.opens_round:
-            plan, _ = plan.after(done(plan.cost))
-        plan, back = round_over(plan, 150.0)
+        while not schedule.opens_round:
+            schedule, _ = stepped(schedule, done(schedule.cost))
+        schedule, back = round_over(schedule, 150.0)
         assert back
-        assert plan.cost == 100
-        places.append(plan.task.everywhere)
+        assert schedule.cost == 100
+        places.append(schedule.task.everywhere)
     assert places == [False, False, True]
-    assert plan.share == LEAST_SHARE, "bold enough for other rows"
-    assert (plan.n_rounds, plan.n_failed, plan.n_undone, plan.least) == (0, 0, 0, 0)
+    assert schedule.rounds.share == TUNING.least_share, "bold enough for other rows"
+    assert (
+        schedule.rounds.n,
+        schedule.rounds.n_failed,
+        schedule.rounds.n_undone,
+        schedule.lengths.least,
+    ) == (0, 0, 0, 0)
 
 
 def test_sample_is_left_for_good_when_nothing_is_left_to_gain():
-    plan, _ = round_over(on_sample(), 100.0, moves=0)
-    assert plan.task.everywhere
+    schedule, _ = round_over(on_sample(), 100.0, moves=0)
+    assert schedule.task.everywhere
 
 
-@pytest.mark.parametrize(("strays", "kind"), [(0.04, "cells"), (0.06, "all")])
+@pytest.mark.parametrize(("misled", "kind"), [(0.04, "cells"), (0.06, "all")])
 @pytest.mark.parametrize("larger", [(), (512_000,)])
-def test_further_rows_meet_all_centres_where_cells_lead_astray(strays, kind, larger):
-    plan = replace(on_sample(), samples=(128_000, *larger))
-    plan, _ = round_over(plan, 99.99, strays=strays, work=1e9)
-    assert plan.task.kind == kind
-    assert plan.task.everywhere is not bool(larger)
-    assert plan.holds is (kind == "cells"), "centres wait until rows are where they belong"
-    assert not plan.after(done(100.0))[0].holds
+def test_further_rows_meet_all_centres_where_cells_lead_astray(misled, kind, larger):
+    schedule = replace(on_sample(), sampling=Sampling((128_000, *larger)))
+    schedule, _ = round_over(schedule, 99.99, misled=misled, work=1e9)
+    assert schedule.task.kind == kind
+    assert schedule.task.everywhere is not bool(larger)
+    assert schedule.task.keeps_centers is (kind == "cells"), (
+        "centres wait until rows are where they belong"
+    )
+    assert not stepped(schedule, done(100.0))[0].task.keeps_centers
 
 
 def test_rounds_over_samples_are_not_counted():
-    plan = on_sample(rounds=1)
+    schedule = on_sample(rounds=1)
     for cost in (99.0, 98.0, 97.0):
-        plan, _ = round_over(plan, cost)
-        assert not plan.everywhere
-    plan, _ = round_over(plan, 96.999)
-    while not plan.opens_round:
-        assert plan.stage != "end"
-        plan, _ = plan.after(done(97.0))
-    plan, _ = round_over(plan, 96.0)
-    assert plan.stage == "end"
-    plan = Plan.first(True, 0, None, N, K, (128_000,))
-    while plan.stage != "end":
-        assert not plan.opens_round
-        plan, _ = plan.after(done(100.0))
+        schedule, _ = round_over(schedule, cost)
+        assert not schedule.everywhere
+    schedule, _ = round_over(schedule, 96.999)
+    while not schedule.opens_round:
+        assert schedule.stage.name != "end"
+        schedule, _ = stepped(schedule, done(97.0))
+    schedule, _ = round_over(schedule, 96.0)
+    assert schedule.stage.name == "end"
+    schedule = first_schedule(Search(N, K, max_rounds=0), (128_000,))
+    while schedule.stage.name != "end":
+        assert not schedule.opens_round
+        schedule, _ = stepped(schedule, done(100.0))
 
 
 def test_sample_is_gone_through_while_it_gains_more_than_further_rows_would():
-    plan = Plan.first(True, None, None, N, K, (32_000,))
-    plan, _ = plan.after(done(215.0))
-    assert plan.task == Task("cells", True), "one pass tells nothing yet"
-    plan = Plan.first(True, None, None, N, 50, (1_600,))
-    plan, _ = plan.after(done(215.0))
+    schedule = first_schedule(Search(N, K), (32_000,))
+    schedule, _ = stepped(schedule, done(215.0))
+    assert schedule.task == Task("cells", True), "one pass tells nothing yet"
+    schedule = first_schedule(Search(N, 50), (1_600,))
+    schedule, _ = stepped(schedule, done(215.0))
     # Means of 32 rows are 3 % above what they could be, and all rows are 625 times as many.
     for cost, goes_on in ((210.0, True), (209.9, True), (209.89, False)):
-        plan, _ = plan.after(done(cost))
-        assert plan.task.everywhere is not goes_on
+        schedule, _ = stepped(schedule, done(cost))
+        assert schedule.task.everywhere is not goes_on
 
 
 def test_few_clusters_meet_all_centres():
-    plan, few = Plan.first(True, None, None, N, 50), []
+    schedule, kinds = first_schedule(Search(N, 50)), []
     for cost in (100.0, 90.0, 89.0, 88.5, 88.4, 88.4, 95.0, 94.0, 93.0, 93.0, 93.0):
-        few.append(plan.task.kind)
-        plan, _ = plan.after(done(cost))
-    assert set(few) == {"all", "rest"}
-    assert plan.n_rounds > 0
+        kinds.append(schedule.task.kind)
+        schedule, _ = stepped(schedule, done(cost))
+    assert set(kinds) == {"all", "unsettled"}
+    assert schedule.rounds.n > 0
 
 
 @pytest.mark.parametrize(
@@ -213,35 +229,35 @@ def test_centres_go_beyond_the_means():
 
 
 def test_round_that_pays_is_kept():
-    plan = in_round()
-    plan, back = plan.after(done(95.0))
-    while not plan.task.looks:
-        plan, back = plan.after(done(plan.cost - 0.1))
-    plan, back = plan.after(done(94.0))
+    schedule = in_round()
+    schedule, back = stepped(schedule, done(95.0))
+    while not schedule.task.looks:
+        schedule, back = stepped(schedule, done(schedule.cost - 0.1))
+    schedule, back = stepped(schedule, done(94.0))
     assert not back
-    assert plan.opens_round
-    assert plan.n_failed == 0
-    assert plan.factor < 1
+    assert schedule.opens_round
+    assert schedule.rounds.n_failed == 0
+    assert schedule.rounds.factor < 1
 
 
 def test_round_that_does_not_pay_is_undone():
-    plan = in_round(100.0)
-    share = plan.share
+    schedule = in_round(100.0)
+    share = schedule.rounds.share
     for cost in (120.0, 119.0, 118.9):
-        plan, back = plan.after(done(cost))
+        schedule, back = stepped(schedule, done(cost))
     assert back, "what three passes have not mended, further ones will not"
-    assert plan.cost == 100.0
-    assert plan.task.looks
-    assert plan.n_failed == 1
-    assert plan.share == share / 2
+    assert schedule.cost == 100.0
+    assert schedule.task.looks
+    assert schedule.rounds.n_failed == 1
+    assert schedule.rounds.share == share / 2
 
 
 def test_round_is_given_time_while_it_may_pay():
-    plan = in_round(100.0)
+    schedule = in_round(100.0)
     for cost in (120.0, 110.0, 104.0):
-        plan, back = plan.after(done(cost))
+        schedule, back = stepped(schedule, done(cost))
         assert not back
-    assert not plan.task.looks
+    assert not schedule.task.looks
 
 
 @pytest.mark.parametrize("k", [50, K])
@@ -251,13 +267,22 @@ def test_the_unit_of_costs_does_not_matter(seed, k):
     ways = []
     for unit in (2.0**-30, 1.0, 2.0**30):
         r = np.random.default_rng(seed)
-        plan, cost, way = Plan.first(True, None, None, N, k, (64 * k, 256 * k)), 4.0, []
+        schedule, cost, way = first_schedule(Search(N, k), (64 * k, 256 * k)), 4.0, []
         for _ in range(150):
-            cost = plan.cost / unit if np.isfinite(plan.cost) else cost
+            cost = schedule.cost / unit if np.isfinite(schedule.cost) else cost
             cost *= 1 + r.choice([-0.1, -1e-3, -1e-5, 0, 1e-5, 1e-3, 0.05], p=SHARES)
             curve = tuple((unit * cost * 1e-3 * np.sort(r.random(len(FLAT)))).tolist())
-            plan, back = plan.after(done(cost * unit, curve=curve))
-            way.append((plan.stage, plan.task, plan.passes, plan.n_failed, plan.least, back))
+            schedule, back = stepped(schedule, done(cost * unit, curve=curve))
+            way.append(
+                (
+                    schedule.stage.name,
+                    schedule.task,
+                    schedule.stage.passes,
+                    schedule.rounds.n_failed,
+                    schedule.lengths.least,
+                    back,
+                )
+            )
         ways.append(way)
     assert ways[0] == ways[1] == ways[2]
     assert {stage for stage, *_ in ways[0]} > {"sample", "grow", "round"}
@@ -270,12 +295,12 @@ SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
 @pytest.mark.parametrize("ratio", [0.8, 0.85])
 def test_round_is_undone_if_what_passes_gain_does_not_lead_below_its_begin(limit, ratio):
     """Each gains a share of what the one before has gained: that is a geometric series."""
-    plan, above = in_round(100.0), 30.0
+    schedule, above = in_round(100.0), 30.0
     for _ in range(2):
-        plan, back = plan.after(done(limit + above))
+        schedule, back = stepped(schedule, done(limit + above))
         above *= ratio
         assert not back
-    plan, back = plan.after(done(limit + above))
+    schedule, back = stepped(schedule, done(limit + above))
     assert back is (limit > 100)
 
 
@@ -293,52 +318,52 @@ def test_round_is_undone_if_what_passes_gain_does_not_lead_below_its_begin(limit
 )
 def test_round_goes_on_while_a_pass_gains_more_than_the_mean_of_those_before(costs, goes_on):
     *before, last = map(float, costs)
-    plan = in_round(100.0)
+    schedule = in_round(100.0)
     for cost in before:
-        plan, _ = plan.after(done(cost))
-        assert not plan.task.looks
-    after, back = plan.after(done(last))
+        schedule, _ = stepped(schedule, done(cost))
+        assert not schedule.task.looks
+    after, back = stepped(schedule, done(last))
     assert after.task.looks is not goes_on
     assert not back
-    settled, _ = plan.after(done(last, changed=0))
+    settled, _ = stepped(schedule, done(last, changed=0))
     assert settled.task.looks is (len(costs) > 1), "no row has changed"
 
 
 def test_ends_after_some_failures():
-    plan, failures = in_round(100.0), 0
-    while plan.stage != "end":
-        plan, back = plan.after(done(100.0 if plan.task.looks else 120.0))
+    schedule, failures = in_round(100.0), 0
+    while schedule.stage.name != "end":
+        schedule, back = stepped(schedule, done(100.0 if schedule.task.looks else 120.0))
         failures += back
-    assert failures == FAILURES
+    assert failures == TUNING.most_failed
 
 
 @pytest.mark.parametrize(("tol", "ends"), [(0.0, False), (1e-4, False), (0.1, True)])
 def test_tol_says_what_a_round_has_to_gain(tol, ends):
-    plan = replace(Plan.first(True, None, None, N, K), tol=tol)
+    schedule = first_schedule(Search(N, K))
     for cost in np.geomspace(100, 99, 200).tolist():
-        plan, _ = plan.after(done(cost))
-        if plan.stage == "end":
+        schedule, _ = stepped(schedule, done(cost), tol)
+        if schedule.stage.name == "end":
             break
-    assert (plan.stage == "end") is ends
+    assert (schedule.stage.name == "end") is ends
 
 
 def test_ends_where_nothing_changes():
-    plan = in_round(100.0)
+    schedule = in_round(100.0)
     for _ in range(10):
-        plan, _ = plan.after(done(100.0, moves=0, changed=0))
-        if plan.stage == "end":
+        schedule, _ = stepped(schedule, done(100.0, moves=0, changed=0))
+        if schedule.stage.name == "end":
             break
-    assert plan.stage == "end"
+    assert schedule.stage.name == "end"
 
 
 def test_ends_where_nothing_is_left_to_gain():
-    assert in_round().after(done(0.0))[0].stage == "end"
+    assert stepped(in_round(), done(0.0))[0].stage.name == "end"
 
 
-def look_with(curve, *, length=None) -> Plan:
-    plan = Plan.first(True, None, length, N, K)
-    plan, _ = plan.after(done(100.0))
-    return plan.after(done(100.0, curve=curve))[0]
+def look_with(curve, *, length=None) -> Schedule:
+    schedule = first_schedule(Search(N, K, length=length))
+    schedule, _ = stepped(schedule, done(100.0))
+    return stepped(schedule, done(100.0, curve=curve))[0]
 
 
 def test_lists_are_as_long_as_pays():
@@ -346,47 +371,49 @@ def test_lists_are_as_long_as_pays():
     near = look_with((10.0,) * len(FLAT))
     assert near.task == Task("lists", True, 32)
     # every centre is as likely
-    length = np.array([*LENGTHS, K])
+    length = np.array([*TUNING.lengths, K])
     anywhere = look_with(tuple((1e4 * length / K).tolist()))
-    assert anywhere.task.kind == "rest"
+    assert anywhere.task.kind == "unsettled"
     # much that is stale, at a middle distance
     middle = look_with((1.0, 1.0, 1.0, *(50.0,) * (len(FLAT) - 3)))
     assert middle.task == Task("lists", True, 128)
 
 
 def after_round(cost):
-    """The plan after a round that began at 100 and came to `cost`, with all gains near."""
-    plan, judged = in_round(100.0), False
+    """The schedule after a round that began at 100 and came to `cost`, with all gains near."""
+    schedule, judged = in_round(100.0), False
     while not judged:
-        n_rounds = plan.n_rounds
-        plan, _ = plan.after(done(cost, curve=(10.0,) * len(FLAT)))
-        judged = plan.n_rounds > n_rounds
-    return plan
+        n_rounds = schedule.rounds.n
+        schedule, _ = stepped(schedule, done(cost, curve=(10.0,) * len(FLAT)))
+        judged = schedule.rounds.n > n_rounds
+    return schedule
 
 
 @pytest.mark.parametrize(
     ("cost", "least"), [(95.0, 0), (99.92, 64), (99.97, 128), (99.99, 256), (120.0, 64)]
 )
 def test_lists_grow_as_rounds_gain_less(cost, least):
-    plan = after_round(cost)
-    assert plan.least == least
-    assert cost > 100 or plan.base == max(32, least)
+    schedule = after_round(cost)
+    assert schedule.lengths.least == least
+    assert cost > 100 or schedule.lengths.usual == max(32, least)
 
 
 def test_given_length_is_kept():
     assert look_with((10.0,) * len(FLAT), length=24).task == Task("lists", True, 24)
-    assert look_with((*FLAT[1:], 100.0), length=24).task.kind == "rest"
+    assert look_with((*FLAT[1:], 100.0), length=24).task.kind == "unsettled"
 
 
 def test_passes_since_the_anchor_are_bounded():
-    plan = in_round()
-    while not plan.task.looks:
-        plan, _ = plan.after(done(plan.cost - 0.1))
-    plan, _ = plan.after(done(plan.cost - 0.1, replayed=1_000))
-    assert plan.task == Task("all", True, K)
-    assert not plan.opens_round
-    plan, _ = round_over(on_sample(), 99.0, replayed=1_000)
-    assert plan.task == Task("cells", True), "there is no need to begin anew on a sample"
+    schedule = in_round()
+    while not schedule.task.looks:
+        schedule, _ = stepped(schedule, done(schedule.cost - 0.1))
+    schedule, _ = stepped(schedule, done(schedule.cost - 0.1, replayed=1_000))
+    assert schedule.task == Task("all", True, K)
+    assert not schedule.opens_round
+    schedule, _ = round_over(on_sample(), 99.0, replayed=1_000)
+    assert schedule.task == Task("cells", True, keeps_centers=True), (
+        "there is no need to begin anew on a sample"
+    )
 
 
 # --- moves ----------------------------------------------------------------------------------------
@@ -459,7 +486,7 @@ def test_every_cell_has_a_centre(n_cells, lists, monkeypatch):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_strays_are_what_cells_and_lists_miss(weighted):
+def test_rows_are_misled_by_what_cells_and_lists_miss(weighted):
     """Two coarse cells that tell nothing of where rows are, and lists that reach half the way."""
     centers = np.arange(40, dtype=np.float32)[:, None]
     shift = np.zeros(1, np.float32)
@@ -475,11 +502,11 @@ def test_strays_are_what_cells_and_lists_miss(weighted):
     found = np.array([0.0, 12.0, 12.0])
     near = np.array([1.0, 2.0, 3.0]) if weighted else np.ones(3)
     now, then = near @ np.full(3, 0.4**2), near @ (x[:3, 0] - found) ** 2
-    strays = share_of_strays(rows, cells, table[:, :9], 5, Threads())
-    assert strays == pytest.approx(then / now - 1, rel=1e-4)
-    assert share_of_strays(rows, cells, table, 40, Threads(2)) == pytest.approx(0, abs=1e-6)
+    misled = share_misled(rows, cells, table[:, :9], 5, Threads())
+    assert misled == pytest.approx(then / now - 1, rel=1e-4)
+    assert share_misled(rows, cells, table, 40, Threads(2)) == pytest.approx(0, abs=1e-6)
     nobody = replace(rows, labels=np.full(4, -1, np.int32))
-    assert share_of_strays(nobody, cells, table, 5, Threads()) == 0
+    assert share_misled(nobody, cells, table, 5, Threads()) == 0
 
 
 def test_probe_counts_what_lists_would_gain():
@@ -513,7 +540,7 @@ def test_probe_tells_what_the_longest_lists_find_from_what_none_would():
     gains = gains_of_lists(
         LabelledSample(x, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads()
     )
-    found = dict(zip((*LENGTHS, len(centers)), gains, strict=True))
+    found = dict(zip((*TUNING.lengths, len(centers)), gains, strict=True))
     assert (found[512], found[1024], found[1100]) == (0, 600.0**2, 600.0**2 + 1050.0**2)
 
 
@@ -543,7 +570,7 @@ def test_every_pass_hears_of_a_stop():
     def stop():
         raise CancelledFit("now")
 
-    for kind in ("all", "lists", "rest", "cells"):
+    for kind in ("all", "lists", "unsettled", "cells"):
         rows = RowArrays.new(400, np.dtype("f4"))
         advance(x, None, rows, Order("all", centers, shift))
         rows.lower[:] = 0  # none is settled
@@ -554,7 +581,7 @@ def test_every_pass_hears_of_a_stop():
         with pytest.raises(CancelledFit):
             advance(x, None, rows, order, Threads(1, stop))
     assert asked["cells"] == asked["lists"] > asked["all"] > 0
-    assert asked["rest"] == 2
+    assert asked["unsettled"] == 2
 
 
 def test_order_travels_without_what_is_packed():

@@ -14,6 +14,7 @@ import largek_dask as lk
 from largek_dask.algorithms import truncated_pass
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.truncated_schedule import TUNING
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, dense, watched_passes
@@ -28,7 +29,8 @@ every_kind = pytest.mark.parametrize("kind", ALGORITHMS)
 def no_restarts():
     """Samples as for many clusters; the best of several starts has tests of its own."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("largek_dask.algorithms.truncated_plan.RESTARTED", 0)
+        tuning = replace(TUNING, restarted_clusters=0)
+        patched.setattr("largek_dask.algorithms.truncated_schedule.TUNING", tuning)
         yield
 
 
@@ -177,16 +179,16 @@ def test_a_smaller_sample_is_the_first_rows_of_a_larger_one():
         assert sorted(rows(1_000)) == list(range(1_000))
 
 
-@pytest.mark.parametrize("strays", [0.04, 0.06])
-def test_rows_meet_all_centres_where_cells_lead_astray(strays, monkeypatch):
+@pytest.mark.parametrize("misled", [0.04, 0.06])
+def test_rows_meet_all_centres_where_cells_lead_astray(misled, monkeypatch):
     """What the rows of a sample have shown decides how those beyond it begin."""
     asked = []
 
-    def share_of_strays(rows, *rest):
+    def share_misled(rows, *rest):
         asked.append(len(rows.x))
-        return strays
+        return misled
 
-    monkeypatch.setattr(truncated_pass, "share_of_strays", share_of_strays)
+    monkeypatch.setattr(truncated_pass, "share_misled", share_misled)
     k = 150
     x = blobs(60_000, 8, k, seed=3, spread=1.0)
     km = lk.KMeans(k, algorithm="truncated", max_iter=30, random_state=0, n_threads=1).fit(x)
@@ -194,7 +196,7 @@ def test_rows_meet_all_centres_where_cells_lead_astray(strays, monkeypatch):
     grown = [after for before, after in pairwise(steps) if after[0] > before[0]]
     assert len(grown) >= 2, "there were samples of several sizes"
     # Before the first round nothing is known.
-    assert (grown[-1] == (len(x), 1.0)) is (strays > 0.05)
+    assert (grown[-1] == (len(x), 1.0)) is (misled > 0.05)
     assert asked
     assert max(asked) < len(x)
     assert set(asked) <= {n for n, _ in steps}

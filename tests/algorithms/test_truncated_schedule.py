@@ -1,4 +1,4 @@
-"""Driven by anything that passes may come to, a plan of the truncated search goes its way."""
+"""Driven by anything that passes may come to, a schedule of the truncated search goes its way."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 import largek_dask as lk
-from largek_dask.algorithms.truncated_plan import (
-    FAILURES,
-    FEW,
-    LENGTHS,
-    MOST_PASSES,
-    MOST_REPLAYED,
+from largek_dask.algorithms.truncated_schedule import (
+    TUNING,
+    Lengths,
     Outcome,
-    Plan,
+    Rounds,
+    Sampling,
+    Schedule,
+    Search,
+    Stage,
     Task,
+    first_schedule,
+    next_step,
 )
 
 STEPS_TO_END = 400
@@ -32,7 +35,7 @@ STEPS_TO_END = 400
 FACTORS = (0.0, 0.5, 0.9, 0.999, 1 - 1e-6, 1 - 1e-12, 1.0, 1 + 1e-12, 1 + 1e-6, 1.001, 1.1, 3.0)
 """What a pass makes of the cost; centres that go beyond their means may raise it, too."""
 factors = st.one_of(st.sampled_from(FACTORS), st.floats(0.2, 2.0))
-NOTHING = (0.0,) * (len(LENGTHS) + 1)
+NOTHING = (0.0,) * (len(TUNING.lengths) + 1)
 GAINS = (
     NOTHING,
     (1e-3,) * len(NOTHING),
@@ -42,7 +45,20 @@ GAINS = (
 """What lists of each length would gain, as a share of the cost: nothing, near, anywhere, far."""
 
 BEGINS: dict[str, list[Any]] = {
-    "k": [1, 2, 3, 9, 100, FEW, FEW + 1, 200, 256, 1_000, 1_024, 30_000],
+    "k": [
+        1,
+        2,
+        3,
+        9,
+        100,
+        TUNING.dense_clusters,
+        TUNING.dense_clusters + 1,
+        200,
+        256,
+        1_000,
+        1_024,
+        30_000,
+    ],
     "a_center": [1, 2, 80, 200, 1_000],
     "moves": [False, True],
     "rounds": [None, None, None, 0, 1, 2, 5],
@@ -57,7 +73,7 @@ PASSES: dict[str, list[Any]] = {
     "changed": [0, 1, 1000],
     "n_moves": [0, 1, 50],
     "gains": list(GAINS),
-    "strays": [0.0, 0.04, 0.06, 10.0],
+    "misled": [0.0, 0.04, 0.06, 10.0],
 }
 
 
@@ -66,23 +82,24 @@ def any_of(choices: dict[str, list[Any]]) -> dict[str, st.SearchStrategy[Any]]:
     return {name: st.sampled_from(values) for name, values in choices.items()}
 
 
-class PlanMachine(RuleBasedStateMachine):
+class ScheduleMachine(RuleBasedStateMachine):
     """A search whose passes come to whatever hypothesis thinks of.
 
-    It keeps for itself what the search keeps beside the plan, by the rules of the search: how many
-    passes there were since the last anchor, and where the last round began.
+    It keeps for itself what the search keeps beside the schedule, by the rules of the search: how
+    many passes there were since the last anchor, and where the last round began.
     """
 
     met: ClassVar[Counter[Any]] = Counter()
-    plan: Plan
+    schedule: Schedule
     rows: int | str | None = None
     """Which rows the last pass was over: those of a sample, or "all"."""
-    before: Plan
+    before: Schedule
     """Before the last step."""
     back = False
     n_replayed = 0
     n_replayed_at_round = 0
     done: Outcome
+    tol: float
 
     @initialize(shares=st.lists(st.sampled_from(SHARES), max_size=4, unique=True), **any_of(BEGINS))
     def begin(
@@ -98,16 +115,15 @@ class PlanMachine(RuleBasedStateMachine):
     ) -> None:
         """Any search, on any samples that are smaller than all rows."""
         samples = tuple(share * k for share in sorted(shares) if share < a_center)
-        plan = Plan.first(
-            moves and k > 2,
-            rounds,
-            length,
+        search = Search(
             a_center * k,
             k,
-            samples,
-            guided=guided or bool(samples),
+            moves and k > 2,
+            TUNING.most_rounds if rounds is None else rounds,
+            length,
         )
-        self.plan = replace(plan, tol=tol)
+        self.schedule = first_schedule(search, samples, guided=guided or bool(samples))
+        self.tol = tol
         self.cost = 1e6
 
     @rule(factors=st.lists(factors, min_size=1, max_size=5), **any_of(PASSES))
@@ -119,16 +135,16 @@ class PlanMachine(RuleBasedStateMachine):
         changed: int,
         n_moves: int,
         gains: tuple[float, ...],
-        strays: float,
+        misled: float,
     ) -> None:
         """Some passes, and what they come to: costs from the last one on, or from the round's."""
         for factor in factors:
-            if self.plan.stage == "end":
+            if self.schedule.stage.name == "end":
                 return
-            known = from_begun and self.plan.begun < float("inf")
-            cost = factor * (self.plan.begun if known else self.cost)
+            known = from_begun and self.schedule.stage.cost_before < float("inf")
+            cost = factor * (self.schedule.stage.cost_before if known else self.cost)
             curve = tuple(gain * cost for gain in gains)
-            self.pass_comes_to(cost, evaluated, changed, n_moves, curve, strays)
+            self.pass_comes_to(cost, evaluated, changed, n_moves, curve, misled)
 
     def pass_comes_to(
         self,
@@ -137,108 +153,112 @@ class PlanMachine(RuleBasedStateMachine):
         changed: int = 0,
         n_moves: int = 0,
         curve: tuple[float, ...] = NOTHING,
-        strays: float = 0.0,
+        misled: float = 0.0,
     ) -> None:
         """Carry the task out, as `Truncated.step` does, with this outcome."""
-        plan, task = self.plan, self.plan.task
-        n = plan.n_rows if plan.everywhere else plan.samples[0]
-        self.check_task(plan, n)
+        schedule, task = self.schedule, self.schedule.task
+        n = schedule.search.n_rows if schedule.everywhere else schedule.sampling.sizes[0]
+        self.check_task(schedule, n)
         anchor = task.kind in ("cells", "all", "start")
         if self.back:
             # What was undone is not repeated.
             self.n_replayed = self.n_replayed_at_round
         self.n_replayed = 1 if anchor else self.n_replayed + 1
-        probed = task.looks and plan.searched and not plan.few
-        self.rows = "all" if plan.everywhere else n
+        probed = task.looks and schedule.searched and not schedule.dense
+        self.rows = "all" if schedule.everywhere else n
         self.done = Outcome(
             cost=cost,
-            work=evaluated * n * plan.n_clusters + 8.0 * n,
+            work=evaluated * n * schedule.search.n_clusters + 8.0 * n,
             n_changed=changed,
             n_replayed=self.n_replayed,
-            n_moves=n_moves if task.looks and plan.moves else 0,
+            n_moves=n_moves if task.looks and schedule.search.moves else 0,
             curve=curve if probed else (),
-            strays=strays if probed and not plan.everywhere else 0.0,
+            misled=misled if probed and not schedule.everywhere else 0.0,
         )
-        self.before = plan
-        self.plan, self.back = plan.after(self.done)
-        self.cost = self.plan.begun if self.back else cost
-        if self.plan.opens_round:
+        self.before = schedule
+        self.schedule, self.back = next_step(schedule, self.done, self.tol)
+        self.cost = self.schedule.stage.cost_before if self.back else cost
+        if self.schedule.opens_round:
             self.n_replayed_at_round = self.n_replayed
         self.count()
         self.a_round_begins_after_a_look_at_the_same_rows()
         self.rounds_lower_the_cost_or_are_undone()
         self.nothing_is_settled_without_a_look()
         # What is lost can be made again in a bounded number of passes.
-        assert self.n_replayed <= MOST_REPLAYED + 2 * MOST_PASSES
+        assert self.n_replayed <= TUNING.most_replayed + 2 * TUNING.most_passes
 
     def count(self) -> None:
         """Where the machine has been."""
-        last, few = self.before, self.before.few
-        if last.stage == "round" and self.back:
+        last, dense = self.before, self.before.dense
+        if last.stage.name == "round" and self.back:
             how = "undone" if last.task.looks else "undone without a look"
-            self.met[how, few, last.everywhere] += 1
-        elif last.stage == "round" and last.task.looks:
-            self.met["kept", few, last.everywhere] += 1
-        self.met["begun anew"] += self.plan.stage == "search" and self.plan.task.kind == "all"
+            self.met[how, dense, last.everywhere] += 1
+        elif last.stage.name == "round" and last.task.looks:
+            self.met["kept", dense, last.everywhere] += 1
+        self.met["begun anew"] += (
+            self.schedule.stage.name == "search" and self.schedule.task.kind == "all"
+        )
         self.met["without cost"] += self.done.cost == 0 and not last.everywhere
 
-    def check_task(self, plan: Plan, n: int) -> None:
+    def check_task(self, schedule: Schedule, n: int) -> None:
         """What a pass may be, after the one before it."""
-        task, k = plan.task, plan.n_clusters
-        rows = "all" if plan.everywhere else n
-        assert task.everywhere is plan.everywhere
-        if rows != self.rows or (task.kind == "start" and plan.everywhere):
-            assert task.kind in (("cells", "all") if plan.everywhere else ("cells", "all", "start"))
+        task, k = schedule.task, schedule.search.n_clusters
+        rows = "all" if schedule.everywhere else n
+        assert task.everywhere is schedule.everywhere
+        if rows != self.rows or (task.kind == "start" and schedule.everywhere):
+            assert task.kind in (
+                ("cells", "all") if schedule.everywhere else ("cells", "all", "start")
+            )
         if self.back and rows == self.rows:
-            assert task.kind == "lists" or plan.few, "rows go back to where they were"
+            assert task.kind == "lists" or schedule.dense, "rows go back to where they were"
         if task.kind == "lists":
             assert 1 <= task.length <= k
         if task.kind != "start":
-            assert plan.cost < float("inf") or self.rows is None
+            assert schedule.cost < float("inf") or self.rows is None
 
     def a_round_begins_after_a_look_at_the_same_rows(self) -> None:
         """Moves and lists are those that the look has found."""
-        if self.plan.opens_round:
+        if self.schedule.opens_round:
             assert self.before.task.looks
-            assert self.before.samples == self.plan.samples
+            assert self.before.sampling.sizes == self.schedule.sampling.sizes
             assert not self.back
 
     def rounds_lower_the_cost_or_are_undone(self) -> None:
         """A round that is kept has ended lower than it began; else all goes back."""
-        if self.before.stage != "round":
+        if self.before.stage.name != "round":
             assert not self.back
             return
-        ended = self.plan.stage != "round" or self.plan.passes == 0
+        ended = self.schedule.stage.name != "round" or self.schedule.stage.passes == 0
         if self.back:
             assert ended
-            assert self.plan.cost == self.before.begun
+            assert self.schedule.cost == self.before.stage.cost_before
         elif ended and self.done.cost > 0:
-            assert self.done.cost < self.before.begun
+            assert self.done.cost < self.before.stage.cost_before
 
     def nothing_is_settled_without_a_look(self) -> None:
         """It ends when a look has found nothing, or when so many rounds have failed."""
-        if self.plan.stage != "end" or self.before.task.looks:
+        if self.schedule.stage.name != "end" or self.before.task.looks:
             return
         last = self.before
-        failed = last.n_failed + 1 >= FAILURES
-        assert failed or self.done.cost == 0 or last.n_rounds + self.back >= last.rounds
+        failed = last.rounds.n_failed + 1 >= TUNING.most_failed
+        assert failed or self.done.cost == 0 or last.rounds.n + self.back >= last.search.max_rounds
 
     def teardown(self) -> None:
         """From wherever it is, it ends once it gains nothing any more."""
-        if not hasattr(self, "plan"):
+        if not hasattr(self, "schedule"):
             return
         for _ in range(STEPS_TO_END):
-            if self.plan.stage == "end":
+            if self.schedule.stage.name == "end":
                 break
             self.pass_comes_to(self.cost)
-        assert self.plan.stage == "end"
-        assert self.plan.task == Task("all", True)
+        assert self.schedule.stage.name == "end"
+        assert self.schedule.task == Task("all", True)
 
 
 def test_no_way_that_hypothesis_finds_breaks_it() -> None:
     """No exception, and what the machine asserts."""
     run_state_machine_as_test(
-        PlanMachine,
+        ScheduleMachine,
         settings=settings(
             max_examples=600, stateful_step_count=30, derandomize=True, deadline=None
         ),
@@ -247,10 +267,10 @@ def test_no_way_that_hypothesis_finds_breaks_it() -> None:
 
 def test_every_way_that_passes_may_take() -> None:
     """The same with draws of our own: where hypothesis goes depends on the modules it finds."""
-    PlanMachine.met = Counter()
+    ScheduleMachine.met = Counter()
     for seed in range(600):
         rng = random.Random(seed)
-        machine = PlanMachine()
+        machine = ScheduleMachine()
         begin = {name: rng.choice(values) for name, values in BEGINS.items()}
         machine.begin(shares=rng.sample(SHARES, rng.randrange(5)), **begin)
         for _ in range(rng.randrange(30)):
@@ -258,71 +278,81 @@ def test_every_way_that_passes_may_take() -> None:
             machine.passes(factors=rng.choices(FACTORS, k=rng.randint(1, 5)), **steps)
         machine.teardown()
     # It has been everywhere: otherwise it says nothing.
-    for few in (True, False):
+    for dense in (True, False):
         for everywhere in (True, False):
             for what in ("kept", "undone", "undone without a look"):
-                assert PlanMachine.met[what, few, everywhere] > 0
-    assert PlanMachine.met["begun anew"] > 0
-    assert PlanMachine.met["without cost"] > 0
+                assert ScheduleMachine.met[what, dense, everywhere] > 0
+    assert ScheduleMachine.met["begun anew"] > 0
+    assert ScheduleMachine.met["without cost"] > 0
 
 
 # --- what it has found ----------------------------------------------------------------------------
 
-HERE = {"n_rows": 1_000_000, "n_clusters": 1_000}
 
-
-def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) -> Plan:
-    """A plan whose round began at 100 and is at a cost after so many passes."""
-    return Plan(
+def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) -> Schedule:
+    """A schedule whose round began at 100 and is at a cost after so many passes."""
+    return Schedule(
         Task("lists", not samples, 32),
-        stage="round",
-        samples=samples,
-        begun=100.0,
-        cost=cost,
-        passes=passes,
-        work=1e6,
-        **HERE,
+        Search(n_rows=1_000_000, n_clusters=1_000),
+        Stage("round", passes, work=1e6, cost_before=100.0),
+        Sampling(samples),
+        Rounds(),
+        Lengths(usual=32),
+        cost,
     )
+
+
+def stepped(schedule: Schedule, outcome: Outcome, tol: float = 1e-4) -> tuple[Schedule, bool]:
+    """What comes next, with the usual ``tol``."""
+    return next_step(schedule, outcome, tol)
 
 
 def test_a_pass_that_raises_the_cost_does_not_end_a_round_without_a_look():
     """The round may still be one to keep, and then the next one needs what a look finds."""
-    plan, back = in_round(3, 90.0).after(Outcome(cost=97.0, work=1e5, n_changed=10, n_replayed=4))
+    schedule, back = stepped(
+        in_round(3, 90.0), Outcome(cost=97.0, work=1e5, n_changed=10, n_replayed=4)
+    )
     assert not back
-    assert plan.stage == "round"
-    assert plan.task.looks
-    plan, back = plan.after(Outcome(97.0, 1e5, 0, 5, 3, NOTHING))
+    assert schedule.stage.name == "round"
+    assert schedule.task.looks
+    schedule, back = stepped(schedule, Outcome(97.0, 1e5, 0, 5, 3, NOTHING))
     assert not back
-    assert plan.opens_round
+    assert schedule.opens_round
 
 
 def test_a_round_that_has_changed_nothing_is_settled_by_a_look_alone():
     """Moves may have led back to the same cost; others may be found."""
-    plan, back = in_round(3, 100.0).after(Outcome(cost=100.0, work=1e5, n_changed=0, n_replayed=4))
+    schedule, back = stepped(
+        in_round(3, 100.0), Outcome(cost=100.0, work=1e5, n_changed=0, n_replayed=4)
+    )
     assert not back
-    assert plan.task.looks
-    assert plan.after(Outcome(100.0, 1e5, 0, 5, 3, NOTHING))[0].task.looks, "undone, and once more"
-    assert plan.after(Outcome(100.0, 1e5, 0, 5, 0, NOTHING))[0].stage == "end"
+    assert schedule.task.looks
+    assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 3, NOTHING))[0].task.looks, (
+        "undone, and once more"
+    )
+    assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 0, NOTHING))[0].stage.name == "end"
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_round_begins_anew_where_too_much_would_have_to_be_made_again(more):
-    plan = replace(in_round(3, 90.0), task=Task("lists", True, 32, looks=True))
-    done = Outcome(90.0, 1e5, 10, MOST_REPLAYED + more, n_moves=3, curve=NOTHING)
-    plan, back = plan.after(done)
+    schedule = replace(in_round(3, 90.0), task=Task("lists", True, 32, looks=True))
+    done = Outcome(90.0, 1e5, 10, TUNING.most_replayed + more, n_moves=3, curve=NOTHING)
+    schedule, back = stepped(schedule, done)
     assert not back
-    assert plan.opens_round == (more == 0)
-    assert (plan.stage, plan.task.kind) == (("round", "lists"), ("search", "all"))[more]
+    assert schedule.opens_round == (more == 0)
+    assert (schedule.stage.name, schedule.task.kind) == (("round", "lists"), ("search", "all"))[
+        more
+    ]
 
 
 def test_a_sample_may_cost_nothing():
-    plan = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", False, 32, looks=True))
-    plan, back = plan.after(Outcome(0.0, 1e5, 0, 5, 0, NOTHING))
+    schedule = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", False, 32, looks=True))
+    schedule, back = stepped(schedule, Outcome(0.0, 1e5, 0, 5, 0, NOTHING))
     assert not back
-    plan, _ = plan.after(Outcome(0.0, 1e5, 0, 6))
-    while not plan.everywhere:
-        plan, _ = plan.after(Outcome(0.0, 1e5, 0, 6, 0, NOTHING))
-    assert plan.task == Task("cells", True), "other rows may cost something"
+    schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6))
+    while not schedule.everywhere:
+        schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6, 0, NOTHING))
+    assert schedule.task == Task("cells", True, keeps_centers=True), "other rows may cost something"
 
 
 def raised_late(history: list[dict[str, Any]]) -> bool:

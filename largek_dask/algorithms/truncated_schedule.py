@@ -1,0 +1,696 @@
+"""What the truncated search does next: a function of what its passes have gained so far.
+
+Gain is what a pass takes off the cost, which exact sums give for free, or what a probe says that
+it would take off; work is counted in distances. Neither knows a clock or a machine, so the same
+data take the same way everywhere.
+
+:func:`first_schedule` is where a search begins, and :func:`next_step` leads from each step to the
+next one. What decides is in three groups: *samples*, which rows a search begins on and when it goes
+on to more of them; *rounds*, when passes after some moves are ended, and the moves undone; and
+*lengths* of the lists of centres that rows meet. The state of each is a small record in
+:class:`Schedule`, and the functions below change nothing but give a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+__all__ = [
+    "TUNING",
+    "Outcome",
+    "Schedule",
+    "Search",
+    "Task",
+    "Tuning",
+    "ended_round",
+    "first_schedule",
+    "is_restarted",
+    "next_step",
+    "sample_sizes",
+]
+
+Kind = Literal["start", "cells", "lists", "all", "unsettled"]
+StageName = Literal["first", "sample", "grow", "search", "round", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """All constants of the schedule, and what each is from.
+
+    A table is one of benchmarks/RESULTS.md. *Prototype*: the search was tried in an earlier
+    program on rows in memory, set A with 1,000 clusters (its end as it was: 75.27). *Not measured*:
+    no figure of what another value would do is known.
+    """
+
+    first_rows: int = 8
+    """Rows a centre of the sample that gives the first centres. Without such a sample A in 1,000
+    clusters takes 0.95 s instead of 0.88 s until 0.2 % above the lowest cost, but uniform rows in
+    100 clusters 0.07 s instead of 0.15 s until 1 % (table of ``benchmarks.auto_parts``)."""
+    start_rows: int = 32
+    """Rows a centre of the sample to go on from. Not measured."""
+    growth: int = 4
+    """Further samples are so many times as large as the one before. Not measured."""
+    largest_share: int = 3
+    """A sample has at most one row out of so many. Not measured."""
+    start_values: int = 1 << 25
+    """Values (rows times features) of the sample to go on from, at most. Not measured."""
+    largest_values: int = 1 << 26
+    """Values of further samples, at most: they are searched where the driver is, however many
+    workers there are. Not measured otherwise."""
+    least_rows: int = 4
+    """Rows a centre of any sample, however many values that are. Not measured."""
+    whole_values: int = 1 << 27
+    """Values up to which few rows a centre are all taken. Not measured."""
+    restarted_clusters: int = 32
+    """Up to so many clusters the best of several starts is taken. Not measured."""
+    restart_rows: int = 64
+    """Rows a centre on which these are made. Not measured."""
+    least_restart_rows: int = 2_048
+    """And rows at least. Not measured."""
+    dense_clusters: int = 128
+    """Up to so many clusters rows meet all centres. With lists, on uniform rows in 100 clusters,
+    it takes 0.90 s instead of 0.63 s until 0.2 % above the lowest cost, and 0.09 s instead of
+    0.15 s until 1 % (table of ``benchmarks.auto_parts``)."""
+    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
+    """Of lists of centres, beside all of them. Not measured."""
+    first_length: int = 32
+    """Of the lists before a probe has been asked. Not measured."""
+    usual_lengths: tuple[int, ...] = (32, 64)
+    """Of the lists of most passes. Prototype: with 16 it ends at 75.41, with twice its lengths at
+    75.24 in 30 % more time."""
+    least_lengths: tuple[tuple[int, float], ...] = ((64, 1e-3), (128, 5e-4), (256, 2e-4))
+    """Lists are at least so long once a round has lowered the cost by a smaller share: what short
+    ones lead to quickly is not where long ones end. Without it, rows without structure end 0.16 %
+    instead of 0.03 % above the lowest (table of ``benchmarks.auto_parts``)."""
+    long: int = 256
+    """Longer lists hold no more than ``most_listed`` centres together. Not measured."""
+    most_listed: int = 1 << 23
+    """Bounds what lists take: 32 MiB. Not measured otherwise."""
+    stale: float = 0.6
+    """What a row is worth that goes to its nearest centre at last, beside one that goes there as
+    its centre moves: the former lowers the cost as it is counted here, and less so the true one.
+    Measured when it was set (84877bb: 0.6 instead of 0.3); the figures were not kept."""
+    row_work: float = 64.0
+    """What a row costs that is looked at beside its distances, in distances. Measured when it was
+    set (c6a392d); the figures were not kept."""
+    pass_work: float = 8.0
+    """What a row costs in any pass, in distances. As ``row_work``."""
+    rows_to_move: int = 32
+    """Rows a centre of a sample that tells which centres to move. Not measured."""
+    rows_to_search: int = 64
+    """Rows a centre of a sample that is searched in rounds, as all rows are, before more are taken.
+    With rounds over all rows only, B in 1,000 clusters takes 2.37 s instead of 1.66 s until 0.2 %
+    above the lowest cost, and A 0.83 s instead of 0.88 s (table of ``benchmarks.auto_parts``); a
+    stored table is read 79 times instead of once until 0.5 % (``benchmarks.auto_scale``)."""
+    most_misled: float = 0.05
+    """Rows of a larger sample meet all centres where coarse cells would lead them to centres that
+    cost by a larger share more. Not measured."""
+    most_sample_passes: int = 12
+    """Over a sample that is not searched in rounds. Not measured."""
+    most_undone: int = 3
+    """Rounds over a sample that are undone until more rows are taken. Not measured."""
+    first_share: float = 0.1
+    """Centres that may move at a time, as a share of all. Prototype's; not measured by itself."""
+    least_share: float = 0.05
+    """To this the share falls while rounds pay. Prototype's; not measured by itself."""
+    first_factor: float = 1.0
+    """How many times a gain has to exceed the loss. Prototype's; not measured by itself."""
+    least_factor: float = 0.35
+    """To this the factor falls while rounds pay. Prototype: below 1, with rounds that are undone if
+    they do not pay, ends are lowest. 0.35 instead of 0.5 (563836c): not measured."""
+    paid_share: float = 0.8
+    """Times which the share is after a round that has paid. Not measured."""
+    paid_factor: float = 0.85
+    """Times which the factor is after a round that has paid. Not measured."""
+    undone_share: float = 0.5
+    """Times which the share is after a round that was undone. Prototype's; not measured by
+    itself."""
+    undone_factor: float = 1.1
+    """Times which the factor is then, up to ``first_factor``. Prototype's; not measured by
+    itself."""
+    most_rounds: int = 1_000
+    """Over all rows, where the user has not chosen. Not measured."""
+    most_failed: int = 5
+    """Failed rounds after which it ends. Prototype's; not measured by itself."""
+    little: float = 0.02
+    """A round that lowers the cost by a smaller share, times ``tol``, counts as one that failed:
+    by 2e-6 with the usual ``tol``. Not measured."""
+    least_passes: int = 2
+    """Of a round before its look, and before it may be given up. Not measured."""
+    most_passes: int = 12
+    """Of a round before its look. Not measured."""
+    most_replayed: int = 48
+    """Passes since the last anchor with which a round may begin: so many have to be made again for
+    rows whose state is lost. Not measured."""
+    first_ratio: float = 0.5
+    """What the second pass of a round is expected to gain beside the first. Not measured."""
+    least_ratio: float = 0.3
+    """A pass is expected to gain as much less as the last one did, but no less than this beside it.
+    Not measured."""
+    most_ratio: float = 0.9
+    """And no more than this. Not measured."""
+    hope: float = 0.7
+    """How much less each pass gains than the one before, at best, if a round is given up. Not
+    measured."""
+
+
+TUNING = Tuning()
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is searched, and what its user has chosen."""
+
+    n_rows: int
+    """All there are."""
+    n_clusters: int
+    moves: bool = True
+    """Centres are moved."""
+    max_rounds: int = TUNING.most_rounds
+    """Over all rows; with 0 there are none over samples either."""
+    length: int | None = None
+    """Of all lists, where the user has chosen."""
+
+    @property
+    def dense(self) -> bool:
+        """Rows meet all centres in every pass."""
+        return self.length is None and self.n_clusters <= TUNING.dense_clusters
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One step."""
+
+    kind: Kind
+    """How rows find centres. "start": by the two-level start on a sample, and a pass with lists.
+    "cells": by the coarse cells near them, whatever is known of the rows. "lists": they meet the
+    list of their centre. "all": all centres. "unsettled": all centres, if bounds do not tell their
+    nearest one."""
+    everywhere: bool
+    """On all rows, or on the sample."""
+    length: int = 16
+    """Of the lists."""
+    looks: bool = False
+    """Look at all rows, and choose moves and lists afterwards."""
+    keeps_centers: bool = False
+    """Only look where rows that have been added belong: means of rows that are there roughly are
+    worse than the centres (on B 2.5 % instead of 1.9 % above the lowest cost: 51c0761)."""
+    restarts: bool = False
+    """Begin with new centres, made from the sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step has come to."""
+
+    cost: float
+    """After it, with the means of the rows as they are labelled now."""
+    work: float
+    """Distances computed, and what rows cost beside them."""
+    n_changed: int
+    n_replayed: int = 0
+    """Passes since the last anchor."""
+    n_moves: int = 0
+    """Moves that were chosen after it and may be carried out in the next step."""
+    curve: tuple[float, ...] = ()
+    """What a pass with lists of each of ``TUNING.lengths``, and one with all centres, would
+    gain."""
+    misled: float = 0.0
+    """By what share rows would cost more had they been led to their centres by coarse cells."""
+    restart_rows: int = 0
+    """Rows of a sample to start again on, since the one so far did not hold those that count; 0: go
+    on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Steps with one purpose, and what they have come to so far."""
+
+    name: StageName = "sample"
+    """What for. "first": a first model, from the smallest of several samples. "sample": passes over
+    a sample while they gain more than further rows would. "grow": the rows that have not been in a
+    sample find centres. "search": a look for what to try. "round": that is tried. "end"."""
+    passes: int = 0
+    work: float = 0.0
+    cost_before: float = float("inf")
+    last_gain: float = 0.0
+    """Of the pass before, in a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Samples that the search begins on."""
+
+    sizes: tuple[int, ...] = ()
+    """Rows of the present sample, and of those to come; none: all rows."""
+    misled: float = 0.0
+    """Of the present sample; see :class:`Outcome`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How bold moves are, and how rounds over the present rows have gone."""
+
+    share: float = TUNING.first_share
+    """Centres that may move at a time, as a share of all."""
+    factor: float = TUNING.first_factor
+    """How many times a gain has to exceed the loss."""
+    n_found: int = 1 << 30
+    """Moves that were found last time; before that, no limit."""
+    n: int = 0
+    n_failed: int = 0
+    n_undone: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long lists are."""
+
+    usual: int
+    """In most passes."""
+    least: int = 0
+    """That rounds of little gain have come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Where the search is, and its next step."""
+
+    task: Task
+    """The next step."""
+    search: Search
+    stage: Stage
+    sampling: Sampling
+    rounds: Rounds
+    lengths: Lengths
+    cost: float = float("inf")
+    """After the last step."""
+
+    @property
+    def dense(self) -> bool:
+        """Rows meet all centres in every pass."""
+        return self.search.dense
+
+    @property
+    def everywhere(self) -> bool:
+        """The search has come to all rows."""
+        return not self.sampling.sizes
+
+    @property
+    def searched(self) -> bool:
+        """Rounds are made over the present rows, a sample or all of them."""
+        least = TUNING.rows_to_search * self.search.n_clusters
+        return self.everywhere or (self.search.max_rounds > 0 and self.sampling.sizes[0] >= least)
+
+    @property
+    def opens_round(self) -> bool:
+        """The next step is the first of a round: what it finds may have to be undone."""
+        return self.stage.name == "round" and self.stage.passes == 0
+
+    @property
+    def goes_on(self) -> bool:
+        """The next step goes on with what the last one did to the same rows."""
+        return self.stage.name in ("sample", "round") and self.stage.passes > 0
+
+    @property
+    def most_moves(self) -> int:
+        """Centres that may move at a time."""
+        return max(1, int(self.rounds.share * self.search.n_clusters))
+
+
+def first_schedule(
+    search: Search, samples: tuple[int, ...] = (), *, guided: bool = True
+) -> Schedule:
+    """Before the first step.
+
+    Parameters
+    ----------
+    search : Search
+    samples : tuple of int
+        Rows of the samples that the search begins on; none: on all rows.
+    guided : bool
+        Coarse cells tell where to look for the nearest centre of a row.
+    """
+    length = TUNING.first_length if search.length is None else search.length
+    lengths = Lengths(min(length, search.n_clusters))
+    task = Task("lists", False, lengths.usual)
+    schedule = Schedule(task, search, Stage(), Sampling(samples), Rounds(), lengths)
+    if not samples:
+        return _to_all_rows(schedule, dense=search.dense or not guided)
+    if search.dense:
+        return replace(schedule, task=_fresh_pass(search, samples[0]))
+    if len(samples) > 1:
+        return _begin(schedule, "first", Task("cells", False))
+    return replace(schedule, task=_start(schedule, samples[0]))
+
+
+def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
+    """The schedule after a step, and whether to go back to where the round began.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Before it.
+    outcome : Outcome
+    tol : float
+        Of the fit: times ``TUNING.little`` the share of the cost that a round has to gain.
+    """
+    now = _noted(schedule, outcome)
+    if schedule.task.everywhere and not outcome.cost > 0:
+        return _ended(now), False
+    gain = schedule.cost - outcome.cost
+    match schedule.stage.name:
+        case "first":
+            return _after_first_sample(now), False
+        case "sample":
+            return _after_sample_pass(now, gain, outcome), False
+        case "grow":
+            return _after_growth(now, outcome), False
+        case "search":
+            return _after_search_pass(now, outcome), False
+        case _:
+            return _after_round_pass(now, gain, outcome, tol)
+
+
+def ended_round(before: Schedule, after: Schedule) -> bool:
+    """Whether the step between two schedules was the last one of a round."""
+    return before.stage.name == "round" and after.stage.passes == 0
+
+
+def _noted(schedule: Schedule, outcome: Outcome) -> Schedule:
+    """The schedule with what its step has come to."""
+    stage = schedule.stage
+    stage = replace(stage, passes=stage.passes + 1, work=stage.work + outcome.work)
+    now = replace(schedule, cost=outcome.cost, stage=stage)
+    if not schedule.task.looks:
+        return now
+    return replace(
+        now,
+        rounds=replace(now.rounds, n_found=outcome.n_moves),
+        sampling=replace(now.sampling, misled=outcome.misled),
+    )
+
+
+def _begin(now: Schedule, name: StageName, task: Task) -> Schedule:
+    """The first step of a stage."""
+    return replace(now, stage=Stage(name, cost_before=now.cost), task=task)
+
+
+def _ended(now: Schedule) -> Schedule:
+    return _begin(now, "end", Task("all", True))
+
+
+def _lists(now: Schedule, looks: bool = False) -> Task:
+    """A pass with lists of the usual length."""
+    return Task("lists", now.everywhere, now.lengths.usual, looks)
+
+
+def _all_centers(now: Schedule, looks: bool = False) -> Task:
+    """A pass with all centres, for all rows."""
+    return Task("all", now.everywhere, now.search.n_clusters, looks)
+
+
+def _look(now: Schedule) -> Task:
+    """A pass that looks at all rows, for what to try in a round."""
+    return _all_centers(now, looks=True) if now.dense else _lists(now, looks=True)
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def is_restarted(k: int) -> bool:
+    """Whether there are so few clusters that the best of several starts is taken."""
+    return k <= TUNING.restarted_clusters
+
+
+def sample_sizes(n_rows: int, n_features: int, k: int) -> tuple[int, ...]:
+    """Rows of the samples that the search begins on, in ascending order; at least one."""
+    restarted, t = is_restarted(k), TUNING
+    first = max(t.restart_rows * k, t.least_restart_rows) if restarted else t.first_rows * k
+    if n_rows <= t.largest_share * first and n_rows * n_features <= t.whole_values:
+        return (n_rows,)
+    most = n_rows // t.largest_share
+    wanted = first if restarted else t.start_rows * k
+    sizes = [min(wanted, most, max(t.least_rows * k, t.start_values // n_features))]
+    while t.growth * sizes[-1] <= min(most, t.largest_values // n_features):
+        sizes.append(t.growth * sizes[-1])
+    return (first, *sizes) if t.growth * first <= sizes[0] else tuple(sizes)
+
+
+def _tells_moves(search: Search, n: int) -> bool:
+    """Whether a sample of n rows tells which centres to move."""
+    return search.moves and n >= TUNING.rows_to_move * search.n_clusters
+
+
+def _start(now: Schedule, n: int) -> Task:
+    """The two-level start on a sample of n rows, and a pass over it."""
+    return Task("start", False, now.lengths.usual, _tells_moves(now.search, n))
+
+
+def _fresh_pass(search: Search, n: int) -> Task:
+    """A pass over a sample of n rows that asks nothing of what they were."""
+    if search.dense:
+        return Task("all", False, search.n_clusters, _tells_moves(search, n))
+    return Task("cells", False)
+
+
+def _after_first_sample(now: Schedule) -> Schedule:
+    """The first model is there: on to the sample that the search starts on."""
+    sizes = now.sampling.sizes[1:]
+    now = replace(now, sampling=replace(now.sampling, sizes=sizes))
+    return _begin(now, "sample", _start(now, sizes[0]))
+
+
+def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule:
+    """A pass over a sample has been done: another one, or rounds, or the next sample."""
+    n, passes = now.sampling.sizes[0], now.stage.passes
+    if now.task.kind == "cells":
+        # Rows are somewhere now.
+        return replace(now, task=_lists(now, _tells_moves(now.search, n)))
+    if now.searched:
+        if now.task.kind == "start":
+            # What that has left of the rows is nothing that passes could make again.
+            return replace(now, task=_fresh_pass(now.search, n))
+        return _to_rounds(now, outcome)
+    more, n_more = _gain_of_more_rows(now)
+    pays = gain / n > 2 * more / n_more if passes > 1 else now.dense
+    if pays and passes < TUNING.most_sample_passes:
+        return replace(now, task=_fresh_pass(now.search, n))
+    return _to_more_rows(now)
+
+
+def _gain_of_more_rows(now: Schedule) -> tuple[float, int]:
+    """What more rows would take off the cost, as their means are nearer to those of all.
+
+    And how many rows come next.
+    """
+    n, *larger = now.sampling.sizes
+    n_more = larger[0] if larger else now.search.n_rows
+    return now.cost * now.search.n_clusters * (1 / n - 1 / n_more), n_more
+
+
+def _meet_all(now: Schedule) -> bool:
+    """Whether rows of a larger sample meet all centres first: no others lead them to theirs."""
+    misled = now.sampling.misled > TUNING.most_misled
+    return now.dense or (now.stage.name == "round" and misled)
+
+
+def _to_more_rows(now: Schedule) -> Schedule:
+    """On to the next sample, or to all rows."""
+    meet_all, larger = _meet_all(now), now.sampling.sizes[1:]
+    keeps_centers = now.searched and not meet_all
+    share = max(now.rounds.share, TUNING.least_share)
+    now = replace(
+        now,
+        sampling=replace(now.sampling, sizes=larger),
+        rounds=Rounds(share, now.rounds.factor, now.rounds.n_found),
+        lengths=Lengths(now.lengths.usual),
+    )
+    if not larger:
+        now = _to_all_rows(now, dense=meet_all)
+    elif meet_all and not now.dense:
+        now = _begin(now, "sample", _all_centers(now))
+    else:
+        now = _begin(now, "sample", _fresh_pass(now.search, larger[0]))
+    return replace(now, task=replace(now.task, keeps_centers=keeps_centers))
+
+
+def _to_all_rows(now: Schedule, *, dense: bool) -> Schedule:
+    """On to all rows, which meet all centres or are led by coarse cells."""
+    now = replace(now, sampling=replace(now.sampling, sizes=()))
+    task = _all_centers(now, looks=now.dense) if dense else Task("cells", True)
+    return _begin(now, "grow", task)
+
+
+def _after_growth(now: Schedule, outcome: Outcome) -> Schedule:
+    """All rows have found centres: on with a look, or start again on a better sample."""
+    n = outcome.restart_rows
+    if not n:
+        return _to_rounds(now, outcome)
+    now = replace(now, sampling=replace(now.sampling, sizes=(n,)))
+    return _begin(now, "sample", replace(_fresh_pass(now.search, n), restarts=True))
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+def _to_rounds(now: Schedule, outcome: Outcome) -> Schedule:
+    """Rows are where they belong: the first round, after a look."""
+    return _next_round(now, outcome) if now.task.looks else _begin(now, "search", _look(now))
+
+
+def _after_search_pass(now: Schedule, outcome: Outcome) -> Schedule:
+    """A look before the first round, or after one that was undone."""
+    return _next_round(now, outcome) if now.task.looks else replace(now, task=_look(now))
+
+
+def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
+    """Moves, and lists as long as pays."""
+    if now.everywhere and now.rounds.n >= now.search.max_rounds:
+        return _ended(now)
+    if outcome.n_replayed > TUNING.most_replayed:
+        # What was lost would take too long to make again: a pass that asks nothing of the rows.
+        return _begin(now, "search", _all_centers(now))
+    if now.dense:
+        # Where centres are moved no row is settled.
+        return _begin(now, "round", _all_centers(now) if outcome.n_moves else _settling_pass(now))
+    k = now.search.n_clusters
+    usual, length = _lengths_of_round(now.lengths, now.search, outcome.curve)
+    kind: Kind = "unsettled" if length >= k else "lists"
+    now = replace(now, lengths=replace(now.lengths, usual=min(usual, k)))
+    return _begin(now, "round", Task(kind, now.everywhere, min(length, k)))
+
+
+def _settling_pass(now: Schedule) -> Task:
+    """A pass that leaves out what is settled."""
+    if now.dense:
+        return Task("unsettled", now.everywhere, now.search.n_clusters)
+    return _lists(now)
+
+
+def _after_round_pass(
+    now: Schedule, gain: float, outcome: Outcome, tol: float
+) -> tuple[Schedule, bool]:
+    """A pass of a round has been done: moves first, a look at last."""
+    if now.task.looks:
+        return _judged(now, outcome, tol)
+    stage, ratio = now.stage, _expected_ratio(gain, now.stage.last_gain)
+    if _is_lost(now, gain, ratio):
+        # It will be undone, and needs no look: that is for rounds that may be kept.
+        return _judged(now, outcome, tol)
+    average = (stage.cost_before - now.cost) / stage.work
+    pays = ratio * gain / outcome.work > average and outcome.n_changed > 0
+    goes_on = stage.passes < TUNING.most_passes and (stage.passes < TUNING.least_passes or pays)
+    task = _settling_pass(now) if goes_on else _look(now)
+    return replace(now, stage=replace(stage, last_gain=gain), task=task), False
+
+
+def _expected_ratio(gain: float, last_gain: float) -> float:
+    """What the next pass gains beside this one: as this one beside the last, within limits."""
+    if not last_gain > 0:
+        return TUNING.first_ratio
+    return min(TUNING.most_ratio, max(TUNING.least_ratio, gain / last_gain))
+
+
+def _is_lost(now: Schedule, gain: float, ratio: float) -> bool:
+    """Whether further passes, if they are good ones, do not lead below where the round began."""
+    hope = max(TUNING.hope, ratio)
+    # All of them together; a pass that has raised the cost says that they gain nothing.
+    left = max(0.0, gain * hope / (1 - hope))
+    return now.stage.passes > TUNING.least_passes and now.cost - left > now.stage.cost_before
+
+
+def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
+    """After a round: go on from it, or go back to where it began."""
+    gained = now.stage.cost_before - now.cost
+    kept = gained > 0
+    after = replace(
+        now,
+        cost=now.cost if kept else now.stage.cost_before,
+        rounds=_rounds_after(now.rounds, gained, now.cost, tol),
+        lengths=replace(now.lengths, least=_least_length(now.lengths, gained, now.cost)),
+    )
+    settled = gained == 0 and not outcome.n_moves and not max(outcome.curve, default=0)
+    ends = after.rounds.n_failed >= TUNING.most_failed or settled
+    if now.everywhere:
+        if ends or after.rounds.n >= now.search.max_rounds:
+            return _ended(after), not kept
+    elif ends or outcome.n_replayed > TUNING.most_replayed or _more_rows_pay(after, gained):
+        return _to_more_rows(after), not kept
+    if not kept:
+        return _begin(after, "search", _look(after)), True
+    return _next_round(after, outcome), False
+
+
+def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rounds:
+    """Bolder after a round that has paid, and more careful after one that is undone."""
+    failed = not gained > TUNING.little * tol * cost
+    share, factor = rounds.share, rounds.factor
+    rounds = replace(rounds, n=rounds.n + 1, n_failed=rounds.n_failed + failed)
+    if not gained > 0:
+        return replace(
+            rounds,
+            share=share * TUNING.undone_share,
+            factor=min(TUNING.first_factor, factor * TUNING.undone_factor),
+            n_undone=rounds.n_undone + 1,
+        )
+    if failed:
+        return rounds
+    return replace(
+        rounds,
+        share=max(min(share, TUNING.least_share), share * TUNING.paid_share),
+        factor=max(min(factor, TUNING.least_factor), factor * TUNING.paid_factor),
+    )
+
+
+def _more_rows_pay(after: Schedule, gained: float) -> bool:
+    """After a round over a sample: more rows would gain more for the work."""
+    if not gained > 0:
+        return after.rounds.n_undone >= TUNING.most_undone
+    more, n_more = _gain_of_more_rows(after)
+    met = after.search.n_clusters if _meet_all(after) else 2 * after.lengths.usual
+    a_row = met + TUNING.row_work + TUNING.pass_work
+    return gained / after.stage.work <= more / (n_more * a_row)
+
+
+# --- lengths of lists -----------------------------------------------------------------------------
+
+
+def _least_length(lengths: Lengths, gained: float, cost: float) -> int:
+    """What lists are at least, after a round that has gained so much."""
+    longer = [n for n, share in TUNING.least_lengths if max(0.0, gained) < share * cost]
+    if not gained > 0:
+        # It may also have been too many moves: one step is enough.
+        longer = [n for n in longer if n > lengths.usual][:1]
+    return max([lengths.least, *longer])
+
+
+def _lengths_of_round(
+    lengths: Lengths, search: Search, curve: tuple[float, ...]
+) -> tuple[int, int]:
+    """The usual length of lists in a round, and that in its first pass.
+
+    That which gains most for its work, as the probe's ``curve`` says; k or more: all centres.
+    """
+    k, usual = search.n_clusters, lengths.usual
+    gains = dict(zip((*TUNING.lengths, k), curve, strict=True))
+    candidates = [usual, k]
+    if search.length is None:
+        best = max(TUNING.usual_lengths, key=lambda n: (_rate(gains, n, n), -n))
+        usual = max(lengths.least, best)
+        longest = max(TUNING.long, TUNING.most_listed // k)
+        candidates = [n for n in gains if n >= usual and (n <= longest or n >= k)]
+    return usual, max(candidates, key=lambda n: (_rate(gains, n, usual), -n))
+
+
+def _rate(gains: dict[int, float], length: int, usual: int) -> float:
+    """Gain for work; what lists longer than the usual ones gain beside is stale."""
+    fresh = _gain_within(gains, usual)
+    gain = fresh + TUNING.stale * (_gain_within(gains, length) - fresh)
+    return gain / (length + TUNING.row_work)
+
+
+def _gain_within(gains: dict[int, float], length: int) -> float:
+    """The most that lists up to a length gain."""
+    return max((gain for n, gain in gains.items() if n <= length), default=0.0)
