@@ -9,6 +9,7 @@ import dask
 import pytest
 
 import largek_dask as lk
+from largek_dask.algorithms.objective import INERTIA
 from largek_dask.driver.run import Clock, Snapshot
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import VersionMismatchError
@@ -214,7 +215,7 @@ def test_waiting__holds_nothing_of_the_run_that_is_over(open_jobs, document, mon
         state = State()
         held.append(weakref.ref(state))
         for callback in callbacks:
-            callback(Snapshot({"step": 1}, [{"step": 1}], state))
+            callback(Snapshot({"step": 1}, [{"step": 1}], state, INERTIA))
         raise ConnectionError("storage is away")
 
     def is_gone():
