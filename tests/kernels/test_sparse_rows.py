@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.blocks import SparseBlock, dense_rows, stack_rows
+from largek_dask.kernels.blocks import SparseBlock, dense_rows, rows_at, stack_rows
 from largek_dask.kernels.distances import nearest, pack_centers, scores, squared_distances
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.statistics import RowScan
@@ -141,6 +141,9 @@ def test_small_jobs__have_the_bits_of_dense_rows(shape, dtype, seed):
     parts = [block[:1], np.empty((0, x.shape[1]), dtype), block[1:], block[:0]]
     np.testing.assert_array_equal(stack_rows(parts).toarray(), x)
     np.testing.assert_array_equal(stack_rows([x, x[:1]]), np.concatenate([x, x[:1]]))
+    for rows in (np.arange(len(x))[::-2], np.empty(0, np.int64)):
+        np.testing.assert_array_equal(dense_rows(rows_at(block, rows)), x[rows])
+        np.testing.assert_array_equal(rows_at(x, rows), x[rows])
     assert dense_rows(x) is x
 
 

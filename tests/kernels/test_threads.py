@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import wait
+from itertools import count
 
 import pytest
 
 from largek_dask.kernels import threads
-from largek_dask.kernels.threads import on_threads
+from largek_dask.kernels.threads import Threads, on_threads
 
 
 def test_threads_keep_the_order_and_work_at_the_same_time():
@@ -68,3 +69,21 @@ def test_a_forked_child_has_threads_of_its_own():
     if pid == 0:
         os._exit(0 if on_threads(2, abs, [-1, -2]) == [1, 2] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_work_on_all_threads_ends_where_it_is_told_to(n_threads):
+    done, asked, numbers = [], [], count(1)
+
+    def check():
+        number = next(numbers)
+        asked.append(number)
+        if number > 4:
+            raise InterruptedError("stop")
+
+    assert Threads(n_threads).map(abs, [-1, -2, -3]) == [1, 2, 3], "nobody asks for a stop"
+    assert Threads(n_threads, check).map(abs, [-1, -2, -3]) == [1, 2, 3]
+    assert len(asked) == 3, "asked before every part"
+    with pytest.raises(InterruptedError, match="stop"):
+        Threads(n_threads, check).map(done.append, range(50))
+    assert len(done) == 1
