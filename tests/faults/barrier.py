@@ -37,12 +37,14 @@ class BarrierPasses:
 
     def __init__(self, passes: Any, folder: str) -> None:
         self._passes, self._folder = passes, folder
+        self.keeps_rows = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._passes, name)
 
     def reduce(self, chunk_fn: Any, *broadcast: Any, **options: Any) -> Any:
         chunk_fn = partial(barrier_chunk, self._folder, chunk_fn)
+        self.keeps_rows |= options.get("state") is not None
         return self._passes.reduce(chunk_fn, *broadcast, **options)
 
 
@@ -70,11 +72,12 @@ class WithBarrier(Algorithm[Any]):
         if barrier:
             after = (passes.total.retries, passes.total.rebuilt)
             spent = dict(zip(("retries", "rebuilt"), np.subtract(after, before), strict=True))
+            spent["keeps_rows"] = door.keeps_rows
             Path(self.folder, "spent.json").write_text(json.dumps(spent, default=int))
         return result
 
     def spent(self) -> dict[str, int]:
-        """Retries and rebuilt row states of the step with the barrier."""
+        """Retries and rebuilt row states of the step with the barrier; whether it has any state."""
         return json.loads(Path(self.folder, "spent.json").read_text())
 
     def model(self, state: Any) -> Any:
