@@ -22,6 +22,7 @@ from largek_dask.algorithms.truncated_lists import (
 )
 from largek_dask.algorithms.truncated_look import (
     LabelledSample,
+    _with_the_dearest,
     gains_of_lists,
     share_misled,
     splits_of,
@@ -41,6 +42,7 @@ from largek_dask.algorithms.truncated_schedule import (
     sample_sizes,
 )
 from largek_dask.errors import CancelledFit
+from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
 from tests import oracles
@@ -542,6 +544,63 @@ def test_probe_tells_what_the_longest_lists_find_from_what_none_would():
     )
     found = dict(zip((*TUNING.lengths, len(centers)), gains, strict=True))
     assert (found[512], found[1024], found[1100]) == (0, 600.0**2, 600.0**2 + 1050.0**2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_probe_tells_at_every_length_what_is_in_such_lists(weighted):
+    k = 2 * max(TUNING.lengths)
+    lengths = (*TUNING.lengths, k)
+    borders = {at + off for at in (*TUNING.lengths, TUNING.long) for off in (-1, 0, 1)}
+    # The centre at j is the j-th from the centre at 0, where all rows are said to be.
+    at = np.array(sorted(borders))
+    weight = np.arange(1.0, len(at) + 1) if weighted else None
+    rows = LabelledSample(at[:, None].astype("f4"), weight, np.zeros(len(at), np.int32), 3.0)
+    centers = np.arange(k, dtype=np.float32)[:, None]
+    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(2))
+    saved = at.astype(float) ** 2 * (1 if weight is None else weight)
+    assert at[-1] > TUNING.long
+    saved[-1] = 0  # the one that is not trusted
+    assert gains == tuple(3 * saved[at < length].sum() for length in lengths)
+    # No other is beyond what lists can hold but for these: with one alone nothing is left.
+    few = at <= TUNING.long
+    rows = LabelledSample(rows.x[few], None, rows.labels[few], 1.0)
+    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(1))
+    assert gains[-1] == np.square(at[at < TUNING.long], dtype=float).sum()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_far_rows_are_among_those_that_a_split_is_tried_on(weighted):
+    """Of a cluster that has more than enough; the others weigh what all the others do."""
+    sizes = [255, 0, 256, 257, 900, 1]
+    r = np.random.default_rng(0)
+    labels = r.permutation(np.repeat(np.arange(6, dtype=np.int32), sizes))
+    x = np.rint(4 * r.standard_t(2, (len(labels), 3))).astype(np.float32)
+    weight = r.integers(1, 9, len(x)).astype(float) if weighted else None
+    given_weight = None if weight is None else weight.copy()
+    centers, shift = np.zeros((6, 3), np.float32), np.zeros(3, np.float32)
+    order, starts = order_by_label(labels, 6)
+    rows = LabelledSample(x, weight, labels, 1.0, far=True)
+    chosen, edges, weights = _with_the_dearest(rows, centers, shift, order, starts)
+    assert np.diff(edges).tolist() == [255, 0, 256, 256, 256, 1]
+    mass = np.ones(len(x)) if weight is None else weight
+    cost = mass * np.square(x, dtype=float).sum(axis=1)
+    for cluster in range(6):
+        own, mine = np.flatnonzero(labels == cluster), chosen[edges[cluster] : edges[cluster + 1]]
+        if len(own) <= 256:
+            np.testing.assert_array_equal(mine, own)
+            np.testing.assert_array_equal(weights[own], mass[own])
+            continue
+        dearest, others = mine[:64], np.setdiff1d(own, mine[:64])
+        assert cost[dearest].min() >= cost[others].max()
+        assert (np.diff(cost[dearest]) <= 0).all()
+        np.testing.assert_array_equal(weights[dearest], mass[dearest])
+        at = np.searchsorted(others, mine[64:])
+        np.testing.assert_array_equal(others[at], mine[64:])
+        assert np.ptp(np.diff(at)) <= 1
+        scale = weights[mine[64:]] / mass[mine[64:]]
+        np.testing.assert_allclose(scale, mass[others].sum() / mass[mine[64:]].sum(), rtol=1e-12)
+    if weighted:
+        np.testing.assert_array_equal(weight, given_weight)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

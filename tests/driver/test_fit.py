@@ -695,3 +695,37 @@ def test_a_cluster_gives_the_same_bits(
     assert digest_of(there.arrays) == digest_of(here.arrays)
     assert there.value == here.value
     np.testing.assert_array_equal(zarr.open_array(out, mode="r")[...], here.labels)
+
+
+# --- time
+
+
+def test_seconds_are_told_as_they_go_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second is counted twice, or before it has gone by."""
+    now, add_chunk, extent = [1000.0], toy.add_chunk, toy._extent
+
+    def slow(seconds: float, chunk_fn: Callable[..., None]) -> Callable[..., None]:
+        def counted(*given: Any) -> None:
+            now[0] += seconds
+            chunk_fn(*given)
+
+        return counted
+
+    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(toy, "_extent", slow(1.0, extent))
+    monkeypatch.setattr(toy, "add_chunk", slow(2.0, add_chunk))
+    told: list[Any] = []
+    result = cluster(n_init=3, n_threads=1, events=[told.append])
+    before = 13.0 * result.provenance["start"]
+    assert now[0] == 1000.0 + 3 * 13
+    assert [step["seconds"] for step in result.history] == [before + 1 + 2 * i for i in range(1, 7)]
+    assert result.seconds == result.provenance["seconds"] == before + 13
+    assert [event["elapsed"] for event in told if event["event"] == "stopped"] == [13, 26, 39]
+    # The limit is on all starts together, and ends them on the dot.
+    late = cluster(n_init=3, n_threads=1, max_time=24.0)
+    assert late.stop_reason == "max_time"
+    assert now[0] == 1039.0 + 24.0
+    # No time goes by, so a limit however short ends nothing.
+    monkeypatch.setattr(toy, "_extent", extent)
+    monkeypatch.setattr(toy, "add_chunk", add_chunk)
+    assert cluster(max_time=1e-3, n_threads=1).stop_reason == "max_iter"

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from largek_dask.passes.engine import Engine
 from largek_dask.passes.spec import PassSpec, StateSpec
-from tests.passes.toys import combine, integers, path_answers, path_chunk, rows_of, start
+from tests.passes.toys import (
+    StoredRows,
+    combine,
+    integers,
+    path_answers,
+    path_chunk,
+    rows_of,
+    start,
+)
 
 
 @pytest.fixture
@@ -93,3 +103,18 @@ def test_a_slice_without_time_computes_one_chunk_a_thread(x, engine):
         done.append(len(ticket.done))
     assert done == [2, 4]
     assert engine.collect(ticket)[0] == path_answers(x, 1)[-1]
+
+
+def test_a_closed_engine_holds_nothing(x):
+    engine = Engine(StoredRows(x, 6), 2, lambda: 1 << 20, lambda: 1 << 20)
+    before = set(threading.enumerate())
+    whole(engine, 1, range(6))
+    held = engine.store.nbytes, engine.store.wanted, engine.cache.nbytes, len(engine._retained)
+    assert held[:3] == (480 + 64, 2 * 480 + 64, x.nbytes)
+    assert held[3] == 1
+    threads = set(threading.enumerate()) - before
+    assert threads
+    engine.close()
+    assert engine.store.nbytes == engine.store.wanted == engine.cache.nbytes == 0
+    assert engine._retained == {}
+    assert not any(thread.is_alive() for thread in threads)

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows
-from largek_dask.data.rows import Rows
 from largek_dask.errors import BadRowsError, CancelledFit, DataError, ParameterError
 from largek_dask.passes import base
 from largek_dask.passes.local import LocalPasses, state_budget
 from largek_dask.passes.prefetch import ChunkSource
 from tests.oracles import row_order
 from tests.passes.toys import (
+    StoredRows,
     combine,
     count_chunk,
     integers,
@@ -34,23 +34,6 @@ from tests.passes.toys import (
     size_chunk,
     start,
 )
-
-
-class StoredRows(Rows):
-    """Rows that count their reads, as if they came from a store."""
-
-    def __init__(self, x, n_chunks, weight=None, broken=()):
-        sizes = np.full(n_chunks, len(x) // n_chunks)
-        sizes[-1] += len(x) - sizes.sum()
-        table = np.concatenate([[0], np.cumsum(sizes)])
-        self.x, self.broken, self.reads = x, broken, []
-        super().__init__(n_features=x.shape[1], dtype=x.dtype, chunk_table=table, weight=weight)
-
-    def _load(self, i, start, stop):
-        self.reads.append(i)
-        if i in self.broken:
-            raise DataError(f"{self.name_chunk(i)} is damaged")
-        return self.x[start:stop].copy()
 
 
 def counted(passes, **options):
@@ -693,3 +676,53 @@ def test_report_adds_up():
         assert 0 < last["seconds"] < passes.total.seconds
         assert passes.total.rows == 200
         assert passes.total.passes == 2
+
+
+class ThreadClock(threading.local):
+    """A clock of each thread's own, which goes only where it is told to."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def goes_on(self, seconds, result=None):
+        self.now += seconds
+        return result
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_seconds_are_told_under_their_names(n_threads, kept, monkeypatch):
+    clock, next_block = ThreadClock(), ChunkSource.next
+    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(ChunkSource, "next", lambda source: clock.goes_on(7, next_block(source)))
+    rows = StoredRows(integers(50), 5)
+    load = rows._load
+    rows._load = lambda *where: clock.goes_on(3, load(*where))
+
+    def chunk_fn(chunk, total):
+        count_chunk(chunk, total)
+        clock.goes_on(5)
+
+    def merged(a, b):
+        return clock.goes_on(2, combine(a, b))
+
+    with (
+        dask.config.set({"largek.passes.cache-bytes": (1 << 20) * kept}),
+        LocalPasses(rows, n_threads=n_threads) as passes,
+    ):
+        for number in (1, 2):
+            passes.reduce(chunk_fn, start=start, combine=merged)
+            last = passes.last
+            from_memory = kept and number == 2
+            assert last.cached == 5 * from_memory
+            assert last.read == 3 * 5 * (not from_memory)
+            assert last.compute == 5 * 5
+            # Every thread asks once more, to be told that there is no further chunk.
+            assert last.wait == 7 * (5 + n_threads)
+            assert last.reduce == 2 * (n_threads - 1)
+            here = last.compute + last.wait if from_memory and n_threads == 1 else 0
+            assert last.seconds == here + last.reduce, "what the calling thread has waited"
+        assert passes.total.seconds == last.seconds + 2 * (n_threads - 1)
+        assert passes.total.read == 3 * len(rows.reads)

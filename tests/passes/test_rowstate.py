@@ -54,6 +54,56 @@ def test_state_is_what_was_put_or_missing(operations, limit, size):
         assert store.nbytes == held + sum(reserved.values())
 
 
+@settings(max_examples=100)
+@given(operations=operations, limit=st.integers(0, 200), size=st.integers(1, 6))
+def test_what_there_is_use_for_is_told_whatever_was_kept(operations, limit, size):
+    """Two generations of every chunk and all totals, of the latest run of each name."""
+    store, epochs, offered, totals = RowStateStore(lambda: limit), {}, {}, {}
+    for n, (what, name, epoch, generation) in enumerate(operations):
+        if what == "begin":
+            store.begin(name, epoch, generation)
+            if epochs.get(name) != epoch:
+                offered = {key: nbytes for key, nbytes in offered.items() if key[0] != name}
+                totals.pop(name, None)
+            epochs[name] = epoch
+        elif what == "reserve":
+            refused = store.evictions + (not store.reserve(name, generation))
+            assert store.evictions == refused
+            totals[name] = generation
+        else:
+            store.put(name, epoch, n % 3, generation, {"v": np.zeros(size + n % 2)})
+            if epochs.get(name) == epoch:
+                offered[name, n % 3] = 8 * (size + n % 2)
+                lost = store.get(name, n % 3, generation) is None
+                assert store.evictions >= lost
+        assert store.wanted == 2 * sum(offered.values()) + sum(totals.values())
+
+
+@settings(max_examples=50)
+@given(operations=operations, again=operations, limit=st.integers(0, 200))
+def test_a_store_that_was_cleared_is_like_a_new_one(operations, again, limit):
+    used, new = RowStateStore(lambda: limit), RowStateStore(lambda: limit)
+
+    def go(store, some):
+        for n, (what, name, epoch, generation) in enumerate(some):
+            if what == "begin":
+                store.begin(name, epoch, generation)
+            elif what == "reserve":
+                store.reserve(name, generation)
+            else:
+                store.put(name, epoch, n % 3, generation, {"v": np.full(3, n)})
+            yield store.nbytes, store.wanted, store.evictions - before
+
+    before = 0
+    list(go(used, operations))
+    used.clear()
+    assert (used.nbytes, used.wanted) == (0, 0)
+    before = 0
+    expected = list(go(new, again))
+    before = used.evictions
+    assert list(go(used, again)) == expected
+
+
 def test_older_generations_go_first():
     store = RowStateStore(lambda: 32)
     store.begin("s", 1, 1)

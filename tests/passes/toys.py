@@ -8,6 +8,8 @@ import numpy as np
 
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SlicedRows
+from largek_dask.data.rows import Rows
+from largek_dask.errors import DataError
 
 
 def start() -> np.ndarray:
@@ -30,6 +32,23 @@ def rows_of(x: np.ndarray, sizes: Any, weight: np.ndarray | None = None) -> Slic
     rows = ArrayRows(x, weight=None if weight is None else ArrayColumn(weight))
     rows.chunk_table = table
     return rows
+
+
+class StoredRows(Rows):
+    """Rows that count their reads, as if they came from a store."""
+
+    def __init__(self, x, n_chunks, weight=None, broken=()):
+        sizes = np.full(n_chunks, len(x) // n_chunks)
+        sizes[-1] += len(x) - sizes.sum()
+        table = np.concatenate([[0], np.cumsum(sizes)])
+        self.x, self.broken, self.reads = x, broken, []
+        super().__init__(n_features=x.shape[1], dtype=x.dtype, chunk_table=table, weight=weight)
+
+    def _load(self, i, start, stop):
+        self.reads.append(i)
+        if i in self.broken:
+            raise DataError(f"{self.name_chunk(i)} is damaged")
+        return self.x[start:stop].copy()
 
 
 def count_chunk(chunk: Any, total: np.ndarray) -> None:

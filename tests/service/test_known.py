@@ -1,0 +1,182 @@
+"""A job as its scheduler knows it: why it stops, what it waits for and how long, what is kept."""
+
+from __future__ import annotations
+
+import threading
+
+import dask
+import pytest
+
+from largek_dask.errors import OutputError
+from largek_dask.service import known
+from largek_dask.service.known import KnownJob
+from largek_dask.service.places import Places
+from largek_dask.service.spec import JobSpec
+from largek_dask.service.store import Record, Result
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def job(document, told):
+    spec = JobSpec.parse(document())
+    return KnownJob(Record("lk-1", spec, "me", 0.0), Places.of(spec), {}, told.append, is_new=True)
+
+
+def warning(topic):
+    return {"event": "warning", "topic": topic, "message": f"about {topic}"}
+
+
+def test_the_first_reason_to_stop_counts_until_it_begins_anew(job):
+    assert not job.is_stopped()
+    assert job.stopped_for is None
+    job.ask_to_stop("cancel")
+    job.ask_to_stop("shutdown")
+    assert job.is_stopped()
+    assert job.stopped_for == "cancel"
+    job.note = "another scheduler has it"
+    job.begin()
+    assert (job.is_stopped(), job.stopped_for) == (False, None)
+    assert (job.running, job.note) == (True, "")
+    job.ask_to_stop("lost")
+    assert job.stopped_for == "lost"
+
+
+@pytest.mark.parametrize(("topic", "reason"), [("waiting", "workers"), ("storage", "storage")])
+@pytest.mark.parametrize(
+    "news",
+    [
+        {"event": "started"},
+        {"event": "step", "step": 1},
+        {"event": "labels", "rows": 10},
+        *map(warning, ("workers", "retry", "back")),
+    ],
+    ids=str,
+)
+def test_what_it_waits_for_until_there_are_news(job, topic, reason, news):
+    job.running = True
+    assert (job.state, job.reason) == ("running", None)
+    job.heed(warning(topic))
+    assert (job.state, job.reason) == ("waiting", reason)
+    assert job.status()["note"] == f"about {topic}"
+    for other in (warning("DegenerateDataWarning"), {"event": "checkpoint", "n_iter": 1}):
+        job.heed(other)
+    assert job.reason == reason
+    assert not job.has_run
+    job.heed(news)
+    assert (job.state, job.reason, job.has_run) == ("running", None, True)
+    assert job.status()["note"] == ""
+
+
+def test_a_job_that_has_ended_waits_for_nothing(job):
+    job.heed(warning("storage"))
+    ended = Result(job="lk-1", run=1, token=1, state="finished")
+    job.change_now(result=ended)
+    assert (job.state, job.reason) == ("finished", None)
+    assert job.status()["result"]["state"] == "finished"
+    assert job.status()["needs"] == []
+
+
+def test_pauses_grow_and_the_wait_is_counted_from_its_beginning(job, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(known.time, "monotonic", lambda: now[0])
+    settings = {"largek.service.beat-seconds": 3.0, "largek.service.retry-seconds": 20.0}
+    with dask.config.set(settings):
+        for tries, (pause, waited) in enumerate([(3, 0), (6, 10), (12, 20), (20, 30), (20, 40)]):
+            assert job.tries == tries
+            assert job.wait_for("storage", "it is away") == waited
+            assert job.not_before == now[0] + pause
+            now[0] += 10
+        assert job.reason == "storage"
+        assert job.status()["note"] == "it is away"
+        job.go_on()
+        assert (job.tries, job.not_before) == (0, 0.0)
+        assert job.wait_for("workers", "none is there") == 0
+        assert job.not_before == now[0] + 3
+
+
+def test_only_what_comes_farther_than_ever_is_progress(job):
+    def is_progress(event):
+        job.tries = 5
+        job.heed(event)
+        return job.tries == 0
+
+    def step(n, start=0):
+        return {"event": "step", "step": n, "start": start}
+
+    def labels(rows):
+        return {"event": "labels", "rows": rows}
+
+    assert [is_progress(step(n)) for n in (1, 1, 3, 2, 3, 4)] == [1, 0, 1, 0, 0, 1]
+    # Of a later start every step is farther than all of an earlier one.
+    assert [is_progress(step(1, start)) for start in (1, 0, 1)] == [1, 0, 0]
+    # Labels come after the last step, as many as there have not been.
+    assert [is_progress(labels(n)) for n in (10, 10, 5, 20)] == [1, 0, 0, 1]
+    assert [is_progress(step(9, start)) for start in (1, 2)] == [0, 1]
+    assert not is_progress({"event": "started"})
+
+
+def test_a_change_that_cannot_be_kept_is_none(job):
+    def refused(record):
+        raise OutputError("the disk is full")
+
+    kept = []
+    with pytest.raises(OutputError):
+        job.change(refused, run=2)
+    assert (job.record.run, job.is_kept) == (1, True)
+    job.change(kept.append, run=2)
+    assert (job.record.run, job.is_kept) == (2, True)
+    job.change_now(cancel=True)
+    assert (job.record.cancel, job.is_kept) == (True, False)
+    with pytest.raises(OutputError):
+        job.keep(refused)
+    assert not job.is_kept
+    job.keep(kept.append)
+    job.keep(kept.append)
+    assert job.is_kept
+    assert [(record.run, record.cancel) for record in kept] == [(2, False), (2, True)]
+
+
+def test_what_changes_while_it_is_written_is_written_as_well(job):
+    written = []
+
+    def keep(record):
+        if not written:
+            job.change_now(cancel=True)
+        written.append((record.run, record.cancel))
+
+    job.change(keep, run=2)
+    assert (job.record.run, job.record.cancel, job.is_kept) == (2, True, False)
+    job.keep(keep)
+    assert job.is_kept
+    assert written == [(2, False), (2, True)]
+    written.clear()
+    job.change_now(run=3)
+    job.change_now(cancel=False)
+    job.keep(keep)
+    assert written == [(3, False), (3, True)]
+    assert job.is_kept
+
+
+def test_changes_come_one_after_the_other(job):
+    """Of two at once none is forgotten, and the later one is not written first."""
+    inside, go_on, written = threading.Event(), threading.Event(), []
+
+    def slow(record):
+        inside.set()
+        assert go_on.wait(60)
+        written.append(record)
+
+    first = threading.Thread(target=job.change, args=(slow,), kwargs={"run": 2})
+    second = threading.Thread(target=job.change, args=(written.append,), kwargs={"cancel": True})
+    first.start()
+    assert inside.wait(60)
+    second.start()
+    go_on.set()
+    for thread in (first, second):
+        thread.join(60)
+    assert [(r.run, r.cancel) for r in written] == [(2, False), (2, True)]
+    assert (job.record.run, job.record.cancel, job.is_kept) == (2, True, True)
