@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng, RowSample, TableShape
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
+from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.two_level import coarse_centers, two_level_start
 from largek_dask.algorithms.truncated_engines import pass_over
@@ -204,12 +205,12 @@ class Truncated(Algorithm[TruncatedState]):
         total, moves, far = done.total, found.moves, state.far
         if carry_the_cost(total.tally.far.value, done.cost + done.by_means):
             counts, mean = total.sums.counts, mean_cost(passes, state)
-            far = draw_rows(passes, rng, done.generation, done.replay, counts, mean)
+            far = draw_rows(passes, rng, done.history, counts, mean)
         outcome = Outcome(
             cost=done.cost,
             work=done.work,
             n_changed=total.tally.n_changed,
-            n_replayed=len(done.replay),
+            n_replayed=len(done.history),
             n_moves=0 if moves is None else len(moves.split),
             misled=found.misled,
             curve=found.curve,
@@ -231,8 +232,7 @@ class Truncated(Algorithm[TruncatedState]):
             shift=state.shift,
             coarse=state.coarse,
             everywhere=state.schedule.task.everywhere,
-            generation=done.generation,
-            replay=done.replay,
+            history=done.history,
             near=state.near,
             table=state.table,
             age=state.age + 1,
@@ -262,7 +262,7 @@ class Truncated(Algorithm[TruncatedState]):
         if state.schedule.task.kind == "start":
             assert sample is not None
             centers, coarse, labels = self._start(passes, rng, sample)
-            return replace(state, centers=centers, coarse=coarse, replay=()), labels
+            return replace(state, centers=centers, coarse=coarse, history=History()), labels
         if state.schedule.task.restarts:
             assert sample is not None
             centers, coarse, _ = self._start(passes, rng, sample, state.centers)
@@ -321,18 +321,16 @@ class Truncated(Algorithm[TruncatedState]):
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
             order = cells_order(state.centers, state.coarse, state.shift)
-            pass_over(passes, 1, (), order, state.step + 1, None, retain=False)
+            pass_over(passes, History(), order, state.step + 1, None, retain=False)
             state = replace(
-                state, everywhere=True, generation=1, replay=(order,), strange=None, restores=False
+                state, everywhere=True, history=History(1, (order,)), strange=None, restores=False
             )
         k = len(state.centers)
         task = Task("all", True, k) if dense else Task("lists", True, state.schedule.lengths.usual)
         state = replace(state, schedule=replace(state.schedule, task=task))
         state = neighbours_for(state, passes.threads.n)
         order = order_for(passes, state)
-        total, labels = pass_over(
-            passes, state.generation + 1, state.replay, order, state.step + 1, "all", retain=False
-        )
+        total, labels = pass_over(passes, state.history, order, state.step + 1, "all", retain=False)
         assert labels is not None
         cost = total.sums.cost(state.centers, total.squares)
         return labels, cost, total.sums.counts
@@ -358,6 +356,7 @@ class Truncated(Algorithm[TruncatedState]):
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:
     """What ``history_`` says of a step: of the state before it, its pass, and what comes next."""
     task, total, k = state.schedule.task, done.total, len(state.centers)
+    readings = done.history.generation if task.everywhere else 1
     return Info(
         cost=done.cost,
         rows=done.n_rows,
@@ -372,7 +371,7 @@ def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool)
             "ends_round": float(ended_round(state.schedule, schedule)),
             "back": float(back),
             "work": done.work,
-            "steps_per_reading": (state.step + 1) / (done.generation if task.everywhere else 1),
+            "steps_per_reading": (state.step + 1) / readings,
             "by_means": done.by_means,
             "row_state_bytes": float(ROW_BYTES),
         },

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes, RowState
+from largek_dask.algorithms.base import Chunk, Passes
+from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal
 from largek_dask.algorithms.truncated_rows import Order, RowArrays
 from largek_dask.algorithms.truncated_total import PassTotal, pass_total, truncated_chunk
@@ -26,8 +27,7 @@ STATE = "truncated"
 
 def pass_over(
     passes: Passes,
-    generation: int,
-    replay: tuple[Order, ...],
+    history: History[Order],
     order: Order,
     step: int,
     wanted: NDArray[np.int64] | Literal["all"] | None,
@@ -40,10 +40,8 @@ def pass_over(
     Parameters
     ----------
     passes : Passes
-    generation : int
-        Counter of passes over these rows, of which this is the next.
-    replay : tuple of Order
-        Orders since the last anchor, which is the first of them; none: this is an anchor.
+    history : History
+        Of passes over these rows, of which this is the next.
     order : Order
     step : int
     wanted, origin
@@ -67,10 +65,10 @@ def pass_over(
         origin,
         start=partial(pass_total, k, d, passes.statistics.grid),
         combine=AssignmentTotal.combine,
-        state=RowState(STATE, generation, _broadcasts(replay), retain=retain),
+        state=history.next_state(STATE, _broadcast, anchor=order.is_anchor, retain=retain),
         joined=True,
     )
-    for earlier in replay:
+    for earlier in history.entries:
         earlier.forget()
     if wanted is None:
         return total, None
@@ -80,8 +78,7 @@ def pass_over(
 
 def ask_kept_rows(
     passes: Passes,
-    generation: int,
-    replay: tuple[Order, ...],
+    history: History[Order],
     chunk_fn: Callable[..., None],
     *broadcast: Any,
     start: Callable[[], Any],
@@ -92,10 +89,8 @@ def ask_kept_rows(
     Parameters
     ----------
     passes : Passes
-    generation : int
-        Of that pass.
-    replay : tuple of Order
-        Orders since the last anchor, up to that pass.
+    history : History
+        Up to that pass.
     chunk_fn : callable
         ``chunk_fn(first, weight, rows, total, *broadcast)``: global index of the first row, weights
         or None, the state.
@@ -103,26 +98,23 @@ def ask_kept_rows(
     start, combine : callable
         Of its totals.
     """
-    k, d = replay[0].centers.shape
+    k, d = history.entries[0].centers.shape
     return passes.reduce(
         state_chunk,
         chunk_fn,
         *broadcast,
         start=start,
         combine=combine,
-        state=RowState(
-            STATE,
-            generation + 1,
-            _broadcasts(replay),
-            truncated_chunk,
-            partial(pass_total, k, d, passes.statistics.grid),
+        state=history.read_state(
+            STATE, _broadcast, truncated_chunk, partial(pass_total, k, d, passes.statistics.grid)
         ),
         joined=True,
     )
 
 
-def _broadcasts(replay: tuple[Order, ...]) -> tuple[tuple[Any, ...], ...]:
-    return tuple((order, -1, None) for order in replay)
+def _broadcast(order: Order) -> tuple[Any, ...]:
+    """What repeats a pass; nobody asks for its figures."""
+    return order, -1, None
 
 
 def state_chunk(chunk: Chunk, total: Any, chunk_fn: Callable[..., None], *broadcast: Any) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
+from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.truncated_engines import ask_kept_rows
 from largek_dask.algorithms.truncated_rows import Order, RowArrays
 
@@ -103,8 +104,7 @@ class Drawn:
 def draw_rows(
     passes: Passes,
     rng: Rng,
-    generation: int,
-    replay: tuple[Order, ...],
+    history: History[Order],
     counts: Weights,
     mean: float,
 ) -> FarRows:
@@ -114,8 +114,8 @@ def draw_rows(
     ----------
     passes : Passes
     rng : Rng
-    generation, replay
-        Of the last pass over all rows; see :func:`~truncated_engines.ask_kept_rows`.
+    history : History
+        Up to the last pass over all rows.
     counts : (k,) float64
         Weight of the rows of each cluster after it.
     mean : float
@@ -126,7 +126,7 @@ def draw_rows(
     fewer = np.divide(even, counts, out=np.zeros_like(counts), where=counts > 0)
     seed = int(rng.generator(0, "far rows").integers(1 << 63))
     drawn: Drawn = ask_kept_rows(
-        passes, generation, replay, draw_chunk, seed, fewer, mean,
+        passes, history, draw_chunk, seed, fewer, mean,
         start=partial(Drawn, n + 1), combine=Drawn.combine,
     )  # fmt: skip
     order = np.lexsort((drawn.rows, drawn.keys))

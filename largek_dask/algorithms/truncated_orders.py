@@ -119,10 +119,11 @@ def _ways(
     Without lists: of all centres.
     """
     k = len(state.centers)
-    if state.restores or not state.replay:
+    last = state.history.last
+    if state.restores or last is None:
         # Nothing is known of the rows but their labels.
         return np.stack([np.zeros(k), np.full(k, np.inf)])
-    drift = np.sqrt(squared_movements(state.centers, state.replay[-1].centers))
+    drift = np.sqrt(squared_movements(state.centers, last.centers))
     strange, moved = state.strange, None
     if state.moves is not None:
         moved = np.concatenate([state.moves.split, state.moves.removed])

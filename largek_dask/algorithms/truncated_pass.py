@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes
+from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated_engines import pass_over
 from largek_dask.algorithms.truncated_far import far_from
@@ -35,9 +36,8 @@ class PassDone:
     """Rows that the pass was over."""
     scale: float
     """How many times all rows weigh what these do."""
-    generation: int
-    replay: tuple[Order, ...]
-    """Passes over these rows; those since the last anchor, this one included."""
+    history: History[Order]
+    """Of these rows, this pass included."""
     centers: NDArray[Any]
     """(k, d) means of the rows."""
     cost: float
@@ -85,26 +85,26 @@ def run_pass(
     order = order_for(passes, state)
     if state.schedule.stage.name == "grow" and state.schedule.cost < float("inf"):
         order = replace(order, far=far_from(mean_cost(passes, state)))
-    generation = state.generation + 1
+    history = state.history
     if task.everywhere and not state.everywhere:
-        generation = 1
-    replay = () if order.is_anchor else state.replay
+        history = History()
     if task.everywhere:
         wanted = None if sample is None else sample.take().rows
-        total, labels = pass_over(passes, generation, replay, order, step, wanted)
+        total, labels = pass_over(passes, history, order, step, wanted)
         n_rows, scale = passes.n_rows, 1.0
     else:
         assert sample is not None
-        total, labels = pass_over(sample, generation, replay, order, step, "all", origin)
+        total, labels = pass_over(sample, history, order, step, "all", origin)
         n_rows = sample.n_rows
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     centers = total.sums.means(state.centers)
     cost = scale * total.sums.cost(centers, total.squares)
     by_means = scale * total.sums.cost(state.centers, total.squares) - cost
+    back_to, anchor = None, order.is_anchor
     if order.restore:
         # What was undone need not be repeated: from where the round began it leads here too.
         assert state.round is not None
-        replay = replay[: state.round.n_replayed]
+        back_to = state.round.n_replayed
         order = replace(order, restore=False)
     order.forget()
     return PassDone(
@@ -113,8 +113,7 @@ def run_pass(
         labels=labels,
         n_rows=n_rows,
         scale=scale,
-        generation=generation,
-        replay=(*replay, order.to_keep()),
+        history=history.then(order.to_keep(), anchor=anchor, back_to=back_to),
         centers=centers,
         cost=cost,
         by_means=by_means,

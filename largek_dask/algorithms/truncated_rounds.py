@@ -74,7 +74,7 @@ def opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool) 
             restores=True,
         )
     if after.schedule.opens_round:
-        replayed = len(after.replay)
+        replayed = len(after.history)
         begun = Round(after.centers, after.counts, replayed, after.near, after.table)
         after = replace(after, round=begun)
     if moves is None or not len(moves.split):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated_far import FarRows
 from largek_dask.algorithms.truncated_lists import Near
@@ -26,7 +27,7 @@ class Round:
     counts: NDArray[np.float64]
     """(k,)"""
     n_replayed: int
-    """Orders that lead there from the last anchor: the first of the state's ``replay``."""
+    """Orders that lead there from the last anchor: the first of the state's ``history``."""
     near: Near | None
     table: NDArray[np.int32] | None
     """(k, m) nearest centres there, and what they are found from, if anybody needs them."""
@@ -51,10 +52,8 @@ class TruncatedState:
     """(about sqrt(k), d) coarse centres."""
     everywhere: bool = False
     """The last pass was over all rows, not over the sample."""
-    generation: int = 0
-    """Passes over the rows that the last one was over."""
-    replay: tuple[Order, ...] = ()
-    """Those since the last anchor: what is kept of rows is made from them."""
+    history: History[Order] = field(default_factory=History)
+    """Of the rows that the last pass was over."""
     near: Near | None = None
     table: NDArray[np.int32] | None = None
     """(k, m) nearest centres of each centre, itself first, and what they are found from."""

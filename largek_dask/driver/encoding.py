@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,7 +145,8 @@ def dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]:
     waiting: list[Any] = [expected]
     while waiting:
         kind = waiting.pop()
-        waiting.extend(get_args(kind))
+        # Of a generic class with its parameters: the class, and these.
+        waiting.extend(part for part in (get_origin(kind), *get_args(kind)) if part is not None)
         if isinstance(kind, type) and is_dataclass(kind) and kind.__qualname__ not in found:
             found[kind.__qualname__] = kind
             waiting.extend(_hints(kind))

@@ -224,7 +224,7 @@ def test_sums_over_drawn_rows_are_those_over_all(x):
         counts, squares = state.counts, (x.astype(float) ** 2).sum(axis=1)
         found = []
         for seed in range(20):
-            drawn = draw_rows(passes, Rng(seed), state.generation, state.replay, counts, 1.0)
+            drawn = draw_rows(passes, Rng(seed), state.history, counts, 1.0)
             assert len(drawn.rows) == truncated_far.LEAST
             found.append([drawn.shares.sum(), (drawn.shares * squares[drawn.rows]).sum()])
     assert np.mean(found, axis=0) == pytest.approx([N, squares.sum()], rel=0.02)

@@ -1,0 +1,63 @@
+"""What passes since the last anchor are kept, and how they come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.parts.history import History
+from largek_dask.driver.encoding import decode, encode
+from tests.passes.toys import path_chunk, start
+
+
+@dataclass(frozen=True)
+class Entry:
+    factor: int
+    table: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class State:
+    history: History[Entry]
+
+
+def broadcast(entry):
+    return (entry.factor,)
+
+
+def test_an_anchor_begins_anew_and_going_back_leaves_out():
+    history: History[int] = History()
+    assert history.last is None
+    assert history.next_state("s", lambda e: (e,)).replay == ()
+    for entry in (1, 2, 3):
+        history = history.then(entry)
+    assert (history.generation, history.entries, history.last, len(history)) == (3, (1, 2, 3), 3, 3)
+    state = history.next_state("s", lambda e: (e,), retain=True)
+    assert (state.name, state.generation, state.replay) == ("s", 4, ((1,), (2,), (3,)))
+    assert state.retain
+    first = history.next_state("s", lambda e: (e,), anchor=True)
+    assert (first.generation, first.replay) == (4, ())
+    assert history.then(9, anchor=True) == History(4, (9,))
+    assert history.then(9, back_to=1) == History(4, (1, 9))
+    read = history.read_state("s", lambda e: (e,), path_chunk, start)
+    assert (read.generation, read.replay, read.retain) == (4, state.replay, False)
+    assert (read.rebuild, read.rebuild_start) == (path_chunk, start)
+
+
+def test_a_checkpoint_holds_what_entries_share_once():
+    table = np.arange(100)
+    history = History(7, tuple(Entry(factor, table) for factor in range(5)))
+    arrays: dict[str, np.ndarray] = {}
+    tree = encode(State(history), arrays)
+    assert len(arrays) == 1
+    back = decode(tree, arrays, State).history
+    assert isinstance(back, History)
+    assert back.generation == 7
+    assert [entry.factor for entry in back.entries] == list(range(5))
+    assert len({id(entry.table) for entry in back.entries}) == 1
+    np.testing.assert_array_equal(back.last.table, table)
+    again: dict[str, np.ndarray] = {}
+    assert encode(State(back), again) == tree
+    assert len(again) == 1
