@@ -72,7 +72,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def tests_of_naive(folder: Path, *words: str) -> tuple[set[str], set[str]]:
+def run_tests_of_naive(folder: Path, *words: str) -> tuple[set[str], set[str]]:
     """The names of the tests that have passed for the new algorithm, and of those that have not."""
     done = run(folder, "pytest", "-v", "-p", "no:cacheprovider", *words)
     found = re.findall(r"^tests/\S+::(\w+)\[\S*naive\S*\] (\w+)", done.stdout, re.MULTILINE)
@@ -112,7 +112,7 @@ def test_its_style_is_that_of_the_project(project: Path) -> None:
 
 
 def test_it_is_had_in_every_way(project: Path) -> None:
-    passed, failed = tests_of_naive(project, "-k", "naive", *OTHERS)
+    passed, failed = run_tests_of_naive(project, "-k", "naive", *OTHERS)
     assert passed == {
         "test_it_is_the_same_wherever_it_is_asked_for",
         "test_every_algorithm_is_declared_in_full",
@@ -124,7 +124,7 @@ def test_it_is_had_in_every_way(project: Path) -> None:
 def test_it_keeps_the_contract(project: Path) -> None:
     expected = contracts_tests()
     assert len(expected) > 9
-    passed, failed = tests_of_naive(project, "-k", "naive", CONTRACT)
+    passed, failed = run_tests_of_naive(project, "-k", "naive", CONTRACT)
     assert not failed
     assert passed == expected
 
@@ -160,4 +160,4 @@ def drawn(x, centers):
 def test_the_contract_notices(name: str, tmp_path: Path) -> None:
     change, added, test = BREAKS[name]
     project = copy_with_naive(tmp_path, change, added)
-    assert tests_of_naive(project, "-k", f"naive and {test}", CONTRACT) == (set(), {test})
+    assert run_tests_of_naive(project, "-k", f"naive and {test}", CONTRACT) == (set(), {test})

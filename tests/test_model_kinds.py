@@ -6,6 +6,7 @@ import copyreg
 import io
 import json
 import pickle
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -184,6 +185,18 @@ def test_a_fit_gives_the_kind_that_its_arrays_are_of() -> None:
     assert type(Model.of(replace(result, arrays=cut))) is CutModel
     with pytest.raises(TypeError, match="No kind of model holds a ndarray"):
         Model(X)
+
+
+@pytest.mark.parametrize("name", ["_check", "_label", "counts", "n_features", "score"])
+def test_a_kind_that_lacks_something_is_refused_before_its_fit_has_run(name: str) -> None:
+    members = {key: value for key, value in vars(CutModel).items() if not key.startswith("__")}
+    arrays = CutArrays(CUTS, np.ones(3))
+    whole = types.new_class("Whole", (Model,), exec_body=lambda space: space.update(members))
+    assert len(whole(arrays).counts) == 3
+    del members[name]
+    lacking = types.new_class("Lacking", (Model,), exec_body=lambda space: space.update(members))
+    with pytest.raises(TypeError, match=f"Lacking with abstract method '?{name}'?"):
+        lacking(arrays)
 
 
 # --- models of centres, and what was written about them before there were kinds

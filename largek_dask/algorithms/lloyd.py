@@ -4,7 +4,7 @@ S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982); 
 point and the yardstick of all four papers this package implements.
 
 What is kept per row is its label and, once few rows change theirs, bounds of its distances that
-spare most of them (:mod:`~.bounds`). Labels do not depend on the bounds, nor on
+spare most of them (:mod:`largek_dask.kernels.bounds`). Labels do not depend on the bounds, nor on
 whether there are any. Centroid sums are exact, so a pass touches the sums of only those rows whose
 label has changed, and the result is that of a full summation, bit for bit.
 """

@@ -7,6 +7,7 @@ carries it out, group of chunks by group of chunks, into memory or into a store 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -79,7 +80,7 @@ class Final:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(ABC):
     """What is asked, whichever algorithm answers: a subclass for each kind, such as k-means.
 
     Fields that are called like an option of a fit are given that option. An algorithm object as
@@ -108,12 +109,12 @@ class Problem:
         """About how many passes the first model takes, for plans."""
         return 1
 
+    @abstractmethod
     def labelling(self, arrays: Any) -> Labelling:
         """How a model with these arrays labels rows.
 
         Among its sums are that of the objective, by its name, and ``counts``, one a cluster.
         """
-        raise NotImplementedError
 
     def finish(self, passes: Passes, arrays: Any, label_rows: LabelRows) -> Final:
         """The last pass, or several: labels, the exact objective, what becomes of empty clusters.

@@ -25,7 +25,7 @@ from largek_dask.kernels.bounds.lists import (
     search_lists,
 )
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
-from largek_dask.kernels.threads import Threads
+from largek_dask.kernels.threads import ALONE, Threads
 
 __all__ = ["Order", "RowArrays", "advance"]
 
@@ -39,7 +39,6 @@ BLOCK_ROWS = 4_096
 MADE = ("packed", "packed_coarse", "lists")
 """Of an order: what is made of the rest."""
 
-ALONE = Threads()
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -191,7 +190,7 @@ def advance(
     if order.kind == "lists":
         evaluated = _search(x, rows.labels, rows, order, threads)
     elif order.kind == "unsettled":
-        evaluated = _meet_rest(x, rows, order, threads)
+        evaluated = _meet_unsettled(x, rows, order, threads)
     if weight is not None:
         rows.labels[weight == 0] = -1
     losses = _losses(weight, rows, order, threads) if order.max_loss > 0 else None
@@ -263,7 +262,7 @@ def _take_up(rows: RowArrays, order: Order, threads: Threads) -> None:
         rows.saved = rows.labels.copy()
 
 
-def _meet_rest(x: Array, rows: RowArrays, order: Order, threads: Threads) -> int:
+def _meet_unsettled(x: Array, rows: RowArrays, order: Order, threads: Threads) -> int:
     """All centres, for the rows that are not settled within their lists."""
     # NaN counts as not settled
     left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))

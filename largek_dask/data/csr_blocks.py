@@ -52,7 +52,7 @@ def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlo
     Raises
     ------
     ValueError
-        Arrays that are no CSR rows of ``n_columns`` columns.
+        Arrays that are no CSR rows of ``n_features`` columns.
     """
     data, indices, indptr = np.asarray(data), np.asarray(indices), np.asarray(indptr, np.int64)
     lengths = np.diff(indptr)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["Threads", "on_threads"]
+__all__ = ["ALONE", "Threads", "on_threads"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -63,6 +63,10 @@ class Threads:
             return function(item)
 
         return on_threads(self.n, checked, items)
+
+
+ALONE = Threads()
+"""The thread that asks, and nobody who ends the work."""
 
 
 def _pool(n_threads: int) -> ThreadPoolExecutor:

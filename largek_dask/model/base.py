@@ -15,6 +15,7 @@ import html
 import json
 import math
 import reprlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -52,7 +53,7 @@ LARGEST_ARRAY = 64 << 30
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(ABC):
     """Arrays, and all that is needed to label rows with them as the fit did.
 
     ``Model(arrays)`` is a model of the kind that holds such arrays.
@@ -108,15 +109,16 @@ class Model:
     # --- what a kind adds -------------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def counts(self) -> NDArray[np.float64]:
         """(k,) weight of the rows of each cluster."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def n_features(self) -> int:
         """Columns of the rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def score(
         self,
         rows: Any,
@@ -126,21 +128,20 @@ class Model:
         n_threads: int | None = None,
     ) -> float:
         """How well the model fits these rows, in the unit of its kind: more is better."""
-        raise NotImplementedError
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
         """What else ``largek score`` tells of a score of ``n_rows`` rows, by name."""
         return {}
 
+    @abstractmethod
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
         """Label all rows: the labels, None if they went to ``out``, and what ``out`` notes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check(self) -> None:
         """Raise ValueError where arrays that were read do not belong together."""
-        raise NotImplementedError
 
     def _own_facts(self) -> dict[str, str]:
         """What is shown of it after its size, or instead of what all kinds say."""

@@ -111,9 +111,9 @@ class BasePasses(ABC):
         self.last = PassReport()
         """Figures of the last pass."""
         self.total = PassReport()
-        self.by_worker: dict[str, PassReport] = {}
-        """Figures of all passes so far by worker address; nothing without a cluster."""
         """Figures of all passes so far."""
+        self.by_worker: dict[str, PassReport] = {}
+        """The same by worker address; nothing without a cluster."""
         self._subsets: Subsets | None = None
         self._statistics = statistics
         self._callbacks: list[LogCallback] = [] if log is None else [log]

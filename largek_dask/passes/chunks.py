@@ -15,14 +15,13 @@ from largek_dask.errors import BadRowsError
 from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import finite_rows, normalize_rows
-from largek_dask.kernels.threads import Threads
+from largek_dask.kernels.threads import ALONE, Threads
 from largek_dask.passes.cache import Part
 
 __all__ = ["JOINED", "ChunkView", "Preparation", "Preparer"]
 
 JOINED = -1
 """Index of all chunks shown as one."""
-ALONE = Threads()
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.saved import Saved, best_saved
 from largek_dask.errors import ModelFormatError
 from largek_dask.model import Model, load_model
+from largek_dask.model.kinds import kind_holding
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -156,7 +157,9 @@ def model_of_checkpoint(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     asked = about["job"]
-    model = Model(saved.arrays, asked["normalize"], asked["on_bad_rows"], saved.history, provenance)
+    model = kind_holding(saved.arrays)(
+        saved.arrays, asked["normalize"], asked["on_bad_rows"], saved.history, provenance
+    )
     before = model_in(folder)
     changed = before is None or before.digest() != model.digest()
     if changed and labels_in(folder):

@@ -11,6 +11,7 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.provenance import versions
 from largek_dask.errors import ModelFormatError, NoModelError, OutputError, ParameterError
 from largek_dask.model import Model, load_model
+from largek_dask.model.kinds import kind_holding
 from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
 from largek_dask.service.fitting import JOB_FILES, MODEL
 from largek_dask.service.known import KnownJob
@@ -286,8 +287,9 @@ class Jobs:
         job = self._register.find(job_id)
         snapshot, spec = job.snapshot, job.record.spec
         if snapshot is not None:
-            return Model(
-                arrays=snapshot.model(),
+            arrays = snapshot.model()
+            return kind_holding(arrays)(
+                arrays=arrays,
                 normalize=spec.normalize,
                 on_bad_rows=spec.on_bad_rows,
                 history=tuple(snapshot.steps()),

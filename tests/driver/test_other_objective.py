@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +296,12 @@ def test_the_command_line_takes_it(tmp_path: Path) -> None:
     run("predict", f"{out}/model.zarr", data, "--out", str(tmp_path / "labels.zarr"))
     labels = zarr.open_array(str(tmp_path / "labels.zarr"), mode="r")[...]
     np.testing.assert_array_equal(labels, by_hand(model.arrays)[0])
+
+
+def test_a_kind_of_problem_that_labels_no_rows_is_none() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Unlabelled(Problem):
+        objective = CLOSENESS
+
+    with pytest.raises(TypeError, match=r"Unlabelled with abstract method '?labelling'?"):
+        Unlabelled(K)

@@ -12,7 +12,7 @@ from largek_dask.kernels import distances
 from largek_dask.kernels.dense import search as dense
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact import origin
-from largek_dask.kernels.exact.origin import Middle, RowSample
+from largek_dask.kernels.exact.origin import DistinctRows, Middle
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
 from tests import oracles
@@ -26,10 +26,10 @@ def sample_of(x, step=None, order=None):
     """The sample of rows in chunks, each by itself, merged in any order."""
     parts = []
     for begin in range(0, len(x), step or len(x)):
-        part = RowSample(x.shape[1], compute_dtype(x.dtype))
+        part = DistinctRows(x.shape[1], compute_dtype(x.dtype))
         part.add(x[begin : begin + (step or len(x))])
         parts.append(pickle.loads(pickle.dumps(part)))
-    whole = RowSample(x.shape[1], compute_dtype(x.dtype))
+    whole = DistinctRows(x.shape[1], compute_dtype(x.dtype))
     for part in parts if order is None else [parts[i] for i in order]:
         whole.merge(part)
     return whole.rows
@@ -95,18 +95,18 @@ def test_neither_order_nor_chunks_nor_repeats_change_the_sample(dtype):
 
 def test_of_long_rows_few_are_kept():
     for d, size in ((1, 256), (1_024, 256), (1_025, 255), (16_384, 16), (100_000, 16)):
-        assert RowSample(d, np.dtype("f4")).size == size
+        assert DistinctRows(d, np.dtype("f4")).size == size
 
 
 def test_few_distinct_rows_are_met_once(monkeypatch):
     """Else each of them would be a candidate as often as it occurs."""
     x = np.random.default_rng(2).integers(0, 3, (N, 2)).astype("f4")
     kept = []
-    keep = RowSample._keep
+    keep = DistinctRows._keep
     monkeypatch.setattr(
-        RowSample, "_keep", lambda self, h, rows: (kept.append(len(h)), keep(self, h, rows))
+        DistinctRows, "_keep", lambda self, h, rows: (kept.append(len(h)), keep(self, h, rows))
     )
-    sample = RowSample(2, np.dtype("f4"))
+    sample = DistinctRows(2, np.dtype("f4"))
     for begin in range(0, N, 100):
         sample.add(x[begin : begin + 100])
     assert len(sample.rows) == 9

@@ -24,7 +24,7 @@ from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import native_blocks
 from largek_dask.kernels.tile import DIRECT_FEATURES
 
-__all__ = ["Middle", "RowSample"]
+__all__ = ["DistinctRows", "Middle"]
 
 MOST_ROWS = 256
 FEWEST_ROWS = 16
@@ -44,7 +44,7 @@ _HARMFUL = 2.0**-14
 """Products are good enough where γ times the squared lengths is below this."""
 
 
-class RowSample:
+class DistinctRows:
     """The distinct rows with the smallest hashes, at most `size`.
 
     Rows whose 64-bit hashes agree pass for one row.
@@ -85,7 +85,7 @@ class RowSample:
                 if count:
                     self._keep(hashes[:count], block[at[:count]])
 
-    def merge(self, other: RowSample) -> None:
+    def merge(self, other: DistinctRows) -> None:
         """Add another sample's rows into this one."""
         self._keep(other._hashes, other._rows)
 

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.exact.numbers import N_LIMBS, UNIT, ExactSums
-from largek_dask.kernels.exact.origin import FEWEST_ROWS, Middle, RowSample
+from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle
 from largek_dask.kernels.exact.scan import (
     WIDE,
     SinglesScan,
@@ -157,7 +157,7 @@ class RowScan:
         self._min_weight = np.inf
         self._integer_weights = True
         self._sparse = False
-        self._sample = RowSample(n_features, self.compute_dtype)
+        self._sample = DistinctRows(n_features, self.compute_dtype)
 
     def add(self, x: Table, weight: NDArray[np.float64] | None = None, start_row: int = 0) -> None:
         """Add a chunk of rows.
