@@ -6,6 +6,7 @@ import hashlib
 import platform
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -32,13 +33,17 @@ PACKAGES = ("dask", "distributed", "llvmlite", "numba", "numpy", "zarr")
 
 def versions() -> dict[str, str]:
     """Versions of whatever computes."""
-    found = {"largek_dask": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "absent"
-    return found
+    own = {"largek_dask": __version__, "python": platform.python_version()}
+    return own | {name: _installed(name) for name in PACKAGES}
+
+
+@cache
+def _installed(package: str) -> str:
+    """Version of a package; what a process has loaded stays as it is."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
 
 
 def named_arrays(arrays: Any) -> dict[str, NDArray[Any]]:

@@ -19,6 +19,9 @@ from largek_dask.kernels.distances import pack_centers, scores, squared_distance
 
 __all__ = ["Moves", "Splits", "choose_moves", "losses_of_merging", "nearest_others"]
 
+PAIRED_VALUES = 1 << 16
+"""Values of the centres that are compared in one call, about."""
+
 
 @dataclass(frozen=True, slots=True)
 class Splits:
@@ -124,13 +127,17 @@ def losses_of_merging(
     moves, two clusters that become one lose up to twice as much (J. H. Ward, Hierarchical grouping
     to optimize an objective function, JASA 1963).
     """
-    k, packed = len(centers), pack_centers(centers, shift)
-    losses = np.full(k, np.inf)
-    for j in range(k):
-        labels = np.full(k, j, np.int32)
-        gaps = squared_distances(centers, packed, labels).astype(np.float64)
-        both = counts[j] + counts
-        merged = np.divide(counts[j] * counts, both, out=np.zeros(k), where=both > 0) * gaps
-        merged[j] = np.inf
-        losses[j] = merged.min()
+    (k, d), packed = centers.shape, pack_centers(centers, shift)
+    losses = np.empty(k)
+    step = max(1, PAIRED_VALUES // (k * d))
+    for begin in range(0, k, step):
+        these = np.arange(begin, min(begin + step, k))
+        labels = np.repeat(these.astype(np.int32), k)
+        gaps = squared_distances(np.tile(centers, (len(these), 1)), packed, labels)
+        own = counts[these, None]
+        both = own + counts
+        merged = np.divide(own * counts, both, out=np.zeros(both.shape), where=both > 0)
+        merged *= gaps.reshape(both.shape)
+        merged[np.arange(len(these)), these] = np.inf
+        losses[these] = merged.min(axis=1)
     return losses

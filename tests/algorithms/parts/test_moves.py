@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from largek_dask.algorithms.parts import moves
 from largek_dask.algorithms.parts.moves import (
     Moves,
     Splits,
@@ -153,3 +154,27 @@ def test_what_merging_loses():
     found = losses_of_merging(centers, counts, np.zeros(3))
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
     assert found[4] == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_how_many_centres_are_compared_at_once_shows_nowhere(monkeypatch, dtype):
+    r = np.random.default_rng(1)
+    centers = r.standard_normal((23, 5)).astype(dtype)
+    counts = r.integers(0, 9, 23).astype(np.float64)
+    calls = []
+    known = moves.squared_distances
+
+    def counted(x, *more):
+        calls.append(len(x))
+        return known(x, *more)
+
+    monkeypatch.setattr(moves, "squared_distances", counted)
+    at_once = losses_of_merging(centers, counts, np.zeros(5, dtype))
+    assert calls == [23 * 23]
+    for values, pieces in ((1, [23] * 23), (4 * 23 * 5, [4 * 23] * 5 + [3 * 23])):
+        calls.clear()
+        monkeypatch.setattr(moves, "PAIRED_VALUES", values)
+        np.testing.assert_array_equal(
+            losses_of_merging(centers, counts, np.zeros(5, dtype)), at_once
+        )
+        assert calls == pieces
