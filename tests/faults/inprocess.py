@@ -144,7 +144,7 @@ class Made:
     @classmethod
     def by(cls, status: dict[str, Any], output: str = OUTPUT) -> Made:
         """The digest of a job that has finished."""
-        assert status["state"] == "finished", status
+        assert status["state"] == "finished", str(status)
         model = load_model(f"{output}/model.zarr")
         assert model.digest() == status["result"]["digest"]
         labels = zarr.open_array(f"{output}/labels.zarr", mode="r")[...]

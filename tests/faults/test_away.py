@@ -90,10 +90,10 @@ def seen_waiting(jobs, job_id, reason="storage"):
     """The status of a job that waits for this reason."""
     until = time.monotonic() + SECONDS
     while (status := jobs.status(job_id))["state"] != "waiting":
-        assert status["state"] in ("queued", "running"), status
+        assert status["state"] in ("queued", "running"), str(status)
         assert time.monotonic() < until, f"it does not wait after {SECONDS:g} s: {status}"
         time.sleep(0.002)
-    assert status["reason"] == reason, status
+    assert status["reason"] == reason, str(status)
     assert status["note"]
     assert "result" not in status
     return status
@@ -110,7 +110,7 @@ def kinds_of(jobs, job_id):
 
 
 def assert_clean(status, clean):
-    assert status["state"] == "finished", status
+    assert status["state"] == "finished", str(status)
     assert status["reason"] is None
     assert not status["note"]
     assert status["result"]["digest"] == clean
@@ -343,7 +343,7 @@ def test_a_folder_of_data_is_renamed_and_renamed_back(tmp_path, layout):
         assert str(place) in status["note"]
         elsewhere.rename(place)
         status = ended(jobs, job_id)
-        assert status["state"] == "finished", status
+        assert status["state"] == "finished", str(status)
         assert status["result"]["digest"] == expected
 
 

@@ -378,5 +378,5 @@ def test_many_jobs_at_once_and_a_crash_among_them(jobs_of, made_of):
         with scheduler("b") as two:
             for job_id, (i, name) in ids.items():
                 status = ended(two, job_id)
-                assert status["state"] == "finished", status
+                assert status["state"] == "finished", str(status)
                 assert load_model(f"faulty://data/{i}/model.zarr").digest() == made_of[name].digest

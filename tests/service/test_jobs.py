@@ -56,7 +56,7 @@ def test_submit__gives_the_model_of_a_plain_fit(open_jobs, document, rows_url, t
     jobs = open_jobs()
     job_id = jobs.submit(document(algorithm=algorithm), {}, "somebody")
     status = wait_until(jobs, job_id, *ENDED)
-    assert status["state"] == "finished", status
+    assert status["state"] == "finished", str(status)
     model = jobs.model(job_id)
     assert model.digest() == expected(rows_url, algorithm) == status["result"]["digest"]
     assert load_model(str(tmp_path / "out" / "model.zarr")).digest() == model.digest()

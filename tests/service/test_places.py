@@ -322,7 +322,7 @@ def test_object_store__a_job_and_its_result(open_jobs, submit, object_store):
     jobs = open_jobs()
     mine = submit(jobs, "s3://places/whole", n_clusters=5)
     status = wait_until(jobs, mine, *ENDED)
-    assert status["state"] == "finished", status
+    assert status["state"] == "finished", str(status)
     folder = Folder("s3://places/whole", object_store)
     assert read_result(folder, mine, 1).digest == jobs.model(mine).digest()
     with pytest.raises(ParameterError, match=mine):

@@ -105,7 +105,7 @@ def test_secrets__are_written_nowhere(vault, open_jobs, vault_job, written, logg
     jobs = open_jobs(tell=told.append)
     job_id = jobs.submit(vault_job(), OPTIONS, "me")
     status = wait_until(jobs, job_id, "finished", "failed")
-    assert status["state"] == "finished", status
+    assert status["state"] == "finished", str(status)
     check_silence(written(), told, status, logged, jobs.model(job_id).provenance)
     assert "/out/model.zarr/zarr.json" in VaultFileSystem.store
     jobs.delete(job_id)
@@ -190,7 +190,7 @@ def test_secrets__may_come_with_the_wish_to_go_on(vault, open_jobs, vault_job):
     later = open_jobs()
     later.resume(job_id, {"max_iter": 3}, OPTIONS)
     status = wait_until(later, job_id, "finished", "failed", "waiting")
-    assert status["state"] == "finished", status
+    assert status["state"] == "finished", str(status)
     assert (status["max_iter"], status["result"]["n_iter"], status["needs"]) == (3, 3, [])
     kinds = [event["event"] for event in later.events(job_id, 0, 1000)]
     assert kinds.count("started") == 2, "what the first run has told is heard as well"

@@ -138,7 +138,7 @@ def test_workers__that_all_became_unfit_while_the_scheduler_was_away(
             assert re.search(f"{client.cluster.workers[0].address} {text}", status["note"])
             client.cluster.scale(2)
             status = wait_until(later, job_id, *ENDED, seconds=60.0)
-            assert status["state"] == "finished", status
+            assert status["state"] == "finished", str(status)
             assert status["result"]["digest"] == expected(rows_url)
             events = later.events(job_id, 0, 10_000)
             assert [e["n_iter"] for e in events if e["event"] == "started"] == [0, 2]
@@ -196,7 +196,7 @@ def test_credentials__of_an_environment_that_is_gone(
     assert "LARGEK_TEST_OPTION" in status["note"]
     monkeypatch.setenv("LARGEK_TEST_OPTION", "anything")
     status = wait_until(later, job_id, *ENDED)
-    assert status["state"] == "finished", status
+    assert status["state"] == "finished", str(status)
     assert lk.load_model(str(tmp_path / "out" / "model.zarr")).digest() == expected(rows_url)
 
 
