@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import largek_dask as lk
-from largek_dask.algorithms import nmbatch, votes
+from largek_dask.algorithms import nmbatch
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.nmbatch import NMBatch, growth_ratio
 from largek_dask.algorithms.parts import bounded
-from largek_dask.algorithms.votes import growth_ratio
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, group_centers
@@ -422,7 +421,7 @@ def test_estimator_takes_it_by_name(rows_20k):
 
 def test_a_look_says_how_much_farther_the_second_centre_is():
     x = np.random.default_rng(2).normal(size=(300, 12))
-    labels, margins = votes.assigned(x, pack_centers(x[:30], np.zeros(12)), True)
+    labels, margins = nmbatch.assigned(x, pack_centers(x[:30], np.zeros(12)), True)
     d2 = np.sort(np.square(x[:, None] - x[:30]).sum(axis=2), axis=1)
     np.testing.assert_array_equal(labels, oracles.assign(x, x[:30])[0])
     np.testing.assert_allclose(margins, d2[:, 1] - d2[:, 0], rtol=1e-9, atol=1e-12)
@@ -435,14 +434,14 @@ def test_rows_that_enter_get_bounds_and_the_others_keep_theirs(n_new):
     packed = pack_centers(x[:30], np.zeros(12, np.float32))
     groups = group_centers(packed.centers, packed.shift, 4)
     centers = BoundedCenters(packed, groups, Drift.zero(groups))
-    known, _, n_all = votes._bounded(x, centers, {"labels": np.full(500, -1, np.int32)}, False)
+    known, _, n_all = nmbatch._bounded(x, centers, {"labels": np.full(500, -1, np.int32)}, False)
     assert n_all == 500 * 30
     new = r.permutation(500)[:n_new]
     carried = {name: array.copy() for name, array in known.items()}
-    for name, nothing in votes._NOTHING.items():
+    for name, nothing in nmbatch._NOTHING.items():
         if name in carried:
             carried[name][new] = nothing
-    kept, _, n_evaluated = votes._bounded(x, centers, carried, False)
+    kept, _, n_evaluated = nmbatch._bounded(x, centers, carried, False)
     np.testing.assert_array_equal(kept["labels"], oracles.assign(x, packed.centers)[0])
     for name in ("upper", "lower"):
         np.testing.assert_array_equal(kept[name][new], known[name][new])
@@ -482,11 +481,11 @@ def test_a_look_leaves_no_bounds_of_another_label():
     new = pack_centers(x[100:130], np.zeros(12, np.float32))
     groups = group_centers(old.centers, old.shift, 4)
     drift = Drift.zero(groups)
-    before = votes._bounded(
+    before = nmbatch._bounded(
         x, BoundedCenters(old, groups, drift), {"labels": np.full(500, -1, np.int32)}, False
     )[0]
     after = BoundedCenters(new, groups, drift.advance(old, new, groups))
-    kept, margins, _ = votes._bounded(x, after, before, True)
+    kept, margins, _ = nmbatch._bounded(x, after, before, True)
     labels = kept["labels"]
     changed = labels != before["labels"]
     assert 0 < np.count_nonzero(changed) < 500
