@@ -22,6 +22,7 @@ NARROW, WIDE = Table(d=3), Table(n=2_400, d=128)
 LARGE, LARGE64 = Table(n=12_500), Table(n=12_500, dtype="float64", weights="some")
 LARGE8, LARGE_CSR = Table(n=12_500, dtype="uint8"), Table(n=12_500, dtype="csr")
 FAR, FAR_WEIGHTED = Table("far", n=12_000, d=5), Table("far", n=12_000, d=5, weights="some")
+TAILS, EVEN = Table("tails", n=12_000, d=5), Table("flat", n=6_000, d=6)
 MEMORY, MEMORY_CSR = Table(stored=False), Table(dtype="csr", stored=False)
 BAD, BAD_WEIGHTED = Table("bad"), Table("bad", dtype="float64", weights="some")
 SMALL_CSR = Table(dtype="csr", n=960)
@@ -197,6 +198,10 @@ def _truncated() -> Iterator[Case]:
         yield case(FAR, k)
     yield case(FAR_WEIGHTED, 12)
     yield case(FAR, 140)
+    for k in (12, 140):
+        yield case(TAILS, k)
+    # Lists grow until they are as long as they are made to be.
+    yield case(EVEN, 400, max_iter=200)
     for init in INITS:
         yield case(WEIGHTED, 140, init=init)
         yield case(UINT8, 20, init=init)

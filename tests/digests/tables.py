@@ -91,6 +91,11 @@ def _far(uniform: Uniform, n: int, d: int) -> NDArray[np.float64]:
     return x
 
 
+def _tails(uniform: Uniform, n: int, d: int) -> NDArray[np.float64]:
+    """One cloud whose rows are farther and farther out, of no finite variance."""
+    return uniform.bell(n, d) / np.sqrt(1.0 - uniform(n))[:, None]
+
+
 def _few(uniform: Uniform, n: int, d: int) -> NDArray[np.float64]:
     """Forty distinct rows, each there many times."""
     return 8 * uniform.bell(40, d)[(40 * uniform(n)).astype(int)]
@@ -109,7 +114,9 @@ def _bad(uniform: Uniform, n: int, d: int) -> NDArray[np.float64]:
     return x
 
 
-KINDS = {"groups": _groups, "far": _far, "few": _few, "flat": _flat, "bad": _bad}
+KINDS = {
+    "groups": _groups, "far": _far, "tails": _tails, "few": _few, "flat": _flat, "bad": _bad
+}  # fmt: skip
 
 
 def weights_of(table: Table) -> NDArray[np.float64] | None:

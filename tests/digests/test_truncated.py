@@ -35,6 +35,7 @@ def test_everything_happened(fits, drawn):
     steps = [step for km, _ in fits.values() for step in km.history_]
     lists = {(s["extra"]["everywhere"], s["extra"]["neighbours"] in (16, 32, 64)) for s in steps}
     assert lists == {(0, False), (0, True), (1, False), (1, True)}
+    assert {32, 64, 128, 256} < {step["extra"]["neighbours"] for step in steps}
     assert told(fits, "moves") >= 30
     assert told(fits, "back") >= 30, "rounds were undone"
     ends = [s["extra"] for s in steps if s["extra"]["ends_round"]]
