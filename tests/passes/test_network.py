@@ -1,0 +1,115 @@
+"""What is asked of a scheduler, and what is made of its answers; here it is a made-up one."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from largek_dask.errors import ClusterError
+from largek_dask.passes.network import Network, WorkerInfo
+
+
+class Scheduler:
+    """Answers with what a test has put here."""
+
+    def __init__(self):
+        self.workers, self.told, self.copies, self.asked = {}, [], {}, []
+
+    async def identity(self, n_workers):
+        self.asked.append(n_workers)
+        if self.workers is None:
+            raise OSError("connection refused")
+        return {"workers": self.workers}
+
+    async def events(self, topic):
+        assert topic == "all"
+        return list(enumerate(self.told))
+
+    async def who_has(self, keys):
+        return {key: self.copies[key] for key in keys if key in self.copies}
+
+    async def broadcast(self, msg, workers, on_error):
+        self.asked.append(msg)
+        assert on_error == "ignore"
+        return {worker: None for worker in workers if worker in self.workers}
+
+
+class Connections:
+    def __init__(self):
+        self.removed = []
+
+    def remove(self, address, reason):
+        assert address in reason
+        self.removed.append(address)
+
+
+@pytest.fixture
+def scheduler():
+    return Scheduler()
+
+
+@pytest.fixture
+def network(scheduler):
+    return Network(SimpleNamespace(scheduler=scheduler, rpc=Connections()), "m_5")
+
+
+def worker(**changes):
+    known = {"nthreads": 2, "status": "running", "metrics": {"memory": 7}, "memory_limit": 100}
+    return {**known, "last_seen": 12.5, **changes}
+
+
+def test_workers_are_told_as_they_are_and_connections_to_those_that_left_are_dropped(
+    scheduler, network
+):
+    scheduler.workers = {"a": worker(), "b": worker(metrics={}, memory_limit=None, status="paused")}
+    found = asyncio.run(network.workers())
+    assert found == {
+        "a": WorkerInfo(2, "running", 7, 100, 12.5),
+        "b": WorkerInfo(2, "paused", 0, 0, 12.5),
+    }
+    assert scheduler.asked == [-1], "all of them, and not the first five"
+    assert network.client.rpc.removed == []
+    scheduler.workers = {"c": worker()}
+    for _ in range(2):
+        assert list(asyncio.run(network.workers())) == ["c"]
+        assert sorted(network.client.rpc.removed) == ["a", "b"], "once"
+    scheduler.workers = None
+    with pytest.raises(ClusterError, match=r"cannot be reached any more: connection refused"):
+        asyncio.run(network.workers())
+
+
+def lost(*tasks, **changes):
+    return {"action": "remove-worker", "expected": False, "processing-tasks": tasks, **changes}
+
+
+def test_deaths_are_of_workers_that_nobody_sent_away_and_that_had_the_task(scheduler, network):
+    scheduler.told = [
+        {"action": "add-worker"},
+        {"worker": "a"},
+        lost("mine", "other"),
+        lost("other"),
+        lost("mine", expected=True),
+        lost(),
+        lost("mine"),
+    ]
+    assert asyncio.run(network.deaths("mine")) == [{"mine", "other"}, {"mine"}]
+    assert asyncio.run(network.deaths("nobody's")) == []
+
+
+def test_copies_are_made_from_one_that_is_there(scheduler, network):
+    sent = SimpleNamespace(key="largek_m_5-1")
+    scheduler.workers = {"a": worker(), "b": worker()}
+    assert asyncio.run(network.spread(sent, "a", iter(["b"]))) is True
+    assert (scheduler.asked[-1]["key"], scheduler.asked[-1]["addresses"]) == (sent.key, ["b"])
+    assert asyncio.run(network.spread(sent, "gone", ["b"])) is False
+    assert asyncio.run(network.holders(sent)) == set()
+    scheduler.copies[sent.key] = ("a", "b")
+    assert asyncio.run(network.holders(sent)) == {"a", "b"}
+
+
+def test_names_of_tasks_are_the_job_s_own_and_never_the_same(network):
+    names = {network._key() for _ in range(100)}
+    assert len(names) == 100
+    assert {name.rpartition("-")[0] for name in names} == {network.group} == {"largek_m_5"}
