@@ -29,21 +29,21 @@ from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments,
 from benchmarks.curves import AUTO, METHODS, Run, Task, run, time_to, warm_up
 from benchmarks.lloyd import prepare
 from benchmarks.tables import write_tables
-from largek_dask.algorithms.truncated_schedule import TUNING
+from largek_dask.algorithms.truncated.schedule import TUNING
 
 SEEDS = (0, 1)
 EXCESSES = (0.01, 0.002)
 CASES = {"A": 1_000, "B": 1_000, "gaussian": 1_000, "uniform": 100}
 PARTS: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "centres go to the means": {"truncated_rounds.BEYOND": 0.0},
-    "lists for few clusters too": {"truncated_schedule.TUNING": replace(TUNING, dense_clusters=0)},
+    "centres go to the means": {"truncated.state.BEYOND": 0.0},
+    "lists for few clusters too": {"truncated.schedule.TUNING": replace(TUNING, dense_clusters=0)},
     "rounds over all rows only": {
-        "truncated_schedule.TUNING": replace(TUNING, rows_to_search=1 << 60)
+        "truncated.schedule.TUNING": replace(TUNING, rows_to_search=1 << 60)
     },
-    "no first sample": {"truncated_schedule.TUNING": replace(TUNING, first_rows=32)},
+    "no first sample": {"truncated.schedule.TUNING": replace(TUNING, first_rows=32)},
     "lists as short as pays at once": {
-        "truncated_schedule.TUNING": replace(TUNING, least_lengths=())
+        "truncated.schedule.TUNING": replace(TUNING, least_lengths=())
     },
     "no moves": {"moves": False},
 }
@@ -86,7 +86,7 @@ def child(task: dict[str, Any]) -> None:
         if "." not in name:
             METHODS[AUTO] = lk.Truncated(**{name: value})
             continue
-        module, constant = name.split(".")
+        module, constant = name.rsplit(".", 1)
         owner = importlib.import_module(f"largek_dask.algorithms.{module}")
         assert hasattr(owner, constant)
         setattr(owner, constant, value)

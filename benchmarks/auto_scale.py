@@ -134,14 +134,14 @@ def from_storage(folder: str, searched: int) -> dict[str, Any]:
     import dask
 
     from benchmarks.curves import Energies
-    from largek_dask.algorithms import truncated_schedule
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
+    from largek_dask.algorithms.truncated import schedule
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
     if not searched:
-        truncated_schedule.TUNING = replace(truncated_schedule.TUNING, rows_to_search=1 << 60)
+        schedule.TUNING = replace(schedule.TUNING, rows_to_search=1 << 60)
     others = np.load(Path(folder) / "others.npy")
     algorithm = replace(lk.Truncated(), problem=KMeansProblem(STORED_CLUSTERS))
     rows = open_rows(str(Path(folder) / "stored.zarr"))

@@ -17,7 +17,7 @@ from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.algorithms.truncated_schedule import TUNING
+from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.errors import ParameterError
 
 __all__ = ["Auto", "Choice"]

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.truncated_engines import ask_kept_rows
-from largek_dask.algorithms.truncated_rows import Order, RowArrays
+from largek_dask.algorithms.truncated.passes import Order, RowArrays, ask_kept_rows
 
 __all__ = ["FarRows", "carry_the_cost", "draw_rows", "far_from"]
 

@@ -7,15 +7,19 @@ on the row, its state and the orders since the last anchor, never on where it li
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.truncated_lists import Recipe
+from largek_dask.algorithms.base import Chunk, Passes
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.truncated.lists import Recipe
 from largek_dask.kernels.bounds.lists import (
     Lists,
     decay,
@@ -24,15 +28,37 @@ from largek_dask.kernels.bounds.lists import (
     search_all,
     search_lists,
 )
+from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
+from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.threads import ALONE, Threads
 
-__all__ = ["Order", "RowArrays", "advance"]
+__all__ = [
+    "Order",
+    "PassDone",
+    "PassTotal",
+    "RowArrays",
+    "advance",
+    "ask_kept_rows",
+    "cells_order",
+    "pass_over",
+    "pass_total",
+    "truncated_chunk",
+]
+
+STATE = "truncated"
+"""Name of the row state."""
+
+NEAR_CELLS = 3
+"""Coarse cells whose centres the rows of one of them meet at first."""
 
 PARTS_A_THREAD = 8
 """Shares of a pass: so that threads end together, and a stop need not wait for all of it."""
+
 LEAST_ROWS = 1 << 18
 """Rows from which on a thread is worth waking for what takes a nanosecond or two a row."""
+
 BLOCK_ROWS = 4_096
 """Rows that a thread takes at a time where all centres are looked through."""
 
@@ -40,7 +66,14 @@ MADE = ("packed", "packed_coarse", "lists")
 """Of an order: what is made of the rest."""
 
 
+LEAST_COUNTED = 1 << 15
+"""Rows that a thread adds up, at least."""
+
+WORTH_COUNTING = 8
+"""Rows a cluster from which on it pays to add up on several threads, each in sums of its own."""
+
 Array = NDArray[Any]
+
 Labels = NDArray[np.int32]
 
 
@@ -126,6 +159,24 @@ class Order:
             self.__dict__.pop(name, None)
         if self.recipe is not None:
             self.recipe.forget()
+
+
+def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]) -> Order:
+    """A pass in which rows meet the centres of their nearest coarse cell, and of those near it."""
+    cells = nearest(centers, pack_centers(coarse, shift))
+    members, starts = order_by_label(cells, len(coarse))
+    near = nearest_centers(pack_centers(coarse, shift), min(NEAR_CELLS, len(coarse)))
+    lists = []
+    for own in near:
+        met = np.concatenate([members[starts[c] : starts[c + 1]] for c in own])
+        # Cells without a centre anywhere near: the nearest one there is.
+        lists.append(np.sort(met) if len(met) else _lent(coarse[own[:1]], centers, shift))
+    offsets = np.concatenate([[0], np.cumsum([len(met) for met in lists])])
+    return Order("cells", centers, shift, np.concatenate(lists), offsets, coarse)
+
+
+def _lent(coarse: NDArray[Any], centers: NDArray[Any], shift: NDArray[Any]) -> NDArray[np.int32]:
+    return nearest(coarse, pack_centers(centers, shift))
 
 
 @dataclass(slots=True)
@@ -315,3 +366,246 @@ def _spans(
     """(begin, end) of shares of n rows, so many a thread."""
     step = max(least, -(-n // (n_threads * a_thread)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, max(step, 1))]
+
+
+@dataclass
+class PassTally(Tally):
+    """What one pass finds out."""
+
+    losses: NDArray[np.int64] | None = None
+    """(2, k) what removing each cluster would cost, and what its rows cost, in the order's steps
+    of losses."""
+    picked: dict[int, Labels] = field(default_factory=dict)
+    """Labels of the rows that were asked for, by chunk."""
+    far: Squares = field(default_factory=Squares)
+    """What rows that are far away cost."""
+
+
+PassTotal = AssignmentTotal[PassTally]
+
+
+def pass_total(k: int, d: int, grid: FixedPoint) -> PassTotal:
+    """An empty total of a pass."""
+    return AssignmentTotal(k, d, grid, PassTally)
+
+
+def count_rows(
+    x: Array,
+    weight: NDArray[np.float64] | None,
+    old: Labels | None,
+    labels: Labels,
+    total: PassTotal,
+    counted: bool,
+    threads: Threads,
+) -> None:
+    """Bring a total up to date with rows' new labels.
+
+    Parameters
+    ----------
+    x, weight
+        Rows and their weights.
+    old : (n,) int32 or None
+        Their labels before.
+    labels : (n,) int32
+    total : PassTotal
+    counted : bool
+        The total holds the rows with their labels before.
+    threads : Threads
+        Sums are exact, so they may be added up in any order.
+    """
+    n = len(labels)
+    step = max(LEAST_COUNTED, -(-n // threads.n))
+    if counted and old is not None and step < n:
+        n_changed = np.count_nonzero(labels != old)
+        step = step if n_changed >= WORTH_COUNTING * len(total.sums.counts) else n
+
+    def count(begin: int) -> PassTotal:
+        part = total if begin == 0 else total.empty()
+        at = slice(begin, begin + step)
+        own = None if weight is None else weight[at]
+        part.assign(x[at], own, None if old is None else old[at], labels[at], counted)
+        return part
+
+    for part in threads.map(count, range(0, max(n, 1), step))[1:]:
+        AssignmentTotal.combine(total, part)
+
+
+def count_far_rows(
+    weight: NDArray[np.float64] | None, rows: RowArrays, order: Order, total: PassTotal
+) -> None:
+    """Add what rows cost that are far from their centres, if the order asks for it."""
+    if not order.far > 0:
+        return
+    # The comparison takes one reading of the distances; most often nothing is found.
+    least = rows.upper.dtype.type(np.sqrt(order.far))
+    found = np.flatnonzero((rows.upper > least) & (rows.labels >= 0))
+    squares = rows.upper[found].astype(np.float64) ** 2
+    total.tally.far.add(squares, None if weight is None else weight[found])
+
+
+def truncated_chunk(
+    chunk: Chunk,
+    total: PassTotal,
+    order: Order,
+    step: int,
+    wanted: NDArray[np.int64] | Literal["all"] | None,
+    origin: Labels | None = None,
+) -> None:
+    """One pass over a chunk.
+
+    Parameters
+    ----------
+    chunk, total
+    order : Order
+    step : int
+    wanted : (m,) int64, "all" or None
+        Rows whose labels are asked for: global indices, ascending.
+    origin : (n_rows,) int32, optional
+        Labels before the first pass, if that is no anchor.
+    """
+    old: Labels | None = None
+    if chunk.state is not None:
+        kept = chunk.take_state()
+        rows, old = RowArrays(**kept), kept["labels"].copy()
+    else:
+        rows = RowArrays.new(len(chunk.x), order.packed.dtype)
+        if origin is not None:
+            old = origin[chunk.start : chunk.start + len(chunk.x)]
+            rows.labels[:] = old
+    total.begin(step)
+    evaluated, losses = advance(chunk.x, chunk.weight, rows, order, chunk.threads)
+    total.tally.n_evaluated += evaluated
+    if losses is not None:
+        known = total.tally.losses
+        total.tally.losses = losses if known is None else known + losses
+    count_far_rows(chunk.weight, rows, order, total)
+    count_rows(chunk.x, chunk.weight, old, rows.labels, total, chunk.counted, chunk.threads)
+    if isinstance(wanted, np.ndarray):
+        begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
+        total.tally.picked[chunk.index] = rows.labels[wanted[begin:end] - chunk.start]
+    elif wanted == "all":
+        total.tally.picked[chunk.index] = rows.labels
+    chunk.keep(**rows.named())
+
+
+@dataclass(frozen=True, slots=True)
+class PassDone:
+    """A pass, and what it comes to."""
+
+    order: Order
+    total: PassTotal
+    labels: NDArray[np.int32] | None
+    """Of the rows of the sample, if there is one."""
+    n_rows: int
+    """Rows that the pass was over."""
+    scale: float
+    """How many times all rows weigh what these do."""
+    history: History[Order]
+    """Of these rows, this pass included."""
+    centers: NDArray[Any]
+    """(k, d) means of the rows."""
+    cost: float
+    """Of all rows, as labelled, with these centres."""
+    by_means: float
+    """What the means have taken off it."""
+    work: float
+    """What the pass took, in distances."""
+
+
+def pass_over(
+    passes: Passes,
+    history: History[Order],
+    order: Order,
+    step: int,
+    wanted: NDArray[np.int64] | Literal["all"] | None,
+    origin: NDArray[np.int32] | None = None,
+    *,
+    retain: bool = True,
+) -> tuple[PassTotal, NDArray[np.int32] | None]:
+    """One pass.
+
+    Parameters
+    ----------
+    passes : Passes
+    history : History
+        Of passes over these rows, of which this is the next.
+    order : Order
+    step : int
+    wanted, origin
+        See :func:`truncated_chunk`.
+    retain : bool
+        The search goes on from this pass.
+
+    Returns
+    -------
+    total : PassTotal
+        Not to be changed.
+    labels : (m,) int32 or None
+        Of the rows that were asked for.
+    """
+    k, d = order.centers.shape
+    total = passes.reduce(
+        truncated_chunk,
+        order,
+        step,
+        wanted,
+        origin,
+        start=partial(pass_total, k, d, passes.statistics.grid),
+        combine=AssignmentTotal.combine,
+        state=history.next_state(STATE, _broadcast, anchor=order.is_anchor, retain=retain),
+        joined=True,
+    )
+    for earlier in history.entries:
+        earlier.forget()
+    if wanted is None:
+        return total, None
+    picked = total.tally.picked
+    return total, np.concatenate([picked[index] for index in sorted(picked)])
+
+
+def ask_kept_rows(
+    passes: Passes,
+    history: History[Order],
+    chunk_fn: Callable[..., None],
+    *broadcast: Any,
+    start: Callable[[], Any],
+    combine: Callable[[Any, Any], Any],
+) -> Any:
+    """What a function finds in the rows' state as of the last pass.
+
+    Parameters
+    ----------
+    passes : Passes
+    history : History
+        Up to that pass.
+    chunk_fn : callable
+        ``chunk_fn(first, weight, rows, total, *broadcast)``: global index of the first row, weights
+        or None, the state.
+    *broadcast : object
+    start, combine : callable
+        Of its totals.
+    """
+    k, d = history.entries[0].centers.shape
+    return passes.reduce(
+        state_chunk,
+        chunk_fn,
+        *broadcast,
+        start=start,
+        combine=combine,
+        state=history.read_state(
+            STATE, _broadcast, truncated_chunk, partial(pass_total, k, d, passes.statistics.grid)
+        ),
+        joined=True,
+    )
+
+
+def _broadcast(order: Order) -> tuple[Any, ...]:
+    """What repeats a pass; nobody asks for its figures."""
+    return order, -1, None
+
+
+def state_chunk(chunk: Chunk, total: Any, chunk_fn: Callable[..., None], *broadcast: Any) -> None:
+    """Show a function what is kept of a chunk's rows."""
+    assert chunk.state is not None
+    rows = RowArrays(*(chunk.state[name] for name in ("labels", "upper", "lower")))
+    chunk_fn(chunk.start, chunk.weight, rows, total, *broadcast)

@@ -12,10 +12,10 @@ import pytest
 import largek_dask as lk
 from benchmarks.far import LOWEST, MADE
 from benchmarks.lloyd import data_folder
-from largek_dask.algorithms import truncated_far
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.truncated_far import Drawn, draw_rows, numbers_of
+from largek_dask.algorithms.truncated import far
+from largek_dask.algorithms.truncated.far import Drawn, draw_rows, numbers_of
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.checks import computing_workers, watched_passes
@@ -170,7 +170,7 @@ def test_rows_that_weigh_nothing_are_never_drawn(x, weight):
 def test_rows_without_far_ones_take_the_way_as_before(monkeypatch):
     x = np.random.default_rng(0).standard_normal((20_000, 8)).astype(np.float32)
     known = bits(fit(x))
-    monkeypatch.setattr(truncated_far, "BEYOND", 1e30)
+    monkeypatch.setattr(far, "BEYOND", 1e30)
     assert bits(fit(x)) == known
 
 
@@ -225,6 +225,6 @@ def test_sums_over_drawn_rows_are_those_over_all(x):
         found = []
         for seed in range(20):
             drawn = draw_rows(passes, Rng(seed), state.history, counts, 1.0)
-            assert len(drawn.rows) == truncated_far.LEAST
+            assert len(drawn.rows) == far.LEAST
             found.append([drawn.shares.sum(), (drawn.shares * squares[drawn.rows]).sum()])
     assert np.mean(found, axis=0) == pytest.approx([N, squares.sum()], rel=0.02)

@@ -11,24 +11,26 @@ import pytest
 
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
-from largek_dask.algorithms.truncated_lists import Near, Recipe, reach_of
-from largek_dask.algorithms.truncated_orders import (
-    NEAR_CELLS,
-    OUTLIER,
-    TABLE_AGE,
-    WIDTH,
-    cells_order,
-    neighbours_for,
-    order_for,
-)
-from largek_dask.algorithms.truncated_rows import Order, RowArrays
-from largek_dask.algorithms.truncated_state import Round, TruncatedState
-from largek_dask.algorithms.truncated_total import (
+from largek_dask.algorithms.truncated import TruncatedState
+from largek_dask.algorithms.truncated.lists import Near, Recipe, reach_of
+from largek_dask.algorithms.truncated.passes import (
     LEAST_COUNTED,
+    NEAR_CELLS,
     WORTH_COUNTING,
+    Order,
+    RowArrays,
+    cells_order,
     count_far_rows,
     count_rows,
     pass_total,
+)
+from largek_dask.algorithms.truncated.state import (
+    OUTLIER,
+    TABLE_AGE,
+    WIDTH,
+    Round,
+    neighbours_for,
+    order_for,
 )
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.sums import FixedPoint

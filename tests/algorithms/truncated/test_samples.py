@@ -11,10 +11,10 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from largek_dask.algorithms import truncated_pass
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.truncated_schedule import TUNING
+from largek_dask.algorithms.truncated import probe
+from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, dense, watched_passes
@@ -30,7 +30,7 @@ def no_restarts():
     """Samples as for many clusters; the best of several starts has tests of its own."""
     with pytest.MonkeyPatch.context() as patched:
         tuning = replace(TUNING, restarted_clusters=0)
-        patched.setattr("largek_dask.algorithms.truncated_schedule.TUNING", tuning)
+        patched.setattr("largek_dask.algorithms.truncated.schedule.TUNING", tuning)
         yield
 
 
@@ -188,7 +188,7 @@ def test_rows_meet_all_centres_where_cells_lead_astray(misled, monkeypatch):
         asked.append(len(rows.x))
         return misled
 
-    monkeypatch.setattr(truncated_pass, "share_misled", share_misled)
+    monkeypatch.setattr(probe, "share_misled", share_misled)
     k = 150
     x = blobs(60_000, 8, k, seed=3, spread=1.0)
     km = lk.KMeans(k, algorithm="truncated", max_iter=30, random_state=0, n_threads=1).fit(x)

@@ -12,7 +12,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.truncated_schedule import TUNING
+from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
@@ -37,7 +37,7 @@ def few(request):
             start_rows=8,
             first_rows=2,
         )
-        patched.setattr("largek_dask.algorithms.truncated_schedule.TUNING", tuning)
+        patched.setattr("largek_dask.algorithms.truncated.schedule.TUNING", tuning)
         yield request.param
 
 
@@ -181,9 +181,9 @@ def stored(x, folder, chunk_rows, n_chunks) -> str:
 @pytest.mark.parametrize("n_threads", [2, 5])
 def test_threads(n_threads, x, clean, monkeypatch):
     # So few rows would not be shared.
-    monkeypatch.setattr("largek_dask.algorithms.truncated_rows.LEAST_ROWS", 64)
-    monkeypatch.setattr("largek_dask.algorithms.truncated_total.LEAST_COUNTED", 64)
-    monkeypatch.setattr("largek_dask.algorithms.truncated_total.WORTH_COUNTING", 0)
+    monkeypatch.setattr("largek_dask.algorithms.truncated.passes.LEAST_ROWS", 64)
+    monkeypatch.setattr("largek_dask.algorithms.truncated.passes.LEAST_COUNTED", 64)
+    monkeypatch.setattr("largek_dask.algorithms.truncated.passes.WORTH_COUNTING", 0)
     monkeypatch.setattr("largek_dask.kernels.bounds.lists._SHARED", 64)
     km = fit(x, n_threads=n_threads)
     assert bits(km) == bits(clean)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 import largek_dask as lk
-from largek_dask.algorithms.truncated_schedule import (
+from largek_dask.algorithms.truncated.schedule import (
     TUNING,
     Lengths,
     Outcome,

@@ -17,7 +17,7 @@ clusters that gain most by it (the swap of centres: P. Fränti, Efficiency of ra
 J. Big Data 2018; many at a time here). They are tried in rounds: some passes after the moves the
 cost is compared with the one before, and if it is not lower, everything goes back to where it was.
 
-What comes next is decided by gain for work (:mod:`~largek_dask.algorithms.truncated_schedule`): how
+What comes next is decided by gain for work (:mod:`~largek_dask.algorithms.truncated.schedule`): how
 long lists are, when all centres are looked through, how many passes a round has. What is compared
 are exact costs and distances counted, on a seeded sample where a question is to be answered
 beforehand; so the same data and seed take the same way on any machine. On data without structure,
@@ -25,7 +25,7 @@ where a row's second choice may be anywhere, lists soon become long.
 
 A row's state (label and two distances) depends on the passes since the last one that asked nothing
 of it: these are kept, and whoever has lost the state repeats them
-(:mod:`~largek_dask.algorithms.truncated_engines`).
+(:mod:`~largek_dask.algorithms.truncated.passes`).
 """
 
 from __future__ import annotations
@@ -43,22 +43,17 @@ from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.two_level import coarse_centers, two_level_start
-from largek_dask.algorithms.truncated_engines import pass_over
-from largek_dask.algorithms.truncated_far import FarRows, carry_the_cost, draw_rows
-from largek_dask.algorithms.truncated_orders import (
+from largek_dask.algorithms.truncated.far import FarRows, carry_the_cost, draw_rows, far_from
+from largek_dask.algorithms.truncated.passes import (
     NEAR_CELLS,
+    Order,
+    PassDone,
+    PassTotal,
     cells_order,
-    neighbours_for,
-    order_for,
+    pass_over,
 )
-from largek_dask.algorithms.truncated_pass import PassDone, look, mean_cost, run_pass
-from largek_dask.algorithms.truncated_rounds import (
-    failed_splits,
-    opened,
-    overstep,
-    strange_clusters,
-)
-from largek_dask.algorithms.truncated_schedule import (
+from largek_dask.algorithms.truncated.probe import look
+from largek_dask.algorithms.truncated.schedule import (
     TUNING,
     Outcome,
     Schedule,
@@ -70,18 +65,30 @@ from largek_dask.algorithms.truncated_schedule import (
     next_step,
     sample_sizes,
 )
-from largek_dask.algorithms.truncated_state import TruncatedState
+from largek_dask.algorithms.truncated.state import (
+    TruncatedState,
+    failed_splits,
+    mean_cost,
+    neighbours_for,
+    opened,
+    order_for,
+    overstep,
+    strange_clusters,
+)
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import nearest, pack_centers
 
-__all__ = ["Truncated", "TruncatedState"]
+__all__ = ["Truncated"]
 
 SPLIT_ROWS = 256
 """Rows a centre of the sample on which splits are tried, at most."""
+
 SPLIT_VALUES = 1 << 26
 """Values (rows times features) of that sample, at most."""
+
 GATHERED = 2.0
 """What distances to lists take for all rows at once, beside those to all centres (measured)."""
+
 ROW_BYTES = 16
 """Kept of a row: label, two distances, and the label to go back to."""
 
@@ -351,6 +358,74 @@ class Truncated(Algorithm[TruncatedState]):
         if before is not None:
             return CenterArrays(before.centers, before.counts, state.shift)
         return CenterArrays(state.centers, state.counts, state.shift)
+
+
+def run_pass(
+    passes: Passes,
+    state: TruncatedState,
+    sample: Passes | None,
+    origin: NDArray[np.int32] | None,
+) -> PassDone:
+    """Carry out the pass that comes next; ``neighbours_for`` has seen to its tables.
+
+    Parameters
+    ----------
+    passes : Passes
+    state : TruncatedState
+    sample : Passes or None
+        The rows of the pass, or those whose labels are asked for.
+    origin : (m,) int32 or None
+        Labels of the sample's rows, where the pass is the first over them and no anchor.
+    """
+    task, step = state.schedule.task, state.step + 1
+    order = order_for(passes, state)
+    if state.schedule.stage.name == "grow" and state.schedule.cost < float("inf"):
+        order = replace(order, far=far_from(mean_cost(passes, state)))
+    history = state.history
+    if task.everywhere and not state.everywhere:
+        history = History()
+    if task.everywhere:
+        wanted = None if sample is None else sample.take().rows
+        total, labels = pass_over(passes, history, order, step, wanted)
+        n_rows, scale = passes.n_rows, 1.0
+    else:
+        assert sample is not None
+        total, labels = pass_over(sample, history, order, step, "all", origin)
+        n_rows = sample.n_rows
+        scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
+    centers = total.sums.means(state.centers)
+    cost = scale * total.sums.cost(centers, total.squares)
+    by_means = scale * total.sums.cost(state.centers, total.squares) - cost
+    back_to, anchor = None, order.is_anchor
+    if order.restore:
+        # What was undone need not be repeated: from where the round began it leads here too.
+        assert state.round is not None
+        back_to = state.round.n_replayed
+        order = replace(order, restore=False)
+    order.forget()
+    return PassDone(
+        order=order,
+        total=total,
+        labels=labels,
+        n_rows=n_rows,
+        scale=scale,
+        history=history.then(order.to_keep(), anchor=anchor, back_to=back_to),
+        centers=centers,
+        cost=cost,
+        by_means=by_means,
+        work=_work(state, total, n_rows, order, made_table=state.age == 0),
+    )
+
+
+def _work(
+    state: TruncatedState, total: PassTotal, n_rows: int, order: Order, *, made_table: bool
+) -> float:
+    """What a step took, in distances."""
+    k = len(state.centers)
+    length = k if order.kind == "unsettled" else min(k, state.schedule.task.length)
+    n_looked = n_rows if order.is_anchor else total.tally.n_evaluated // length
+    work = total.tally.n_evaluated + TUNING.row_work * n_looked + TUNING.pass_work * n_rows
+    return work + float(k) * k if made_table else work
 
 
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:

@@ -13,29 +13,63 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.parts.moves import Splits
-from largek_dask.algorithms.truncated_lists import lists_of
-from largek_dask.algorithms.truncated_rows import Order, RowArrays, advance
-from largek_dask.algorithms.truncated_schedule import TUNING
+from largek_dask.algorithms.base import Passes
+from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves, losses_of_merging
+from largek_dask.algorithms.truncated.lists import lists_of
+from largek_dask.algorithms.truncated.passes import (
+    Order,
+    PassDone,
+    PassTotal,
+    RowArrays,
+    advance,
+    cells_order,
+)
+from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.distances import pack_centers, scores, squared_distances
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["LabelledSample", "gains_of_lists", "share_misled", "splits_of"]
+__all__ = [
+    "Found",
+    "LabelledSample",
+    "gains_of_lists",
+    "look",
+    "moves_to_try",
+    "share_misled",
+    "splits_of",
+]
 
 PROBES = 1_024
 """Rows that are compared with all centres."""
+
 LED = 4_096
 """Rows that are led to their centres by coarse cells."""
+
 PROBED = 128
 """Of these, so many at a time."""
+
 PROBED_VALUES = 1 << 23
 """Distances of a probe, at most."""
+
 SPLIT_ROWS = 256
 """Rows of a cluster on which a split is tried, at most."""
+
 DEAREST = 64
 """Of these, those that cost most, where far rows count."""
+
+SPLITS = 8
+"""Clusters in which a split is tried, for each that may be made."""
+
+MORE_MOVES = 6
+"""More than twice as many moves as were found last time are not looked for, but for so many."""
+
+SHARE_TRIED = 16
+"""In one cluster out of so many a split is tried at least."""
+
+LOCKED = 8
+"""Nearest centres of a removed one that stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +85,79 @@ class LabelledSample:
     """How many times all rows weigh what these do."""
     far: bool = False
     """Rows that are far from all centres are among them, and some of these cost much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What rows were asked after a pass."""
+
+    moves: Moves | None = None
+    curve: tuple[float, ...] = ()
+    """What lists of each length would take off the cost."""
+    misled: float = 0.0
+    """By what share rows would cost more if coarse cells had led them."""
+
+
+def look(passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None) -> Found:
+    """What the task wants to know of the rows of the sample."""
+    task, schedule, threads = state.schedule.task, state.schedule, passes.threads
+    if not task.looks:
+        return Found()
+    assert sample is not None
+    assert done.labels is not None
+    rows = _labelled(sample, done.labels, done.total, far=state.far is not None)
+    moves: Moves | None = None
+    curve: tuple[float, ...] = ()
+    misled = 0.0
+    if schedule.searched and not schedule.dense:
+        curve = gains_of_lists(rows, done.centers, state.shift, threads)
+        if not task.everywhere:
+            assert state.table is not None
+            cells = cells_order(done.centers, state.coarse, state.shift)
+            misled = share_misled(rows, cells, state.table, schedule.lengths.usual, threads)
+    if schedule.search.moves:
+        assert state.table is not None
+        moves = moves_to_try(state, done.total, done.order, done.centers, rows, threads.n)
+    return Found(moves, curve, misled)
+
+
+def _labelled(
+    sample: Passes, labels: NDArray[np.int32], total: PassTotal, far: bool
+) -> LabelledSample:
+    """The sample as the pass has labelled it."""
+    x, weight, _ = sample.take()
+    mass = float(len(labels)) if weight is None else sum(weight.tolist())
+    scale = sum(total.sums.counts.tolist()) / mass
+    return LabelledSample(x, weight, labels, scale, far)
+
+
+def moves_to_try(
+    state: TruncatedState,
+    total: PassTotal,
+    order: Order,
+    centers: NDArray[Any],
+    rows: LabelledSample,
+    n_threads: int,
+) -> Moves:
+    """The moves that may pay."""
+    assert total.tally.losses is not None
+    assert state.table is not None
+    schedule, table = state.schedule, state.table
+    losses, costs = total.tally.losses / order.loss_steps
+    k = len(centers)
+    most = schedule.most_moves
+    # What costs most has most to gain; where few moves were found few will be.
+    tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + MORE_MOVES), k // SHARE_TRIED)
+    wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
+    splits = splits_of(rows, centers, order.shift, wanted, n_threads)
+    splits.gains[np.isin(splits.clusters, state.failed)] = 0
+    if schedule.dense:
+        losses = np.minimum(losses, losses_of_merging(centers, total.sums.counts, order.shift))
+    cheapest = np.argsort(losses, kind="stable")
+    near = table[cheapest, 1 : LOCKED + 1]
+    return choose_moves(
+        splits, losses, cheapest, near, most=most, factor=schedule.rounds.factor, split_takers=True
+    )
 
 
 def splits_of(

@@ -1,0 +1,6 @@
+"""The truncated search: rows meet few centres, and centres are moved."""
+
+from largek_dask.algorithms.truncated.algorithm import Truncated
+from largek_dask.algorithms.truncated.state import TruncatedState
+
+__all__ = ["Truncated", "TruncatedState"]

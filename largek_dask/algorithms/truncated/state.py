@@ -1,0 +1,263 @@
+"""What the truncated search keeps from step to step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.moves import Moves
+from largek_dask.algorithms.truncated.far import FarRows
+from largek_dask.algorithms.truncated.lists import Near, Recipe, reach_of
+from largek_dask.algorithms.truncated.passes import Order, cells_order
+from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
+from largek_dask.kernels.bounds.lists import loss_scale
+from largek_dask.kernels.exact.movement import squared_movements
+
+__all__ = [
+    "Round",
+    "TruncatedState",
+    "failed_splits",
+    "mean_cost",
+    "neighbours_for",
+    "opened",
+    "order_for",
+    "overstep",
+    "strange_clusters",
+]
+
+TABLE_AGE = 6
+"""Passes after which neighbours are found anew."""
+
+WIDTH = 64
+"""Nearest centres that are found for every centre, at least."""
+
+OUTLIER = 2.0**20
+"""A row that costs so many times the mean counts no more than that for what its cluster loses."""
+
+BEYOND = 0.8
+"""How much farther than to the mean of its rows a centre goes. Below 1 the rows cost no more than
+before even if none of them changes its cluster, and where clusters have no borders to speak of,
+centres that follow each other through the data come to rest after fewer passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Where to go back to if moves do not pay."""
+
+    centers: NDArray[Any]
+    """(k, d) before the moves."""
+    counts: NDArray[np.float64]
+    """(k,)"""
+    n_replayed: int
+    """Orders that lead there from the last anchor: the first of the state's ``history``."""
+    near: Near | None
+    table: NDArray[np.int32] | None
+    """(k, m) nearest centres there, and what they are found from, if anybody needs them."""
+    split: tuple[int, ...] = ()
+    """Clusters that the moves of the round split."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedState:
+    """Between two steps."""
+
+    step: int
+    schedule: Schedule
+    """What the next step does, and all that decides what follows."""
+    centers: NDArray[Any]
+    """(k, d) centres that the next step assigns rows to."""
+    counts: NDArray[np.float64]
+    """(k,) weight of the rows of each cluster in the last assignment, scaled to all rows."""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute."""
+    coarse: NDArray[Any]
+    """(about sqrt(k), d) coarse centres."""
+    everywhere: bool = False
+    """The last pass was over all rows, not over the sample."""
+    history: History[Order] = field(default_factory=History)
+    """Of the rows that the last pass was over."""
+    near: Near | None = None
+    table: NDArray[np.int32] | None = None
+    """(k, m) nearest centres of each centre, itself first, and what they are found from."""
+    age: int = 0
+    """Passes since the table was made."""
+    strange: NDArray[np.bool_] | None = None
+    """(k,) clusters whose rows have not met the list of their cluster; None: there are none."""
+    moves: Moves | None = None
+    """Moves that the next step carries out; ``centers`` is after them."""
+    round: Round | None = None
+    """Where the last round began."""
+    failed: tuple[int, ...] = ()
+    """Clusters whose split, tried alone, has not paid since something did."""
+    restores: bool = False
+    """The next step goes back there."""
+    cost: float = float("inf")
+    """Of the rows as the last step has labelled them, with the centres that it has left."""
+    far: FarRows | None = None
+    """Rows that were drawn since those that are far from all centres count."""
+
+    @property
+    def fallback(self) -> Round | None:
+        """Where the present round began, while its moves have not lowered the cost."""
+        stage = self.schedule.stage
+        behind = stage.name == "round" and stage.passes > 0 and self.cost >= stage.cost_before
+        return self.round if behind or self.moves is not None else None
+
+
+def mean_cost(passes: Passes, state: TruncatedState) -> float:
+    """What a row costs in the mean as the samples so far tell it."""
+    return state.schedule.cost / passes.statistics.total_weight
+
+
+def neighbours_for(state: TruncatedState, n_threads: int) -> TruncatedState:
+    """The state with nearest centres of each centre that do for the next step."""
+    task, k = state.schedule.task, len(state.centers)
+    if task.kind not in ("start", "lists", "unsettled") and not (
+        task.looks and state.schedule.search.moves
+    ):
+        return state
+    table, width = state.table, min(k, 0 if task.kind in ("all", "unsettled") else task.length)
+    fits = table is not None and table.shape[1] >= width
+    if fits and state.moves is None and state.age < TABLE_AGE:
+        return state
+    near = Near(state.centers, state.shift, min(k, max(WIDTH, width)))
+    return replace(state, near=near, table=near.table(n_threads), age=0)
+
+
+def order_for(passes: Passes, state: TruncatedState) -> Order:
+    """What the next step does to rows; ``neighbours_for`` has seen to its tables."""
+    schedule, centers, shift = state.schedule, state.centers, state.shift
+    task = schedule.task
+    max_loss, steps = _limits_of_losses(passes, schedule.cost) if task.looks else (0.0, 0.0)
+    if task.kind == "all":
+        return Order("all", centers, shift, max_loss=max_loss, loss_steps=steps)
+    if task.kind == "cells":
+        return cells_order(centers, state.coarse, shift)
+    if task.kind == "unsettled":
+        ways = _ways(state, None, None)
+        return Order("unsettled", centers, shift, ways=ways, save=schedule.opens_round)
+    assert state.near is not None
+    assert state.table is not None
+    recipe, before, moves = Recipe(state.near, task.length), None, state.moves
+    if moves is not None:
+        assert state.round is not None
+        recipe = replace(recipe, before=state.round.near, split=moves.split, removed=moves.removed)
+        before = state.round.table
+    offsets, listed = recipe.make(state.table, before)
+    ways = _ways(state, offsets, listed)
+    return Order(
+        "lists",
+        centers,
+        shift,
+        listed=listed,
+        # Lists of one length need none.
+        offsets=None if moves is None else offsets,
+        recipe=recipe,
+        ways=ways,
+        max_loss=max_loss,
+        loss_steps=steps,
+        skip=not task.looks,
+        save=schedule.opens_round,
+        restore=state.restores,
+    )
+
+
+def _limits_of_losses(passes: Passes, cost: float) -> tuple[float, float]:
+    """The largest loss of a row that counts, and how many steps a loss of 1 is."""
+    statistics = passes.statistics
+    # No row is farther from a centre than the data are wide.
+    widest = 4 * passes.n_features * statistics.max_abs**2
+    largest = min(widest, OUTLIER * cost / statistics.total_weight)
+    # With all rows on their centres any scale will do.
+    largest = largest if largest > 0 else 1.0
+    return largest, loss_scale(largest, statistics.total_weight)
+
+
+def _ways(
+    state: TruncatedState, offsets: NDArray[np.int64] | None, listed: NDArray[np.int32] | None
+) -> NDArray[np.float64]:
+    """(2, k) how far centres have gone since the last pass, and the farthest of each list.
+
+    Without lists: of all centres.
+    """
+    k = len(state.centers)
+    last = state.history.last
+    if state.restores or last is None:
+        # Nothing is known of the rows but their labels.
+        return np.stack([np.zeros(k), np.full(k, np.inf)])
+    drift = np.sqrt(squared_movements(state.centers, last.centers))
+    strange, moved = state.strange, None
+    if state.moves is not None:
+        moved = np.concatenate([state.moves.split, state.moves.removed])
+        # Their rows meet other lists, with new distances.
+        drift[moved] = 0
+        strange = np.zeros(k, np.bool_) if strange is None else strange.copy()
+        strange[moved] = True
+    return np.stack([drift, reach_of(drift, offsets, listed, strange, moved)])
+
+
+def opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool) -> TruncatedState:
+    """The state with its next round begun, or its last one undone."""
+    if back:
+        assert after.round is not None
+        return replace(
+            after,
+            centers=after.round.centers,
+            counts=after.round.counts,
+            near=after.round.near,
+            table=after.round.table,
+            strange=None,
+            restores=True,
+        )
+    if after.schedule.opens_round:
+        replayed = len(after.history)
+        begun = Round(after.centers, after.counts, replayed, after.near, after.table)
+        after = replace(after, round=begun)
+    if moves is None or not len(moves.split):
+        return after
+    if after.schedule.opens_round:
+        assert after.round is not None
+        begun = replace(after.round, split=tuple(moves.split.tolist()))
+        return replace(after, centers=moves.apply(after.centers), moves=moves, round=begun)
+    if after.schedule.task.kind in ("cells", "all") and not tried:
+        # The next pass asks nothing of what rows were: no list has to lead them there.
+        return replace(after, centers=moves.apply(after.centers))
+    return after
+
+
+def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tuple[int, ...]:
+    """Clusters whose split is not tried again before something pays, as the step has left it.
+
+    Of several that were tried together nobody knows which one it was.
+    """
+    if back:
+        assert state.round is not None
+        return (*state.failed, *state.round.split) if len(state.round.split) == 1 else state.failed
+    paid = ended_round(state.schedule, schedule)
+    return () if paid or state.everywhere != schedule.everywhere else state.failed
+
+
+def strange_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
+    """(k,) clusters that met the lists of moves."""
+    if moves is None:
+        return None
+    strange = np.zeros(k, np.bool_)
+    strange[moves.split] = strange[moves.removed] = True
+    return strange
+
+
+def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
+    """Centres (k, d) beyond the means of their rows, seen from where they were (over-relaxation).
+
+    Those that have just been moved across the data go to the mean.
+    """
+    beyond: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
+    if moves is not None:
+        moved = np.concatenate([moves.split, moves.removed])
+        beyond[moved] = means[moved]
+    return beyond

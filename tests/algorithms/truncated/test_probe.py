@@ -1,0 +1,155 @@
+"""What a sample is asked: what lists would gain, which rows are misled, where splits pay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from largek_dask.algorithms.truncated.passes import Order
+from largek_dask.algorithms.truncated.probe import (
+    LabelledSample,
+    _with_the_dearest,
+    gains_of_lists,
+    share_misled,
+    splits_of,
+)
+from largek_dask.algorithms.truncated.schedule import (
+    TUNING,
+)
+from largek_dask.kernels.bounds.lists import order_by_label
+from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.threads import Threads
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_are_misled_by_what_cells_and_lists_miss(weighted):
+    """Two coarse cells that tell nothing of where rows are, and lists that reach half the way."""
+    centers = np.arange(40, dtype=np.float32)[:, None]
+    shift = np.zeros(1, np.float32)
+    coarse = np.array([[0.0], [1000.0]], np.float32)
+    x = np.array([[0.4], [12.4], [30.4], [5.0]], np.float32)
+    labels = np.array([0, 12, 30, -1], np.int32)
+    weight = np.array([1.0, 2.0, 3.0, 0.0]) if weighted else None
+    rows = LabelledSample(x, weight, labels, 1.0)
+    listed = np.concatenate([np.arange(11), np.arange(11, 40)]).astype(np.int32)
+    cells = Order("cells", centers, shift, listed, np.array([0, 11, 40]), coarse)
+    table = np.argsort(np.abs(centers - centers.T), axis=1, kind="stable").astype(np.int32)
+    # The cell of 0 has 0 to 10; five of the nearest centres of 10 lead on to 12.
+    found = np.array([0.0, 12.0, 12.0])
+    near = np.array([1.0, 2.0, 3.0]) if weighted else np.ones(3)
+    now, then = near @ np.full(3, 0.4**2), near @ (x[:3, 0] - found) ** 2
+    misled = share_misled(rows, cells, table[:, :9], 5, Threads())
+    assert misled == pytest.approx(then / now - 1, rel=1e-4)
+    assert share_misled(rows, cells, table, 40, Threads(2)) == pytest.approx(0, abs=1e-6)
+    nobody = replace(rows, labels=np.full(4, -1, np.int32))
+    assert share_misled(nobody, cells, table, 5, Threads()) == 0
+
+
+def test_probe_counts_what_lists_would_gain():
+    centers = np.arange(300, dtype=np.float32)[:, None]
+    x = np.array([[0.0], [100.0], [250.0], [7.0]], np.float32)
+    labels = np.array([0, 90, 0, -1], np.int32)
+    rows = LabelledSample(x, None, labels, 2.0)
+    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(2))
+    assert gains[:3] == (0.0, 200.0, 200.0)
+    assert gains[-1] == 2 * (100.0 + 250.0**2)
+
+
+def test_probe_does_not_trust_one_row_that_only_all_centres_would_help():
+    centers = np.arange(600, dtype=np.float32)[:, None]
+    shift = np.zeros(1, np.float32)
+    far = np.array([[500.0], [550.0], [3.0]], np.float32)
+    one = gains_of_lists(
+        LabelledSample(far[[0, 2]], None, np.zeros(2, np.int32), 1.0), centers, shift, Threads()
+    )
+    assert one[-1] == one[0] == 9.0
+    two = gains_of_lists(
+        LabelledSample(far, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads()
+    )
+    assert two[-1] == 9.0 + 500.0**2
+
+
+def test_probe_tells_what_the_longest_lists_find_from_what_none_would():
+    centers, shift = np.arange(1100, dtype=np.float32)[:, None], np.zeros(1, np.float32)
+    # Of two whose centres are in no list, one is not trusted.
+    x = np.array([[600.0], [1050.0], [1060.0]], np.float32)
+    gains = gains_of_lists(
+        LabelledSample(x, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads()
+    )
+    found = dict(zip((*TUNING.lengths, len(centers)), gains, strict=True))
+    assert (found[512], found[1024], found[1100]) == (0, 600.0**2, 600.0**2 + 1050.0**2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_probe_tells_at_every_length_what_is_in_such_lists(weighted):
+    k = 2 * max(TUNING.lengths)
+    lengths = (*TUNING.lengths, k)
+    borders = {at + off for at in (*TUNING.lengths, TUNING.long) for off in (-1, 0, 1)}
+    # The centre at j is the j-th from the centre at 0, where all rows are said to be.
+    at = np.array(sorted(borders))
+    weight = np.arange(1.0, len(at) + 1) if weighted else None
+    rows = LabelledSample(at[:, None].astype("f4"), weight, np.zeros(len(at), np.int32), 3.0)
+    centers = np.arange(k, dtype=np.float32)[:, None]
+    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(2))
+    saved = at.astype(float) ** 2 * (1 if weight is None else weight)
+    assert at[-1] > TUNING.long
+    saved[-1] = 0  # the one that is not trusted
+    assert gains == tuple(3 * saved[at < length].sum() for length in lengths)
+    # No other is beyond what lists can hold but for these: with one alone nothing is left.
+    few = at <= TUNING.long
+    rows = LabelledSample(rows.x[few], None, rows.labels[few], 1.0)
+    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(1))
+    assert gains[-1] == np.square(at[at < TUNING.long], dtype=float).sum()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_far_rows_are_among_those_that_a_split_is_tried_on(weighted):
+    """Of a cluster that has more than enough; the others weigh what all the others do."""
+    sizes = [255, 0, 256, 257, 900, 1]
+    r = np.random.default_rng(0)
+    labels = r.permutation(np.repeat(np.arange(6, dtype=np.int32), sizes))
+    x = np.rint(4 * r.standard_t(2, (len(labels), 3))).astype(np.float32)
+    weight = r.integers(1, 9, len(x)).astype(float) if weighted else None
+    given_weight = None if weight is None else weight.copy()
+    centers, shift = np.zeros((6, 3), np.float32), np.zeros(3, np.float32)
+    order, starts = order_by_label(labels, 6)
+    rows = LabelledSample(x, weight, labels, 1.0, far=True)
+    chosen, edges, weights = _with_the_dearest(rows, centers, shift, order, starts)
+    assert np.diff(edges).tolist() == [255, 0, 256, 256, 256, 1]
+    mass = np.ones(len(x)) if weight is None else weight
+    cost = mass * np.square(x, dtype=float).sum(axis=1)
+    for cluster in range(6):
+        own, mine = np.flatnonzero(labels == cluster), chosen[edges[cluster] : edges[cluster + 1]]
+        if len(own) <= 256:
+            np.testing.assert_array_equal(mine, own)
+            np.testing.assert_array_equal(weights[own], mass[own])
+            continue
+        dearest, others = mine[:64], np.setdiff1d(own, mine[:64])
+        assert cost[dearest].min() >= cost[others].max()
+        assert (np.diff(cost[dearest]) <= 0).all()
+        np.testing.assert_array_equal(weights[dearest], mass[dearest])
+        at = np.searchsorted(others, mine[64:])
+        np.testing.assert_array_equal(others[at], mine[64:])
+        assert np.ptp(np.diff(at)) <= 1
+        scale = weights[mine[64:]] / mass[mine[64:]]
+        np.testing.assert_allclose(scale, mass[others].sum() / mass[mine[64:]].sum(), rtol=1e-12)
+    if weighted:
+        np.testing.assert_array_equal(weight, given_weight)
+
+
+def test_threads_do_not_change_what_is_found():
+    r = np.random.default_rng(0)
+    x = r.standard_normal((2_000, 6)).astype(np.float32)
+    centers, shift = x[:40].copy(), np.zeros(6, np.float32)
+    labels = nearest(x, pack_centers(centers, shift))
+    labels[::7] = -1
+    labels[1::9] = 3
+    rows, clusters = LabelledSample(x, None, labels, 2.5), np.arange(0, 40, 2)
+    one, two = (splits_of(rows, centers, shift, clusters, n) for n in (1, 2))
+    np.testing.assert_array_equal(one.gains, two.gains)
+    np.testing.assert_array_equal(one.halves, two.halves)
+    gains = gains_of_lists(rows, centers, shift, Threads())
+    assert max(gains) > 0
+    assert gains_of_lists(rows, centers, shift, Threads(2)) == gains

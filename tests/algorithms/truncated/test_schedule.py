@@ -1,0 +1,381 @@
+"""What comes next after what passes have gained: samples, rounds, lengths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from largek_dask.algorithms.truncated.schedule import (
+    TUNING,
+    Outcome,
+    Sampling,
+    Schedule,
+    Search,
+    Task,
+    first_schedule,
+    next_step,
+    sample_sizes,
+)
+
+N, K = 1_000_000, 1_000
+
+
+FLAT = (0.0,) * (len(TUNING.lengths) + 1)
+
+
+def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3, misled=0.0) -> Outcome:
+    return Outcome(cost, work, changed, replayed, moves, curve, misled)
+
+
+def stepped(schedule: Schedule, outcome: Outcome, tol: float = 1e-4) -> tuple[Schedule, bool]:
+    """What comes next, with the usual ``tol``."""
+    return next_step(schedule, outcome, tol)
+
+
+def in_round(cost=100.0) -> Schedule:
+    """A schedule whose next step opens a round."""
+    schedule = first_schedule(Search(N, K))
+    schedule, _ = stepped(schedule, done(cost))
+    assert schedule.task.looks
+    schedule, back = stepped(schedule, done(cost))
+    assert schedule.opens_round
+    assert not back
+    return schedule
+
+
+def test_way_to_the_first_round():
+    schedule = first_schedule(Search(N, K), (8_000, 32_000, 60_000))
+    assert schedule.task == Task("cells", False)
+    schedule, _ = stepped(schedule, done(300.0))
+    assert schedule.task == Task("start", False, 32, looks=True)
+    schedule, _ = stepped(schedule, done(220.0))
+    assert schedule.task == Task("cells", False), "on to more rows"
+    assert schedule.sampling.sizes == (60_000,)
+    schedule, _ = stepped(schedule, done(215.0))
+    assert schedule.task == Task("lists", False, 32, looks=True)
+    schedule, _ = stepped(schedule, done(214.9))
+    assert schedule.task == Task("cells", True)
+    assert schedule.everywhere
+    schedule, _ = stepped(schedule, done(210.0))
+    assert schedule.task == Task("lists", True, 32, looks=True)
+    schedule, _ = stepped(schedule, done(185.0))
+    assert schedule.opens_round
+
+
+def on_sample(n=128_000, k=K, rounds=TUNING.most_rounds) -> Schedule:
+    """A schedule whose next step opens the first round, over a sample of n rows."""
+    schedule = first_schedule(Search(N, k, max_rounds=rounds), (n,))
+    while not schedule.opens_round:
+        schedule, _ = stepped(schedule, done(100.0))
+    assert not schedule.task.everywhere
+    return schedule
+
+
+def round_over(schedule, cost, **about) -> tuple[Schedule, bool]:
+    """The schedule after a round whose passes all come to a cost, and whether it is undone."""
+    assert schedule.opens_round
+    schedule, back = stepped(schedule, done(cost, **about))
+    while schedule.stage.passes > 0:
+        schedule, back = stepped(schedule, done(cost, **about))
+    return schedule, back
+
+
+def test_sample_is_searched_while_a_round_gains_more_for_its_work_than_more_rows_would():
+    # All rows would lower 100 by about 0.68, at some 136 distances each: 5e-9 a distance.
+    schedule, back = round_over(on_sample(), 99.9)
+    assert schedule.opens_round
+    assert not back
+    assert not schedule.task.everywhere
+    schedule, back = round_over(schedule, 99.889)
+    assert not back
+    assert schedule.task == Task("cells", True, keeps_centers=True), (
+        "0.01 for 3 million distances are less"
+    )
+    schedule, _ = round_over(on_sample(), 99.9, work=1e9)
+    assert schedule.task == Task("cells", True, keeps_centers=True)
+
+
+def test_sample_is_left_when_three_rounds_have_been_undone():
+    schedule, places = on_sample(), []
+    for _ in range(3):
+        while not schedule.opens_round:
+            schedule, _ = stepped(schedule, done(schedule.cost))
+        schedule, back = round_over(schedule, 150.0)
+        assert back
+        assert schedule.cost == 100
+        places.append(schedule.task.everywhere)
+    assert places == [False, False, True]
+    assert schedule.rounds.share == TUNING.least_share, "bold enough for other rows"
+    assert (
+        schedule.rounds.n,
+        schedule.rounds.n_failed,
+        schedule.rounds.n_undone,
+        schedule.lengths.least,
+    ) == (0, 0, 0, 0)
+
+
+def test_sample_is_left_for_good_when_nothing_is_left_to_gain():
+    schedule, _ = round_over(on_sample(), 100.0, moves=0)
+    assert schedule.task.everywhere
+
+
+@pytest.mark.parametrize(("misled", "kind"), [(0.04, "cells"), (0.06, "all")])
+@pytest.mark.parametrize("larger", [(), (512_000,)])
+def test_further_rows_meet_all_centres_where_cells_lead_astray(misled, kind, larger):
+    schedule = replace(on_sample(), sampling=Sampling((128_000, *larger)))
+    schedule, _ = round_over(schedule, 99.99, misled=misled, work=1e9)
+    assert schedule.task.kind == kind
+    assert schedule.task.everywhere is not bool(larger)
+    assert schedule.task.keeps_centers is (kind == "cells"), (
+        "centres wait until rows are where they belong"
+    )
+    assert not stepped(schedule, done(100.0))[0].task.keeps_centers
+
+
+def test_rounds_over_samples_are_not_counted():
+    schedule = on_sample(rounds=1)
+    for cost in (99.0, 98.0, 97.0):
+        schedule, _ = round_over(schedule, cost)
+        assert not schedule.everywhere
+    schedule, _ = round_over(schedule, 96.999)
+    while not schedule.opens_round:
+        assert schedule.stage.name != "end"
+        schedule, _ = stepped(schedule, done(97.0))
+    schedule, _ = round_over(schedule, 96.0)
+    assert schedule.stage.name == "end"
+    schedule = first_schedule(Search(N, K, max_rounds=0), (128_000,))
+    while schedule.stage.name != "end":
+        assert not schedule.opens_round
+        schedule, _ = stepped(schedule, done(100.0))
+
+
+def test_sample_is_gone_through_while_it_gains_more_than_further_rows_would():
+    schedule = first_schedule(Search(N, K), (32_000,))
+    schedule, _ = stepped(schedule, done(215.0))
+    assert schedule.task == Task("cells", True), "one pass tells nothing yet"
+    schedule = first_schedule(Search(N, 50), (1_600,))
+    schedule, _ = stepped(schedule, done(215.0))
+    # Means of 32 rows are 3 % above what they could be, and all rows are 625 times as many.
+    for cost, goes_on in ((210.0, True), (209.9, True), (209.89, False)):
+        schedule, _ = stepped(schedule, done(cost))
+        assert schedule.task.everywhere is not goes_on
+
+
+def test_few_clusters_meet_all_centres():
+    schedule, kinds = first_schedule(Search(N, 50)), []
+    for cost in (100.0, 90.0, 89.0, 88.5, 88.4, 88.4, 95.0, 94.0, 93.0, 93.0, 93.0):
+        kinds.append(schedule.task.kind)
+        schedule, _ = stepped(schedule, done(cost))
+    assert set(kinds) == {"all", "unsettled"}
+    assert schedule.rounds.n > 0
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "k", "sizes"),
+    [
+        (200_000, 64, 1_000, (8_000, 32_000)),
+        (10_000_000, 16, 1_000, (8_000, 32_000, 128_000, 512_000, 2_048_000)),
+        (1_000_000, 1_000, 100_000, (333_333,)),
+        (10_000_000, 1_000, 10_000, (40_000,)),
+        (20_000, 64, 1_000, (20_000,)),
+        (40_000, 64, 1_000, (13_333,)),
+        (10_000_000, 1_000, 1_000, (8_000, 32_000)),
+        (1, 1, 1, (1,)),
+        (14_980, 14, 10, (2_048,)),
+        (6_144, 14, 10, (6_144,)),
+        (1_000_000, 18, 32, (2_048, 8_192, 32_768, 131_072)),
+        (1_000_000, 18, 33, (264, 1_056, 4_224, 16_896, 67_584, 270_336)),
+    ],
+)
+def test_sizes_of_samples(n, d, k, sizes):
+    assert sample_sizes(n, d, k) == sizes
+
+
+def test_round_that_pays_is_kept():
+    schedule = in_round()
+    schedule, back = stepped(schedule, done(95.0))
+    while not schedule.task.looks:
+        schedule, back = stepped(schedule, done(schedule.cost - 0.1))
+    schedule, back = stepped(schedule, done(94.0))
+    assert not back
+    assert schedule.opens_round
+    assert schedule.rounds.n_failed == 0
+    assert schedule.rounds.factor < 1
+
+
+def test_round_that_does_not_pay_is_undone():
+    schedule = in_round(100.0)
+    share = schedule.rounds.share
+    for cost in (120.0, 119.0, 118.9):
+        schedule, back = stepped(schedule, done(cost))
+    assert back, "what three passes have not mended, further ones will not"
+    assert schedule.cost == 100.0
+    assert schedule.task.looks
+    assert schedule.rounds.n_failed == 1
+    assert schedule.rounds.share == share / 2
+
+
+def test_round_is_given_time_while_it_may_pay():
+    schedule = in_round(100.0)
+    for cost in (120.0, 110.0, 104.0):
+        schedule, back = stepped(schedule, done(cost))
+        assert not back
+    assert not schedule.task.looks
+
+
+@pytest.mark.parametrize("k", [50, K])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_unit_of_costs_does_not_matter(seed, k):
+    """Whatever passes come to: after each of them the same comes next."""
+    ways = []
+    for unit in (2.0**-30, 1.0, 2.0**30):
+        r = np.random.default_rng(seed)
+        schedule, cost, way = first_schedule(Search(N, k), (64 * k, 256 * k)), 4.0, []
+        for _ in range(150):
+            cost = schedule.cost / unit if np.isfinite(schedule.cost) else cost
+            cost *= 1 + r.choice([-0.1, -1e-3, -1e-5, 0, 1e-5, 1e-3, 0.05], p=SHARES)
+            curve = tuple((unit * cost * 1e-3 * np.sort(r.random(len(FLAT)))).tolist())
+            schedule, back = stepped(schedule, done(cost * unit, curve=curve))
+            way.append(
+                (
+                    schedule.stage.name,
+                    schedule.task,
+                    schedule.stage.passes,
+                    schedule.rounds.n_failed,
+                    schedule.lengths.least,
+                    back,
+                )
+            )
+        ways.append(way)
+    assert ways[0] == ways[1] == ways[2]
+    assert {stage for stage, *_ in ways[0]} > {"sample", "grow", "round"}
+
+
+SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
+
+
+@pytest.mark.parametrize("limit", [90.0, 99.7, 100.3, 110.0])
+@pytest.mark.parametrize("ratio", [0.8, 0.85])
+def test_round_is_undone_if_what_passes_gain_does_not_lead_below_its_begin(limit, ratio):
+    """Each gains a share of what the one before has gained: that is a geometric series."""
+    schedule, above = in_round(100.0), 30.0
+    for _ in range(2):
+        schedule, back = stepped(schedule, done(limit + above))
+        above *= ratio
+        assert not back
+    schedule, back = stepped(schedule, done(limit + above))
+    assert back is (limit > 100)
+
+
+@pytest.mark.parametrize(
+    ("costs", "goes_on"),
+    [
+        ((110, 95, 85), True),  # the third gains 10, the fourth about 7, and all so far 5 each
+        ((110, 95, 91), False),  # 4, 1, and 3 each
+        ((100, 98), False),  # 2, 1, and 1 each
+        ((101, 98), True),  # 3, 1.5, and 1 each
+        ((99, 98), False),
+        ((110,), True),
+        ((90,), True),
+    ],
+)
+def test_round_goes_on_while_a_pass_gains_more_than_the_mean_of_those_before(costs, goes_on):
+    *before, last = map(float, costs)
+    schedule = in_round(100.0)
+    for cost in before:
+        schedule, _ = stepped(schedule, done(cost))
+        assert not schedule.task.looks
+    after, back = stepped(schedule, done(last))
+    assert after.task.looks is not goes_on
+    assert not back
+    settled, _ = stepped(schedule, done(last, changed=0))
+    assert settled.task.looks is (len(costs) > 1), "no row has changed"
+
+
+def test_ends_after_some_failures():
+    schedule, failures = in_round(100.0), 0
+    while schedule.stage.name != "end":
+        schedule, back = stepped(schedule, done(100.0 if schedule.task.looks else 120.0))
+        failures += back
+    assert failures == TUNING.most_failed
+
+
+@pytest.mark.parametrize(("tol", "ends"), [(0.0, False), (1e-4, False), (0.1, True)])
+def test_tol_says_what_a_round_has_to_gain(tol, ends):
+    schedule = first_schedule(Search(N, K))
+    for cost in np.geomspace(100, 99, 200).tolist():
+        schedule, _ = stepped(schedule, done(cost), tol)
+        if schedule.stage.name == "end":
+            break
+    assert (schedule.stage.name == "end") is ends
+
+
+def test_ends_where_nothing_changes():
+    schedule = in_round(100.0)
+    for _ in range(10):
+        schedule, _ = stepped(schedule, done(100.0, moves=0, changed=0))
+        if schedule.stage.name == "end":
+            break
+    assert schedule.stage.name == "end"
+
+
+def test_ends_where_nothing_is_left_to_gain():
+    assert stepped(in_round(), done(0.0))[0].stage.name == "end"
+
+
+def look_with(curve, *, length=None) -> Schedule:
+    schedule = first_schedule(Search(N, K, length=length))
+    schedule, _ = stepped(schedule, done(100.0))
+    return stepped(schedule, done(100.0, curve=curve))[0]
+
+
+def test_lists_are_as_long_as_pays():
+    # all that there is to gain is near
+    near = look_with((10.0,) * len(FLAT))
+    assert near.task == Task("lists", True, 32)
+    # every centre is as likely
+    length = np.array([*TUNING.lengths, K])
+    anywhere = look_with(tuple((1e4 * length / K).tolist()))
+    assert anywhere.task.kind == "unsettled"
+    # much that is stale, at a middle distance
+    middle = look_with((1.0, 1.0, 1.0, *(50.0,) * (len(FLAT) - 3)))
+    assert middle.task == Task("lists", True, 128)
+
+
+def after_round(cost):
+    """The schedule after a round that began at 100 and came to `cost`, with all gains near."""
+    schedule, judged = in_round(100.0), False
+    while not judged:
+        n_rounds = schedule.rounds.n
+        schedule, _ = stepped(schedule, done(cost, curve=(10.0,) * len(FLAT)))
+        judged = schedule.rounds.n > n_rounds
+    return schedule
+
+
+@pytest.mark.parametrize(
+    ("cost", "least"), [(95.0, 0), (99.92, 64), (99.97, 128), (99.99, 256), (120.0, 64)]
+)
+def test_lists_grow_as_rounds_gain_less(cost, least):
+    schedule = after_round(cost)
+    assert schedule.lengths.least == least
+    assert cost > 100 or schedule.lengths.usual == max(32, least)
+
+
+def test_given_length_is_kept():
+    assert look_with((10.0,) * len(FLAT), length=24).task == Task("lists", True, 24)
+    assert look_with((*FLAT[1:], 100.0), length=24).task.kind == "unsettled"
+
+
+def test_passes_since_the_anchor_are_bounded():
+    schedule = in_round()
+    while not schedule.task.looks:
+        schedule, _ = stepped(schedule, done(schedule.cost - 0.1))
+    schedule, _ = stepped(schedule, done(schedule.cost - 0.1, replayed=1_000))
+    assert schedule.task == Task("all", True, K)
+    assert not schedule.opens_round
+    schedule, _ = round_over(on_sample(), 99.0, replayed=1_000)
+    assert schedule.task == Task("cells", True, keeps_centers=True), (
+        "there is no need to begin anew on a sample"
+    )
