@@ -17,6 +17,7 @@ from hypothesis import settings
 
 # Its defaults have to be there before any is set for a while: leaving takes all of them away.
 import largek_dask.config  # noqa: F401
+import tests.memory_files  # noqa: F401  (what memory:// is from here on)
 
 # Before any test module is imported: a first example may have to compile a kernel.
 settings.register_profile("no clock", deadline=None)

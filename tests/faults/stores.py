@@ -8,7 +8,8 @@ import time
 from typing import Any, ClassVar
 
 import fsspec
-from fsspec.implementations.memory import MemoryFileSystem
+
+from tests.memory_files import LOCK, MemoryFiles
 
 
 class Plan:
@@ -60,7 +61,8 @@ class Remembers(Plan):
     def change(self, path: str, data: bytes | None) -> bytes | None:
         with self._lock:
             store, folders = FaultyFileSystem.store, FaultyFileSystem.pseudo_dirs
-            self.states.append((dict(store), list(folders)))
+            with LOCK:
+                self.states.append((dict(store), list(folders)))
             self.writes.append(None if data is None else (path, data))
         return data
 
@@ -139,7 +141,7 @@ class Away(Plan):
         return data
 
 
-class FaultyFileSystem(MemoryFileSystem):
+class FaultyFileSystem(MemoryFiles):
     """``faulty://``: like ``memory://``, according to ``plan``."""
 
     protocol = "faulty"
@@ -149,7 +151,7 @@ class FaultyFileSystem(MemoryFileSystem):
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        return MemoryFileSystem._strip_protocol(path.replace("faulty://", "memory://"))
+        return MemoryFiles._strip_protocol(path.replace("faulty://", "memory://"))
 
     @classmethod
     def follow(cls, plan: Plan) -> None:
@@ -170,7 +172,7 @@ class FaultyFileSystem(MemoryFileSystem):
     def rm(self, path: Any, recursive: bool = False, maxdepth: Any = None) -> None:
         self.plan.change(str(path), None)
         # One operation, however many looks it takes here.
-        MemoryFileSystem.rm(_Plain(), path, recursive=recursive, maxdepth=maxdepth)
+        _Plain().rm(path, recursive=recursive, maxdepth=maxdepth)
 
     def cat_file(self, path: str, *args: Any, **kwargs: Any) -> bytes:
         self.plan.read(path)
@@ -190,7 +192,7 @@ class FaultyFileSystem(MemoryFileSystem):
         return super().exists(path, **kwargs)
 
 
-class _Plain(MemoryFileSystem):
+class _Plain(MemoryFiles):
     """The same files without a plan."""
 
     cachable = False

@@ -14,7 +14,6 @@ import fsspec
 import numpy as np
 import pytest
 import zarr
-from fsspec.implementations.memory import MemoryFileSystem
 
 import largek_dask as lk
 from largek_dask.driver.event_log import JsonLines
@@ -22,13 +21,14 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, JobNotFoundError, LargekError, ParameterError
 from largek_dask.service.credentials import redactor
 from tests.checks import eventually
+from tests.memory_files import MemoryFiles
 from tests.service.conftest import wait_until
 
 SECRET = "open-sesame-4711"
 NESTED = "and-a-second-one-0815"
 
 
-class VaultFileSystem(MemoryFileSystem):
+class VaultFileSystem(MemoryFiles):
     """``vault://``: like ``memory://`` for whoever knows the secret, and it talks too much."""
 
     protocol = "vault"
@@ -45,7 +45,7 @@ class VaultFileSystem(MemoryFileSystem):
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        return MemoryFileSystem._strip_protocol(path.replace("vault://", "memory://"))
+        return MemoryFiles._strip_protocol(path.replace("vault://", "memory://"))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         if self.closed is not None and self.closed in path:
@@ -363,7 +363,7 @@ def test_redactor__finds_bytes_that_are_no_text():
         assert "key" not in redact(text).removeprefix("{'key'")
 
 
-class TalkativeFileSystem(MemoryFileSystem):
+class TalkativeFileSystem(MemoryFiles):
     """``talk://``: when it may not write, it says all that it knows, in all letters."""
 
     protocol = "talk"
@@ -374,7 +374,7 @@ class TalkativeFileSystem(MemoryFileSystem):
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        return MemoryFileSystem._strip_protocol(path.replace("talk://", "memory://"))
+        return MemoryFiles._strip_protocol(path.replace("talk://", "memory://"))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         if self.closed is not None and self.closed in path:
