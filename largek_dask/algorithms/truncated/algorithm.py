@@ -44,15 +44,9 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.two_level import coarse_centers, two_level_start
 from largek_dask.algorithms.truncated.far import FarRows, carry_the_cost, draw_rows, far_from
-from largek_dask.algorithms.truncated.passes import (
-    NEAR_CELLS,
-    Order,
-    PassDone,
-    PassTotal,
-    cells_order,
-    pass_over,
-)
-from largek_dask.algorithms.truncated.probe import look
+from largek_dask.algorithms.truncated.lists import NEAR_CELLS
+from largek_dask.algorithms.truncated.passes import Pass, PassDone, cells_pass, pass_over
+from largek_dask.algorithms.truncated.probe import ask_sample
 from largek_dask.algorithms.truncated.schedule import (
     TUNING,
     Outcome,
@@ -68,12 +62,12 @@ from largek_dask.algorithms.truncated.schedule import (
 from largek_dask.algorithms.truncated.state import (
     TruncatedState,
     failed_splits,
-    mean_cost,
-    neighbours_for,
-    opened,
-    order_for,
+    moved_clusters,
+    next_pass,
     overstep,
-    strange_clusters,
+    with_neighbours,
+    with_round,
+    without_round,
 )
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import nearest, pack_centers
@@ -204,60 +198,50 @@ class Truncated(Algorithm[TruncatedState]):
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
+        assert self.problem is not None
         sample = self._sample(passes, rng, state)
         state, origin = self._started(passes, rng, state, sample)
-        state = neighbours_for(state, passes.threads.n)
+        state = with_neighbours(state, passes.threads.n)
         done = run_pass(passes, state, sample, origin)
-        found = look(passes, state, done, sample)
-        total, moves, far = done.total, found.moves, state.far
-        if carry_the_cost(total.tally.far.value, done.cost + done.by_means):
-            counts, mean = total.sums.counts, mean_cost(passes, state)
-            far = draw_rows(passes, rng, done.history, counts, mean)
+        found = ask_sample(passes, state, done, sample)
+        far = _far_rows(passes, rng, state, done)
         outcome = Outcome(
             cost=done.cost,
             work=done.work,
-            n_changed=total.tally.n_changed,
+            n_changed=done.total.tally.n_changed,
             n_replayed=len(done.history),
-            n_moves=0 if moves is None else len(moves.split),
+            n_moves=0 if found.moves is None else len(found.moves.split),
             misled=found.misled,
             curve=found.curve,
             restart_rows=self._restart_rows(passes, state, far),
         )
-        assert self.problem is not None
         schedule, back = next_step(state.schedule, outcome, self.problem.tol)
-        centers, cost = done.centers, done.cost
-        if state.schedule.task.keeps_centers:
-            centers, cost = state.centers, cost + done.by_means
-        elif schedule.goes_on and not back:
-            centers = overstep(state.centers, centers, state.moves)
-            cost = done.scale * total.sums.cost(centers, total.squares)
-        after = TruncatedState(
+        centers, cost = _centers_after(state, done, goes_on=schedule.goes_on and not back)
+        after = replace(
+            state,
             step=state.step + 1,
             schedule=schedule,
             centers=centers,
-            counts=total.sums.counts * done.scale,
-            shift=state.shift,
-            coarse=state.coarse,
+            counts=done.total.sums.counts * done.scale,
+            cost=cost,
             everywhere=state.schedule.task.everywhere,
             history=done.history,
-            near=state.near,
-            table=state.table,
-            age=state.age + 1,
-            strange=strange_clusters(state.moves, len(centers)),
-            round=state.round,
-            cost=cost,
-            far=far,
+            table_age=state.table_age + 1,
+            unmet=moved_clusters(state.moves, len(centers)),
+            moves=None,
+            restores=False,
             failed=failed_splits(state, schedule, back),
+            far=far,
         )
-        if (
-            sample is not None
-            and state.far is None
-            and schedule.everywhere > state.schedule.everywhere
-        ):
+        if back:
+            after = without_round(after)
+        else:
+            # Over a sample moves are carried out as they are found, but those of rounds are tried.
+            after = with_round(after, found.moves, tried=state.schedule.stage.name != "sample")
+        leaves_sample = schedule.everywhere and not state.schedule.everywhere
+        if sample is not None and state.far is None and leaves_sample:
             sample.close()
-        # Over a sample moves are carried out as they are found, but those of rounds are tried.
-        tried = state.schedule.stage.name != "sample"
-        return opened(after, moves, back, tried), _info(state, done, schedule, back)
+        return after, _info(state, done, schedule, back)
 
     def _started(
         self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
@@ -320,24 +304,24 @@ class Truncated(Algorithm[TruncatedState]):
                 state,
                 centers=before.centers,
                 counts=before.counts,
-                near=before.near,
+                neighbours=before.neighbours,
                 table=before.table,
                 moves=None,
                 restores=state.moves is None and not dense,
             )
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
-            order = cells_order(state.centers, state.coarse, state.shift)
-            pass_over(passes, History(), order, state.step + 1, None, retain=False)
+            first = cells_pass(state.centers, state.coarse, state.shift)
+            pass_over(passes, History(), first, state.step + 1, None, retain=False)
             state = replace(
-                state, everywhere=True, history=History(1, (order,)), strange=None, restores=False
+                state, everywhere=True, history=History(1, (first,)), unmet=None, restores=False
             )
         k = len(state.centers)
         task = Task("all", True, k) if dense else Task("lists", True, state.schedule.lengths.usual)
         state = replace(state, schedule=replace(state.schedule, task=task))
-        state = neighbours_for(state, passes.threads.n)
-        order = order_for(passes, state)
-        total, labels = pass_over(passes, state.history, order, state.step + 1, "all", retain=False)
+        state = with_neighbours(state, passes.threads.n)
+        last = next_pass(passes, state)
+        total, labels = pass_over(passes, state.history, last, state.step + 1, "all", retain=False)
         assert labels is not None
         cost = total.sums.cost(state.centers, total.squares)
         return labels, cost, total.sums.counts
@@ -366,7 +350,7 @@ def run_pass(
     sample: Passes | None,
     origin: NDArray[np.int32] | None,
 ) -> PassDone:
-    """Carry out the pass that comes next; ``neighbours_for`` has seen to its tables.
+    """Carry out the pass that comes next; ``with_neighbours`` has seen to its tables.
 
     Parameters
     ----------
@@ -378,54 +362,83 @@ def run_pass(
         Labels of the sample's rows, where the pass is the first over them and no anchor.
     """
     task, step = state.schedule.task, state.step + 1
-    order = order_for(passes, state)
+    pass_ = next_pass(passes, state)
     if state.schedule.stage.name == "grow" and state.schedule.cost < float("inf"):
-        order = replace(order, far=far_from(mean_cost(passes, state)))
+        pass_ = replace(pass_, far=far_from(_mean_cost(passes, state)))
     history = state.history
     if task.everywhere and not state.everywhere:
         history = History()
     if task.everywhere:
         wanted = None if sample is None else sample.take().rows
-        total, labels = pass_over(passes, history, order, step, wanted)
+        total, labels = pass_over(passes, history, pass_, step, wanted)
         n_rows, scale = passes.n_rows, 1.0
     else:
         assert sample is not None
-        total, labels = pass_over(sample, history, order, step, "all", origin)
+        total, labels = pass_over(sample, history, pass_, step, "all", origin)
         n_rows = sample.n_rows
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     centers = total.sums.means(state.centers)
     cost = scale * total.sums.cost(centers, total.squares)
     by_means = scale * total.sums.cost(state.centers, total.squares) - cost
-    back_to, anchor = None, order.is_anchor
-    if order.restore:
-        # What was undone need not be repeated: from where the round began it leads here too.
-        assert state.round is not None
-        back_to = state.round.n_replayed
-        order = replace(order, restore=False)
-    order.forget()
+    k = len(centers)
+    length = k if pass_.kind == "unsettled" else min(k, task.length)
+    n_searched = n_rows if pass_.is_anchor else total.tally.n_evaluated // length
+    work = total.tally.n_evaluated + TUNING.row_work * n_searched + TUNING.pass_work * n_rows
+    if state.table_age == 0:
+        work += float(k) * k
     return PassDone(
-        order=order,
+        pass_=pass_,
         total=total,
         labels=labels,
         n_rows=n_rows,
         scale=scale,
-        history=history.then(order.to_keep(), anchor=anchor, back_to=back_to),
+        history=_history_after(state, history, pass_, repeatable=origin is None),
         centers=centers,
         cost=cost,
         by_means=by_means,
-        work=_work(state, total, n_rows, order, made_table=state.age == 0),
+        work=work,
     )
 
 
-def _work(
-    state: TruncatedState, total: PassTotal, n_rows: int, order: Order, *, made_table: bool
-) -> float:
-    """What a step took, in distances."""
-    k = len(state.centers)
-    length = k if order.kind == "unsettled" else min(k, state.schedule.task.length)
-    n_looked = n_rows if order.is_anchor else total.tally.n_evaluated // length
-    work = total.tally.n_evaluated + TUNING.row_work * n_looked + TUNING.pass_work * n_rows
-    return work + float(k) * k if made_table else work
+def _history_after(
+    state: TruncatedState, history: History[Pass], pass_: Pass, *, repeatable: bool
+) -> History[Pass]:
+    """The passes over these rows, this one included."""
+    pass_.forget()
+    if not repeatable:
+        # Nobody keeps the labels that it began with: the next pass has to be an anchor.
+        return History(history.generation + 1)
+    if not pass_.restore:
+        return history.then(pass_.to_keep(), anchor=pass_.is_anchor)
+    # What was undone need not be repeated: from where the round began it leads here too.
+    assert state.round is not None
+    kept = replace(pass_, restore=False).to_keep()
+    return history.then(kept, back_to=state.round.n_replayed)
+
+
+def _mean_cost(passes: Passes, state: TruncatedState) -> float:
+    """What a row costs in the mean as the samples so far tell it."""
+    return state.schedule.cost / passes.statistics.total_weight
+
+
+def _far_rows(passes: Passes, rng: Rng, state: TruncatedState, done: PassDone) -> FarRows | None:
+    """Rows to search on, where those that the pass has found to be far carry the cost."""
+    if not carry_the_cost(done.total.tally.far.value, done.cost + done.by_means):
+        return state.far
+    counts, mean = done.total.sums.counts, _mean_cost(passes, state)
+    return draw_rows(passes, rng, done.history, counts, mean)
+
+
+def _centers_after(
+    state: TruncatedState, done: PassDone, *, goes_on: bool
+) -> tuple[NDArray[Any], float]:
+    """Centres for the next step, and what the rows cost with them."""
+    if state.schedule.task.keeps_centers:
+        return state.centers, done.cost + done.by_means
+    if not goes_on:
+        return done.centers, done.cost
+    centers = overstep(state.centers, done.centers, state.moves)
+    return centers, done.scale * done.total.sums.cost(centers, done.total.squares)
 
 
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.truncated.passes import Order, RowArrays, ask_kept_rows
+from largek_dask.algorithms.truncated.passes import Pass, RowArrays, read_row_state
 
 __all__ = ["FarRows", "carry_the_cost", "draw_rows", "far_from"]
 
@@ -103,7 +103,7 @@ class Drawn:
 def draw_rows(
     passes: Passes,
     rng: Rng,
-    history: History[Order],
+    history: History[Pass],
     counts: Weights,
     mean: float,
 ) -> FarRows:
@@ -124,7 +124,7 @@ def draw_rows(
     even = passes.statistics.total_weight / len(counts)
     fewer = np.divide(even, counts, out=np.zeros_like(counts), where=counts > 0)
     seed = int(rng.generator(0, "far rows").integers(1 << 63))
-    drawn: Drawn = ask_kept_rows(
+    drawn: Drawn = read_row_state(
         passes, history, draw_chunk, seed, fewer, mean,
         start=partial(Drawn, n + 1), combine=Drawn.combine,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Lists of centres that the rows of each cluster meet, and what they are made of.
+"""Lists of centres that rows meet, one a cluster or one a coarse cell, and what they are made of.
 
 Lists take more room than the centres. What is kept of earlier passes, to be able to repeat them,
 are therefore the centres whose neighbours they were: the same lists are made of them anywhere.
@@ -13,11 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
-from largek_dask.kernels.distances import pack_centers
+from largek_dask.kernels.distances import nearest, pack_centers
 
-__all__ = ["Near", "Recipe", "lists_of", "lists_with_moves", "reach_of"]
+__all__ = [
+    "NEAR_CELLS",
+    "Neighbours",
+    "Recipe",
+    "lists_of",
+    "lists_of_cells",
+    "lists_with_moves",
+    "reach_of",
+]
 
+NEAR_CELLS = 3
+"""Coarse cells whose centres the rows of one of them meet at first."""
 REFUGE = 15
 """Nearest centres, of those that stay, that rows of a removed one may go to."""
 
@@ -26,7 +37,7 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Near:
+class Neighbours:
     """The nearest centres of each centre, as what they are found from."""
 
     centers: NDArray[Any]
@@ -41,7 +52,7 @@ class Near:
         return nearest_centers(pack_centers(self.centers, self.shift), self.width, n_threads)
 
     @cached_property
-    def kept(self) -> Labels:
+    def remade(self) -> Labels:
         """The table, made once while this object is needed."""
         return self.table()
 
@@ -50,10 +61,10 @@ class Near:
 class Recipe:
     """How the lists of a pass are made."""
 
-    near: Near
+    near: Neighbours
     length: int
     """Of the lists of clusters that nothing happens to."""
-    before: Near | None = None
+    before: Neighbours | None = None
     """Nearest centres before the moves that the pass carries out; None: it carries out none."""
     split: Places | None = None
     """(m,) clusters that are split."""
@@ -68,15 +79,15 @@ class Recipe:
         assert self.removed is not None
         return lists_with_moves(table, self.length, before, self.split, self.removed)
 
-    def again(self) -> tuple[Places, Labels]:
-        """The same, wherever the tables are not at hand."""
-        return self.make(self.near.kept, None if self.before is None else self.before.kept)
+    def remake(self) -> tuple[Places, Labels]:
+        """The same, where the tables are not at hand."""
+        return self.make(self.near.remade, None if self.before is None else self.before.remade)
 
     def forget(self) -> None:
         """Let go of tables."""
         for near in (self.near, self.before):
             if near is not None:
-                near.__dict__.pop("kept", None)
+                near.__dict__.pop("remade", None)
 
 
 def lists_of(table: Labels, length: int) -> tuple[Places, Labels]:
@@ -85,6 +96,24 @@ def lists_of(table: Labels, length: int) -> tuple[Places, Labels]:
     length = min(length, width)
     flat = np.sort(table[:, :length], axis=1).reshape(-1)
     return np.arange(k + 1, dtype=np.int64) * length, flat
+
+
+def lists_of_cells(
+    centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]
+) -> tuple[Places, Labels]:
+    """Offsets (cells + 1,) and centres of the lists of coarse cells: their own, and of those near.
+
+    Where there are none, the nearest one there is.
+    """
+    packed = pack_centers(coarse, shift)
+    members, starts = order_by_label(nearest(centers, packed), len(coarse))
+    lists = []
+    for cells in nearest_centers(packed, min(NEAR_CELLS, len(coarse))):
+        met = np.concatenate([members[starts[c] : starts[c + 1]] for c in cells])
+        if not len(met):
+            met = nearest(coarse[cells[:1]], pack_centers(centers, shift))
+        lists.append(np.sort(met))
+    return np.concatenate([[0], np.cumsum([len(met) for met in lists])]), np.concatenate(lists)
 
 
 def lists_with_moves(
@@ -135,12 +164,12 @@ def reach_of(
     drift: NDArray[np.float64],
     offsets: Places | None,
     listed: Labels | None,
-    strange: NDArray[np.bool_] | None,
+    unmet: NDArray[np.bool_] | None,
     moved: Places | None,
 ) -> NDArray[np.float64]:
     """(k,) the farthest that a centre of each list has gone; without lists: of all centres.
 
-    Infinity for clusters whose rows have not met that list: those of ``strange``, and whose list
+    Infinity for clusters whose rows have not met that list: those of ``unmet``, and whose list
     holds one of the centres ``moved``, which have gone across the data.
     """
     gone = drift
@@ -151,6 +180,6 @@ def reach_of(
         reach = np.full(len(gone), gone.max())
     else:
         reach = np.maximum.reduceat(gone[listed], offsets[:-1])
-    if strange is not None:
-        reach[strange] = np.inf
+    if unmet is not None:
+        reach[unmet] = np.inf
     return reach

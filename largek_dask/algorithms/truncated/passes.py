@@ -1,8 +1,11 @@
-"""What a pass of the truncated search does to rows, wherever they are.
+"""What a pass of the truncated search over rows is, wherever these are.
 
-An :class:`Order` says all that a pass needs to know beside the rows and what is kept of them. The
-same functions carry it out on a chunk and on all rows in one piece: what becomes of a row depends
-on the row, its state and the orders since the last anchor, never on where it lies.
+A :class:`Pass` holds all that has to be known of it beside the rows and what is kept of them. What
+becomes of a row depends on the row, its state and the passes since the last anchor, never on where
+it lies; and sums are exact, so that the order in which rows are added does not matter either.
+
+What a pass leaves on rows is a cache: after a loss, or a resume, the passes since the last anchor
+are carried out again.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Passes
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
-from largek_dask.algorithms.truncated.lists import Recipe
+from largek_dask.algorithms.truncated.lists import Recipe, lists_of_cells
 from largek_dask.kernels.bounds.lists import (
     Lists,
     decay,
@@ -28,47 +31,36 @@ from largek_dask.kernels.bounds.lists import (
     search_all,
     search_lists,
 )
-from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.threads import ALONE, Threads
 
 __all__ = [
-    "Order",
+    "Pass",
     "PassDone",
     "PassTotal",
     "RowArrays",
     "advance",
-    "ask_kept_rows",
-    "cells_order",
+    "cells_pass",
+    "pass_chunk",
     "pass_over",
     "pass_total",
-    "truncated_chunk",
+    "read_row_state",
 ]
 
 STATE = "truncated"
 """Name of the row state."""
-
-NEAR_CELLS = 3
-"""Coarse cells whose centres the rows of one of them meet at first."""
-
 PARTS_A_THREAD = 8
 """Shares of a pass: so that threads end together, and a stop need not wait for all of it."""
-
 LEAST_ROWS = 1 << 18
 """Rows from which on a thread is worth waking for what takes a nanosecond or two a row."""
-
 BLOCK_ROWS = 4_096
 """Rows that a thread takes at a time where all centres are looked through."""
-
-MADE = ("packed", "packed_coarse", "lists")
-"""Of an order: what is made of the rest."""
-
-
+DERIVED = ("packed", "packed_coarse", "lists")
+"""Of a pass: what is made of the rest."""
 LEAST_COUNTED = 1 << 15
 """Rows that a thread adds up, at least."""
-
 WORTH_COUNTING = 8
 """Rows a cluster from which on it pays to add up on several threads, each in sums of its own."""
 
@@ -78,8 +70,8 @@ Labels = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Order:
-    """One pass: what the rows meet, and what is done to their state before.
+class Pass:
+    """One pass: which centres rows meet, and what is done to their state before.
 
     Pickles without what is packed, and is packed again where it arrives.
     """
@@ -98,9 +90,10 @@ class Order:
     """Where lists begin, one a cluster or one a cell; None: all lists of clusters are as long."""
     coarse: Array | None = None
     """(cells, d) coarse centres."""
-    ways: NDArray[np.float64] | None = None
-    """(2, k) how far each centre has gone since the pass before, and the farthest that a centre of
-    its list has gone; infinity: the list is another one."""
+    drift: NDArray[np.float64] | None = None
+    """(k,) how far each centre has gone since the pass before."""
+    reach: NDArray[np.float64] | None = None
+    """(k,) the farthest that a centre of each list has gone; infinity: it is another list."""
     skip: bool = True
     """Pass over settled rows."""
     save: bool = False
@@ -110,7 +103,7 @@ class Order:
     max_loss: float = 0.0
     """Find what removing each cluster would cost; no row's part is taken for more than that."""
     loss_steps: float = 0.0
-    """How many steps a loss of 1 is (``kernels.truncated.loss_scale``)."""
+    """How many steps a loss of 1 is (``kernels.bounds.lists.loss_scale``)."""
     recipe: Recipe | None = None
     """How the lists are made, where they are not here."""
     far: float = 0.0
@@ -118,7 +111,7 @@ class Order:
 
     @property
     def is_anchor(self) -> bool:
-        """Whether the state after it depends on the rows and this order alone."""
+        """Whether the state after it depends on the rows and this pass alone."""
         return self.kind in ("cells", "all")
 
     @cached_property
@@ -137,7 +130,7 @@ class Order:
         """The lists as kernels want them."""
         if self.listed is None:
             assert self.recipe is not None
-            return Lists(*self.recipe.again())
+            return Lists(*self.recipe.remake())
         offsets = self.offsets
         if offsets is None:
             k = len(self.centers)
@@ -145,38 +138,26 @@ class Order:
         return Lists(offsets, self.listed)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name not in MADE}
+        state = {name: value for name, value in self.__dict__.items() if name not in DERIVED}
         return state if self.listed is None else {**state, "recipe": None}
 
-    def to_keep(self) -> Order:
-        """The same order in little room."""
+    def to_keep(self) -> Pass:
+        """The same pass in little room."""
         kept = replace(self, far=0.0) if self.far else self
         return kept if kept.recipe is None else replace(kept, listed=None, offsets=None)
 
     def forget(self) -> None:
         """Let go of what can be made again."""
-        for name in MADE:
+        for name in DERIVED:
             self.__dict__.pop(name, None)
         if self.recipe is not None:
             self.recipe.forget()
 
 
-def cells_order(centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]) -> Order:
+def cells_pass(centers: Array, coarse: Array, shift: Array) -> Pass:
     """A pass in which rows meet the centres of their nearest coarse cell, and of those near it."""
-    cells = nearest(centers, pack_centers(coarse, shift))
-    members, starts = order_by_label(cells, len(coarse))
-    near = nearest_centers(pack_centers(coarse, shift), min(NEAR_CELLS, len(coarse)))
-    lists = []
-    for own in near:
-        met = np.concatenate([members[starts[c] : starts[c + 1]] for c in own])
-        # Cells without a centre anywhere near: the nearest one there is.
-        lists.append(np.sort(met) if len(met) else _lent(coarse[own[:1]], centers, shift))
-    offsets = np.concatenate([[0], np.cumsum([len(met) for met in lists])])
-    return Order("cells", centers, shift, np.concatenate(lists), offsets, coarse)
-
-
-def _lent(coarse: NDArray[Any], centers: NDArray[Any], shift: NDArray[Any]) -> NDArray[np.int32]:
-    return nearest(coarse, pack_centers(centers, shift))
+    offsets, listed = lists_of_cells(centers, coarse, shift)
+    return Pass("cells", centers, shift, listed, offsets, coarse)
 
 
 @dataclass(slots=True)
@@ -207,10 +188,10 @@ def advance(
     x: Array,
     weight: NDArray[np.float64] | None,
     rows: RowArrays,
-    order: Order,
+    pass_: Pass,
     threads: Threads = ALONE,
 ) -> tuple[int, NDArray[np.int64] | None]:
-    """Carry an order out on the state of rows, in place.
+    """Carry a pass out on the state of rows, in place.
 
     Parameters
     ----------
@@ -220,7 +201,7 @@ def advance(
         Rows that weigh 0 are absent.
     rows : RowArrays
         Written to. Before an anchor its values do not matter.
-    order : Order
+    pass_ : Pass
     threads : Threads
         What ends the pass leaves the rows half done.
 
@@ -229,22 +210,22 @@ def advance(
     n_evaluated : int
         Distances computed, those to coarse centres included.
     losses : (2, k) int64 or None
-        What removing each cluster would cost, if the order asks for it; and what its rows cost now.
+        What removing each cluster would cost, if the pass asks for it; and what its rows cost now.
     """
-    if order.kind == "cells":
-        evaluated = _meet_cells(x, rows, order, threads)
-    elif order.kind == "all":
-        evaluated = _meet_all(x, rows, order, threads)
+    if pass_.kind == "cells":
+        evaluated = _search_cells(x, rows, pass_, threads)
+    elif pass_.kind == "all":
+        evaluated = _search_all(x, rows, pass_, threads)
     else:
-        _take_up(rows, order, threads)
-    before = rows.labels.copy() if order.kind == "lists" and order.max_loss > 0 else None
-    if order.kind == "lists":
-        evaluated = _search(x, rows.labels, rows, order, threads)
-    elif order.kind == "unsettled":
-        evaluated = _meet_unsettled(x, rows, order, threads)
+        _renew_bounds(rows, pass_, threads)
+    before = rows.labels.copy() if pass_.kind == "lists" and pass_.max_loss > 0 else None
+    if pass_.kind == "lists":
+        evaluated = _search_lists(x, rows.labels, rows, pass_, threads)
+    elif pass_.kind == "unsettled":
+        evaluated = _search_unsettled(x, rows, pass_, threads)
     if weight is not None:
         rows.labels[weight == 0] = -1
-    losses = _losses(weight, rows, order, threads) if order.max_loss > 0 else None
+    losses = _losses(weight, rows, pass_, threads) if pass_.max_loss > 0 else None
     if before is not None:
         # Kept until here: the best other centre is one of another cluster's list.
         rows.lower[rows.labels != before] = 0
@@ -252,14 +233,14 @@ def advance(
 
 
 def _losses(
-    weight: NDArray[np.float64] | None, rows: RowArrays, order: Order, threads: Threads
+    weight: NDArray[np.float64] | None, rows: RowArrays, pass_: Pass, threads: Threads
 ) -> NDArray[np.int64]:
     """What removing each cluster would cost, and what its rows cost now."""
-    limits = order.max_loss, order.loss_steps
+    limits = pass_.max_loss, pass_.loss_steps
 
     def lose(span: tuple[int, int]) -> NDArray[np.int64]:
         at = slice(*span)
-        out = np.zeros((2, len(order.centers)), np.int64)
+        out = np.zeros((2, len(pass_.centers)), np.int64)
         labels, upper, lower = rows.labels[at], rows.upper[at], rows.lower[at]
         own = None if weight is None else weight[at]
         removal_losses(labels, upper, lower, own, *limits, out[0])
@@ -267,11 +248,11 @@ def _losses(
         return out
 
     parts = threads.map(lose, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
-    return sum(parts, np.zeros((2, len(order.centers)), np.int64))
+    return sum(parts, np.zeros((2, len(pass_.centers)), np.int64))
 
 
-def _meet_cells(x: Array, rows: RowArrays, order: Order, threads: Threads) -> int:
-    n, coarse = len(x), order.packed_coarse
+def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
+    n, coarse = len(x), pass_.packed_coarse
     cells = np.empty(n, np.int32)
 
     def choose(span: tuple[int, int]) -> None:
@@ -280,47 +261,48 @@ def _meet_cells(x: Array, rows: RowArrays, order: Order, threads: Threads) -> in
     threads.map(choose, _spans(n, threads.n))
     rows.saved = None
     rows.labels[:] = -1
-    evaluated = _search(x, cells, rows, order, threads)
+    evaluated = _search_lists(x, cells, rows, pass_, threads)
     # What was met is the list of the cell, not that of the cluster.
     rows.lower[:] = 0
     return evaluated + n * coarse.n_clusters
 
 
-def _meet_all(x: Array, rows: RowArrays, order: Order, threads: Threads) -> int:
+def _search_all(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
     rows.saved = None
 
     def look(span: tuple[int, int]) -> int:
-        return search_all(x, order.packed, rows.labels, rows.upper, rows.lower, *span)[1]
+        return search_all(x, pass_.packed, rows.labels, rows.upper, rows.lower, *span)[1]
 
     return sum(threads.map(look, _spans(len(x), threads.n)))
 
 
-def _take_up(rows: RowArrays, order: Order, threads: Threads) -> None:
-    """What is kept of the rows, as of the centres that there are now."""
-    if order.restore:
+def _renew_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
+    """Make what is kept of the rows true of the centres that there are now."""
+    if pass_.restore:
         assert rows.saved is not None
         rows.labels[:] = rows.saved
     else:
-        assert order.ways is not None
-        drift, reach = order.ways
+        drift, reach = pass_.drift, pass_.reach
+        assert drift is not None
+        assert reach is not None
 
         def widen(span: tuple[int, int]) -> None:
             at = slice(*span)
             decay(rows.labels[at], rows.upper[at], rows.lower[at], drift, reach)
 
         threads.map(widen, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
-    if order.save:
+    if pass_.save:
         rows.saved = rows.labels.copy()
 
 
-def _meet_unsettled(x: Array, rows: RowArrays, order: Order, threads: Threads) -> int:
+def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
     """All centres, for the rows that are not settled within their lists."""
     # NaN counts as not settled
     left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))
 
     def look(span: tuple[int, int]) -> None:
         these = left[slice(*span)]
-        labels, first, _, second = nearest_two(x[these], order.packed)
+        labels, first, _, second = nearest_two(x[these], pass_.packed)
         rows.labels[these] = labels
         rows.upper[these], rows.lower[these] = np.sqrt(first), np.sqrt(second)
 
@@ -328,27 +310,27 @@ def _meet_unsettled(x: Array, rows: RowArrays, order: Order, threads: Threads) -
         (begin, min(begin + BLOCK_ROWS, len(left))) for begin in range(0, len(left), BLOCK_ROWS)
     ]
     threads.map(look, spans)
-    return len(left) * order.packed.n_clusters
+    return len(left) * pass_.packed.n_clusters
 
 
-def _search(
+def _search_lists(
     x: Array,
     groups: Labels,
     rows: RowArrays,
-    order: Order,
+    pass_: Pass,
     threads: Threads,
 ) -> int:
     """Rows meet the list of their group, of a cluster or a cell."""
-    lists = order.lists
-    # Settled rows are left out while sorting, which is faster than to meet them afterwards.
-    loose = order.skip and order.kind == "lists"
-    upper, lower = (rows.upper, rows.lower) if loose else (None, None)
+    lists = pass_.lists
+    # Settled rows are left out while sorting, which is faster than to search for them.
+    leaves_out = pass_.skip and pass_.kind == "lists"
+    upper, lower = (rows.upper, rows.lower) if leaves_out else (None, None)
     places, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
-    keep = order.max_loss > 0
+    keep = pass_.max_loss > 0
 
     def look(span: tuple[int, int]) -> int:
         return search_lists(
-            x, places, starts, lists, order.packed, rows.labels, rows.upper, rows.lower,
+            x, places, starts, lists, pass_.packed, rows.labels, rows.upper, rows.lower,
             begin=span[0], end=span[1], keep=keep,
         )[1]  # fmt: skip
 
@@ -373,7 +355,7 @@ class PassTally(Tally):
     """What one pass finds out."""
 
     losses: NDArray[np.int64] | None = None
-    """(2, k) what removing each cluster would cost, and what its rows cost, in the order's steps
+    """(2, k) what removing each cluster would cost, and what its rows cost, in the pass's steps
     of losses."""
     picked: dict[int, Labels] = field(default_factory=dict)
     """Labels of the rows that were asked for, by chunk."""
@@ -431,22 +413,22 @@ def count_rows(
 
 
 def count_far_rows(
-    weight: NDArray[np.float64] | None, rows: RowArrays, order: Order, total: PassTotal
+    weight: NDArray[np.float64] | None, rows: RowArrays, pass_: Pass, total: PassTotal
 ) -> None:
-    """Add what rows cost that are far from their centres, if the order asks for it."""
-    if not order.far > 0:
+    """Add what rows cost that are far from their centres, if the pass asks for it."""
+    if not pass_.far > 0:
         return
     # The comparison takes one reading of the distances; most often nothing is found.
-    least = rows.upper.dtype.type(np.sqrt(order.far))
+    least = rows.upper.dtype.type(np.sqrt(pass_.far))
     found = np.flatnonzero((rows.upper > least) & (rows.labels >= 0))
     squares = rows.upper[found].astype(np.float64) ** 2
     total.tally.far.add(squares, None if weight is None else weight[found])
 
 
-def truncated_chunk(
+def pass_chunk(
     chunk: Chunk,
     total: PassTotal,
-    order: Order,
+    pass_: Pass,
     step: int,
     wanted: NDArray[np.int64] | Literal["all"] | None,
     origin: Labels | None = None,
@@ -456,7 +438,7 @@ def truncated_chunk(
     Parameters
     ----------
     chunk, total
-    order : Order
+    pass_ : Pass
     step : int
     wanted : (m,) int64, "all" or None
         Rows whose labels are asked for: global indices, ascending.
@@ -468,17 +450,17 @@ def truncated_chunk(
         kept = chunk.take_state()
         rows, old = RowArrays(**kept), kept["labels"].copy()
     else:
-        rows = RowArrays.new(len(chunk.x), order.packed.dtype)
+        rows = RowArrays.new(len(chunk.x), pass_.packed.dtype)
         if origin is not None:
             old = origin[chunk.start : chunk.start + len(chunk.x)]
             rows.labels[:] = old
     total.begin(step)
-    evaluated, losses = advance(chunk.x, chunk.weight, rows, order, chunk.threads)
+    evaluated, losses = advance(chunk.x, chunk.weight, rows, pass_, chunk.threads)
     total.tally.n_evaluated += evaluated
     if losses is not None:
         known = total.tally.losses
         total.tally.losses = losses if known is None else known + losses
-    count_far_rows(chunk.weight, rows, order, total)
+    count_far_rows(chunk.weight, rows, pass_, total)
     count_rows(chunk.x, chunk.weight, old, rows.labels, total, chunk.counted, chunk.threads)
     if isinstance(wanted, np.ndarray):
         begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
@@ -492,7 +474,7 @@ def truncated_chunk(
 class PassDone:
     """A pass, and what it comes to."""
 
-    order: Order
+    pass_: Pass
     total: PassTotal
     labels: NDArray[np.int32] | None
     """Of the rows of the sample, if there is one."""
@@ -500,7 +482,7 @@ class PassDone:
     """Rows that the pass was over."""
     scale: float
     """How many times all rows weigh what these do."""
-    history: History[Order]
+    history: History[Pass]
     """Of these rows, this pass included."""
     centers: NDArray[Any]
     """(k, d) means of the rows."""
@@ -514,8 +496,8 @@ class PassDone:
 
 def pass_over(
     passes: Passes,
-    history: History[Order],
-    order: Order,
+    history: History[Pass],
+    pass_: Pass,
     step: int,
     wanted: NDArray[np.int64] | Literal["all"] | None,
     origin: NDArray[np.int32] | None = None,
@@ -529,10 +511,10 @@ def pass_over(
     passes : Passes
     history : History
         Of passes over these rows, of which this is the next.
-    order : Order
+    pass_ : Pass
     step : int
     wanted, origin
-        See :func:`truncated_chunk`.
+        See :func:`pass_chunk`.
     retain : bool
         The search goes on from this pass.
 
@@ -543,16 +525,16 @@ def pass_over(
     labels : (m,) int32 or None
         Of the rows that were asked for.
     """
-    k, d = order.centers.shape
+    k, d = pass_.centers.shape
     total = passes.reduce(
-        truncated_chunk,
-        order,
+        pass_chunk,
+        pass_,
         step,
         wanted,
         origin,
         start=partial(pass_total, k, d, passes.statistics.grid),
         combine=AssignmentTotal.combine,
-        state=history.next_state(STATE, _broadcast, anchor=order.is_anchor, retain=retain),
+        state=history.next_state(STATE, _broadcast, anchor=pass_.is_anchor, retain=retain),
         joined=True,
     )
     for earlier in history.entries:
@@ -563,9 +545,9 @@ def pass_over(
     return total, np.concatenate([picked[index] for index in sorted(picked)])
 
 
-def ask_kept_rows(
+def read_row_state(
     passes: Passes,
-    history: History[Order],
+    history: History[Pass],
     chunk_fn: Callable[..., None],
     *broadcast: Any,
     start: Callable[[], Any],
@@ -593,15 +575,15 @@ def ask_kept_rows(
         start=start,
         combine=combine,
         state=history.read_state(
-            STATE, _broadcast, truncated_chunk, partial(pass_total, k, d, passes.statistics.grid)
+            STATE, _broadcast, pass_chunk, partial(pass_total, k, d, passes.statistics.grid)
         ),
         joined=True,
     )
 
 
-def _broadcast(order: Order) -> tuple[Any, ...]:
+def _broadcast(pass_: Pass) -> tuple[Any, ...]:
     """What repeats a pass; nobody asks for its figures."""
-    return order, -1, None
+    return pass_, -1, None
 
 
 def state_chunk(chunk: Chunk, total: Any, chunk_fn: Callable[..., None], *broadcast: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a pass that looks at all rows finds out: moves that may pay, and how long lists should be.
+"""What is asked of a sample after a pass: moves that may pay, and how long lists should be.
 
 Both are estimated on a seeded sample of rows that lies in the driver's process, labelled by that
 pass, so they are the same wherever the other rows are.
@@ -17,12 +17,12 @@ from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves, losses_of_merging
 from largek_dask.algorithms.truncated.lists import lists_of
 from largek_dask.algorithms.truncated.passes import (
-    Order,
+    Pass,
     PassDone,
     PassTotal,
     RowArrays,
     advance,
-    cells_order,
+    cells_pass,
 )
 from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.algorithms.truncated.state import TruncatedState
@@ -34,40 +34,31 @@ from largek_dask.kernels.threads import Threads
 __all__ = [
     "Found",
     "LabelledSample",
+    "ask_sample",
     "gains_of_lists",
-    "look",
     "moves_to_try",
     "share_misled",
     "splits_of",
 ]
 
-PROBES = 1_024
+PROBE_ROWS = 1_024
 """Rows that are compared with all centres."""
-
-LED = 4_096
+LED_ROWS = 4_096
 """Rows that are led to their centres by coarse cells."""
-
-PROBED = 128
+PROBE_BLOCK = 128
 """Of these, so many at a time."""
-
-PROBED_VALUES = 1 << 23
+PROBE_VALUES = 1 << 23
 """Distances of a probe, at most."""
-
 SPLIT_ROWS = 256
 """Rows of a cluster on which a split is tried, at most."""
-
-DEAREST = 64
+COSTLIEST = 64
 """Of these, those that cost most, where far rows count."""
-
 SPLITS = 8
 """Clusters in which a split is tried, for each that may be made."""
-
 MORE_MOVES = 6
 """More than twice as many moves as were found last time are not looked for, but for so many."""
-
 SHARE_TRIED = 16
 """In one cluster out of so many a split is tried at least."""
-
 LOCKED = 8
 """Nearest centres of a removed one that stay."""
 
@@ -98,7 +89,9 @@ class Found:
     """By what share rows would cost more if coarse cells had led them."""
 
 
-def look(passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None) -> Found:
+def ask_sample(
+    passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None
+) -> Found:
     """What the task wants to know of the rows of the sample."""
     task, schedule, threads = state.schedule.task, state.schedule, passes.threads
     if not task.looks:
@@ -113,11 +106,11 @@ def look(passes: Passes, state: TruncatedState, done: PassDone, sample: Passes |
         curve = gains_of_lists(rows, done.centers, state.shift, threads)
         if not task.everywhere:
             assert state.table is not None
-            cells = cells_order(done.centers, state.coarse, state.shift)
+            cells = cells_pass(done.centers, state.coarse, state.shift)
             misled = share_misled(rows, cells, state.table, schedule.lengths.usual, threads)
     if schedule.search.moves:
         assert state.table is not None
-        moves = moves_to_try(state, done.total, done.order, done.centers, rows, threads.n)
+        moves = moves_to_try(state, done.total, done.pass_, done.centers, rows, threads.n)
     return Found(moves, curve, misled)
 
 
@@ -134,7 +127,7 @@ def _labelled(
 def moves_to_try(
     state: TruncatedState,
     total: PassTotal,
-    order: Order,
+    pass_: Pass,
     centers: NDArray[Any],
     rows: LabelledSample,
     n_threads: int,
@@ -143,16 +136,16 @@ def moves_to_try(
     assert total.tally.losses is not None
     assert state.table is not None
     schedule, table = state.schedule, state.table
-    losses, costs = total.tally.losses / order.loss_steps
+    losses, costs = total.tally.losses / pass_.loss_steps
     k = len(centers)
     most = schedule.most_moves
     # What costs most has most to gain; where few moves were found few will be.
     tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + MORE_MOVES), k // SHARE_TRIED)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
-    splits = splits_of(rows, centers, order.shift, wanted, n_threads)
+    splits = splits_of(rows, centers, pass_.shift, wanted, n_threads)
     splits.gains[np.isin(splits.clusters, state.failed)] = 0
     if schedule.dense:
-        losses = np.minimum(losses, losses_of_merging(centers, total.sums.counts, order.shift))
+        losses = np.minimum(losses, losses_of_merging(centers, total.sums.counts, pass_.shift))
     cheapest = np.argsort(losses, kind="stable")
     near = table[cheapest, 1 : LOCKED + 1]
     return choose_moves(
@@ -171,14 +164,14 @@ def splits_of(
     order, starts = order_by_label(rows.labels, len(centers))
     weight = rows.weight
     if rows.far:
-        order, starts, weight = _with_the_dearest(rows, centers, shift, order, starts)
+        order, starts, weight = _with_costliest(rows, centers, shift, order, starts)
     gains, halves = split_clusters(
         rows.x, order, starts, clusters, centers, weight, SPLIT_ROWS, n_threads
     )
     return Splits(clusters, gains * rows.scale, halves)
 
 
-def _with_the_dearest(
+def _with_costliest(
     rows: LabelledSample,
     centers: NDArray[Any],
     shift: NDArray[Any],
@@ -204,12 +197,12 @@ def _with_the_dearest(
         own = order[begin:end]
         if len(own) > SPLIT_ROWS:
             ranked = own[np.lexsort((own, -costs[own]))]
-            others = np.sort(ranked[DEAREST:])
-            n = SPLIT_ROWS - DEAREST
+            others = np.sort(ranked[COSTLIEST:])
+            n = SPLIT_ROWS - COSTLIEST
             spaced = others[np.arange(n) * len(others) // n]
             whole, part = (sum(weight[which].tolist()) for which in (others, spaced))
             weight[spaced] *= whole / part
-            own = np.concatenate([ranked[:DEAREST], spaced])
+            own = np.concatenate([ranked[:COSTLIEST], spaced])
         chosen.append(own)
     counts = [len(own) for own in chosen]
     return np.concatenate(chosen), np.concatenate([[0], np.cumsum(counts)]), weight
@@ -225,14 +218,14 @@ def gains_of_lists(
     """
     k = len(centers)
     present = np.flatnonzero(rows.labels >= 0)
-    n = max(1, min(PROBES, PROBED_VALUES // k, len(present)))
+    n = max(1, min(PROBE_ROWS, PROBE_VALUES // k, len(present)))
     chosen = present[np.arange(n) * len(present) // n]
     own = rows.labels[chosen]
     packed = pack_centers(centers, shift)
     saved, rank = np.empty(n), np.zeros(n, np.int64)
 
     def probe(begin: int) -> None:
-        part = slice(begin, begin + PROBED)
+        part = slice(begin, begin + PROBE_BLOCK)
         home = own[part]
         distances = scores(rows.x[chosen[part]], packed)
         best, at = distances.argmin(axis=1), np.arange(len(home))
@@ -241,7 +234,7 @@ def gains_of_lists(
         nearer = np.count_nonzero(between < between[at, best][:, None], axis=1)
         rank[part] = np.where(home == best, 0, nearer)
 
-    threads.map(probe, range(0, n, PROBED))
+    threads.map(probe, range(0, n, PROBE_BLOCK))
     if rows.weight is not None:
         saved *= rows.weight[chosen]
     beyond = np.flatnonzero(rank >= TUNING.long)
@@ -260,7 +253,7 @@ def gains_of_lists(
 
 
 def share_misled(
-    rows: LabelledSample, cells: Order, table: NDArray[np.int32], length: int, threads: Threads
+    rows: LabelledSample, cells: Pass, table: NDArray[np.int32], length: int, threads: Threads
 ) -> float:
     """By what share rows would cost more if coarse cells had led them to their centres.
 
@@ -268,16 +261,17 @@ def share_misled(
     of so many of the nearest centres of each centre in ``table`` (k, m).
     """
     present = np.flatnonzero(rows.labels >= 0)
-    n = min(LED, len(present))
+    n = min(LED_ROWS, len(present))
     chosen = present[np.arange(n) * len(present) // max(n, 1)]
     x, weight = rows.x[chosen], None if rows.weight is None else rows.weight[chosen]
     k = len(cells.centers)
     listed = lists_of(table, length)[1]
-    nothing_known = np.stack([np.zeros(k), np.full(k, np.inf)])
-    lists = Order("lists", cells.centers, cells.shift, listed, ways=nothing_known)
+    lists = Pass(
+        "lists", cells.centers, cells.shift, listed, drift=np.zeros(k), reach=np.full(k, np.inf)
+    )
     led = RowArrays.new(n, cells.packed.dtype)
-    for order in (cells, lists):
-        advance(x, weight, led, order, threads)
+    for pass_ in (cells, lists):
+        advance(x, weight, led, pass_, threads)
 
     def cost(labels: NDArray[np.int32]) -> float:
         squares = squared_distances(x, cells.packed, labels).astype(np.float64)

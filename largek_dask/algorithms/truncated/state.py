@@ -1,4 +1,4 @@
-"""What the truncated search keeps from step to step."""
+"""What the truncated search keeps from step to step, and the pass that this makes next."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated.far import FarRows
-from largek_dask.algorithms.truncated.lists import Near, Recipe, reach_of
-from largek_dask.algorithms.truncated.passes import Order, cells_order
+from largek_dask.algorithms.truncated.lists import Neighbours, Recipe, reach_of
+from largek_dask.algorithms.truncated.passes import Pass, cells_pass
 from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.movement import squared_movements
@@ -22,23 +22,20 @@ __all__ = [
     "Round",
     "TruncatedState",
     "failed_splits",
-    "mean_cost",
-    "neighbours_for",
-    "opened",
-    "order_for",
+    "moved_clusters",
+    "next_pass",
     "overstep",
-    "strange_clusters",
+    "with_neighbours",
+    "with_round",
+    "without_round",
 ]
 
 TABLE_AGE = 6
 """Passes after which neighbours are found anew."""
-
 WIDTH = 64
 """Nearest centres that are found for every centre, at least."""
-
 OUTLIER = 2.0**20
 """A row that costs so many times the mean counts no more than that for what its cluster loses."""
-
 BEYOND = 0.8
 """How much farther than to the mean of its rows a centre goes. Below 1 the rows cost no more than
 before even if none of them changes its cluster, and where clusters have no borders to speak of,
@@ -54,8 +51,8 @@ class Round:
     counts: NDArray[np.float64]
     """(k,)"""
     n_replayed: int
-    """Orders that lead there from the last anchor: the first of the state's ``history``."""
-    near: Near | None
+    """Passes that lead there from the last anchor: the first of the state's ``history``."""
+    neighbours: Neighbours | None
     table: NDArray[np.int32] | None
     """(k, m) nearest centres there, and what they are found from, if anybody needs them."""
     split: tuple[int, ...] = ()
@@ -79,14 +76,14 @@ class TruncatedState:
     """(about sqrt(k), d) coarse centres."""
     everywhere: bool = False
     """The last pass was over all rows, not over the sample."""
-    history: History[Order] = field(default_factory=History)
+    history: History[Pass] = field(default_factory=History)
     """Of the rows that the last pass was over."""
-    near: Near | None = None
+    neighbours: Neighbours | None = None
     table: NDArray[np.int32] | None = None
     """(k, m) nearest centres of each centre, itself first, and what they are found from."""
-    age: int = 0
+    table_age: int = 0
     """Passes since the table was made."""
-    strange: NDArray[np.bool_] | None = None
+    unmet: NDArray[np.bool_] | None = None
     """(k,) clusters whose rows have not met the list of their cluster; None: there are none."""
     moves: Moves | None = None
     """Moves that the next step carries out; ``centers`` is after them."""
@@ -109,13 +106,11 @@ class TruncatedState:
         return self.round if behind or self.moves is not None else None
 
 
-def mean_cost(passes: Passes, state: TruncatedState) -> float:
-    """What a row costs in the mean as the samples so far tell it."""
-    return state.schedule.cost / passes.statistics.total_weight
+# --- the next pass --------------------------------------------------------------------------------
 
 
-def neighbours_for(state: TruncatedState, n_threads: int) -> TruncatedState:
-    """The state with nearest centres of each centre that do for the next step."""
+def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
+    """The state with nearest centres of each centre that do for the next pass."""
     task, k = state.schedule.task, len(state.centers)
     if task.kind not in ("start", "lists", "unsettled") and not (
         task.looks and state.schedule.search.moves
@@ -123,34 +118,38 @@ def neighbours_for(state: TruncatedState, n_threads: int) -> TruncatedState:
         return state
     table, width = state.table, min(k, 0 if task.kind in ("all", "unsettled") else task.length)
     fits = table is not None and table.shape[1] >= width
-    if fits and state.moves is None and state.age < TABLE_AGE:
+    if fits and state.moves is None and state.table_age < TABLE_AGE:
         return state
-    near = Near(state.centers, state.shift, min(k, max(WIDTH, width)))
-    return replace(state, near=near, table=near.table(n_threads), age=0)
+    neighbours = Neighbours(state.centers, state.shift, min(k, max(WIDTH, width)))
+    return replace(state, neighbours=neighbours, table=neighbours.table(n_threads), table_age=0)
 
 
-def order_for(passes: Passes, state: TruncatedState) -> Order:
-    """What the next step does to rows; ``neighbours_for`` has seen to its tables."""
+def next_pass(passes: Passes, state: TruncatedState) -> Pass:
+    """What the next step does to rows; ``with_neighbours`` has seen to its tables."""
     schedule, centers, shift = state.schedule, state.centers, state.shift
     task = schedule.task
     max_loss, steps = _limits_of_losses(passes, schedule.cost) if task.looks else (0.0, 0.0)
     if task.kind == "all":
-        return Order("all", centers, shift, max_loss=max_loss, loss_steps=steps)
+        return Pass("all", centers, shift, max_loss=max_loss, loss_steps=steps)
     if task.kind == "cells":
-        return cells_order(centers, state.coarse, shift)
+        return cells_pass(centers, state.coarse, shift)
     if task.kind == "unsettled":
-        ways = _ways(state, None, None)
-        return Order("unsettled", centers, shift, ways=ways, save=schedule.opens_round)
-    assert state.near is not None
+        drift, reach = _drift_and_reach(state, None, None)
+        return Pass(
+            "unsettled", centers, shift, drift=drift, reach=reach, save=schedule.opens_round
+        )
+    assert state.neighbours is not None
     assert state.table is not None
-    recipe, before, moves = Recipe(state.near, task.length), None, state.moves
+    recipe, before, moves = Recipe(state.neighbours, task.length), None, state.moves
     if moves is not None:
         assert state.round is not None
-        recipe = replace(recipe, before=state.round.near, split=moves.split, removed=moves.removed)
+        recipe = replace(
+            recipe, before=state.round.neighbours, split=moves.split, removed=moves.removed
+        )
         before = state.round.table
     offsets, listed = recipe.make(state.table, before)
-    ways = _ways(state, offsets, listed)
-    return Order(
+    drift, reach = _drift_and_reach(state, offsets, listed)
+    return Pass(
         "lists",
         centers,
         shift,
@@ -158,7 +157,8 @@ def order_for(passes: Passes, state: TruncatedState) -> Order:
         # Lists of one length need none.
         offsets=None if moves is None else offsets,
         recipe=recipe,
-        ways=ways,
+        drift=drift,
+        reach=reach,
         max_loss=max_loss,
         loss_steps=steps,
         skip=not task.looks,
@@ -178,10 +178,10 @@ def _limits_of_losses(passes: Passes, cost: float) -> tuple[float, float]:
     return largest, loss_scale(largest, statistics.total_weight)
 
 
-def _ways(
+def _drift_and_reach(
     state: TruncatedState, offsets: NDArray[np.int64] | None, listed: NDArray[np.int32] | None
-) -> NDArray[np.float64]:
-    """(2, k) how far centres have gone since the last pass, and the farthest of each list.
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How far centres have gone since the last pass, each (k,), and the farthest of each list.
 
     Without lists: of all centres.
     """
@@ -189,34 +189,34 @@ def _ways(
     last = state.history.last
     if state.restores or last is None:
         # Nothing is known of the rows but their labels.
-        return np.stack([np.zeros(k), np.full(k, np.inf)])
+        return np.zeros(k), np.full(k, np.inf)
     drift = np.sqrt(squared_movements(state.centers, last.centers))
-    strange, moved = state.strange, None
+    unmet, moved = state.unmet, None
     if state.moves is not None:
         moved = np.concatenate([state.moves.split, state.moves.removed])
         # Their rows meet other lists, with new distances.
         drift[moved] = 0
-        strange = np.zeros(k, np.bool_) if strange is None else strange.copy()
-        strange[moved] = True
-    return np.stack([drift, reach_of(drift, offsets, listed, strange, moved)])
+        unmet = np.zeros(k, np.bool_) if unmet is None else unmet.copy()
+        unmet[moved] = True
+    return drift, reach_of(drift, offsets, listed, unmet, moved)
 
 
-def opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool) -> TruncatedState:
-    """The state with its next round begun, or its last one undone."""
-    if back:
-        assert after.round is not None
-        return replace(
-            after,
-            centers=after.round.centers,
-            counts=after.round.counts,
-            near=after.round.near,
-            table=after.round.table,
-            strange=None,
-            restores=True,
-        )
+# --- after it -------------------------------------------------------------------------------------
+
+
+def with_round(after: TruncatedState, moves: Moves | None, *, tried: bool) -> TruncatedState:
+    """The state with its next round begun, if one begins, and with moves that were chosen.
+
+    Parameters
+    ----------
+    after : TruncatedState
+    moves : Moves or None
+    tried : bool
+        Only those of a round are carried out: they may have to be undone.
+    """
     if after.schedule.opens_round:
         replayed = len(after.history)
-        begun = Round(after.centers, after.counts, replayed, after.near, after.table)
+        begun = Round(after.centers, after.counts, replayed, after.neighbours, after.table)
         after = replace(after, round=begun)
     if moves is None or not len(moves.split):
         return after
@@ -228,6 +228,20 @@ def opened(after: TruncatedState, moves: Moves | None, back: bool, tried: bool) 
         # The next pass asks nothing of what rows were: no list has to lead them there.
         return replace(after, centers=moves.apply(after.centers))
     return after
+
+
+def without_round(after: TruncatedState) -> TruncatedState:
+    """The state with its last round undone; the next pass gives the rows their labels back."""
+    assert after.round is not None
+    return replace(
+        after,
+        centers=after.round.centers,
+        counts=after.round.counts,
+        neighbours=after.round.neighbours,
+        table=after.round.table,
+        unmet=None,
+        restores=True,
+    )
 
 
 def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tuple[int, ...]:
@@ -242,13 +256,13 @@ def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tupl
     return () if paid or state.everywhere != schedule.everywhere else state.failed
 
 
-def strange_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
+def moved_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
     """(k,) clusters that met the lists of moves."""
     if moves is None:
         return None
-    strange = np.zeros(k, np.bool_)
-    strange[moves.split] = strange[moves.removed] = True
-    return strange
+    moved = np.zeros(k, np.bool_)
+    moved[moves.split] = moved[moves.removed] = True
+    return moved
 
 
 def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:

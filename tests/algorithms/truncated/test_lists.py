@@ -51,14 +51,14 @@ def test_moves_never_touch_a_centre_twice(seed):
             assert moves.split[moves.removed.tolist().index(other)] in refuge
 
 
-def test_reach_is_the_farthest_way_of_a_list(table):
+def test_reach_is_the_farthest_drift_in_a_list(table):
     offsets, listed = lists_of(table, 4)
     drift = np.arange(40.0)
     reach = reach_of(drift, offsets, listed, None, None)
     assert reach[10] == table[10, :4].max()
-    strange = np.zeros(40, bool)
-    strange[7] = True
-    reach = reach_of(drift, offsets, listed, strange, np.array([20]))
+    unmet = np.zeros(40, bool)
+    unmet[7] = True
+    reach = reach_of(drift, offsets, listed, unmet, np.array([20]))
     assert reach[7] == np.inf
     assert (reach[[19, 20, 21]] == np.inf).all()
     assert np.isfinite(reach[30])

@@ -1,4 +1,4 @@
-"""What the truncated search orders, and what it adds up over rows: compared with what is said."""
+"""What the next pass of the truncated search is, and what passes add up: as their docs say."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import pytest
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated import TruncatedState
-from largek_dask.algorithms.truncated.lists import Near, Recipe, reach_of
+from largek_dask.algorithms.truncated.lists import NEAR_CELLS, Neighbours, Recipe, reach_of
 from largek_dask.algorithms.truncated.passes import (
     LEAST_COUNTED,
-    NEAR_CELLS,
     WORTH_COUNTING,
-    Order,
+    Pass,
     RowArrays,
-    cells_order,
+    cells_pass,
     count_far_rows,
     count_rows,
     pass_total,
@@ -29,8 +28,8 @@ from largek_dask.algorithms.truncated.state import (
     TABLE_AGE,
     WIDTH,
     Round,
-    neighbours_for,
-    order_for,
+    next_pass,
+    with_neighbours,
 )
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.sums import FixedPoint
@@ -53,8 +52,8 @@ def state(kind: str, length: int = 4, looks: bool = False, moves: bool = True, *
 
 
 def with_table(width: int) -> dict[str, Any]:
-    near = Near(CENTERS, SHIFT, width)
-    return {"near": near, "table": near.table()}
+    neighbours = Neighbours(CENTERS, SHIFT, width)
+    return {"neighbours": neighbours, "table": neighbours.table()}
 
 
 # --- neighbours
@@ -76,32 +75,32 @@ def with_table(width: int) -> dict[str, Any]:
     ids=lambda given: given.schedule.task.kind if isinstance(given, TruncatedState) else None,
 )
 def test_neighbours_are_found_where_they_are_needed(before, width):
-    after = neighbours_for(before, 2)
+    after = with_neighbours(before, 2)
     if width is None:
         assert after is before
         return
     assert after.table.shape == (K, width)
     d2 = np.square(CENTERS[:, None].astype(float) - CENTERS).sum(axis=2)
     np.testing.assert_array_equal(after.table, d2.argsort(axis=1)[:, :width])
-    assert (after.near.width, after.age) == (width, 0)
+    assert (after.neighbours.width, after.table_age) == (width, 0)
 
 
 def test_neighbours_are_kept_while_they_do():
     known = with_table(8)
     for age in range(TABLE_AGE):
         for kind, length in (("lists", 8), ("lists", 7), ("unsettled", 99)):
-            before = state(kind, length, age=age, **known)
-            assert neighbours_for(before, 1) is before
+            before = state(kind, length, table_age=age, **known)
+            assert with_neighbours(before, 1) is before
     for other in (
-        state("lists", 8, age=TABLE_AGE, **known),
+        state("lists", 8, table_age=TABLE_AGE, **known),
         state("lists", 9, **known),
         replace(state("lists", 8, **known), moves=MOVES),
     ):
-        after = neighbours_for(other, 1)
-        assert (after.table.shape[1], after.age) == (WIDTH, 0)
+        after = with_neighbours(other, 1)
+        assert (after.table.shape[1], after.table_age) == (WIDTH, 0)
 
 
-# --- orders
+# --- the next pass
 
 
 PASSES: Any = SimpleNamespace(
@@ -110,99 +109,102 @@ PASSES: Any = SimpleNamespace(
 
 
 def test_limits_of_losses_are_those_of_the_rows_that_there_can_be():
-    order = order_for(PASSES, state("all", looks=True))
-    assert order.max_loss == 4 * D * 25.0, "no row is farther away"
-    assert order.loss_steps == loss_scale(order.max_loss, 100.0)
+    made = next_pass(PASSES, state("all", looks=True))
+    assert made.max_loss == 4 * D * 25.0, "no row is farther away"
+    assert made.loss_steps == loss_scale(made.max_loss, 100.0)
     cheap = state("all", looks=True)
     cheap.schedule.cost = 1e-4
-    order = order_for(PASSES, cheap)
-    assert order.max_loss == OUTLIER * 1e-6
+    made = next_pass(PASSES, cheap)
+    assert made.max_loss == OUTLIER * 1e-6
     cheap.schedule.cost = 0.0
-    assert order_for(PASSES, cheap).max_loss == 1.0
-    order = order_for(PASSES, state("all"))
-    assert (order.kind, order.max_loss, order.loss_steps) == ("all", 0, 0)
+    assert next_pass(PASSES, cheap).max_loss == 1.0
+    made = next_pass(PASSES, state("all"))
+    assert (made.kind, made.max_loss, made.loss_steps) == ("all", 0, 0)
 
 
 @pytest.mark.parametrize("looks", [False, True])
-def test_an_order_of_lists(looks):
-    then = Order("all", CENTERS[::-1].copy(), SHIFT)
+def test_a_pass_of_lists(looks):
+    then = Pass("all", CENTERS[::-1].copy(), SHIFT)
     before = state("lists", 6, looks, history=History().then(then, anchor=True), **with_table(8))
-    order = order_for(PASSES, before)
+    made = next_pass(PASSES, before)
     expected = np.sort(before.table[:, :6], axis=1)
-    np.testing.assert_array_equal(order.listed.reshape(K, 6), expected)
-    assert order.offsets is None
-    assert order.recipe == Recipe(before.near, 6)
+    np.testing.assert_array_equal(made.listed.reshape(K, 6), expected)
+    assert made.offsets is None
+    assert made.recipe == Recipe(before.neighbours, 6)
     drift = np.sqrt(np.square(CENTERS[::-1].astype(float) - CENTERS).sum(axis=1))
-    np.testing.assert_allclose(order.ways, [drift, drift[expected].max(axis=1)])
-    assert (order.skip, order.save, order.restore) == (not looks, True, False)
-    assert (order.max_loss > 0) is looks
+    np.testing.assert_allclose(made.drift, drift)
+    np.testing.assert_allclose(made.reach, drift[expected].max(axis=1))
+    assert (made.skip, made.save, made.restore) == (not looks, True, False)
+    assert (made.max_loss > 0) is looks
 
 
-def test_an_order_of_what_is_unsettled():
-    then = Order("all", CENTERS + np.float32(1), SHIFT)
-    strange = np.arange(K) == 7
-    before = state("unsettled", history=History().then(then, anchor=True), strange=strange)
-    order = order_for(PASSES, before)
-    assert (order.kind, order.save, order.listed) == ("unsettled", True, None)
+def test_a_pass_of_what_is_unsettled():
+    then = Pass("all", CENTERS + np.float32(1), SHIFT)
+    unmet = np.arange(K) == 7
+    before = state("unsettled", history=History().then(then, anchor=True), unmet=unmet)
+    made = next_pass(PASSES, before)
+    assert (made.kind, made.save, made.listed) == ("unsettled", True, None)
     reach = np.full(K, np.sqrt(3.0))
-    np.testing.assert_allclose(order.ways, [reach, np.where(strange, np.inf, reach)], rtol=1e-6)
+    np.testing.assert_allclose(made.drift, reach, rtol=1e-6)
+    np.testing.assert_allclose(made.reach, np.where(unmet, np.inf, reach), rtol=1e-6)
 
 
 @pytest.mark.parametrize("restores", [False, True])
 def test_of_rows_that_no_pass_has_left_anything_is_possible(restores):
-    history = History().then(Order("all", CENTERS, SHIFT), anchor=True) if restores else History()
+    history = History().then(Pass("all", CENTERS, SHIFT), anchor=True) if restores else History()
     before = state("lists", 6, history=history, restores=restores, **with_table(8))
-    order = order_for(PASSES, before)
-    assert order.restore is restores
-    np.testing.assert_array_equal(order.ways, [np.zeros(K), np.full(K, np.inf)])
+    made = next_pass(PASSES, before)
+    assert made.restore is restores
+    np.testing.assert_array_equal(made.drift, np.zeros(K))
+    np.testing.assert_array_equal(made.reach, np.full(K, np.inf))
 
 
-def test_an_order_that_carries_moves_out():
+def test_a_pass_that_carries_moves_out():
     known = with_table(20)
-    back = Round(CENTERS, np.ones(K), 1, known["near"], known["table"])
-    then = Order("all", CENTERS + np.float32(0.5), SHIFT)
-    strange = np.arange(K) == 7
+    back = Round(CENTERS, np.ones(K), 1, known["neighbours"], known["table"])
+    then = Pass("all", CENTERS + np.float32(0.5), SHIFT)
+    unmet = np.arange(K) == 7
     before = replace(
-        state("lists", 6, history=History().then(then, anchor=True), strange=strange, **known),
+        state("lists", 6, history=History().then(then, anchor=True), unmet=unmet, **known),
         moves=MOVES,
         round=back,
     )
-    order = order_for(PASSES, before)
+    made = next_pass(PASSES, before)
     moved = [*MOVES.split, *MOVES.removed]
-    np.testing.assert_array_equal(order.recipe.split, MOVES.split)
-    np.testing.assert_array_equal(order.recipe.removed, MOVES.removed)
-    assert order.recipe.before is back.near
-    offsets, listed = order.recipe.again()
-    np.testing.assert_array_equal(order.offsets, offsets)
-    np.testing.assert_array_equal(order.listed, listed)
-    drift, reach = order.ways
+    np.testing.assert_array_equal(made.recipe.split, MOVES.split)
+    np.testing.assert_array_equal(made.recipe.removed, MOVES.removed)
+    assert made.recipe.before is back.neighbours
+    offsets, listed = made.recipe.remake()
+    np.testing.assert_array_equal(made.offsets, offsets)
+    np.testing.assert_array_equal(made.listed, listed)
+    drift, reach = made.drift, made.reach
     assert (drift[moved] == 0).all()
     others = np.setdiff1d(np.arange(K), moved)
     np.testing.assert_allclose(drift[others], np.sqrt(0.75), rtol=1e-6)
-    unknown = strange.copy()
+    unknown = unmet.copy()
     unknown[moved] = True
     np.testing.assert_array_equal(reach, reach_of(drift, offsets, listed, unknown, np.array(moved)))
     assert np.isinf(reach[[*moved, 7]]).all()
     assert np.isfinite(reach).any()
-    assert np.flatnonzero(strange).tolist() == [7], "it is the state's own"
+    assert np.flatnonzero(unmet).tolist() == [7], "it is the state's own"
 
 
 @pytest.mark.parametrize("n_cells", [1, 2, 3, 10])
 def test_rows_of_a_cell_meet_its_centres_and_those_of_the_cells_nearest_to_it(n_cells):
     coarse = np.concatenate([CENTERS[:n_cells], CENTERS[:1] + np.float32(50)])
-    order = cells_order(CENTERS, coarse, SHIFT)
+    made = cells_pass(CENTERS, coarse, SHIFT)
     of = np.square(CENTERS[:, None].astype(float) - coarse).sum(axis=2).argmin(axis=1)
     between = np.square(coarse[:, None].astype(float) - coarse).sum(axis=2)
-    assert (order.kind, len(order.offsets)) == ("cells", len(coarse) + 1)
+    assert (made.kind, len(made.offsets)) == ("cells", len(coarse) + 1)
     for cell, near in enumerate(between.argsort(axis=1)[:, :NEAR_CELLS]):
-        met = order.listed[order.offsets[cell] : order.offsets[cell + 1]]
+        met = made.listed[made.offsets[cell] : made.offsets[cell + 1]]
         np.testing.assert_array_equal(met, np.flatnonzero(np.isin(of, near)))
 
 
 def test_a_cell_without_a_centre_anywhere_near_is_lent_one():
     far = CENTERS[:1] + np.float32([[50], [51], [52]])
-    order = cells_order(CENTERS, np.concatenate([CENTERS[:1], far]), SHIFT)
-    lent = order.listed[order.offsets[2] : order.offsets[3]]
+    made = cells_pass(CENTERS, np.concatenate([CENTERS[:1], far]), SHIFT)
+    lent = made.listed[made.offsets[2] : made.offsets[3]]
     assert lent.tolist() == [np.square(CENTERS - far[1]).sum(axis=1).argmin()]
 
 
@@ -242,12 +244,12 @@ def test_rows_are_counted_alike_on_any_threads(weighted, n_threads, counted, n_c
     assert np.count_nonzero(new != old) == n_changed
 
     def total():
-        made = pass_total(K, D, GRID)
-        made.begin(1)
+        empty = pass_total(K, D, GRID)
+        empty.begin(1)
         if counted:
-            made.assign(x, weight, None, old, False)
-            made.begin(2)
-        return made
+            empty.assign(x, weight, None, old, False)
+            empty.begin(2)
+        return empty
 
     expected, found, asked = total(), total(), []
     expected.assign(x, weight, old, new, counted)
@@ -263,7 +265,7 @@ def test_far_rows_are_those_beyond_the_limit_that_have_a_label(weighted):
     weight = np.array([1, 2, 3, 4, 5.0]) if weighted else None
     rows = RowArrays(np.array([0, 1, 2, -1, 4], np.int32), upper, np.zeros(5, np.float32))
     total = pass_total(K, D, GRID)
-    count_far_rows(weight, rows, Order("all", CENTERS, SHIFT), total)
+    count_far_rows(weight, rows, Pass("all", CENTERS, SHIFT), total)
     assert total.tally.far.value == 0, "nobody asks"
-    count_far_rows(weight, rows, Order("all", CENTERS, SHIFT, far=4.0), total)
+    count_far_rows(weight, rows, Pass("all", CENTERS, SHIFT, far=4.0), total)
     assert total.tally.far.value == (3 * 9 + 5 * 25 if weighted else 9 + 25)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.truncated.lists import (
-    Near,
+    Neighbours,
     Recipe,
 )
-from largek_dask.algorithms.truncated.passes import Order, RowArrays, advance, cells_order
+from largek_dask.algorithms.truncated.passes import Pass, RowArrays, advance, cells_pass
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.threads import Threads
 from tests import oracles
@@ -24,11 +24,11 @@ from tests import oracles
     [(1, [[0], [0], [1, 2]]), (2, [[0], [0], [1, 2]]), (3, [[0, 1, 2]] * 3)],
 )
 def test_every_cell_has_a_centre(n_cells, lists, monkeypatch):
-    monkeypatch.setattr("largek_dask.algorithms.truncated.passes.NEAR_CELLS", n_cells)
+    monkeypatch.setattr("largek_dask.algorithms.truncated.lists.NEAR_CELLS", n_cells)
     coarse = np.array([[0.0, 0], [10, 0], [20, 0]], np.float32)
     centers = np.array([[1.0, 0], [21, 0], [22, 0]], np.float32)
-    order = cells_order(centers, coarse, np.zeros(2, np.float32))
-    met = [order.lists.of_group(c).tolist() for c in range(3)]
+    made = cells_pass(centers, coarse, np.zeros(2, np.float32))
+    met = [made.lists.of_group(c).tolist() for c in range(3)]
     assert met == lists
 
 
@@ -37,13 +37,13 @@ def test_a_look_finds_what_clusters_cost_and_what_removing_them_would(weighted):
     r = np.random.default_rng(0)
     x, centers = r.normal(size=(400, 3)), r.normal(size=(12, 3))
     weight = r.integers(0, 4, 400).astype(float) if weighted else None
-    order = Order("all", centers, np.zeros(3), max_loss=1e3, loss_steps=2.0**30)
-    found = advance(x, weight, RowArrays.new(400, np.dtype("f8")), order, Threads(2))[1]
+    made = Pass("all", centers, np.zeros(3), max_loss=1e3, loss_steps=2.0**30)
+    found = advance(x, weight, RowArrays.new(400, np.dtype("f8")), made, Threads(2))[1]
     assert found is not None
     d2 = np.sort(np.square(x[:, None] - centers).sum(axis=2), axis=1)
     own, mass = oracles.assign(x, centers)[0], np.ones(400) if weight is None else weight
     removed, cost = (np.bincount(own, mass * part, 12) for part in (d2[:, 1] - d2[:, 0], d2[:, 0]))
-    np.testing.assert_allclose(found / order.loss_steps, [removed, cost], rtol=1e-6)
+    np.testing.assert_allclose(found / made.loss_steps, [removed, cost], rtol=1e-6)
 
 
 def test_every_pass_hears_of_a_stop():
@@ -60,46 +60,48 @@ def test_every_pass_hears_of_a_stop():
 
     for kind in ("all", "lists", "unsettled", "cells"):
         rows = RowArrays.new(400, np.dtype("f4"))
-        advance(x, None, rows, Order("all", centers, shift))
+        advance(x, None, rows, Pass("all", centers, shift))
         rows.lower[:] = 0  # none is settled
-        order = Order(kind, centers, shift, listed, np.arange(13) * 12, centers, np.zeros((2, 12)))
-        advance(x, None, rows, order, Threads(1, partial(asked.update, [kind])))
+        made = Pass(
+            kind, centers, shift, listed, np.arange(13) * 12, centers, np.zeros(12), np.zeros(12)
+        )
+        advance(x, None, rows, made, Threads(1, partial(asked.update, [kind])))
         np.testing.assert_array_equal(rows.labels, oracles.assign(x, centers)[0])
         rows.lower[:] = 0
         with pytest.raises(CancelledFit):
-            advance(x, None, rows, order, Threads(1, stop))
+            advance(x, None, rows, made, Threads(1, stop))
     assert asked["cells"] == asked["lists"] > asked["all"] > 0
     assert asked["unsettled"] == 2
 
 
-def test_order_travels_without_what_is_packed():
+def test_a_pass_travels_without_what_is_packed():
     centers = np.ones((4, 2), np.float32)
-    order = Order("lists", centers, centers[0], np.arange(4, dtype=np.int32))
-    packed = order.packed
-    assert order.packed is packed
-    other = pickle.loads(pickle.dumps(order))
+    made = Pass("lists", centers, centers[0], np.arange(4, dtype=np.int32))
+    packed = made.packed
+    assert made.packed is packed
+    other = pickle.loads(pickle.dumps(made))
     assert "packed" not in other.__dict__
     assert other.lists.lengths.tolist() == [1, 1, 1, 1]
 
 
-def test_order_is_kept_without_its_lists_and_makes_the_same_ones_again():
+def test_a_pass_is_kept_without_its_lists_and_makes_the_same_ones_again():
     r = np.random.default_rng(0)
-    before = Near(r.normal(size=(60, 3)).astype("f4"), np.zeros(3, np.float32), 40)
-    near = Near(r.normal(size=(60, 3)).astype("f4"), np.zeros(3, np.float32), 30)
+    before = Neighbours(r.normal(size=(60, 3)).astype("f4"), np.zeros(3, np.float32), 40)
+    near = Neighbours(r.normal(size=(60, 3)).astype("f4"), np.zeros(3, np.float32), 30)
     split, removed = np.array([4, 7]), np.array([20, 50])
     for recipe in (Recipe(near, 16), Recipe(near, 16, before, split, removed)):
         old = None if recipe.before is None else before.table()
         offsets, listed = recipe.make(near.table(), old)
-        order = Order(
+        made = Pass(
             "lists", near.centers, near.shift, listed=listed, offsets=offsets, recipe=recipe
         )
         # what travels has the lists, what stays the way to make them
-        assert pickle.loads(pickle.dumps(order)).recipe is None
-        kept = order.to_keep()
+        assert pickle.loads(pickle.dumps(made)).recipe is None
+        kept = made.to_keep()
         assert kept.listed is kept.offsets is None
         for other in (kept, pickle.loads(pickle.dumps(kept))):
-            np.testing.assert_array_equal(other.lists.offsets, order.lists.offsets)
-            np.testing.assert_array_equal(other.lists.centers, order.lists.centers)
+            np.testing.assert_array_equal(other.lists.offsets, made.lists.offsets)
+            np.testing.assert_array_equal(other.lists.centers, made.lists.centers)
         kept.forget()
         assert "lists" not in kept.__dict__
-        assert "kept" not in near.__dict__
+        assert "remade" not in near.__dict__

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from largek_dask.algorithms.truncated.passes import Order
+from largek_dask.algorithms.truncated.passes import Pass
 from largek_dask.algorithms.truncated.probe import (
     LabelledSample,
-    _with_the_dearest,
+    _with_costliest,
     gains_of_lists,
     share_misled,
     splits_of,
@@ -34,7 +34,7 @@ def test_rows_are_misled_by_what_cells_and_lists_miss(weighted):
     weight = np.array([1.0, 2.0, 3.0, 0.0]) if weighted else None
     rows = LabelledSample(x, weight, labels, 1.0)
     listed = np.concatenate([np.arange(11), np.arange(11, 40)]).astype(np.int32)
-    cells = Order("cells", centers, shift, listed, np.array([0, 11, 40]), coarse)
+    cells = Pass("cells", centers, shift, listed, np.array([0, 11, 40]), coarse)
     table = np.argsort(np.abs(centers - centers.T), axis=1, kind="stable").astype(np.int32)
     # The cell of 0 has 0 to 10; five of the nearest centres of 10 lead on to 12.
     found = np.array([0.0, 12.0, 12.0])
@@ -116,7 +116,7 @@ def test_far_rows_are_among_those_that_a_split_is_tried_on(weighted):
     centers, shift = np.zeros((6, 3), np.float32), np.zeros(3, np.float32)
     order, starts = order_by_label(labels, 6)
     rows = LabelledSample(x, weight, labels, 1.0, far=True)
-    chosen, edges, weights = _with_the_dearest(rows, centers, shift, order, starts)
+    chosen, edges, weights = _with_costliest(rows, centers, shift, order, starts)
     assert np.diff(edges).tolist() == [255, 0, 256, 256, 256, 1]
     mass = np.ones(len(x)) if weight is None else weight
     cost = mass * np.square(x, dtype=float).sum(axis=1)
