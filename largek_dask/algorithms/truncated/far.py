@@ -32,7 +32,7 @@ BEYOND = 8.0
 """Times the mean squared distance, as samples tell it: rows farther away are far. A uniform sample
 has some of every group that costs as much as a cluster with its rows nearer than that."""
 SHARE = 0.05
-"""Of the cost that far rows carry, from which on they count."""
+"""Share of the cost that far rows carry, from which on they count."""
 ROWS, LEAST, MOST = 128, 2_048, 1 << 18
 """Rows a centre that are drawn; at least and at most so many."""
 VALUES = 1 << 26

@@ -63,7 +63,7 @@ class Recipe:
 
     near: Neighbours
     length: int
-    """Of the lists of clusters that nothing happens to."""
+    """How long the lists of clusters are that nothing happens to."""
     before: Neighbours | None = None
     """Nearest centres before the moves that the pass carries out; None: it carries out none."""
     split: Places | None = None

@@ -58,7 +58,7 @@ LEAST_ROWS = 1 << 18
 BLOCK_ROWS = 4_096
 """Rows that a thread takes at a time where all centres are looked through."""
 DERIVED = ("packed", "packed_coarse", "lists")
-"""Of a pass: what is made of the rest."""
+"""Attributes of a pass that are made of its fields."""
 LEAST_COUNTED = 1 << 15
 """Rows that a thread adds up, at least."""
 WORTH_COUNTING = 8
@@ -477,17 +477,17 @@ class PassDone:
     pass_: Pass
     total: PassTotal
     labels: NDArray[np.int32] | None
-    """Of the rows of the sample, if there is one."""
+    """(m,) labels of the sample's rows, if there is a sample."""
     n_rows: int
     """Rows that the pass was over."""
     scale: float
     """How many times all rows weigh what these do."""
     history: History[Pass]
-    """Of these rows, this pass included."""
+    """Passes over these rows, this one included."""
     centers: NDArray[Any]
     """(k, d) means of the rows."""
     cost: float
-    """Of all rows, as labelled, with these centres."""
+    """What all rows cost, as labelled, with these centres."""
     by_means: float
     """What the means have taken off it."""
     work: float

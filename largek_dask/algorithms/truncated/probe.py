@@ -46,13 +46,13 @@ PROBE_ROWS = 1_024
 LED_ROWS = 4_096
 """Rows that are led to their centres by coarse cells."""
 PROBE_BLOCK = 128
-"""Of these, so many at a time."""
+"""Rows that are compared at a time."""
 PROBE_VALUES = 1 << 23
 """Distances of a probe, at most."""
 SPLIT_ROWS = 256
 """Rows of a cluster on which a split is tried, at most."""
 COSTLIEST = 64
-"""Of these, those that cost most, where far rows count."""
+"""How many of these are those that cost most, where far rows count."""
 SPLITS = 8
 """Clusters in which a split is tried, for each that may be made."""
 MORE_MOVES = 6

@@ -73,12 +73,12 @@ class Tuning:
     it takes 0.90 s instead of 0.63 s until 0.2 % above the lowest cost, and 0.09 s instead of
     0.15 s until 1 % (table of ``benchmarks.auto_parts``)."""
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
-    """Of lists of centres, beside all of them. Not measured."""
+    """Lengths of lists of centres; a row may also meet all of them. Not measured."""
     first_length: int = 32
-    """Of the lists before a probe has been asked. Not measured."""
+    """Length of the lists before a probe has been asked. Not measured."""
     usual_lengths: tuple[int, ...] = (32, 64)
-    """Of the lists of most passes. Prototype: with 16 it ends at 75.41, with twice its lengths at
-    75.24 in 30 % more time."""
+    """Lengths of the lists of most passes. Prototype: with 16 it ends at 75.41, with twice its
+    lengths at 75.24 in 30 % more time."""
     least_lengths: tuple[tuple[int, float], ...] = ((64, 1e-3), (128, 5e-4), (256, 2e-4))
     """Lists are at least so long once a round has lowered the cost by a smaller share: what short
     ones lead to quickly is not where long ones end. Without it, rows without structure end 0.16 %
@@ -137,9 +137,9 @@ class Tuning:
     """A round that lowers the cost by a smaller share, times ``tol``, counts as one that failed:
     by 2e-6 with the usual ``tol``. Not measured."""
     least_passes: int = 2
-    """Of a round before its look, and before it may be given up. Not measured."""
+    """Passes of a round before its look, and before it may be given up. Not measured."""
     most_passes: int = 12
-    """Of a round before its look. Not measured."""
+    """Passes of a round before its look, at most. Not measured."""
     most_replayed: int = 48
     """Passes since the last anchor with which a round may begin: so many have to be made again for
     rows whose state is lost. Not measured."""
@@ -170,7 +170,7 @@ class Search:
     max_rounds: int = TUNING.most_rounds
     """Over all rows; with 0 there are none over samples either."""
     length: int | None = None
-    """Of all lists, where the user has chosen."""
+    """Length of all lists, where the user has chosen."""
 
     @property
     def dense(self) -> bool:
@@ -190,7 +190,7 @@ class Task:
     everywhere: bool
     """On all rows, or on the sample."""
     length: int = 16
-    """Of the lists."""
+    """How long the lists are."""
     looks: bool = False
     """Look at all rows, and choose moves and lists afterwards."""
     keeps_centers: bool = False
@@ -235,7 +235,7 @@ class Stage:
     work: float = 0.0
     cost_before: float = float("inf")
     last_gain: float = 0.0
-    """Of the pass before, in a round."""
+    """What the pass before has gained, in a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class Sampling:
     sizes: tuple[int, ...] = ()
     """Rows of the present sample, and of those to come; none: all rows."""
     misled: float = 0.0
-    """Of the present sample; see :class:`Outcome`."""
+    """As of the present sample; see :class:`Outcome`."""
 
 
 @dataclass(frozen=True, slots=True)

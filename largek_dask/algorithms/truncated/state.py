@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 TABLE_AGE = 6
-"""Passes after which neighbours are found anew."""
+"""Passes after which neighbours are found again."""
 WIDTH = 64
 """Nearest centres that are found for every centre, at least."""
 OUTLIER = 2.0**20
@@ -77,7 +77,7 @@ class TruncatedState:
     everywhere: bool = False
     """The last pass was over all rows, not over the sample."""
     history: History[Pass] = field(default_factory=History)
-    """Of the rows that the last pass was over."""
+    """Passes over the rows that the last one was over."""
     neighbours: Neighbours | None = None
     table: NDArray[np.int32] | None = None
     """(k, m) nearest centres of each centre, itself first, and what they are found from."""
@@ -94,7 +94,7 @@ class TruncatedState:
     restores: bool = False
     """The next step goes back there."""
     cost: float = float("inf")
-    """Of the rows as the last step has labelled them, with the centres that it has left."""
+    """What the rows cost as the last step has labelled them, with the centres that it has left."""
     far: FarRows | None = None
     """Rows that were drawn since those that are far from all centres count."""
 
