@@ -1,1 +1,1 @@
-"""One paper, one file."""
+"""One paper, one file or folder."""

@@ -65,6 +65,7 @@ from largek_dask.algorithms.truncated.state import (
     moved_clusters,
     next_pass,
     overstep,
+    where_it_began,
     with_neighbours,
     with_round,
     without_round,
@@ -300,15 +301,8 @@ class Truncated(Algorithm[TruncatedState]):
         before, dense = state.fallback, state.schedule.dense
         if before is not None:
             # Rows that have met the moved centres go back, unless they meet all anyway.
-            state = replace(
-                state,
-                centers=before.centers,
-                counts=before.counts,
-                neighbours=before.neighbours,
-                table=before.table,
-                moves=None,
-                restores=state.moves is None and not dense,
-            )
+            restores = state.moves is None and not dense
+            state = replace(where_it_began(state, before), restores=restores)
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
             first = cells_pass(state.centers, state.coarse, state.shift)

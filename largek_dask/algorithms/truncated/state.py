@@ -25,6 +25,7 @@ __all__ = [
     "moved_clusters",
     "next_pass",
     "overstep",
+    "where_it_began",
     "with_neighbours",
     "with_round",
     "without_round",
@@ -233,14 +234,18 @@ def with_round(after: TruncatedState, moves: Moves | None, *, tried: bool) -> Tr
 def without_round(after: TruncatedState) -> TruncatedState:
     """The state with its last round undone; the next pass gives the rows their labels back."""
     assert after.round is not None
+    return replace(where_it_began(after, after.round), unmet=None, restores=True)
+
+
+def where_it_began(state: TruncatedState, begun: Round) -> TruncatedState:
+    """The state with the centres from before the moves of a round, and what belongs to them."""
     return replace(
-        after,
-        centers=after.round.centers,
-        counts=after.round.counts,
-        neighbours=after.round.neighbours,
-        table=after.round.table,
-        unmet=None,
-        restores=True,
+        state,
+        centers=begun.centers,
+        counts=begun.counts,
+        neighbours=begun.neighbours,
+        table=begun.table,
+        moves=None,
     )
 
 
