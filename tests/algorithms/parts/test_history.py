@@ -27,7 +27,7 @@ def broadcast(entry):
     return (entry.factor,)
 
 
-def test_an_anchor_begins_anew_and_going_back_leaves_out():
+def test_an_anchor_is_the_first_entry_and_going_back_leaves_out():
     history: History[int] = History()
     assert history.last is None
     assert history.next_state("s", lambda e: (e,)).replay == ()

@@ -13,8 +13,10 @@ import scipy.sparse
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.truncated import probe
 from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated.state import next_pass
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, dense, watched_passes
@@ -200,3 +202,18 @@ def test_rows_meet_all_centres_where_cells_lead_astray(misled, monkeypatch):
     assert asked
     assert max(asked) < len(x)
     assert set(asked) <= {n for n, _ in steps}
+
+
+def test_labels_of_a_start_are_no_part_of_the_history(x):
+    """No pass could make them again, so nothing but an anchor may follow."""
+    search, rng = replace(ALGORITHMS["lists"], problem=KMeansProblem(K)), Rng(5)
+    with LocalPasses(lk.open_rows(x), n_threads=1) as passes:
+        state = search.init(passes, rng)
+        while state.schedule.task.kind != "start":
+            state, _ = search.step(passes, rng, state)
+        after, info = search.step(passes, rng, state)
+        assert info.n_changed < info.rows < N, "it goes on from the labels of the start"
+        assert after.history == History(1, ())
+        assert next_pass(passes, after).is_anchor
+        then, _ = search.step(passes, rng, after)
+        assert len(then.history) == 1
