@@ -24,26 +24,27 @@ from largek_dask.algorithms.base import (
     Info,
     Passes,
     Rng,
-    RowState,
     TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.bounded import (
+    Assignment,
     Bounds,
     BoundsState,
     begin_bounds,
     calm_share,
     check_bounds,
-    group_count,
-    no_groups_for_sparse,
+    groups_for,
     row_bytes,
+    with_bounds,
 )
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.labels import label_rows
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
-from largek_dask.kernels.bounds import bounds as row_bounds
 from largek_dask.kernels.bounds.groups import BoundedCenters
-from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
 
 __all__ = ["Lloyd", "LloydState", "assign_chunk"]
@@ -56,7 +57,7 @@ def assign_chunk(
     step: int,
 ) -> None:
     """Label a chunk's rows by their nearest centre and bring the sums up to date."""
-    kept, n_evaluated = _label(chunk, centers)
+    kept, n_evaluated = label_rows(chunk.x, centers, chunk.state)
     old = None if chunk.state is None else chunk.state["labels"]
     total.begin(step)
     total.assign(chunk.x, chunk.weight, old, kept["labels"], chunk.counted)
@@ -64,35 +65,25 @@ def assign_chunk(
     chunk.keep(**kept)
 
 
-def _label(
-    chunk: Chunk, centers: PackedCenters | BoundedCenters
-) -> tuple[dict[str, NDArray[Any]], int]:
-    """Row state as of these centres, and the distances that it took."""
-    if isinstance(centers, PackedCenters):
-        return {"labels": nearest(chunk.x, centers)}, len(chunk.x) * centers.n_clusters
-    if chunk.state is None or "lower" not in chunk.state:
-        labels, upper, lower, n_evaluated = row_bounds.start(chunk.x, centers)
-    else:
-        labels, upper, lower = (chunk.state[name].copy() for name in ("labels", "upper", "lower"))
-        n_evaluated = row_bounds.assign(chunk.x, centers, labels, upper, lower)
-    return {"labels": labels, "upper": upper, "lower": lower}, n_evaluated
-
-
 @dataclass(frozen=True, slots=True)
 class LloydState:
     """Between two steps of Lloyd's algorithm."""
 
-    step: int
     centers: NDArray[Any]
     """(k, d) centres that the next step assigns rows to."""
-    previous: NDArray[Any] | None
-    """(k, d) centres of the last assignment: a lost chunk's labels are rebuilt from them."""
     counts: NDArray[np.float64]
     """(k,) weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
-    bounds: BoundsState | None = None
+    bounds: BoundsState | None
     """None: the next assignment computes all distances and leaves no bounds."""
+    history: History[Assignment] = field(default_factory=History)
+    """The last assignment, by which lost labels are found again."""
+
+    @property
+    def step(self) -> int:
+        """Steps so far."""
+        return self.history.generation
 
 
 @dataclass(frozen=True)
@@ -132,33 +123,30 @@ class Lloyd(Algorithm[LloydState]):
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
         shift = passes.statistics.shift
         bounds = None
-        n_groups = self._group_count(passes, len(centers), passes.state_limit)
-        if self.bounds != "auto" and n_groups:
+        if self.bounds != "auto":
+            n_groups = groups_for(self.bounds, passes, len(centers), passes.state_limit)
             bounds = begin_bounds(centers, shift, n_groups)
-        return LloydState(0, centers, None, np.zeros(len(centers)), shift, bounds)
+        return LloydState(centers, np.zeros(len(centers)), shift, bounds)
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most, where all rows' may take ``budget``."""
-        return row_bytes(self._group_count(table, k, budget))
-
-    def _group_count(self, table: TableShape, k: int, budget: int | None) -> int:
-        if table.is_sparse:
-            return no_groups_for_sparse(self.bounds)
-        return group_count(self.bounds, table.n_rows, table.n_features, k, budget)
+        return row_bytes(groups_for(self.bounds, table, k, budget))
 
     def step(self, passes: Passes, rng: Rng, state: LloydState) -> tuple[LloydState, Info]:
         """Assign all rows to ``state.centers``, move the centres to their rows' means."""
         assert self.problem is not None
         k, d = state.centers.shape
-        step = state.step + 1
+        last, step = state.history.last, state.step + 1
         packed = pack_centers(state.centers, state.shift)
         total: AssignmentTotal[Tally] = passes.reduce(
             assign_chunk,
-            packed if state.bounds is None else state.bounds.centers(packed),
+            with_bounds(packed, state.bounds),
             step,
             start=partial(AssignmentTotal, k, d, passes.statistics.grid),
             combine=AssignmentTotal.combine,
-            state=RowState("labels", step, _replay(state), retain=True),
+            state=state.history.next_state(
+                "labels", lambda last: (last.pack(state.shift), state.step), retain=True
+            ),
         )
         centers = total.sums.means(state.centers)
         counts, tally = total.sums.counts, total.tally
@@ -179,11 +167,14 @@ class Lloyd(Algorithm[LloydState]):
             rows=passes.n_rows,
             n_changed=tally.n_changed,
             shift=squared_movement(centers, state.centers) / variance if variance > 0 else 0.0,
-            converged=(tally.n_changed == 0 and n_moved == 0) or returns(centers, state.previous),
+            converged=(tally.n_changed == 0 and n_moved == 0)
+            or returns(centers, None if last is None else last.centers),
             extra=extra,
         )
         bounds = self._next_bounds(passes, state, packed, centers, tally.n_changed)
-        return LloydState(step, centers, state.centers, counts, state.shift, bounds), info
+        # Labels depend on the centres alone: whatever was before may be forgotten.
+        history = state.history.then(Assignment(state.centers, state.bounds), anchor=True)
+        return LloydState(centers, counts, state.shift, bounds, history), info
 
     def _next_bounds(
         self,
@@ -198,19 +189,11 @@ class Lloyd(Algorithm[LloydState]):
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
         if self.bounds != "auto":
             return None
-        n_groups = self._group_count(passes, len(centers), passes.state_limit)
-        if not n_groups or n_changed > calm_share(n_groups) * passes.n_rows:
+        n_groups = groups_for(self.bounds, passes, len(centers), passes.state_limit)
+        if n_changed > calm_share(n_groups) * passes.n_rows:
             return None
         return begin_bounds(centers, state.shift, n_groups)
 
     def model(self, state: LloydState) -> CenterArrays:
         """The centres that the next step would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)
-
-
-def _replay(state: LloydState) -> tuple[tuple[Any, ...], ...]:
-    """Broadcasts that rebuild the labels of the last assignment."""
-    if state.previous is None:
-        return ()
-    packed = pack_centers(state.previous, state.shift)
-    return ((packed if state.bounds is None else state.bounds.centers_before(packed), state.step),)

@@ -1,9 +1,21 @@
 """Nested mini-batches: Lloyd's steps on a batch that doubles until it is everything.
 
-J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016 (Algorithm 5; section 3.3 for the
-even split over workers). The rows of a batch are those of the batch before and as many new ones;
-every row votes once, with its last assignment; the batch doubles when the centres move by less
-than the batch leaves them uncertain.
+J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016. Where its algorithms are here:
+
+=======================================  ======================================================
+lines of Algorithm 5
+=======================================  ======================================================
+1 to 7, with Algorithm 2                 :meth:`NMBatch.init`
+8 to 42: an iteration                    :meth:`NMBatch.step`
+9 to 29, with Algorithms 1 and 3         :func:`nested_chunk`, :func:`cluster_sse` (section 3.1)
+31: sigma_C, and its ratio to p          :func:`growth_ratio` (equation 4)
+36 to 40: the next batch                 :meth:`NMBatch._next_batch` (section 3.2)
+=======================================  ======================================================
+
+The rows M_t of a batch, split evenly as section 3.3 wants it, are
+:mod:`largek_dask.algorithms.parts.nested`; Algorithm 1, the assignment with bounds, is
+:mod:`largek_dask.algorithms.parts.labels`; Algorithm 4, against which the paper measures, is
+:mod:`largek_dask.algorithms.minibatch`.
 
 Choices that the paper leaves open, or that were measured to be better:
 
@@ -27,38 +39,29 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import (
-    Algorithm,
-    Chunk,
-    Info,
-    Passes,
-    Rng,
-    RowSlice,
-    RowState,
-    SpacedRows,
-    TableShape,
-)
+from largek_dask.algorithms.base import Algorithm, Chunk, Info, Passes, Rng, TableShape
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.bounded import (
     KINDS,
+    Assignment,
     Bounds,
     BoundsState,
     begin_bounds,
     calm_share,
-    group_count,
-    no_groups_for_sparse,
+    groups_for,
     row_bytes,
+    with_bounds,
 )
-from largek_dask.algorithms.parts.moves import choose_moves, nearest_others
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.labels import UNKNOWN, label_rows, label_with_margins
+from largek_dask.algorithms.parts.nested import NestedBatch, NestedRows
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
-from largek_dask.algorithms.parts.splits import held_out_splits
+from largek_dask.algorithms.parts.splits import held_out_moves
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.blocks import rows_at
-from largek_dask.kernels.bounds import bounds as row_bounds
 from largek_dask.kernels.bounds.groups import BoundedCenters
-from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
+from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.movement import center_terms, squared_movement, squared_movements
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import FixedPoint
@@ -71,71 +74,44 @@ LEAST_ROWS = 5_000
 """Rows of the first batch at least (the paper's b0), where there are as many."""
 SPLIT_SAMPLE = 64
 """Rows a centre of the sample on which splits are tried."""
-MOVED_SHARE = 10
-"""At most one centre in this many moves at a time."""
-LOCKED = 4
-"""Nearest centres of a removed one that stay as they are."""
 WORTHWHILE = 20
 """While one centre in so many is moved at a look, the next batch is looked at as well; after that
 only all rows are."""
 ROUNDS = 5
 """How often centres are moved once the batch is everything."""
-SAMPLE_VALUES = 1 << 25
-"""Values (rows times features) of the sample on which starting centres are found, at most."""
 PLACE_BYTES = 8
-"""Of the seeded order of a chunk, and of which rows are in the batch: 4 each a row."""
-GATHERED_VALUES = 1 << 25
-"""Values of a batch that is gathered, at most."""
-GATHERED_WORK = 1 << 31
-"""Multiplications of one assignment of a batch that is gathered, at most, where others could
-share the work: tens of milliseconds, about what a pass over a cluster takes."""
-_NOTHING = {"labels": -1, "upper": np.inf, "lower": -np.inf}
-"""What says nothing of a row: no label, and bounds that every test fails."""
-
-
-@dataclass(kw_only=True)
-class NestedTally(Tally):
-    """What one step on a batch finds out."""
-
-    n_moved: int = 0
-    """Rows that changed their label and had been in the batch before."""
-    losses: ExactSums
-    """What every centre's removal would cost, in a step that looks for it."""
-
-    @classmethod
-    def of(cls, k: int) -> NestedTally:
-        """Of k clusters, empty."""
-        return cls(losses=ExactSums(k))
-
-
-NestedTotal = AssignmentTotal[NestedTally]
+"""Bytes a row of the seeded order of a chunk, and of which rows are in the batch: 4 each."""
 
 
 @dataclass(frozen=True, slots=True)
 class NMBatchState:
     """Between two steps."""
 
-    step: int
     centers: NDArray[Any]
     """(k, d) centres that the next step assigns rows to."""
-    rows: int
-    """Rows of the batch of the next step, in rows of the nested order (up to n_rows)."""
-    previous: NDArray[Any] | None
-    """(k, d) centres of the last assignment: lost labels are rebuilt from them."""
-    previous_rows: int
-    """Rows of the batch of the last step; 0 before the first."""
-    looks: bool
-    """The next step looks for centres to move."""
-    rounds: int
-    """How often that was done on all rows."""
-    worthwhile: bool
-    """Looks have moved many centres so far (or there was none yet)."""
     counts: NDArray[np.float64]
     """(k,) weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
-    bounds: BoundsState | None = None
+    rows: int
+    """Rows of the batch of the next step, in rows of the nested order (up to n_rows)."""
+    bounds: BoundsState | None
     """None: the next assignment computes all distances and leaves no bounds."""
+    looks: bool = False
+    """The next step looks for centres to move."""
+    rounds: int = 0
+    """How often that was done on all rows."""
+    worthwhile: bool = True
+    """Looks have moved many centres so far (or there was none yet)."""
+    previous_rows: int = 0
+    """Rows of the batch of the last step; 0 before the first."""
+    history: History[Assignment] = field(default_factory=History)
+    """The last assignment, by which lost labels are found again."""
+
+    @property
+    def step(self) -> int:
+        """Steps so far."""
+        return self.history.generation
 
 
 @dataclass(frozen=True)
@@ -209,22 +185,26 @@ class NMBatch(Algorithm[NMBatchState]):
         return cls(b0=b0, rho=rho, stall=0.0, start="random", moves=False)
 
     def init(self, passes: Passes, rng: Rng) -> NMBatchState:
-        """Starting centres, and the size of the first batch."""
+        """Starting centres, and the size of the first batch (Algorithm 5, lines 1 to 7).
+
+        Of Algorithm 2 the centres alone: S and v begin empty.
+        """
         assert self.problem is not None
-        k = self.problem.n_clusters
+        k, how = self.problem.n_clusters, self.problem.init
         rows = self._first_rows(passes.n_rows)
-        if isinstance(self.problem.init, str) and self.problem.init == "auto":
-            if self.start == "sample":
-                centers, rows = self._start_on_sample(passes, rng, rows)
-            else:
-                centers = initial_centers(passes, rng, k, "random")
+        if isinstance(how, str) and how == "auto" and self.start == "sample":
+            x, weight, size = NestedRows(passes, rng).sample(rows, k)
+            centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
+        elif isinstance(how, str) and how == "auto":
+            centers = initial_centers(passes, rng, k, "random")
         else:
-            centers = initial_centers(passes, rng, k, self.problem.init)
+            centers = initial_centers(passes, rng, k, how)
         shift = passes.statistics.shift
         bounds = None if self.bounds is True else self._first_bounds(passes, centers, shift)
-        return NMBatchState(0, centers, rows, None, 0, False, 0, True, np.zeros(k), shift, bounds)
+        return NMBatchState(centers, np.zeros(k), shift, rows, bounds)
 
     def _first_rows(self, n: int) -> int:
+        """The paper's b0."""
         assert self.problem is not None
         k = self.problem.n_clusters
         if self.b0 != "auto":
@@ -235,95 +215,126 @@ class NMBatch(Algorithm[NMBatchState]):
             rows = -(-rows // 2)
         return rows
 
-    def _start_on_sample(self, passes: Passes, rng: Rng, rows: int) -> tuple[NDArray[Any], int]:
-        """Centres found on the first rows of the nested order, and the size of the first batch.
-
-        That size grows where so few rows have any weight, or chunks are so small, that the
-        sample would not hold as many rows as there are clusters.
-        """
-        assert self.problem is not None
-        k, n = self.problem.n_clusters, passes.n_rows
-        sample = min(rows, max(k, SAMPLE_VALUES // passes.row_values))
-        while True:
-            x, weight, rows_of_x = passes.subset(RowSlice(rng, 0, sample, n)).take()
-            weight = np.ones(len(x)) if weight is None else weight
-            # By their index: after a resume they lie in another order.
-            order = np.argsort(rows_of_x, kind="stable")
-            order = order[weight[order] > 0]
-            if len(order) >= k or sample == n:
-                break
-            sample = min(2 * sample, n)
-        centers = centers_of_sample(rows_at(x, order), weight[order], k, passes, rng)
-        return centers, max(sample, rows)
-
     def step(self, passes: Passes, rng: Rng, state: NMBatchState) -> tuple[NMBatchState, Info]:
-        """Assign the batch to ``state.centers``, move the centres, choose the next batch."""
-        assert self.problem is not None
-        k, d = state.centers.shape
-        n, step = passes.n_rows, state.step + 1
-        packed = pack_centers(state.centers, state.shift)
-        gathered = self._gathers(passes, state.rows)
-        batch, share = self._batch(passes, rng, state, gathered)
-        total: NestedTotal = batch.reduce(
-            nested_chunk,
-            packed if state.bounds is None else state.bounds.centers(packed),
-            step,
-            state.looks,
-            start=partial(nested_total, k, d, passes.statistics.grid),
-            combine=AssignmentTotal.combine,
-            state=self._row_state(state, rng, n),
-            rows=share,
-        )
-        counts = total.sums.counts
+        """Assign the batch to ``state.centers``, move the centres, choose the next batch.
+
+        One iteration of Algorithm 5; relocation and moves of centres are not the paper's.
+        """
+        k, n = len(state.centers), passes.n_rows
+        rows, packed = NestedRows(passes, rng), pack_centers(state.centers, state.shift)
+        batch = rows.batch(state.rows, state.previous_rows, self._gathers(rows, state.rows, k))
+        # Lines 9 to 29: assignments, and what the rows of each cluster add up to.
+        total = self._assign(rows, batch, packed, state)
+        sse, counts = cluster_sse(total, state.centers), total.sums.counts
+        # Lines 30 to 35: centres, and how far they move beside how uncertain they are.
         centers = total.sums.means(state.centers)
-        sse = cluster_sse(total, state.centers)
         row_weight = passes.statistics.total_weight / passes.statistics.n_rows
         ratio = growth_ratio(sse, counts, center_shifts(centers, state.centers), row_weight)
-        n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
-        extra = {
-            "batch_rows": float(total.tally.n_rows),
-            "gathered": float(gathered),
-            "distances": total.tally.n_evaluated / max(1, total.tally.n_rows * k),
-            "row_state_bytes": float(row_bytes(n_groups)),
-        }
-        if ratio < np.inf:
-            extra["growth_ratio"] = ratio
-        centers, n_relocated = self._relocated(batch, share, packed, centers, counts)
-        if n_relocated:
-            extra["relocated"] = float(n_relocated)
+        extra = _figures(batch, state, total, ratio)
+        centers, n_displaced = self._relocate(batch, packed, centers, counts)
+        if n_displaced:
+            extra["relocated"] = float(n_displaced)
+        n_moves = 0
+        if state.looks:
+            sample = rows.spaced_sample(state.rows, self._first_rows(n), k, SPLIT_SAMPLE)
+            moves = held_out_moves(sample, centers, counts, sse, total.tally.losses.values)
+            centers, n_moves = moves.apply(centers), len(moves.split)
+            extra["moved_centers"] = float(n_moves)
+            n_displaced += n_moves
+        # Lines 36 to 40: the next batch.
+        after = replace(
+            self._next_batch(state, n, total.tally, ratio, n_moves),
+            centers=centers,
+            counts=counts,
+            bounds=self._next_bounds(passes, state, packed, centers, total.tally, n_displaced),
+            previous_rows=state.rows,
+            # Labels depend on the centres alone: whatever was before may be forgotten.
+            history=state.history.then(Assignment(state.centers, state.bounds), anchor=True),
+        )
+        return after, _info(passes, state, after, total, sse, n_displaced, extra)
+
+    def _gathers(self, rows: NestedRows, size: int, k: int) -> bool:
+        """Whether a batch of this size is gathered."""
+        if self.gather != "auto":
+            return size <= self.gather
+        return rows.worth_gathering(size, k)
+
+    def _assign(
+        self, rows: NestedRows, batch: NestedBatch, packed: PackedCenters, state: NMBatchState
+    ) -> NestedTotal:
+        """Let every row of the batch vote for its nearest centre (Algorithm 5, lines 9 to 29).
+
+        Lost labels are found again: those of the batch before, under the centres before.
+        """
+        before = state.history.next_state(
+            "nested", lambda last: (last.pack(state.shift), state.step, False), retain=True
+        )
+        if state.previous_rows:
+            before = replace(before, rebuild_rows=rows.first(state.previous_rows))
+        k, d = state.centers.shape
+        total: NestedTotal = batch.passes.reduce(
+            nested_chunk,
+            with_bounds(packed, state.bounds),
+            state.step + 1,
+            state.looks,
+            start=partial(nested_total, k, d, batch.passes.statistics.grid),
+            combine=AssignmentTotal.combine,
+            state=before,
+            rows=batch.share,
+        )
+        return total
+
+    def _relocate(
+        self,
+        batch: NestedBatch,
+        packed: PackedCenters,
+        centers: NDArray[Any],
+        counts: NDArray[np.float64],
+    ) -> tuple[NDArray[Any], int]:
+        """Move centres without rows to far ones; and how many were moved."""
+        assert self.problem is not None
+        empty = np.flatnonzero(counts == 0)
+        if not len(empty) or self.problem.empty_clusters == "keep":
+            return centers, 0
+        return relocate_empty(batch.passes, packed, centers, empty, batch.share)[:2]
+
+    def _next_batch(
+        self, state: NMBatchState, n: int, tally: NestedTally, ratio: float, n_moves: int
+    ) -> NMBatchState:
+        """The state with the next step's batch, and what is done on it (lines 36 to 40).
+
+        Parameters
+        ----------
+        state : NMBatchState
+            As the step has met it.
+        n : int
+            All rows.
+        tally : NestedTally
+            What the step has found out.
+        ratio : float
+            min_j sigma_C(j) / p(j).
+        n_moves : int
+            Centres that were moved, if the step looked for some.
+        """
+        k, everything = len(state.centers), state.rows == n
         rounds, worthwhile = state.rounds, state.worthwhile
         if state.looks:
-            sample = self._split_sample(passes, rng, state.rows)
-            centers, n_placed = self._with_moves(sample, total, sse, centers)
-            extra["moved_centers"] = float(n_placed)
-            n_relocated += n_placed
-            worthwhile = n_placed * WORTHWHILE >= k
-            if state.rows == n:
+            worthwhile = n_moves * WORTHWHILE >= k
+            if everything:
                 # Where nothing pays any more, nothing will a few steps later.
-                rounds = rounds + 1 if n_placed else ROUNDS
+                rounds = rounds + 1 if n_moves else ROUNDS
         # The fewer rows a centre has, the less is to be learnt from the last of them.
-        calm = self.stall * np.sqrt(k * total.tally.n_rows)
-        settled = bool(state.rows == state.previous_rows and total.tally.n_moved < calm)
-        grows = state.rows < n and (ratio > self.rho or settled)
-        again = state.rows == n and settled and rounds < ROUNDS
-        looks = self.moves and k > 2 and ((grows and worthwhile) or again)
-        still = n_relocated == 0 and not looks
-        returned = state.previous_rows == n and not looks and returns(centers, state.previous)
-        info = self._info(passes, state, total, sse, centers, extra, still, returned)
-        after = NMBatchState(
-            step=step,
-            centers=centers,
+        calm = self.stall * np.sqrt(k * tally.n_rows)
+        settled = bool(state.rows == state.previous_rows and tally.n_moved < calm)
+        grows = not everything and (ratio > self.rho or settled)
+        again = everything and settled and rounds < ROUNDS
+        return replace(
+            state,
             rows=min(2 * state.rows, n) if grows else state.rows,
-            previous=state.centers,
-            previous_rows=state.rows,
-            looks=looks,
+            looks=self.moves and k > 2 and ((grows and worthwhile) or again),
             rounds=rounds,
             worthwhile=worthwhile,
-            counts=counts,
-            shift=state.shift,
-            bounds=self._next_bounds(passes, state, packed, centers, total, n_relocated),
         )
-        return after, info
 
     def _next_bounds(
         self,
@@ -331,169 +342,120 @@ class NMBatch(Algorithm[NMBatchState]):
         state: NMBatchState,
         packed: PackedCenters,
         centers: NDArray[Any],
-        total: NestedTotal,
-        n_relocated: int,
+        tally: NestedTally,
+        n_displaced: int,
     ) -> BoundsState | None:
         """Go on with the bounds there are, begin with them where rows have become calm.
 
         A centre that has been moved across the data takes all bounds of its group with it: then
         none are kept until rows are calm again.
         """
-        if n_relocated:
+        if n_displaced:
             return None
         if state.bounds is not None:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
-        known = total.tally.n_rows - (total.tally.n_changed - total.tally.n_moved)
-        calm = calm_share(self._group_count(passes, len(centers), passes.state_limit))
-        if self.bounds is True and not total.tally.n_moved < calm * known:
+        known = tally.n_rows - (tally.n_changed - tally.n_moved)
+        n_groups = groups_for(self._kind, passes, len(centers), passes.state_limit)
+        if self.bounds is True and not tally.n_moved < calm_share(n_groups) * known:
             return None
-        return self._first_bounds(passes, centers, state.shift)
+        return begin_bounds(centers, state.shift, n_groups)
 
     def _first_bounds(
         self, passes: Passes, centers: NDArray[Any], shift: NDArray[Any]
     ) -> BoundsState | None:
         """Bounds from the next assignment on, if there are to be any."""
-        n_groups = self._group_count(passes, len(centers), passes.state_limit)
-        return begin_bounds(centers, shift, n_groups) if n_groups else None
+        n_groups = groups_for(self._kind, passes, len(centers), passes.state_limit)
+        return begin_bounds(centers, shift, n_groups)
 
-    def _group_count(self, table: TableShape, k: int, budget: int | None) -> int:
-        if self.bounds is False:
-            return 0
-        kind: Bounds = "auto" if self.bounds is True else self.bounds
-        if table.is_sparse:
-            return no_groups_for_sparse(kind)
-        return group_count(kind, table.n_rows, table.n_features, k, budget)
+    @property
+    def _kind(self) -> Bounds | None:
+        if isinstance(self.bounds, str):
+            return self.bounds
+        return "auto" if self.bounds else None
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most: its state, and its place in the order.
 
         The state of all rows may take ``budget``.
         """
-        return row_bytes(self._group_count(table, k, budget)) + PLACE_BYTES
-
-    def _gathers(self, passes: Passes, rows: int) -> bool:
-        """Whether a batch of this size is gathered."""
-        assert self.problem is not None
-        if self.gather != "auto":
-            return rows <= self.gather
-        values = rows * passes.row_values
-        alone = passes.n_threads == 1
-        little = alone or values * self.problem.n_clusters <= GATHERED_WORK
-        return values <= GATHERED_VALUES and little
-
-    def _batch(
-        self, passes: Passes, rng: Rng, state: NMBatchState, gathered: bool
-    ) -> tuple[Passes, RowSlice | None]:
-        """The passes that the rows of the batch are in, and the rows there; None: all of them."""
-        n = passes.n_rows
-        batch = RowSlice(rng, 0, state.rows, n)
-        if not gathered:
-            return passes, None if state.rows == n else batch
-        if state.previous_rows:
-            # Rows that enter come behind those that have been in the batch before.
-            passes.subset(replace(batch, end=state.previous_rows))
-        return passes.subset(batch), None
-
-    def _row_state(self, state: NMBatchState, rng: Rng, n: int) -> RowState:
-        """Labels; lost ones are those of the batch before under the centres before."""
-        replay: tuple[tuple[Any, ...], ...] = ()
-        before = None
-        if state.previous is not None:
-            packed: Any = pack_centers(state.previous, state.shift)
-            if state.bounds is not None:
-                packed = state.bounds.centers_before(packed)
-            replay = ((packed, state.step, False),)
-            before = RowSlice(rng, 0, state.previous_rows, n)
-        return RowState("nested", state.step + 1, replay, retain=True, rebuild_rows=before)
-
-    def _relocated(
-        self,
-        batch: Passes,
-        share: RowSlice | None,
-        packed: PackedCenters,
-        centers: NDArray[Any],
-        counts: NDArray[np.float64],
-    ) -> tuple[NDArray[Any], int]:
-        assert self.problem is not None
-        empty = np.flatnonzero(counts == 0)
-        if not len(empty) or self.problem.empty_clusters == "keep":
-            return centers, 0
-        return relocate_empty(batch, packed, centers, empty, share)[:2]
-
-    def _with_moves(
-        self,
-        sample: Passes,
-        total: NestedTotal,
-        sse: NDArray[np.float64],
-        centers: NDArray[Any],
-    ) -> tuple[NDArray[Any], int]:
-        """Centres after the moves that pay, and how many there were."""
-        k, counts, grid = len(centers), total.sums.counts, sample.statistics.grid
-        x, weight, rows = sample.take()
-        weight = np.ones(len(x)) if weight is None else weight
-        # Where most is to be gained; an empty cluster has nothing to split.
-        wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
-        wanted = np.sort(wanted[counts[wanted] > 0])
-        splits = held_out_splits(x, weight, centers, wanted, grid, rows, sample.threads.n)
-        splits = replace(splits, gains=splits.gains * counts[wanted])
-        losses = np.where(counts > 0, total.tally.losses.values, np.inf)
-        most = max(1, k // MOVED_SHARE)
-        cheapest = np.argsort(losses, kind="stable")[: 4 * most]
-        near = nearest_others(centers, cheapest, grid.shift, LOCKED)
-        moves = choose_moves(splits, losses, cheapest, near, most=most, split_takers=False)
-        return moves.apply(centers), len(moves.split)
-
-    def _split_sample(self, passes: Passes, rng: Rng, rows: int) -> Passes:
-        """Rows on which splits are tried: of the batch, or of an earlier one."""
-        assert self.problem is not None
-        k = self.problem.n_clusters
-        most = min(rows, max(k, SAMPLE_VALUES // passes.row_values))
-        sample = min(self._first_rows(passes.n_rows), most)
-        while sample < SPLIT_SAMPLE * k and 2 * sample <= most:
-            sample *= 2
-        of = RowSlice(rng, 0, sample, passes.n_rows)
-        return passes.subset(SpacedRows(of, SPLIT_SAMPLE * k))
-
-    def _info(
-        self,
-        passes: Passes,
-        state: NMBatchState,
-        total: NestedTotal,
-        sse: NDArray[np.float64],
-        centers: NDArray[Any],
-        extra: dict[str, float],
-        still: bool,
-        returned: bool,
-    ) -> Info:
-        """What the step did; the cost is an estimate until the batch is everything.
-
-        ``still``: no centre was or will be moved by anything but the mean of its rows; else
-        there is no fixed point, and no shift that a tolerance could end the fit by. ``returned``:
-        the centres are those of two steps ago.
-        """
-        everything = state.rows == passes.n_rows
-        all_weight = passes.statistics.total_weight
-        weight = sum(total.sums.counts.tolist())
-        cost = sum(sse.tolist())
-        shift = None
-        if everything and still:
-            # Mean variance of the features: what scikit-learn's `tol` is relative to.
-            variance = total.squares.value / (all_weight * passes.n_features)
-            shift = squared_movement(centers, state.centers) / variance if variance > 0 else 0.0
-        if not everything and weight > 0:
-            cost *= all_weight / weight
-        return Info(
-            cost=cost,
-            rows=total.tally.n_rows,
-            n_changed=total.tally.n_changed,
-            shift=shift,
-            converged=everything and ((still and total.tally.n_changed == 0) or returned),
-            extra=extra,
-        )
+        return row_bytes(groups_for(self._kind, table, k, budget)) + PLACE_BYTES
 
     def model(self, state: NMBatchState) -> CenterArrays:
         """The centres that the next step would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)
+
+
+def _figures(
+    batch: NestedBatch, state: NMBatchState, total: NestedTotal, ratio: float
+) -> dict[str, float]:
+    """What the step tells besides its cost."""
+    n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
+    n_rows = total.tally.n_rows
+    figures = {
+        "batch_rows": float(n_rows),
+        "gathered": float(batch.gathered),
+        "distances": total.tally.n_evaluated / max(1, n_rows * len(state.centers)),
+        "row_state_bytes": float(row_bytes(n_groups)),
+    }
+    return figures if ratio == np.inf else {**figures, "growth_ratio": ratio}
+
+
+def _info(
+    passes: Passes,
+    state: NMBatchState,
+    after: NMBatchState,
+    total: NestedTotal,
+    sse: NDArray[np.float64],
+    n_displaced: int,
+    extra: dict[str, float],
+) -> Info:
+    """What the step did; the cost is an estimate until the batch is everything."""
+    everything = state.rows == passes.n_rows
+    all_weight = passes.statistics.total_weight
+    weight = sum(total.sums.counts.tolist())
+    cost, shift = sum(sse.tolist()), None
+    if not everything and weight > 0:
+        cost *= all_weight / weight
+    # If a centre was or will be moved by anything but the mean of its rows there is no fixed point,
+    # and no shift that a tolerance could end the fit by.
+    still = not n_displaced and not after.looks
+    if everything and still:
+        # Mean variance of the features: what scikit-learn's `tol` is relative to.
+        variance = total.squares.value / (all_weight * passes.n_features)
+        shift = squared_movement(after.centers, state.centers) / variance if variance > 0 else 0.0
+    last = state.history.last
+    returned = (
+        last is not None
+        and state.previous_rows == passes.n_rows
+        and not after.looks
+        and returns(after.centers, last.centers)
+    )
+    return Info(
+        cost=cost,
+        rows=total.tally.n_rows,
+        n_changed=total.tally.n_changed,
+        shift=shift,
+        converged=everything and ((still and total.tally.n_changed == 0) or returned),
+        extra=extra,
+    )
+
+
+@dataclass(kw_only=True)
+class NestedTally(Tally):
+    """What one step on a batch finds out."""
+
+    n_moved: int = 0
+    """Rows that changed their label and had been in the batch before."""
+    losses: ExactSums
+    """What every centre's removal would cost, in a step that looks for it."""
+
+    @classmethod
+    def of(cls, k: int) -> NestedTally:
+        """Of k clusters, empty."""
+        return cls(losses=ExactSums(k))
+
+
+NestedTotal = AssignmentTotal[NestedTally]
 
 
 def nested_total(k: int, d: int, grid: FixedPoint) -> NestedTotal:
@@ -510,45 +472,30 @@ def nested_chunk(
 ) -> None:
     """Label the batch's rows of a chunk by their nearest centre and let each vote once.
 
+    Algorithm 5, lines 9 to 29: that the bounds of a row decay by p(j) is what ``centers`` say of
+    how far each has moved; a row that was there before takes its last vote back (section 3.1).
     Where ``looks``, also find what it would cost to remove each centre.
     """
     total.begin(step)
-    carried = _carried(chunk)
-    old = carried["labels"]
-    if isinstance(centers, BoundedCenters):
-        kept, margins, n_evaluated = _bounded(chunk.x, centers, carried, looks)
+    before = _carried(chunk)
+    if looks:
+        kept, n_evaluated, margins = label_with_margins(chunk.x, centers, before)
+        total.tally.losses.add(margins, chunk.weight, kept["labels"])
     else:
-        labels, margins = assigned(chunk.x, centers, looks)
-        kept, n_evaluated = {"labels": labels}, len(labels) * centers.n_clusters
-    labels = kept["labels"]
-    if margins is not None:
-        total.tally.losses.add(margins, chunk.weight, labels)
-    changed = total.assign(chunk.x, chunk.weight, old, labels, chunk.counted)
+        kept, n_evaluated = label_rows(chunk.x, centers, before)
+    old = before["labels"]
+    changed = total.assign(chunk.x, chunk.weight, old, kept["labels"], chunk.counted)
     total.tally.n_moved += int(np.count_nonzero(changed & (old >= 0)))
     total.tally.n_evaluated += n_evaluated
     if chunk.rows is not None:
-        kept["rows"] = chunk.rows.astype(np.int32)
+        kept = {**kept, "rows": chunk.rows.astype(np.int32)}
     chunk.keep(**kept)
-
-
-def assigned(
-    x: NDArray[Any], centers: PackedCenters, looks: bool
-) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-    """Nearest centre of each row and, where ``looks``, by how much the second is farther.
-
-    The latter is a difference of squared distances: what the row would cost more if its centre
-    were removed.
-    """
-    if not looks:
-        return nearest(x, centers), None
-    labels, first, _, second = nearest_two(x, centers)
-    return labels, (second - first).astype(np.float64)
 
 
 def _carried(chunk: Chunk) -> dict[str, NDArray[Any]]:
     """Labels, and bounds if there are any, of the step before, for the rows of now.
 
-    Rows that enter now have the label -1 and bounds that hold whatever comes.
+    Rows that enter now have the label -1 and bounds that say nothing.
     """
     n, state = len(chunk.x), chunk.state
     if state is None:
@@ -562,45 +509,9 @@ def _carried(chunk: Chunk) -> dict[str, NDArray[Any]]:
     out = {}
     for name in names:
         old = state[name]
-        out[name] = np.full((n, *old.shape[1:]), _NOTHING[name], old.dtype)
+        out[name] = np.full((n, *old.shape[1:]), UNKNOWN[name], old.dtype)
         out[name][places] = old
     return out
-
-
-def _bounded(
-    x: NDArray[Any], centers: BoundedCenters, carried: dict[str, NDArray[Any]], looks: bool
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.float64] | None, int]:
-    """What to keep of each row, its margin where ``looks``, and the distances computed."""
-    old = carried["labels"]
-    n, k = len(x), centers.packed.n_clusters
-    if "lower" not in carried:
-        upper = np.full(n, _NOTHING["upper"], np.float32)
-        lower = np.full((n, centers.n_groups), _NOTHING["lower"], np.float32)
-        enters = np.ones(n, np.bool_)
-    else:
-        upper, lower, enters = carried["upper"].copy(), carried["lower"].copy(), old < 0
-    if looks:
-        labels, margins = assigned(x, centers.packed, True)
-        # Bounds are of the other centres than the own one: those of another label say nothing.
-        other = labels != old
-        upper[other], lower[other] = _NOTHING["upper"], _NOTHING["lower"]
-        return {"labels": labels, "upper": upper, "lower": lower}, margins, n * k
-    if enters.all():
-        labels, upper, lower, n_evaluated = row_bounds.start(x, centers)
-    elif not enters.any():
-        labels = old.copy()
-        n_evaluated = row_bounds.assign(x, centers, labels, upper, lower)
-    else:
-        labels, n_evaluated = old.copy(), 0
-        for rows in (np.flatnonzero(enters), np.flatnonzero(~enters)):
-            if enters[rows[0]]:
-                *part, count = row_bounds.start(x[rows], centers)
-            else:
-                part = [labels[rows], upper[rows], lower[rows]]
-                count = row_bounds.assign(x[rows], centers, *part)
-            labels[rows], upper[rows], lower[rows] = part
-            n_evaluated += count
-    return {"labels": labels, "upper": upper, "lower": lower}, None, n_evaluated
 
 
 def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64]:

@@ -121,4 +121,4 @@ def test_empty_clusters_may_be_kept():
 def test_state_is_frozen_plain_data(rows_20k):
     states, _ = steps(rows_20k[:500], rows_20k[:5], 1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        states[0].step = 7
+        states[0].bounds = None

@@ -18,8 +18,6 @@ from largek_dask.algorithms.nmbatch import NMBatch, growth_ratio
 from largek_dask.algorithms.parts import bounded
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, group_centers
-from largek_dask.kernels.distances import pack_centers
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.passes.toys import rows_of
@@ -419,35 +417,6 @@ def test_estimator_takes_it_by_name(rows_20k):
     assert km.model_.digest() == same.model_.digest()
 
 
-def test_a_look_says_how_much_farther_the_second_centre_is():
-    x = np.random.default_rng(2).normal(size=(300, 12))
-    labels, margins = nmbatch.assigned(x, pack_centers(x[:30], np.zeros(12)), True)
-    d2 = np.sort(np.square(x[:, None] - x[:30]).sum(axis=2), axis=1)
-    np.testing.assert_array_equal(labels, oracles.assign(x, x[:30])[0])
-    np.testing.assert_allclose(margins, d2[:, 1] - d2[:, 0], rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("n_new", [0, 1, 250, 499, 500])
-def test_rows_that_enter_get_bounds_and_the_others_keep_theirs(n_new):
-    r = np.random.default_rng(1)
-    x = r.normal(size=(500, 12)).astype(np.float32)
-    packed = pack_centers(x[:30], np.zeros(12, np.float32))
-    groups = group_centers(packed.centers, packed.shift, 4)
-    centers = BoundedCenters(packed, groups, Drift.zero(groups))
-    known, _, n_all = nmbatch._bounded(x, centers, {"labels": np.full(500, -1, np.int32)}, False)
-    assert n_all == 500 * 30
-    new = r.permutation(500)[:n_new]
-    carried = {name: array.copy() for name, array in known.items()}
-    for name, nothing in nmbatch._NOTHING.items():
-        if name in carried:
-            carried[name][new] = nothing
-    kept, _, n_evaluated = nmbatch._bounded(x, centers, carried, False)
-    np.testing.assert_array_equal(kept["labels"], oracles.assign(x, packed.centers)[0])
-    for name in ("upper", "lower"):
-        np.testing.assert_array_equal(kept[name][new], known[name][new])
-    assert n_new * 30 <= n_evaluated <= n_all
-
-
 @pytest.mark.parametrize(
     ("n", "k", "first"),
     [
@@ -471,27 +440,3 @@ def test_how_far_a_step_is_from_doubling_is_told(rows_20k):
     doubled = [after > before for before, after in pairwise(rows) if before < len(rows_20k)]
     assert {False, True} == set(doubled)
     assert doubled == [ratio is None or ratio > 2.0 for ratio in told[: len(doubled)]]
-
-
-def test_a_look_leaves_no_bounds_of_another_label():
-    """Rows that change their label in a step that looks for moves lose their bounds."""
-    r = np.random.default_rng(0)
-    x = r.normal(size=(500, 12)).astype(np.float32)
-    old = pack_centers(x[:30], np.zeros(12, np.float32))
-    new = pack_centers(x[100:130], np.zeros(12, np.float32))
-    groups = group_centers(old.centers, old.shift, 4)
-    drift = Drift.zero(groups)
-    before = nmbatch._bounded(
-        x, BoundedCenters(old, groups, drift), {"labels": np.full(500, -1, np.int32)}, False
-    )[0]
-    after = BoundedCenters(new, groups, drift.advance(old, new, groups))
-    kept, margins, _ = nmbatch._bounded(x, after, before, True)
-    labels = kept["labels"]
-    changed = labels != before["labels"]
-    assert 0 < np.count_nonzero(changed) < 500
-    assert (margins >= 0).all()
-    assert np.isposinf(kept["upper"][changed]).all()
-    assert np.isneginf(kept["lower"][changed]).all()
-    distance = np.sqrt(((x - new.centers[labels]) ** 2).sum(axis=1, dtype=np.float64))
-    assert (kept["upper"] + after.drift.centers[labels] >= distance * (1 - 1e-6)).all()
-    assert np.isfinite(kept["upper"][~changed]).all()

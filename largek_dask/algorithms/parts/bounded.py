@@ -12,20 +12,23 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.base import TableShape
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Groups, group_centers
-from largek_dask.kernels.distances import PackedCenters
+from largek_dask.kernels.distances import PackedCenters, pack_centers
 
 __all__ = [
     "KINDS",
+    "Assignment",
     "Bounds",
     "BoundsState",
     "begin_bounds",
     "calm_share",
     "check_bounds",
     "group_count",
-    "no_groups_for_sparse",
+    "groups_for",
     "row_bytes",
+    "with_bounds",
 ]
 
 Bounds = Literal["auto", "hamerly", "elkan", "groups"]
@@ -93,14 +96,16 @@ def calm_share(n_groups: int) -> float:
     return _CALM * min(1.0, n_groups / _CALM_GROUPS)
 
 
-def no_groups_for_sparse(bounds: Bounds | None) -> int:
-    """0: there are no bounds for sparse rows as yet.
+def groups_for(bounds: Bounds | None, table: TableShape, k: int, budget: int | None) -> int:
+    """:func:`group_count` for the rows of a table; 0 for sparse ones, which have no bounds as yet.
 
     Raises
     ------
     ParameterError
-        Some are asked for.
+        Bounds are asked for, and the rows are sparse.
     """
+    if not table.is_sparse:
+        return group_count(bounds, table.n_rows, table.n_features, k, budget)
     if bounds not in ("auto", None):
         raise ParameterError(
             f"bounds={bounds!r} needs dense rows, and these are sparse; use 'auto' or None."
@@ -119,25 +124,37 @@ class BoundsState:
 
     groups: Groups
     drift: Drift
-    """As of the centres that rows are assigned to next."""
-    before: Drift | None
-    """As of the centres before; None: rows had no bounds then."""
-
-    def centers(self, packed: PackedCenters) -> BoundedCenters:
-        """For the next assignment."""
-        return BoundedCenters(packed, self.groups, self.drift)
-
-    def centers_before(self, packed: PackedCenters) -> PackedCenters | BoundedCenters:
-        """For the assignment before, once more."""
-        return packed if self.before is None else BoundedCenters(packed, self.groups, self.before)
+    """How far centres have moved, as of those that rows are assigned to next."""
 
     def advance(self, old: PackedCenters, new: PackedCenters) -> BoundsState:
         """After a step of the centres."""
-        drift = self.drift.advance(old, new, self.groups)
-        return BoundsState(self.groups, drift, self.drift)
+        return BoundsState(self.groups, self.drift.advance(old, new, self.groups))
 
 
-def begin_bounds(centers: NDArray[Any], shift: NDArray[Any], n_groups: int) -> BoundsState:
-    """Bounds from the next assignment on."""
+def begin_bounds(centers: NDArray[Any], shift: NDArray[Any], n_groups: int) -> BoundsState | None:
+    """Bounds from the next assignment on; None where there are to be no groups."""
+    if not n_groups:
+        return None
     groups = group_centers(centers, shift, n_groups)
-    return BoundsState(groups, Drift.zero(groups), None)
+    return BoundsState(groups, Drift.zero(groups))
+
+
+def with_bounds(
+    packed: PackedCenters, bounds: BoundsState | None
+) -> PackedCenters | BoundedCenters:
+    """What rows are assigned to in a pass."""
+    return packed if bounds is None else BoundedCenters(packed, bounds.groups, bounds.drift)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What an algorithm's history holds of a pass: enough to assign the rows once more."""
+
+    centers: NDArray[Any]
+    """(k, d)"""
+    bounds: BoundsState | None
+    """None: all distances are computed, and rows get no bounds."""
+
+    def pack(self, shift: NDArray[Any]) -> PackedCenters | BoundedCenters:
+        """What rows were assigned to."""
+        return with_bounds(pack_centers(self.centers, shift), self.bounds)

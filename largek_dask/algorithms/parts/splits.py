@@ -1,4 +1,4 @@
-"""Splits of clusters in two that are judged on rows that they were not fitted to.
+"""Splits of clusters in two, judged on rows that they were not fitted to, and moves by them.
 
 A split always seems to pay on the rows it was made from, and moves that trust it make a result
 worse; the kernel (:mod:`largek_dask.kernels.dense.splits`) estimates on all rows of the cluster,
@@ -9,13 +9,15 @@ All clusters are split at once: two centres each, and every row sees only the tw
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.parts.moves import Splits
+from largek_dask.algorithms.base import Passes
+from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves, nearest_others
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, rows_at
 from largek_dask.kernels.distances import (
     PackedCenters,
@@ -28,7 +30,7 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.threads import on_threads
 
-__all__ = ["held_out_splits"]
+__all__ = ["held_out_moves", "held_out_splits"]
 
 SPLIT_ROWS = 256
 """Rows of a cluster that a split is found and judged on, at most."""
@@ -38,6 +40,44 @@ SPLIT_STEPS = 4
 """Lloyd steps with two centres."""
 LEAST_PIECE = 2_048
 """Rows that one thread finds the centres of, at least."""
+MOVED_SHARE = 10
+"""At most one centre in this many moves at a time."""
+LOCKED = 4
+"""Nearest centres of a removed one that stay as they are."""
+
+
+def held_out_moves(
+    sample: Passes,
+    centers: NDArray[Any],
+    counts: NDArray[np.float64],
+    sse: NDArray[np.float64],
+    losses: NDArray[np.float64],
+) -> Moves:
+    """Moves of centres that pay, by splits that are tried on a sample.
+
+    Parameters
+    ----------
+    sample : Passes
+        A subset without rows that weigh nothing.
+    centers : (k, d) compute dtype
+    counts, sse : (k,) float64
+        Weight of each cluster, and the squared distances within it.
+    losses : (k,) float64
+        What removing each centre would cost.
+    """
+    k, grid = len(centers), sample.statistics.grid
+    x, weight, rows = sample.take()
+    weight = np.ones(len(x)) if weight is None else weight
+    # Where most is to be gained; an empty cluster has nothing to split.
+    wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
+    wanted = np.sort(wanted[counts[wanted] > 0])
+    splits = held_out_splits(x, weight, centers, wanted, grid, rows, sample.threads.n)
+    splits = replace(splits, gains=splits.gains * counts[wanted])
+    losses = np.where(counts > 0, losses, np.inf)
+    most = max(1, k // MOVED_SHARE)
+    cheapest = np.argsort(losses, kind="stable")[: 4 * most]
+    near = nearest_others(centers, cheapest, grid.shift, LOCKED)
+    return choose_moves(splits, losses, cheapest, near, most=most, split_takers=False)
 
 
 def held_out_splits(

@@ -1,0 +1,99 @@
+"""Labels of rows, and bounds of their distances, from one assignment to the next.
+
+What is kept of a row is its label and, with bounds, ``upper`` and ``lower``. Which centre is the
+nearest depends on no bound; how many distances have to be computed does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.bounds import bounds
+from largek_dask.kernels.bounds.groups import BoundedCenters
+from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
+
+__all__ = ["UNKNOWN", "Kept", "label_rows", "label_with_margins"]
+
+UNKNOWN = {"labels": -1, "upper": np.inf, "lower": -np.inf}
+"""What says nothing of a row: no label, and bounds that every test fails."""
+
+Kept = Mapping[str, NDArray[Any]]
+"""What is kept of rows, by name."""
+
+
+def label_rows(
+    x: Any, centers: PackedCenters | BoundedCenters, before: Kept | None
+) -> tuple[Kept, int]:
+    """Nearest centre of each row; with bounds it looks only at centres that these leave open.
+
+    Rows that have no label yet are compared with all centres, which gives them bounds.
+
+    Parameters
+    ----------
+    x : (n, d)
+    centers : PackedCenters or BoundedCenters
+    before : mapping or None
+        What was kept of these rows; None: nothing. Without bounds of then, none of now either.
+
+    Returns
+    -------
+    kept : mapping
+        What to keep of the rows.
+    n_evaluated : int
+        Distances that were computed.
+    """
+    if isinstance(centers, PackedCenters):
+        return {"labels": nearest(x, centers)}, len(x) * centers.n_clusters
+    if before is None or "lower" not in before:
+        labels, upper, lower, n_evaluated = bounds.start(x, centers)
+        return {"labels": labels, "upper": upper, "lower": lower}, n_evaluated
+    labels, upper, lower = (before[name].copy() for name in ("labels", "upper", "lower"))
+    new = labels < 0
+    if not new.any():
+        n_evaluated = bounds.assign(x, centers, labels, upper, lower)
+    elif new.all():
+        labels, upper, lower, n_evaluated = bounds.start(x, centers)
+    else:
+        n_evaluated = 0
+        for rows in (np.flatnonzero(new), np.flatnonzero(~new)):
+            if new[rows[0]]:
+                *part, count = bounds.start(x[rows], centers)
+            else:
+                part = [labels[rows], upper[rows], lower[rows]]
+                count = bounds.assign(x[rows], centers, *part)
+            labels[rows], upper[rows], lower[rows] = part
+            n_evaluated += count
+    return {"labels": labels, "upper": upper, "lower": lower}, n_evaluated
+
+
+def label_with_margins(
+    x: Any, centers: PackedCenters | BoundedCenters, before: Kept | None
+) -> tuple[Kept, int, NDArray[np.float64]]:
+    """The same, and by how much the second nearest centre is farther; computes all distances.
+
+    Returns
+    -------
+    kept, n_evaluated
+        As of :func:`label_rows`.
+    margins : (n,) float64
+        Differences of squared distances: what a row would cost more if its centre were removed.
+    """
+    packed = centers if isinstance(centers, PackedCenters) else centers.packed
+    labels, first, _, second = nearest_two(x, packed)
+    margins = (second - first).astype(np.float64)
+    n_evaluated = len(x) * packed.n_clusters
+    if isinstance(centers, PackedCenters):
+        return {"labels": labels}, n_evaluated, margins
+    if before is None or "lower" not in before:
+        upper = np.full(len(x), UNKNOWN["upper"], np.float32)
+        lower = np.full((len(x), centers.n_groups), UNKNOWN["lower"], np.float32)
+    else:
+        upper, lower = before["upper"].copy(), before["lower"].copy()
+        # Bounds are of the other centres than the own one: those of another label say nothing.
+        other = labels != before["labels"]
+        upper[other], lower[other] = UNKNOWN["upper"], UNKNOWN["lower"]
+    return {"labels": labels, "upper": upper, "lower": lower}, n_evaluated, margins

@@ -1,0 +1,111 @@
+"""Nested batches of rows, and where they are held.
+
+J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016, section 3.3: rows cost more in the
+step in which they enter, so every share of the work is to have an equal part of the rows that
+entered in each step. Here a batch is the same share of every chunk, in the order of that chunk's
+one seeded permutation; so batches are prefixes of one another, however large they are.
+
+No result depends on whether a batch is gathered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes, Rng, RowSlice, SpacedRows
+from largek_dask.kernels.blocks import rows_at
+
+__all__ = ["NestedBatch", "NestedRows"]
+
+SAMPLE_VALUES = 1 << 25
+"""Values (rows times features) of a sample, at most."""
+GATHERED_VALUES = 1 << 25
+"""Values of a batch that is gathered, at most."""
+GATHERED_WORK = 1 << 31
+"""Multiplications of one assignment of a batch that is gathered, at most, where others could
+share the work: tens of milliseconds, about what a pass over a cluster takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedBatch:
+    """The rows of one batch, as a pass reaches them."""
+
+    passes: Passes
+    """Passes over the batch's rows, or over more than these."""
+    share: RowSlice | None
+    """The batch's rows among those; None: all."""
+    gathered: bool
+    """Whether they are held where the fit is driven."""
+
+
+@dataclass(frozen=True, slots=True)
+class NestedRows:
+    """All rows, in the nested order."""
+
+    passes: Passes
+    rng: Rng
+
+    def first(self, rows: int) -> RowSlice:
+        """As many rows, counted in all chunks together."""
+        return RowSlice(self.rng, 0, rows, self.passes.n_rows)
+
+    def batch(self, rows: int, rows_before: int, gathered: bool) -> NestedBatch:
+        """The first rows of the order, of which some were the batch before."""
+        if gathered:
+            if rows_before:
+                # Rows that enter come behind those that have been in the batch before.
+                self.passes.subset(self.first(rows_before))
+            return NestedBatch(self.passes.subset(self.first(rows)), None, True)
+        everything = rows == self.passes.n_rows
+        return NestedBatch(self.passes, None if everything else self.first(rows), False)
+
+    def worth_gathering(self, rows: int, k: int) -> bool:
+        """Whether a step on so few rows takes no longer in one place than a pass over a cluster."""
+        values = rows * self.passes.row_values
+        alone = self.passes.n_threads == 1
+        return values <= GATHERED_VALUES and (alone or values * k <= GATHERED_WORK)
+
+    def sample(self, rows: int, k: int) -> tuple[Any, NDArray[np.float64], int]:
+        """The first rows, without those that weigh nothing.
+
+        They are more than asked for where so few have any weight, or chunks are so small, that
+        there would not be k of them; fewer where they would take too much memory.
+
+        Returns
+        -------
+        x : (m, d)
+        weight : (m,) float64
+        rows : int
+            How many rows of the order that took.
+        """
+        n = self.passes.n_rows
+        size = min(rows, self._room(k))
+        while True:
+            x, weight, rows_of_x = self.passes.subset(self.first(size)).take()
+            weight = np.ones(len(x)) if weight is None else weight
+            # By their index: after a resume they lie in another order.
+            order = np.argsort(rows_of_x, kind="stable")
+            order = order[weight[order] > 0]
+            if len(order) >= k or size == n:
+                return rows_at(x, order), weight[order], size
+            size = min(2 * size, n)
+
+    def spaced_sample(self, rows: int, least: int, k: int, each: int) -> Passes:
+        """Up to ``each`` rows a cluster of k, spaced evenly among the first ones.
+
+        Among the first ``least`` or, where these are too few, a doubled number of them, up to
+        ``rows``.
+        """
+        most = min(rows, self._room(k))
+        size = min(least, most)
+        while size < each * k and 2 * size <= most:
+            size *= 2
+        return self.passes.subset(SpacedRows(self.first(size), each * k))
+
+    def _room(self, k: int) -> int:
+        """Rows of a sample at most, which is to hold one a cluster."""
+        return max(k, SAMPLE_VALUES // self.passes.row_values)
