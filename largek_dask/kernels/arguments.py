@@ -50,7 +50,7 @@ def check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists: 
 
 
 def check_rows(x: Table, n_features: int) -> int:
-    """How many rows there are, if they have so many features."""
+    """How many rows there are; refuses those that have another number of features."""
     if len(x.shape) != 2 or x.shape[1] != n_features:
         raise ParameterError(
             f"rows must have {n_features} features like the centres, got shape {x.shape}."

@@ -52,7 +52,7 @@ def group_centers(centers: Array, shift: Array, n_groups: int) -> Groups:
     shift : array (d,)
         About their mean.
     n_groups : int
-        At most so many groups, and not more than k; 1 or k need no distances at all.
+        Groups at most, and not more than k; 1 or k need no distances at all.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def _add_up(total: NDArray[np.float64], more: NDArray[np.float64]) -> NDArray[np
 class Margins:
     r"""How far a computed number may be from the true one.
 
-    All is said in the kernels' own space: rows ``x = fl(row - shift)`` and centres
+    Everything here is in the kernels' own space: rows ``x = fl(row - shift)`` and centres
     ``c = fl(center - shift)`` with many features, rows and centres as they are with few (direct
     form). They are given numbers there, so distances D obey the triangle inequality exactly.
 

@@ -38,16 +38,16 @@ EXACT = 20_000
 _MEMBERS = 64
 """Centres whose distances to all candidates are held at a time."""
 _CANDIDATES = 16
-"""So many times m candidates at least, of many centres, for each group."""
+"""With many centres, each group has at least this times m candidates."""
 _LEAST = 4096
-"""So many candidates at least: 32,000 centres then cost about a tenth of all pairs."""
+"""Candidates of a group, at least: 32,000 centres then cost about a tenth of all pairs."""
 _FEW = 1024
 """Up to this many values are sorted by counting, for each, how many come before it."""
 _TRIES, _WIDER = 4, 1.25
 """How often the distance is taken for too short, and how much longer it is then: it would take
 much longer to sort all of very many centres."""
 _STRIDE = 8
-"""Every so manieth distance tells how far the m-th nearest may be."""
+"""Each eighth distance is looked at to tell how far away the m-th nearest may be."""
 
 Labels = NDArray[np.int32]
 
@@ -173,7 +173,8 @@ def _select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
     m = found.shape[1]
     near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
     ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
-    # so many of the smallest of every _STRIDE-th are, but for few rows, not below the m-th of all
+    # except in few rows, the largest of this many, the smallest of each _STRIDE-th value, is not
+    # below the m-th smallest of all
     part = m * 4 // (3 * _STRIDE) + 6
     smallest = np.empty(part, table.dtype)
     for i in range(table.shape[0]):

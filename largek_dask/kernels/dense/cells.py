@@ -29,7 +29,7 @@ __all__ = ["cell_means"]
 _RUN = 48
 """Rows that are looked at or left out together: a multiple of every panel."""
 _THINNED = 4
-"""Of a cell with many rows a centre, at least every so manieth run is looked at."""
+"""In a cell with many rows a centre, at least one run in this many is looked at."""
 _ENOUGH = 25
 """Rows a centre that a thinned step should see."""
 
@@ -70,7 +70,7 @@ def cell_means(
     weight : float64 array (n,), optional
         Not negative.
     n_full : int
-        The last so many steps (at least 1) look at all rows. Those before leave out up to three
+        How many of the last steps look at all rows (at least 1). Those before leave out up to three
         quarters of the rows of a cell that has many a centre, others in each step.
     n_threads : int
         Threads that share the cells; the result is the same.

@@ -182,8 +182,8 @@ def choose_rows(
 def too_far(squares: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.intp]:
     """Rows whose scores or sums may have overflowed ``dtype``, by the distances to their labels.
 
-    A fit refuses such rows; a model may meet them. Where all scores of a row have overflowed its
-    label is any, and the distance to that one tells.
+    A fit refuses such rows; a model may meet them. Where all scores of a row have overflowed,
+    its label may be any; then the distance to that centre tells.
     """
     return np.flatnonzero(~(squares <= float(np.finfo(dtype).max) / 16))
 

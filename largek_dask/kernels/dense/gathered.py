@@ -52,11 +52,12 @@ __all__ = [
 COLLECTED = 1 << 10
 """Rows that are collected before the first of them is looked at, in whole groups."""
 AHEAD = 16
-"""So many rows before it is copied a row is asked for."""
+"""How many rows ahead of the copying a row is asked for."""
 LINE = 64
 """Bytes of a cache line; another size costs speed only."""
 USUAL = 8
-"""Scores are closer than their usual rounding below so many times ``sqrt(d) u (|x|² + D²)``."""
+"""Scores that differ by less than this times ``sqrt(d) u (|x|² + D²)`` are in doubt: that is more
+than their usual rounding."""
 
 
 def bare(function: Callable[..., Any]) -> Callable[..., Any]:

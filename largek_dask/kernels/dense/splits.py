@@ -28,7 +28,7 @@ __all__ = ["split_clusters"]
 _POWER_STEPS = 3
 _STEPS = 4
 _WORTH = 1.005
-"""A step of 2-means that gains less than so much more is the last."""
+"""A step of 2-means that does not gain this many times what the one before did is the last."""
 _PART = 64
 """Clusters that a thread takes at a time."""
 
@@ -64,7 +64,7 @@ def split_clusters(
     weight : float64 array (n,), optional
         Not negative.
     max_rows : int
-        Of more rows, so many evenly spaced ones are looked at.
+        Rows of a cluster that are looked at, evenly spaced, if it has more.
     n_threads : int
         Threads that share the clusters; the result is the same.
 

@@ -41,7 +41,7 @@ class Emitter:
         return array(self.context, self.builder, self.args[index]).data
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
-        """`pointer`, so many elements further on."""
+        """`pointer`, moved on by a number of elements."""
         for offset in offsets:
             index = ir.Constant(I64, offset) if isinstance(offset, int) else offset
             pointer = self.builder.gep(pointer, [index])

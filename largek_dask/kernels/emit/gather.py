@@ -44,7 +44,7 @@ def gather(
     shift, feature : real (…,), int
         Feature f of the block has ``shift[feature + f]`` taken off.
     counted : int
-        So many of the block's features were in the block before: their squares are not added.
+        Features of the block that were in the block before: their squares are not added.
     panel, panel_at, width : real (…,), int, int
         Written at ``panel[panel_at + f*width + r]``.
     norms, norms_at : real (…,), int

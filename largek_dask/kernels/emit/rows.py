@@ -223,7 +223,7 @@ def conclude(
     norms : real (…,)
         Squared lengths of the rows.
     m : int
-        The first so many rows count.
+        How many rows count, from the first on.
     a, b, c, e, f : real
         `Rounding.coarse`: a row is certain if its two scores are farther apart than one of the two
         bounds.

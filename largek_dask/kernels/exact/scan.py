@@ -72,7 +72,7 @@ class SinglesScan:
 
     @property
     def full(self) -> bool:
-        """So much has been added that the limbs have to be handed over."""
+        """Whether the limbs have to be handed over before anything is added."""
         return self._n_added >= 1 << 28
 
     def hand_over(self, sums: ExactSums) -> tuple[NDArray[Any], NDArray[Any]]:
