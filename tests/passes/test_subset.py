@@ -243,6 +243,17 @@ def test_samples_are_the_first_rows_of_the_largest_which_is_read_once(passes):
     np.testing.assert_array_equal(alone.rows, many.rows)
 
 
+@pytest.mark.parametrize("ascending", [True, False])
+def test_a_sample_of_all_rows_stays_where_they_lie(x, ascending):
+    """An ascending one: it takes no memory, and neither do its chunks. A smaller one is a copy."""
+    with LocalPasses(rows_of(x, SIZES), n_threads=1) as passes:
+        everything = passes.subset(RowSample(RNG, "trial", N, ascending=ascending))
+        assert np.shares_memory(everything.take().x, x) == ascending
+        assert np.shares_memory(everything.held.read(0), x) == ascending
+        some = passes.subset(RowSample(RNG, "trial", N // 2, ascending=ascending))
+        assert not np.shares_memory(some.take().x, x)
+
+
 def test_evenly_spaced_rows_are_the_same_whether_their_slice_is_held(passes):
     found = []
     for ahead in (False, True):
