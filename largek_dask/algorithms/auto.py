@@ -23,7 +23,7 @@ from largek_dask.errors import ParameterError
 __all__ = ["Auto", "Choice"]
 
 FEW_CLUSTERS = 8
-"""Up to so many clusters of sparse rows several starts are made: what decides is the start."""
+"""Clusters of sparse rows up to which several starts are made: what decides is the start."""
 MANY_ROWS = 100_000
 """Sparse rows from which on few clusters are found on nested batches, which costs a fraction of
 exact fits and ends alike."""

@@ -75,7 +75,7 @@ LEAST_ROWS = 5_000
 SPLIT_SAMPLE = 64
 """Rows a centre of the sample on which splits are tried."""
 WORTHWHILE = 20
-"""While one centre in so many is moved at a look, the next batch is looked at as well; after that
+"""While a look moves at least one centre in 20, the next batch is looked at as well; after that
 only all rows are."""
 ROUNDS = 5
 """How often centres are moved once the batch is everything."""

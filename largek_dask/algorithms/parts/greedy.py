@@ -22,14 +22,15 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["cost_of", "greedy_start", "n_starts"]
 
 FIRST_STEPS, STEPS = 3, 10
-"""Lloyd steps from every start, and from those that are then the best, ..."""
+"""Lloyd steps from every start, and from those that are then the best."""
 KEPT = 4
-"""... one in so many."""
+"""One start in four is among these."""
 MOST_STARTS = 64
+"""Starts at most."""
 PASSES = 16
-"""All starts take no longer than so many passes over all rows, ..."""
+"""Passes over all rows that all starts together may take as long as, ..."""
 LEAST_WORK = 1 << 25
-"""... or so many products, about: then they take a few hundredths of a second."""
+"""... or about this many products, if that is more: a few hundredths of a second."""
 
 
 def n_starts(n_rows: int, n_sampled: int, n_features: int, k: int) -> int:
@@ -98,7 +99,7 @@ def _lloyd(
     n_steps: int,
     n_threads: int,
 ) -> list[NDArray[Any]]:
-    """Centres after so many steps from each of several starts at rows."""
+    """Centres after ``n_steps`` Lloyd steps from each of several starts at rows."""
     n, m, k = len(x), len(picks), len(picks[0])
     # The starts are as many cells, all of the same rows.
     order = np.tile(np.arange(n, dtype=np.int32), m)

@@ -46,8 +46,7 @@ class History(Generic[Entry]):
         anchor : bool
             Nothing before it is needed.
         back_to : int, optional
-            It has gone back to what so many entries have left: what was done after them need not
-            be repeated.
+            How many of the entries still hold: the pass has gone back to what these had left.
         """
         before = () if anchor else self.entries[:back_to]
         return History(self.generation + 1, (*before, entry))

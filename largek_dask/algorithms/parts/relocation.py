@@ -42,7 +42,7 @@ class FarthestRows:
     def __init__(self, size: int, k: int, d: int, dtype: np.dtype[Any]) -> None:
         self.size = size
         self.distances = np.empty(0, np.float64)
-        """Of the farthest rows, descending."""
+        """Squared distances of the farthest rows, descending."""
         self.rows = np.empty(0, np.int64)
         """Their global indices: of equal rows the first."""
         self.labels = np.empty(0, np.int32)
@@ -205,7 +205,7 @@ class Relocation(NamedTuple):
     centers: NDArray[Any]
     """(k, d)"""
     n_moved: int
-    """How many of them are elsewhere now."""
+    """How many of the centres without rows have been moved."""
     distinct: tuple[NDArray[np.int32], NDArray[Any]] | None
     """The distinct rows (n, d), and the centre that each has already; None: some share one."""
 
@@ -234,8 +234,8 @@ def relocate_empty(
     Returns
     -------
     Relocation
-        Fewer are moved than there are where fewer rows share a centre with rows that differ from
-        them; none where no rows do.
+        Fewer centres are moved than are empty where too few rows share a centre with rows that
+        differ from them.
     """
 
     def look(several: NDArray[np.bool_] | None) -> FarthestRows:

@@ -301,7 +301,7 @@ class Candidates(Additive):
     chunks: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def points(self) -> NDArray[Any]:
-        """All of them in chunk order."""
+        """All candidates, in chunk order."""
         return np.concatenate([self.chunks[index] for index in sorted(self.chunks)])
 
 

@@ -133,7 +133,7 @@ def rounds_start(
 
 
 def _different(x: SparseBlock, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of rows that are alike the first one."""
+    """The first one of each group of rows that are alike."""
     kinds: dict[tuple[bytes, bytes], int] = {}
     for row in rows.tolist():
         at = slice(x.indptr[row], x.indptr[row + 1])
@@ -173,7 +173,7 @@ def _lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoint) -> 
 def _farthest(
     costs: NDArray[np.float64], weight: Weights | None, labels: Labels, most: int
 ) -> NDArray[np.int64]:
-    """Rows that cost most, at most so many, and none of those that cost nothing.
+    """Up to ``most`` rows that cost most, and none of those that cost nothing.
 
     Rows that are alike cost alike beside one centre; one of them is enough.
     """

@@ -26,7 +26,7 @@ A = TypeVar("A", bound="Additive")
 class Additive:
     """A total that is added to another one field by field.
 
-    Whatever a field may be is said here alone: a number; exact sums, or whatever else has
+    A field is one of these: a number; exact sums, or whatever else has
     ``merge``; an array, or None while there is nothing; a dict of these, by chunk or by name. What
     is added is not changed, nor later through this one.
     """

@@ -90,8 +90,8 @@ def two_level_start(
 def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
     """(m,) integers that add up to k, in proportion to counts by largest remainders.
 
-    No more than the count; at least 1 where there is any, as far as k allows. k is at most the sum
-    of the counts.
+    None exceeds its count; a count that is not 0 gets at least 1, as far as k allows. k is at most
+    the sum of the counts.
     """
     total = int(counts.sum())
     wanted = counts * (k / total)
