@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import fsspec
+import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from largek_dask.driver import storage
 from largek_dask.driver.storage import Folder
 
 
@@ -43,3 +45,44 @@ def test_names__are_those_that_are_there_now() -> None:
     assert RememberingFileSystem.listed, "it is remembered"
     RememberingFileSystem.store["/job/two"] = RememberingFileSystem.store["/job/one"]
     assert folder.names() == ["one", "two"]
+
+
+class NamedFileSystem(MemoryFileSystem):
+    """Goes by other names, and notes which folders it is asked to make."""
+
+    cachable = False
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def __init__(self, protocol: str | tuple[str, ...]) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.made: list[str] = []
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        self.made.append(path)
+        super().makedirs(path, exist_ok=exist_ok)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "has_folders"),
+    [
+        ("s3", False),
+        ("abfs", False),
+        (("gs", "gcs"), False),
+        (("s3", "s3a"), False),
+        ("memory", True),
+        (("sftp", "ssh"), True),
+        (("hdfs", "arrow_hdfs"), True),
+    ],
+    ids=str,
+)
+def test_folders_are_made_only_where_there_are_any(
+    protocol: str | tuple[str, ...], has_folders: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = NamedFileSystem(protocol)
+    monkeypatch.setattr(storage, "filesystem", lambda url, options: (fs, "/bucket/one"))
+    folder = Folder("elsewhere://bucket/one")
+    folder.publish("a/b", b"1")
+    assert folder.read("a/b") == b"1"
+    assert (fs.made == []) is not has_folders
