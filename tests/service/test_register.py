@@ -1,0 +1,188 @@
+"""All jobs of a scheduler: who is in it while it has the store, and what is read and kept again."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import ClusterError, JobNotFoundError, ParameterError
+from largek_dask.service import register as module
+from largek_dask.service.register import Register
+from largek_dask.service.spec import JobSpec
+from largek_dask.service.store import Records, Result
+
+
+class FakeTenure:
+    """A store that is had or not, as a test says."""
+
+    def __init__(self, records):
+        self.records, self.is_held, self.holder, self.lose = records, False, "", None
+
+    def claim(self, lost):
+        self.is_held, self.lose = True, lost
+
+    def refusal(self):
+        return ClusterError(f"the jobs are those of {self.holder}")
+
+
+@pytest.fixture
+def records(tmp_path):
+    return Records(Folder(str(tmp_path / "store")))
+
+
+@pytest.fixture
+def tenure(records):
+    return FakeTenure(records)
+
+
+@pytest.fixture
+def register(tenure):
+    return Register(tenure, lambda event: None, threading.Condition(threading.RLock()))
+
+
+@pytest.fixture
+def two(records, document):
+    """Ids of a job, and of one whose record is torn; and the second's record, mended."""
+    kept, torn = (records.create(JobSpec.parse(document(name)), "me", 1.0) for name in "ab")
+    damage(records, torn.id)
+    return kept.id, torn.id, lambda: records.update(torn)
+
+
+def damage(records, job_id):
+    records.folder.sub("jobs").publish(f"{job_id}.json", b"{")
+
+
+def taken(tenure, register, by="scheduler-1"):
+    """Another scheduler takes the store."""
+    tenure.holder, tenure.is_held = by, False
+    tenure.lose()
+
+
+def test_a_store_that_is_lost_is_forgotten(tenure, register, two):
+    kept, torn, mend = two
+    register.take_up()
+    assert register.ids() == {kept, torn}
+    assert list(register.unreadable) == [torn]
+    (job,) = register.jobs()
+    taken(tenure, register)
+    assert job.stopped_for == "lost"
+    assert (register.jobs(), register.ids(), register.unreadable) == ((), frozenset(), {})
+    # What can be read now is the other one's to read.
+    mend()
+    register.tend()
+    assert register.ids() == frozenset()
+    for job_id in (kept, torn):
+        with pytest.raises(ClusterError, match="those of scheduler-1"):
+            register.find(job_id)
+    register.take_up()
+    assert {job.record.id for job in register.jobs()} == register.ids() == {kept, torn}
+    assert register.jobs()[0] is not job
+    assert not register.jobs()[0].is_stopped()
+
+
+def test_a_store_is_read_once_while_it_is_held(tenure, register, records, document, two):
+    register.take_up()
+    before = register.jobs()
+    records.create(JobSpec.parse(document("c")), "me", 2.0)
+    register.take_up()
+    assert register.jobs() == before
+
+
+def test_what_is_read_while_the_store_is_lost_does_not_count(tenure, register, records, two):
+    read = records.all
+    records.all = lambda: (taken(tenure, register), read())[1]
+    register.take_up()
+    assert register.ids() == frozenset()
+    assert not register.loaded.is_set()
+
+
+def test_unreadable_records_are_read_again(tenure, register, records, two, monkeypatch):
+    kept, torn, mend = two
+    register.take_up()
+    first = register.unreadable[torn]
+    with pytest.raises(ClusterError, match="again and again: ParameterError: "):
+        register.find(torn)
+    register.tend()
+    assert register.unreadable == {torn: first}
+    read = records.read
+
+    def loose(job_id):
+        raise OSError(errno.EIO, "a cable is loose")
+
+    monkeypatch.setattr(records, "read", loose)
+    register.tend()
+    assert "a cable is loose" in register.unreadable[torn]
+    monkeypatch.setattr(records, "read", read)
+    mend()
+    register.tend()
+    assert register.unreadable == {}
+    assert register.find(torn).record.id == torn
+    assert [job.record.id for job in register.jobs()] == [kept, torn]
+
+
+def test_unreadable_records_that_are_gone_are_forgotten(tenure, register, records, two):
+    kept, torn, _ = two
+    register.take_up()
+    records.remove(torn)
+    register.tend()
+    assert register.ids() == {kept}
+    with pytest.raises(JobNotFoundError, match=f"there is no job {torn}; .* are: {kept}"):
+        register.find(torn)
+    register.remove(kept)
+    with pytest.raises(JobNotFoundError, match=r"the jobs there are: none\."):
+        register.find(kept)
+
+
+def test_records_that_could_not_be_kept_are_kept_later(
+    tenure, register, records, two, logged, monkeypatch
+):
+    kept, _, _ = two
+    register.take_up()
+    job = register.find(kept)
+    update = records.update
+
+    def loose(record):
+        raise OSError(errno.EIO, "a cable is loose")
+
+    monkeypatch.setattr(records, "update", loose)
+    job.change_now(cancel=True)
+    for _ in range(2):
+        register.tend()
+        assert not job.is_kept
+    assert [line for line in logged if f"The record of {kept} cannot be written yet" in line]
+    assert not records.read(kept).cancel
+    monkeypatch.setattr(records, "update", update)
+    register.tend()
+    assert job.is_kept
+    assert records.read(kept).cancel
+
+
+def test_one_thread_has_a_job_that_has_ended(tenure, register, two, monkeypatch):
+    kept, _, _ = two
+    monkeypatch.setattr(module, "END_SECONDS", 0.0)
+    register.take_up()
+    job = register.find(kept)
+
+    def alone(otherwise="cancel it first"):
+        return register.alone(job, "deleted", otherwise)
+
+    with pytest.raises(ParameterError, match=f"job {kept} is queued: cancel it first"), alone():
+        pass
+    job.change_now(result=Result(job=kept, run=1, token=0, state="finished"))
+    job.running = True
+    with pytest.raises(ParameterError, match=f"job {kept} is finished: cancel it first"), alone():
+        pass
+    job.running = False
+    busy = pytest.raises(ParameterError, match=f"job {kept} is just being deleted")
+    with alone(), busy, alone():
+        pass
+    with pytest.raises(ValueError, match="somewhere inside"), alone():
+        raise ValueError("somewhere inside")
+    with alone():
+        pass
+    register.remove(kept)
+    with pytest.raises(JobNotFoundError, match=f"there is no job {kept} any more"), alone():
+        pass
