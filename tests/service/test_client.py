@@ -468,6 +468,28 @@ def test_follow__outlives_a_scheduler_that_is_away_for_long(submit, away, follow
     assert lost == []
 
 
+def test_follow__goes_on_over_a_new_connection(submit, endless, service, cluster):
+    """Each event comes once, over the connection that there is."""
+    job = submit(max_iter=10**6)
+    assert endless.wait(60.0)
+    with service.following(job.id) as news:
+        assert news.get(timeout=60.0)["job"] == job.id
+        before = service.client
+        service._reconnect(cluster.scheduler_address)
+        assert before.status == "closed"
+        while not news.empty():
+            news.get()
+        # It goes on telling of steps, so that one comes when it is heard again.
+        heard = [news.get(timeout=30.0)]
+        job.cancel()
+        while heard[-1]["event"] != "cancelled":
+            heard.append(news.get(timeout=30.0))
+    assert "cancelling" in [event["event"] for event in heard]
+    numbers = [event["n"] for event in heard]
+    assert len(set(numbers)) == len(numbers)
+    assert service._followers == {}
+
+
 def test_ask__a_scheduler_that_stays_away_is_said_to_be(submit, cluster, away):
     job = submit()
     lost = away(5)

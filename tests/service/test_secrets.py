@@ -217,6 +217,34 @@ def test_secrets__not_in_what_is_said_of_a_log_that_cannot_be_closed(
     check_silence(logged)
 
 
+def test_secrets__not_in_what_is_said_of_a_log_that_cannot_be_written(
+    vault, open_jobs, vault_job, logged, monkeypatch
+):
+    """It is tried with every event, and said once: to who follows, and in the scheduler's log."""
+    tried = []
+
+    def full(log, event):
+        tried.append(event["event"])
+        raise OSError(errno.ENOSPC, f"no space for {SECRET}")
+
+    monkeypatch.setattr(JsonLines, "__call__", full)
+    jobs = open_jobs()
+    job_id = jobs.submit(vault_job(), OPTIONS, "me")
+    status = wait_until(jobs, job_id, "finished", "failed")
+    assert status["state"] == "finished", "a job is worth more than its log"
+    assert "running" in tried
+    assert len(tried) > 3
+    told = jobs.events(job_id, 0, 1000)
+    warned = [event["message"] for event in told if event.get("topic") == "log"]
+    assert len(warned) == 1
+    assert "no space for ***" in warned[0]
+    lines = [line for line in logged if "Events cannot be written to" in line]
+    assert len(lines) == 1
+    assert "/out" in lines[0]
+    check_silence(logged)
+    check_silence(map(str, told))
+
+
 def test_secrets__from_the_environment(vault, open_jobs, document, written, monkeypatch):
     monkeypatch.setenv("LARGEK_TEST_TOKEN", SECRET)
     text = document(

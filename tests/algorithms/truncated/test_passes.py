@@ -46,6 +46,42 @@ def test_a_look_finds_what_clusters_cost_and_what_removing_them_would(weighted):
     np.testing.assert_allclose(found / made.loss_steps, [removed, cost], rtol=1e-6)
 
 
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_rows_go_back_to_the_clusters_that_were_kept(n_threads):
+    r = np.random.default_rng(0)
+    x, centers = r.normal(size=(400, 2)), r.normal(size=(12, 2))
+    shift, threads = np.zeros(2), Threads(n_threads)
+    d2 = np.square(x[:, None] - centers).sum(axis=2)
+
+    def lists(centers, **how):
+        near = Near(centers, shift, 4)
+        unknown = np.stack([np.zeros(12), np.full(12, np.inf)])
+        listed = np.sort(near.table(), axis=1).reshape(-1)
+        return Order("lists", centers, shift, listed, ways=unknown, recipe=Recipe(near, 4), **how)
+
+    def of_lists(labels, centers):
+        """The nearest of the list of each row's cluster, which is ``labels``."""
+        table, all_ = Near(centers, shift, 4).table(), np.square(x[:, None] - centers).sum(axis=2)
+        allowed = np.zeros((len(x), 12), bool)
+        allowed[np.arange(len(x))[:, None], table[labels]] = True
+        return np.where(allowed, all_, np.inf).argmin(axis=1)
+
+    rows = RowArrays.new(400, np.dtype("f8"))
+    advance(x, None, rows, Order("all", centers, shift), threads)
+    first = d2.argmin(axis=1)
+    np.testing.assert_array_equal(rows.labels, first)
+    others = np.roll(centers, 1, axis=0)
+    advance(x, None, rows, lists(others, save=True), threads)
+    np.testing.assert_array_equal(rows.saved, first)
+    between = of_lists(first, others)
+    np.testing.assert_array_equal(rows.labels, between)
+    again = lists(centers[::-1].copy(), restore=True, skip=False)
+    expected = of_lists(first, centers[::-1])
+    assert (expected != of_lists(between, centers[::-1])).sum() > 50
+    advance(x, None, rows, again, threads)
+    np.testing.assert_array_equal(rows.labels, expected)
+
+
 def test_every_pass_hears_of_a_stop():
     """Before every share of its rows; one that looks for cells first, or takes up what is kept,
     does so before each of both.
