@@ -54,20 +54,23 @@ def test_rows_go_back_to_the_clusters_that_were_kept(n_threads):
     d2 = np.square(x[:, None] - centers).sum(axis=2)
 
     def lists(centers, **how):
-        near = Near(centers, shift, 4)
-        unknown = np.stack([np.zeros(12), np.full(12, np.inf)])
+        near = Neighbours(centers, shift, 4)
+        unknown = {"drift": np.zeros(12), "reach": np.full(12, np.inf)}
         listed = np.sort(near.table(), axis=1).reshape(-1)
-        return Order("lists", centers, shift, listed, ways=unknown, recipe=Recipe(near, 4), **how)
+        return Pass("lists", centers, shift, listed, recipe=Recipe(near, 4), **unknown, **how)
 
     def of_lists(labels, centers):
         """The nearest of the list of each row's cluster, which is ``labels``."""
-        table, all_ = Near(centers, shift, 4).table(), np.square(x[:, None] - centers).sum(axis=2)
+        table, all_ = (
+            Neighbours(centers, shift, 4).table(),
+            np.square(x[:, None] - centers).sum(axis=2),
+        )
         allowed = np.zeros((len(x), 12), bool)
         allowed[np.arange(len(x))[:, None], table[labels]] = True
         return np.where(allowed, all_, np.inf).argmin(axis=1)
 
     rows = RowArrays.new(400, np.dtype("f8"))
-    advance(x, None, rows, Order("all", centers, shift), threads)
+    advance(x, None, rows, Pass("all", centers, shift), threads)
     first = d2.argmin(axis=1)
     np.testing.assert_array_equal(rows.labels, first)
     others = np.roll(centers, 1, axis=0)
