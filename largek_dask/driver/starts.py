@@ -34,7 +34,7 @@ ENDS_THE_FIT = (
 
 
 SLACK, SLACK_SECONDS = 1.05, 0.05
-"""How far beyond its time limit a fit may end: times so much, or so many seconds."""
+"""How far beyond its time limit a fit may end: a factor of it, or seconds."""
 MOST_KEPT = 0.8
 """Most that is kept for the last pass where it can be done without, or for labels without it: a
 share of the time that is left after the start. The rest is for steps."""

@@ -38,7 +38,7 @@ SETTLED_AT_ONCE = 2_048
 SETTLED_AHEAD = 8
 """Times as many places are drawn as a share needs."""
 SORTED_SHARE = 32
-"""A share that is so many times smaller than its chunk is sorted (measured)."""
+"""How many times smaller than its chunk a share is that gets sorted (measured)."""
 
 
 class ChunkReader:

@@ -23,7 +23,7 @@ SPREAD = f"largek-spread-{__version__}"
 RECEIVE = f"largek-receive-{__version__}"
 """Operation of a worker: fetch a value from another one."""
 BRANCHES = 2
-"""So many fetch from the same worker at a time."""
+"""How many fetch from the same worker at a time."""
 CONNECT_SECONDS = 3.0
 """A worker that has left refuses connections, and Dask would ask it for them for 30 s."""
 

@@ -15,7 +15,7 @@ from largek_dask import config
 __all__ = ["Pace", "Stragglers"]
 
 FACTOR = 4.0
-"""So many times the others' median is too long."""
+"""How many times the others' median is too long."""
 FIRST_SECONDS = 30.0
 """How long a straggler gets no chunks; twice as long each time that it is one again."""
 

@@ -1,6 +1,6 @@
 """Samples that hold the rows that carry the cost, where these are far from all centres and few.
 
-A uniform sample does not hold a group of rows much smaller than one in so many as it takes, however
+A uniform sample of one row in a hundred may miss a group of much less than a hundred rows, however
 far away they are; and with centres from such a sample, the cost of all rows may be that of a few.
 Where the first pass over all rows finds it so, rows are drawn anew: a row that the uniform sample
 may have missed, because it is far from its centre or because few rows share its centre, the sooner
@@ -34,9 +34,9 @@ has some of every group that costs as much as a cluster with its rows nearer tha
 SHARE = 0.05
 """Share of the cost that far rows carry, from which on they count."""
 ROWS, LEAST, MOST = 128, 2_048, 1 << 18
-"""Rows a centre that are drawn; at least and at most so many."""
+"""Rows a centre that are drawn; and how many at least and at most in all."""
 VALUES = 1 << 26
-"""Values (rows times features) of them, at most."""
+"""Values (rows times features) of the rows that are drawn, at most."""
 
 Places = NDArray[np.int64]
 Weights = NDArray[np.float64]
@@ -53,7 +53,7 @@ class FarRows:
 
 
 def far_from(mean: float) -> float:
-    """The squared distance beyond which rows are far, where it is so much in the mean."""
+    """The squared distance beyond which rows are far, where ``mean`` is that of all rows."""
     return BEYOND * mean
 
 
@@ -129,7 +129,7 @@ def draw_rows(
         start=partial(Drawn, n + 1), combine=Drawn.combine,
     )  # fmt: skip
     order = np.lexsort((drawn.rows, drawn.keys))
-    # Rows beyond these were passed over at this number: so many times as likely each was drawn.
+    # The first key that was passed over: how likely each row was to be drawn follows from it.
     limit = float(drawn.keys[order[n]]) if len(order) > n else np.inf
     chosen = order[:n][np.argsort(drawn.rows[order[:n]])]
     # Whole numbers: where weights are integers, sums hold nothing finer.

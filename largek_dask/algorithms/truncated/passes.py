@@ -345,7 +345,7 @@ def _search_lists(
 def _spans(
     n: int, n_threads: int, a_thread: int = PARTS_A_THREAD, least: int = BLOCK_ROWS
 ) -> list[tuple[int, int]]:
-    """(begin, end) of shares of n rows, so many a thread."""
+    """(begin, end) of shares of n rows, ``a_thread`` for each thread."""
     step = max(least, -(-n // (n_threads * a_thread)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, max(step, 1))]
 

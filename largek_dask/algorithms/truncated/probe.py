@@ -56,9 +56,9 @@ COSTLIEST = 64
 SPLITS = 8
 """Clusters in which a split is tried, for each that may be made."""
 MORE_MOVES = 6
-"""More than twice as many moves as were found last time are not looked for, but for so many."""
+"""Moves that are looked for at most, beyond twice as many as were found last time."""
 SHARE_TRIED = 16
-"""In one cluster out of so many a split is tried at least."""
+"""A split is tried in at least one cluster out of 16."""
 LOCKED = 8
 """Nearest centres of a removed one that stay."""
 
@@ -258,7 +258,7 @@ def share_misled(
     """By what share rows would cost more if coarse cells had led them to their centres.
 
     That is how rows of a larger sample find their centres: in a pass ``cells``, and one with lists
-    of so many of the nearest centres of each centre in ``table`` (k, m).
+    of the ``length`` nearest centres of each centre in ``table`` (k, m).
     """
     present = np.flatnonzero(rows.labels >= 0)
     n = min(LED_ROWS, len(present))

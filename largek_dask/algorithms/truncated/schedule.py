@@ -50,9 +50,9 @@ class Tuning:
     start_rows: int = 32
     """Rows a centre of the sample to go on from. Not measured."""
     growth: int = 4
-    """Further samples are so many times as large as the one before. Not measured."""
+    """How many times as large as the one before a further sample is. Not measured."""
     largest_share: int = 3
-    """A sample has at most one row out of so many. Not measured."""
+    """A sample has at most one row out of three. Not measured."""
     start_values: int = 1 << 25
     """Values (rows times features) of the sample to go on from, at most. Not measured."""
     largest_values: int = 1 << 26
@@ -63,13 +63,13 @@ class Tuning:
     whole_values: int = 1 << 27
     """Values up to which few rows a centre are all taken. Not measured."""
     restarted_clusters: int = 32
-    """Up to so many clusters the best of several starts is taken. Not measured."""
+    """Clusters up to which the best of several starts is taken. Not measured."""
     restart_rows: int = 64
-    """Rows a centre on which these are made. Not measured."""
+    """Rows a centre on which several starts are made. Not measured."""
     least_restart_rows: int = 2_048
-    """And rows at least. Not measured."""
+    """Rows on which several starts are made, at least. Not measured."""
     dense_clusters: int = 128
-    """Up to so many clusters rows meet all centres. With lists, on uniform rows in 100 clusters,
+    """Clusters up to which rows meet all centres. With lists, on uniform rows in 100 clusters,
     it takes 0.90 s instead of 0.63 s until 0.2 % above the lowest cost, and 0.09 s instead of
     0.15 s until 1 % (table of ``benchmarks.auto_parts``)."""
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
@@ -141,8 +141,8 @@ class Tuning:
     most_passes: int = 12
     """Passes of a round before its look, at most. Not measured."""
     most_replayed: int = 48
-    """Passes since the last anchor with which a round may begin: so many have to be made again for
-    rows whose state is lost. Not measured."""
+    """Passes since the last anchor with which a round may begin: all of them have to be made again
+    for rows whose state is lost. Not measured."""
     first_ratio: float = 0.5
     """What the second pass of a round is expected to gain beside the first. Not measured."""
     least_ratio: float = 0.3
@@ -658,7 +658,7 @@ def _more_rows_pay(after: Schedule, gained: float) -> bool:
 
 
 def _least_length(lengths: Lengths, gained: float, cost: float) -> int:
-    """What lists are at least, after a round that has gained so much."""
+    """The least length of lists after a round that has gained this."""
     longer = [n for n, share in TUNING.least_lengths if max(0.0, gained) < share * cost]
     if not gained > 0:
         # It may also have been too many moves: one step is enough.

@@ -36,7 +36,7 @@ TABLE_AGE = 6
 WIDTH = 64
 """Nearest centres that are found for every centre, at least."""
 OUTLIER = 2.0**20
-"""A row that costs so many times the mean counts no more than that for what its cluster loses."""
+"""A row that costs more than this times the mean counts as that much in what its cluster loses."""
 BEYOND = 0.8
 """How much farther than to the mean of its rows a centre goes. Below 1 the rows cost no more than
 before even if none of them changes its cluster, and where clusters have no borders to speak of,
