@@ -8,7 +8,7 @@ come to is an error there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 __all__ = ["POINTS", "at", "watch"]
 
@@ -28,6 +28,7 @@ POINTS = (
 """Each has a moment before it and one after it."""
 
 Watcher = Callable[[str, str], object]
+UNSEEN = nullcontext()
 _watcher: Watcher | None = None
 
 
@@ -37,13 +38,14 @@ def watch(watcher: Watcher | None) -> None:
     _watcher = watcher
 
 
-@contextmanager
-def at(point: str) -> Iterator[None]:
+def at(point: str) -> AbstractContextManager[None]:
     """Between the two moments of a point; the later one is not met if something fails."""
-    if _watcher is None:
-        yield
-        return
-    _watcher("before", point)
+    return UNSEEN if _watcher is None else _seen(point, _watcher)
+
+
+@contextmanager
+def _seen(point: str, watcher: Watcher) -> Iterator[None]:
+    watcher("before", point)
     yield
     # Whoever watched before may have stopped watching meanwhile.
     if _watcher is not None:

@@ -256,6 +256,8 @@ class _Loop(Generic[State]):
 
     def _any_says_stop(self) -> bool:
         """Call every callback, whether or not one before it said stop."""
+        if not self.callbacks:
+            return False
         now, algorithm = self._now, self.algorithm
         snapshot = Snapshot(
             now.history[-1], now.history, lambda: algorithm.model(now.state), algorithm.objective
@@ -286,9 +288,9 @@ class _Loop(Generic[State]):
 
     def _tell(self) -> None:
         """Send the event of the last step."""
-        seconds, counts = self.meter.since_last()
         if not self.events:
             return
+        seconds, counts = self.meter.since_last()
         now, total = self._now, seconds["total"]
         record = now.history[-1]
         left = estimate_seconds_left(now.history, self.stop, now.seconds, self.algorithm.objective)
@@ -351,8 +353,7 @@ class Clock:
 
     def is_over(self) -> bool:
         """Whether the limit is reached."""
-        spent = self.seconds() + self.kept_back
-        return not math.isinf(self._limit) and spent >= self._limit
+        return self._limit < math.inf and self.seconds() + self.kept_back >= self._limit
 
 
 WORKERS_SECONDS = 5.0

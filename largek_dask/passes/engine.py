@@ -243,7 +243,7 @@ class Engine:
         if len(ticket.totals) == 1 and ticket.source.in_memory:
             # Small passes would take as long to reach another thread.
             ticket.source.start(None)
-            self._work(ticket, 0, stop, until)
+            self._work(ticket, 0, ticket.report, stop, until)
         else:
             self._on_pool(ticket, stop, until)
         ticket.source.stop()
@@ -260,7 +260,7 @@ class Engine:
             pool, reader = self._threads()
             ticket.source.start(reader)
             futures.extend(
-                pool.submit(self._work, ticket, slot, stop, until)
+                pool.submit(self._work_apart, ticket, slot, stop, until)
                 for slot in range(len(ticket.totals))
             )
             while wait(futures, POLL_SECONDS).not_done:
@@ -328,36 +328,42 @@ class Engine:
 
     # --- on the threads ---------------------------------------------------------------------------
 
-    def _work(self, ticket: Ticket, slot: int, stop: Stop, until: float | None) -> None:
-        """Take chunk after chunk, on one computing thread."""
+    def _work_apart(self, ticket: Ticket, slot: int, stop: Stop, until: float | None) -> None:
+        """Take chunk after chunk, beside other threads."""
         report = PassReport()
         try:
-            while True:
-                if (error := stop()) is not None:
-                    ticket.errors.append((-1, error))
-                    ticket.source.stop()
-                    break
-                began = time.perf_counter()
-                block = ticket.source.next()
-                report.wait += time.perf_counter() - began
-                if block is None:
-                    break
-                try:
-                    with at("chunk"):
-                        self._count(ticket, slot, block, stop, report)
-                except _Ended:
-                    break
-                except BaseException as failure:
-                    failure.add_note(f"It happened in {self._named(block.index)}.")
-                    ticket.errors.append((block.index, failure))
-                    ticket.source.stop()
-                    break
-                # After a chunk, not before: however short a slice is, it gets somewhere.
-                if until is not None and time.monotonic() >= until:
-                    break
+            self._work(ticket, slot, report, stop, until)
         finally:
             with ticket.lock:
                 ticket.report.add(report)
+
+    def _work(
+        self, ticket: Ticket, slot: int, report: PassReport, stop: Stop, until: float | None
+    ) -> None:
+        """Take chunk after chunk, on one thread."""
+        while True:
+            began = time.perf_counter()
+            block = ticket.source.next()
+            report.wait += time.perf_counter() - began
+            if block is None:
+                break
+            if (error := stop()) is not None:
+                ticket.errors.append((-1, error))
+                ticket.source.stop()
+                break
+            try:
+                with at("chunk"):
+                    self._count(ticket, slot, block, stop, report)
+            except _Ended:
+                break
+            except BaseException as failure:
+                failure.add_note(f"It happened in {self._named(block.index)}.")
+                ticket.errors.append((block.index, failure))
+                ticket.source.stop()
+                break
+            # After a chunk, not before: however short a slice is, it gets somewhere.
+            if until is not None and time.monotonic() >= until:
+                break
 
     def _named(self, index: int) -> str:
         if index == JOINED:
@@ -382,10 +388,9 @@ class Engine:
                     ticket.waiting.append(index)
                 return
             if arrays is None:
-                view = view.again(self._rebuild(ticket, slot, block, view, report))
+                arrays = self._rebuild(ticket, slot, block, view, report)
                 report.rebuilt += 1
-            else:
-                view = view.again(arrays)
+            view.state = arrays
             if index == JOINED:
                 # A pass that fails half-way leaves nothing of it: then it is made again.
                 view.release = partial(self.store.release, state.name, index, state.generation - 1)

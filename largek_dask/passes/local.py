@@ -88,13 +88,10 @@ class LocalPasses(BasePasses):
         report: PassReport,
     ) -> Any:
         ticket = self._engine.open(spec, chunks, replay)
-        try:
-            self._engine.advance(ticket, self._stop)
-            total = self._engine.collect(ticket)
-        finally:
-            report.add(ticket.report)
+        ticket.report = report
+        self._engine.advance(ticket, self._stop)
         report.workers = 1
-        return total
+        return self._engine.collect(ticket)
 
     def in_one_piece(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
         """All rows where they lie in one piece; see ``BasePasses.in_one_piece``."""

@@ -39,6 +39,8 @@ from largek_dask.passes.spec import StateSpec
 
 __all__ = ["Asked", "Subset", "Subsets"]
 
+AS_HELD = Preparation()
+
 Asked = RowSlice | RowSample | SpacedRows | NDArray[np.int64]
 
 
@@ -115,7 +117,7 @@ class Subset(LocalPasses):
 
     def _preparation(self) -> Preparation:
         """Rows are held as passes show them."""
-        return Preparation()
+        return AS_HELD
 
     def _stop(self) -> BaseException | None:
         of = self._of()

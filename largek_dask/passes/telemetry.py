@@ -10,6 +10,8 @@ import numpy as np
 
 __all__ = ["PassReport", "nbytes"]
 
+WHOLE = (int, np.integer)
+
 
 @dataclass(slots=True)
 class PassReport:
@@ -82,7 +84,7 @@ class PassReport:
 def nbytes(value: Any) -> int:
     """About how many bytes an object holds in arrays: what decides how it travels."""
     size = getattr(value, "nbytes", None)
-    if isinstance(size, int | np.integer):
+    if isinstance(size, WHOLE):
         return int(size)
     if isinstance(value, bytes | bytearray | memoryview | str):
         return len(value)

@@ -61,7 +61,7 @@ class History(Generic[Entry]):
     ) -> RowState:
         """The row state of the pass that comes next; ``broadcast`` makes one of each entry."""
         entries = () if anchor else self.entries
-        replay = tuple(broadcast(entry) for entry in entries)
+        replay = tuple(map(broadcast, entries))
         return RowState(name, self.generation + 1, replay, retain=retain)
 
     def read_state(

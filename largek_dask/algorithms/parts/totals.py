@@ -63,11 +63,14 @@ def _added(mine: Any, theirs: Any) -> Any:
 
 
 def _nbytes(value: Any) -> int:
+    size = getattr(value, "nbytes", None)
+    if size is not None:
+        return int(size)
     if isinstance(value, dict):
-        return sum(map(_nbytes, value.values()))
-    if isinstance(value, tuple):
-        return sum(map(_nbytes, value))
-    return int(getattr(value, "nbytes", 0))
+        value = value.values()
+    elif not isinstance(value, tuple):
+        return 0
+    return sum(map(_nbytes, value))
 
 
 @dataclass

@@ -146,6 +146,11 @@ class Pass:
         kept = replace(self, far=0.0) if self.far else self
         return kept if kept.recipe is None else replace(kept, listed=None, offsets=None)
 
+    @property
+    def is_derived(self) -> bool:
+        """Whether anything is here that can be made again."""
+        return any(name in self.__dict__ for name in DERIVED)
+
     def forget(self) -> None:
         """Let go of what can be made again."""
         for name in DERIVED:
@@ -537,12 +542,15 @@ def pass_over(
         state=history.next_state(STATE, _broadcast, anchor=pass_.is_anchor, retain=retain),
         joined=True,
     )
-    for earlier in history.entries:
-        earlier.forget()
+    if history.last is not None and history.last.is_derived:
+        # They have been replayed, all of them.
+        for earlier in history.entries:
+            earlier.forget()
     if wanted is None:
         return total, None
     picked = total.tally.picked
-    return total, np.concatenate([picked[index] for index in sorted(picked)])
+    labels = [picked[index] for index in sorted(picked)]
+    return total, labels[0] if len(labels) == 1 else np.concatenate(labels)
 
 
 def read_row_state(

@@ -230,9 +230,10 @@ def gains_of_lists(
         distances = scores(rows.x[chosen[part]], packed)
         best, at = distances.argmin(axis=1), np.arange(len(home))
         saved[part] = distances[at, home] - distances[at, best]
-        between = scores(centers[home], packed)
-        nearer = np.count_nonzero(between < between[at, best][:, None], axis=1)
-        rank[part] = np.where(home == best, 0, nearer)
+        astray = np.flatnonzero(home != best)
+        between = scores(centers[home[astray]], packed)
+        reach = between[np.arange(len(astray)), best[astray]]
+        rank[begin + astray] = np.count_nonzero(between < reach[:, None], axis=1)
 
     threads.map(probe, range(0, n, PROBE_BLOCK))
     if rows.weight is not None:
