@@ -72,7 +72,7 @@ class RowState:
     retain: bool = False
     """Keep the total between passes: ``chunk.counted`` then says that the total already holds
     this chunk as its row state describes it, and the function adds differences only. Whoever is
-    given such a total must not change it."""
+    given such a total must not change it, and has it until the next pass of its name."""
 
 
 class Chunk(Protocol):

@@ -292,14 +292,18 @@ class Engine:
                 self._shut_down()
                 return
 
-    def collect(self, ticket: Ticket) -> Any:
-        """The total of a finished ticket; totals that are retained are copied."""
+    def collect(self, ticket: Ticket, *, lent: bool = False) -> Any:
+        """The total of a finished ticket.
+
+        What is retained is copied; ``lent``: not where it is one total, which whoever gets it
+        leaves as it is, and lets go of before the next pass. So is that of one chunk that is
+        everything: it stays in this process.
+        """
         spec = ticket.spec
         began = time.perf_counter()
         if ticket.retains:
             assert spec.state is not None
-            # That of one chunk that is everything stays in this process, and is not copied.
-            alone = ticket.chunks == {JOINED}
+            alone = ticket.chunks == {JOINED} or (lent and len(ticket.totals) == 1)
             total = ticket.totals[0] if alone else total_of(spec, ticket.totals)
             self._retained[spec.state.name] = _Retained(
                 spec.state.epoch, spec.state.generation, ticket.totals, ticket.chunks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,9 @@ class LocalPasses(BasePasses):
         See :class:`BasePasses`.
     """
 
+    lends: ClassVar[bool] = False
+    """A retained total may be given out itself, and not a copy of it."""
+
     def __init__(
         self,
         rows: Rows,
@@ -91,7 +94,7 @@ class LocalPasses(BasePasses):
         ticket.report = report
         self._engine.advance(ticket, self._stop)
         report.workers = 1
-        return self._engine.collect(ticket)
+        return self._engine.collect(ticket, lent=self.lends)
 
     def in_one_piece(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
         """All rows where they lie in one piece; see ``BasePasses.in_one_piece``."""

@@ -54,6 +54,9 @@ class Subset(LocalPasses):
     rows : HeldRows
     """
 
+    # There may be many small passes, and copies would cost as much as these.
+    lends = True
+
     def __init__(self, of: BasePasses, rows: HeldRows) -> None:
         # What is kept of the rows is little beside them: it is not limited.
         super().__init__(

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from largek_dask.errors import CancelledFit
 from largek_dask.passes.engine import Engine
 from largek_dask.passes.spec import PassSpec, StateSpec
 from tests.passes.toys import (
@@ -118,3 +119,35 @@ def test_a_closed_engine_holds_nothing(x):
     assert engine.store.nbytes == engine.store.wanted == engine.cache.nbytes == 0
     assert engine._retained == {}
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_stop_is_asked_for_before_every_chunk_and_not_after_the_last(x):
+    """A pass that has been through all chunks is not thrown away."""
+    asked = []
+
+    def late():
+        asked.append(None)
+        return None if len(asked) <= 6 else CancelledFit("too late")
+
+    engine = Engine(rows_of(x, [10] * 6), 1, lambda: 1 << 20, lambda: 0)
+    ticket = engine.open(spec(1), range(6))
+    assert engine.advance(ticket, late)
+    assert ticket.report.chunks == len(asked) == 6
+    assert engine.collect(ticket)[0] == path_answers(x, 1)[-1]
+    ticket = engine.open(spec(2), range(6))
+    with pytest.raises(CancelledFit, match="too late"):
+        engine.advance(ticket, late)
+    assert ticket.report.chunks == 0
+    engine.close()
+
+
+def test_a_retained_total_is_copied_unless_it_is_lent(x):
+    engine = Engine(rows_of(x, [10] * 6), 1, lambda: 1 << 20, lambda: 0)
+    for generation, lent in ((1, False), (2, True), (3, False)):
+        ticket = engine.open(spec(generation), range(6))
+        engine.advance(ticket, never)
+        total = engine.collect(ticket, lent=lent)
+        assert total[0] == path_answers(x, generation)[-1]
+        (kept,) = engine._retained["path"].totals
+        assert (total is kept) == lent
+    engine.close()

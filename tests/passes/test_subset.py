@@ -432,3 +432,14 @@ def test_whoever_forgets_to_close_leaves_nothing_behind(x):
     gc.collect()
     assert held() is None
     assert not [t for t in threading.enumerate() if t.name.startswith("largek-compute")]
+
+
+def test_a_subset_lends_its_one_total(x):
+    """There may be hundreds of passes over few rows, and a copy costs as much as one of them."""
+    with LocalPasses(rows_of(x, SIZES), n_threads=1) as passes:
+        held = passes.subset(np.arange(50))
+        lent = [path_pass(held, g, retain=True) for g in (1, 2)]
+        copies = [path_pass(passes, g, retain=True) for g in (1, 2)]
+    assert held.n_chunks == 1
+    assert lent[0] is lent[1]
+    assert copies[0] is not copies[1]

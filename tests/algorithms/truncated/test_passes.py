@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
+from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.truncated.lists import (
     Neighbours,
     Recipe,
 )
-from largek_dask.algorithms.truncated.passes import Pass, RowArrays, advance, cells_pass
+from largek_dask.algorithms.truncated.passes import (
+    Pass,
+    RowArrays,
+    advance,
+    cells_pass,
+    pass_over,
+)
+from largek_dask.data.memory_rows import ArrayRows
 from largek_dask.errors import CancelledFit
+from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
+from largek_dask.passes.local import LocalPasses
 from tests import oracles
 
 
@@ -144,3 +155,24 @@ def test_a_pass_is_kept_without_its_lists_and_makes_the_same_ones_again():
         kept.forget()
         assert "lists" not in kept.__dict__
         assert "remade" not in near.__dict__
+
+
+def test_what_replayed_passes_are_made_into_is_let_go():
+    x = np.random.default_rng(3).normal(size=(60, 3)).astype("f4")
+    shift, listed = np.zeros(3, np.float32), np.tile(np.arange(4, dtype=np.int32), 4)
+    known = {"drift": np.zeros(4), "reach": np.full(4, np.inf)}
+    anchor = Pass("all", x[:4], shift)
+    done = [anchor, *(Pass("lists", x[i : i + 4], shift, listed, **known) for i in (1, 2))]
+    with LocalPasses(ArrayRows(x), n_threads=1) as passes:
+        history = History()
+        for step, one in enumerate(done):
+            pass_over(passes, history, one, step, None)
+            one.forget()
+            history = history.then(one, anchor=one.is_anchor)
+        assert passes.last.rebuilt == 0
+        passes.begin_run()
+        _, labels = pass_over(passes, history, replace(done[1]), 3, "all")
+        assert passes.last.rebuilt == 1
+    np.testing.assert_array_equal(labels, nearest(x, pack_centers(x[1:5], shift)))
+    assert len(history) == 3
+    assert not any(one.is_derived for one in history.entries)
