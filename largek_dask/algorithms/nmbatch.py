@@ -192,13 +192,13 @@ class NMBatch(Algorithm[NMBatchState]):
         assert self.problem is not None
         k, how = self.problem.n_clusters, self.problem.init
         rows = self._first_rows(passes.n_rows)
-        if isinstance(how, str) and how == "auto" and self.start == "sample":
-            x, weight, size = NestedRows(passes, rng).sample(rows, k)
-            centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
-        elif isinstance(how, str) and how == "auto":
+        if not isinstance(how, str) or how != "auto":
+            centers = initial_centers(passes, rng, k, how)
+        elif self.start == "random":
             centers = initial_centers(passes, rng, k, "random")
         else:
-            centers = initial_centers(passes, rng, k, how)
+            x, weight, size = NestedRows(passes, rng).sample(rows, k)
+            centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
         shift = passes.statistics.shift
         bounds = None if self.bounds is True else self._first_bounds(passes, centers, shift)
         return NMBatchState(centers, np.zeros(k), shift, rows, bounds)
