@@ -63,7 +63,7 @@ OTHERS = {
         "algorithms/test_nmbatch_moves.py",
         "algorithms/truncated/test_algorithm.py",
     ],
-    "algorithms/parts/nested": ["algorithms/test_nmbatch.py", "algorithms/test_nested_stores.py"],
+    "algorithms/parts/nested": ["algorithms/test_nested_stores.py", "algorithms/test_nmbatch.py"],
     "algorithms/parts/relocation": ["algorithms/test_lloyd.py", "driver/test_fit.py"],
     "algorithms/parts/seeding": ["algorithms/test_sparse_rows.py"],
     "algorithms/parts/splits": ["algorithms/parts/test_sparse_splits.py"],
