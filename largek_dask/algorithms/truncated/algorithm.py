@@ -45,7 +45,7 @@ from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.two_level import coarse_centers, two_level_start
 from largek_dask.algorithms.truncated.far import FarRows, carry_the_cost, draw_rows, far_from
 from largek_dask.algorithms.truncated.lists import NEAR_CELLS
-from largek_dask.algorithms.truncated.passes import Pass, PassDone, cells_pass, pass_over
+from largek_dask.algorithms.truncated.passes import Pass, PassDone, pass_over
 from largek_dask.algorithms.truncated.probe import ask_sample
 from largek_dask.algorithms.truncated.schedule import (
     TUNING,
@@ -305,7 +305,7 @@ class Truncated(Algorithm[TruncatedState]):
             state = replace(where_it_began(state, before), restores=restores)
         if not state.everywhere:
             # Nobody knows more of the other rows than their nearest coarse centre.
-            first = cells_pass(state.centers, state.coarse, state.shift)
+            first = Pass("cells", state.centers, state.shift, coarse=state.coarse)
             pass_over(passes, History(), first, state.step + 1, None, retain=False)
             state = replace(
                 state, everywhere=True, history=History(1, (first,)), unmet=None, restores=False

@@ -42,7 +42,6 @@ __all__ = [
     "PassTotal",
     "RowArrays",
     "advance",
-    "cells_pass",
     "pass_chunk",
     "pass_over",
     "pass_total",
@@ -128,6 +127,9 @@ class Pass:
     @cached_property
     def lists(self) -> Lists:
         """The lists as kernels want them."""
+        if self.listed is None and self.kind == "cells":
+            assert self.coarse is not None
+            return Lists(*lists_of_cells(self.centers, self.coarse, self.shift))
         if self.listed is None:
             assert self.recipe is not None
             return Lists(*self.recipe.remake())
@@ -157,12 +159,6 @@ class Pass:
             self.__dict__.pop(name, None)
         if self.recipe is not None:
             self.recipe.forget()
-
-
-def cells_pass(centers: Array, coarse: Array, shift: Array) -> Pass:
-    """A pass in which rows meet the centres of their nearest coarse cell, and of those near it."""
-    offsets, listed = lists_of_cells(centers, coarse, shift)
-    return Pass("cells", centers, shift, listed, offsets, coarse)
 
 
 @dataclass(slots=True)

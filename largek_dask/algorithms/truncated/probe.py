@@ -7,6 +7,7 @@ pass, so they are the same wherever the other rows are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -19,16 +20,14 @@ from largek_dask.algorithms.truncated.lists import lists_of
 from largek_dask.algorithms.truncated.passes import (
     Pass,
     PassDone,
-    PassTotal,
     RowArrays,
     advance,
-    cells_pass,
 )
 from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.splits import split_clusters
-from largek_dask.kernels.distances import pack_centers, scores, squared_distances
+from largek_dask.kernels.distances import PackedCenters, pack_centers, scores, squared_distances
 from largek_dask.kernels.threads import Threads
 
 __all__ = [
@@ -63,9 +62,9 @@ LOCKED = 8
 """Nearest centres of a removed one that stay."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LabelledSample:
-    """Rows of the sample with the labels that they have now."""
+    """Rows of the sample with the labels that they have now, and the centres that there are."""
 
     x: Any
     """(m, d)"""
@@ -74,8 +73,17 @@ class LabelledSample:
     """(m,)"""
     scale: float
     """How many times all rows weigh what these do."""
+    centers: NDArray[Any]
+    """(k, d)"""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute."""
     far: bool = False
     """Rows that are far from all centres are among them, and some of these cost much."""
+
+    @cached_property
+    def packed(self) -> PackedCenters:
+        """The centres as kernels want them."""
+        return pack_centers(self.centers, self.shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,55 +105,49 @@ def ask_sample(
     if not task.looks:
         return Found()
     assert sample is not None
-    assert done.labels is not None
-    rows = _labelled(sample, done.labels, done.total, far=state.far is not None)
+    rows = _labelled(sample, state, done)
     moves: Moves | None = None
     curve: tuple[float, ...] = ()
     misled = 0.0
     if schedule.searched and not schedule.dense:
-        curve = gains_of_lists(rows, done.centers, state.shift, threads)
+        curve = gains_of_lists(rows, threads)
         if not task.everywhere:
             assert state.table is not None
-            cells = cells_pass(done.centers, state.coarse, state.shift)
+            cells = Pass("cells", rows.centers, rows.shift, coarse=state.coarse)
             misled = share_misled(rows, cells, state.table, schedule.lengths.usual, threads)
     if schedule.search.moves:
-        assert state.table is not None
-        moves = moves_to_try(state, done.total, done.pass_, done.centers, rows, threads.n)
+        moves = moves_to_try(state, done, rows, threads.n)
     return Found(moves, curve, misled)
 
 
-def _labelled(
-    sample: Passes, labels: NDArray[np.int32], total: PassTotal, far: bool
-) -> LabelledSample:
+def _labelled(sample: Passes, state: TruncatedState, done: PassDone) -> LabelledSample:
     """The sample as the pass has labelled it."""
+    assert done.labels is not None
     x, weight, _ = sample.take()
-    mass = float(len(labels)) if weight is None else sum(weight.tolist())
-    scale = sum(total.sums.counts.tolist()) / mass
-    return LabelledSample(x, weight, labels, scale, far)
+    mass = float(len(x)) if weight is None else sum(weight.tolist())
+    scale = sum(done.total.sums.counts.tolist()) / mass
+    far = state.far is not None
+    return LabelledSample(x, weight, done.labels, scale, done.centers, state.shift, far)
 
 
 def moves_to_try(
-    state: TruncatedState,
-    total: PassTotal,
-    pass_: Pass,
-    centers: NDArray[Any],
-    rows: LabelledSample,
-    n_threads: int,
+    state: TruncatedState, done: PassDone, rows: LabelledSample, n_threads: int
 ) -> Moves:
     """The moves that may pay."""
-    assert total.tally.losses is not None
+    assert done.total.tally.losses is not None
     assert state.table is not None
     schedule, table = state.schedule, state.table
-    losses, costs = total.tally.losses / pass_.loss_steps
-    k = len(centers)
+    losses, costs = done.total.tally.losses / done.pass_.loss_steps
+    k = len(rows.centers)
     most = schedule.most_moves
     # What costs most has most to gain; where few moves were found few will be.
     tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + MORE_MOVES), k // SHARE_TRIED)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
-    splits = splits_of(rows, centers, pass_.shift, wanted, n_threads)
+    splits = splits_of(rows, wanted, n_threads)
     splits.gains[np.isin(splits.clusters, state.failed)] = 0
     if schedule.dense:
-        losses = np.minimum(losses, losses_of_merging(centers, total.sums.counts, pass_.shift))
+        merged = losses_of_merging(rows.centers, done.total.sums.counts, rows.shift)
+        losses = np.minimum(losses, merged)
     cheapest = np.argsort(losses, kind="stable")
     near = table[cheapest, 1 : LOCKED + 1]
     return choose_moves(
@@ -153,28 +155,20 @@ def moves_to_try(
     )
 
 
-def splits_of(
-    rows: LabelledSample,
-    centers: NDArray[Any],
-    shift: NDArray[Any],
-    clusters: NDArray[np.int64],
-    n_threads: int,
-) -> Splits:
+def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int) -> Splits:
     """Splits of some clusters, ascending, and what they would gain on all rows."""
-    order, starts = order_by_label(rows.labels, len(centers))
+    order, starts = order_by_label(rows.labels, len(rows.centers))
     weight = rows.weight
     if rows.far:
-        order, starts, weight = _with_costliest(rows, centers, shift, order, starts)
+        order, starts, weight = _with_costliest(rows, order, starts)
     gains, halves = split_clusters(
-        rows.x, order, starts, clusters, centers, weight, SPLIT_ROWS, n_threads
+        rows.x, order, starts, clusters, rows.centers, weight, SPLIT_ROWS, n_threads
     )
     return Splits(clusters, gains * rows.scale, halves)
 
 
 def _with_costliest(
     rows: LabelledSample,
-    centers: NDArray[Any],
-    shift: NDArray[Any],
     order: NDArray[np.int32],
     starts: NDArray[np.int64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
@@ -190,7 +184,7 @@ def _with_costliest(
         Of all rows of the sample.
     """
     weight = np.ones(len(rows.labels)) if rows.weight is None else rows.weight.copy()
-    squares = squared_distances(rows.x, pack_centers(centers, shift), rows.labels)
+    squares = squared_distances(rows.x, rows.packed, rows.labels)
     costs = weight * squares.astype(np.float64)
     chosen = []
     for begin, end in pairwise(starts.tolist()):
@@ -208,20 +202,17 @@ def _with_costliest(
     return np.concatenate(chosen), np.concatenate([[0], np.cumsum(counts)]), weight
 
 
-def gains_of_lists(
-    rows: LabelledSample, centers: NDArray[Any], shift: NDArray[Any], threads: Threads
-) -> tuple[float, ...]:
+def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
     """What a pass with lists of each length, and one over all centres, would take off the cost.
 
     Some rows are compared with all centres. A row that has a nearer one than its own would find it
     in a list that is as long as that centre's rank among those nearest to its own.
     """
-    k = len(centers)
+    k, packed = len(rows.centers), rows.packed
     present = np.flatnonzero(rows.labels >= 0)
     n = max(1, min(PROBE_ROWS, PROBE_VALUES // k, len(present)))
     chosen = present[np.arange(n) * len(present) // n]
     own = rows.labels[chosen]
-    packed = pack_centers(centers, shift)
     saved, rank = np.empty(n), np.zeros(n, np.int64)
 
     def probe(begin: int) -> None:
@@ -231,7 +222,7 @@ def gains_of_lists(
         best, at = distances.argmin(axis=1), np.arange(len(home))
         saved[part] = distances[at, home] - distances[at, best]
         astray = np.flatnonzero(home != best)
-        between = scores(centers[home[astray]], packed)
+        between = scores(rows.centers[home[astray]], packed)
         reach = between[np.arange(len(astray)), best[astray]]
         rank[begin + astray] = np.count_nonzero(between < reach[:, None], axis=1)
 

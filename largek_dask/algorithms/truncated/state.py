@@ -13,7 +13,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated.far import FarRows
 from largek_dask.algorithms.truncated.lists import Neighbours, Recipe, reach_of
-from largek_dask.algorithms.truncated.passes import Pass, cells_pass
+from largek_dask.algorithms.truncated.passes import Pass
 from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.movement import squared_movements
@@ -133,7 +133,7 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
     if task.kind == "all":
         return Pass("all", centers, shift, max_loss=max_loss, loss_steps=steps)
     if task.kind == "cells":
-        return cells_pass(centers, state.coarse, shift)
+        return Pass("cells", centers, shift, coarse=state.coarse)
     if task.kind == "unsettled":
         drift, reach = _drift_and_reach(state, None, None)
         return Pass(

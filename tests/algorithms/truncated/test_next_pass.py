@@ -12,13 +12,18 @@ import pytest
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated import TruncatedState
-from largek_dask.algorithms.truncated.lists import NEAR_CELLS, Neighbours, Recipe, reach_of
+from largek_dask.algorithms.truncated.lists import (
+    NEAR_CELLS,
+    Neighbours,
+    Recipe,
+    lists_of_cells,
+    reach_of,
+)
 from largek_dask.algorithms.truncated.passes import (
     LEAST_COUNTED,
     WORTH_COUNTING,
     Pass,
     RowArrays,
-    cells_pass,
     count_far_rows,
     count_rows,
     pass_total,
@@ -192,19 +197,19 @@ def test_a_pass_that_carries_moves_out():
 @pytest.mark.parametrize("n_cells", [1, 2, 3, 10])
 def test_rows_of_a_cell_meet_its_centres_and_those_of_the_cells_nearest_to_it(n_cells):
     coarse = np.concatenate([CENTERS[:n_cells], CENTERS[:1] + np.float32(50)])
-    made = cells_pass(CENTERS, coarse, SHIFT)
+    offsets, listed = lists_of_cells(CENTERS, coarse, SHIFT)
     of = np.square(CENTERS[:, None].astype(float) - coarse).sum(axis=2).argmin(axis=1)
     between = np.square(coarse[:, None].astype(float) - coarse).sum(axis=2)
-    assert (made.kind, len(made.offsets)) == ("cells", len(coarse) + 1)
+    assert len(offsets) == len(coarse) + 1
     for cell, near in enumerate(between.argsort(axis=1)[:, :NEAR_CELLS]):
-        met = made.listed[made.offsets[cell] : made.offsets[cell + 1]]
+        met = listed[offsets[cell] : offsets[cell + 1]]
         np.testing.assert_array_equal(met, np.flatnonzero(np.isin(of, near)))
 
 
 def test_a_cell_without_a_centre_anywhere_near_is_lent_one():
     far = CENTERS[:1] + np.float32([[50], [51], [52]])
-    made = cells_pass(CENTERS, np.concatenate([CENTERS[:1], far]), SHIFT)
-    lent = made.listed[made.offsets[2] : made.offsets[3]]
+    offsets, listed = lists_of_cells(CENTERS, np.concatenate([CENTERS[:1], far]), SHIFT)
+    lent = listed[offsets[2] : offsets[3]]
     assert lent.tolist() == [np.square(CENTERS - far[1]).sum(axis=1).argmin()]
 
 

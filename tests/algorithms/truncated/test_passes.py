@@ -19,7 +19,6 @@ from largek_dask.algorithms.truncated.passes import (
     Pass,
     RowArrays,
     advance,
-    cells_pass,
     pass_over,
 )
 from largek_dask.data.memory_rows import ArrayRows
@@ -38,7 +37,7 @@ def test_every_cell_has_a_centre(n_cells, lists, monkeypatch):
     monkeypatch.setattr("largek_dask.algorithms.truncated.lists.NEAR_CELLS", n_cells)
     coarse = np.array([[0.0, 0], [10, 0], [20, 0]], np.float32)
     centers = np.array([[1.0, 0], [21, 0], [22, 0]], np.float32)
-    made = cells_pass(centers, coarse, np.zeros(2, np.float32))
+    made = Pass("cells", centers, np.zeros(2, np.float32), coarse=coarse)
     met = [made.lists.of_group(c).tolist() for c in range(3)]
     assert met == lists
 

@@ -32,7 +32,7 @@ def test_rows_are_misled_by_what_cells_and_lists_miss(weighted):
     x = np.array([[0.4], [12.4], [30.4], [5.0]], np.float32)
     labels = np.array([0, 12, 30, -1], np.int32)
     weight = np.array([1.0, 2.0, 3.0, 0.0]) if weighted else None
-    rows = LabelledSample(x, weight, labels, 1.0)
+    rows = LabelledSample(x, weight, labels, 1.0, centers, shift)
     listed = np.concatenate([np.arange(11), np.arange(11, 40)]).astype(np.int32)
     cells = Pass("cells", centers, shift, listed, np.array([0, 11, 40]), coarse)
     table = np.argsort(np.abs(centers - centers.T), axis=1, kind="stable").astype(np.int32)
@@ -51,8 +51,8 @@ def test_probe_counts_what_lists_would_gain():
     centers = np.arange(300, dtype=np.float32)[:, None]
     x = np.array([[0.0], [100.0], [250.0], [7.0]], np.float32)
     labels = np.array([0, 90, 0, -1], np.int32)
-    rows = LabelledSample(x, None, labels, 2.0)
-    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(2))
+    rows = LabelledSample(x, None, labels, 2.0, centers, np.zeros(1, np.float32))
+    gains = gains_of_lists(rows, Threads(2))
     assert gains[:3] == (0.0, 200.0, 200.0)
     assert gains[-1] == 2 * (100.0 + 250.0**2)
 
@@ -62,11 +62,11 @@ def test_probe_does_not_trust_one_row_that_only_all_centres_would_help():
     shift = np.zeros(1, np.float32)
     far = np.array([[500.0], [550.0], [3.0]], np.float32)
     one = gains_of_lists(
-        LabelledSample(far[[0, 2]], None, np.zeros(2, np.int32), 1.0), centers, shift, Threads()
+        LabelledSample(far[[0, 2]], None, np.zeros(2, np.int32), 1.0, centers, shift), Threads()
     )
     assert one[-1] == one[0] == 9.0
     two = gains_of_lists(
-        LabelledSample(far, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads()
+        LabelledSample(far, None, np.zeros(3, np.int32), 1.0, centers, shift), Threads()
     )
     assert two[-1] == 9.0 + 500.0**2
 
@@ -76,7 +76,7 @@ def test_probe_tells_what_the_longest_lists_find_from_what_none_would():
     # Of two whose centres are in no list, one is not trusted.
     x = np.array([[600.0], [1050.0], [1060.0]], np.float32)
     gains = gains_of_lists(
-        LabelledSample(x, None, np.zeros(3, np.int32), 1.0), centers, shift, Threads()
+        LabelledSample(x, None, np.zeros(3, np.int32), 1.0, centers, shift), Threads()
     )
     found = dict(zip((*TUNING.lengths, len(centers)), gains, strict=True))
     assert (found[512], found[1024], found[1100]) == (0, 600.0**2, 600.0**2 + 1050.0**2)
@@ -90,17 +90,18 @@ def test_probe_tells_at_every_length_what_is_in_such_lists(weighted):
     # The centre at j is the j-th from the centre at 0, where all rows are said to be.
     at = np.array(sorted(borders))
     weight = np.arange(1.0, len(at) + 1) if weighted else None
-    rows = LabelledSample(at[:, None].astype("f4"), weight, np.zeros(len(at), np.int32), 3.0)
-    centers = np.arange(k, dtype=np.float32)[:, None]
-    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(2))
+    centers, shift = np.arange(k, dtype=np.float32)[:, None], np.zeros(1, np.float32)
+    x, labels = at[:, None].astype("f4"), np.zeros(len(at), np.int32)
+    rows = LabelledSample(x, weight, labels, 3.0, centers, shift)
+    gains = gains_of_lists(rows, Threads(2))
     saved = at.astype(float) ** 2 * (1 if weight is None else weight)
     assert at[-1] > TUNING.long
     saved[-1] = 0  # the one that is not trusted
     assert gains == tuple(3 * saved[at < length].sum() for length in lengths)
     # No other is beyond what lists can hold but for these: with one alone nothing is left.
     few = at <= TUNING.long
-    rows = LabelledSample(rows.x[few], None, rows.labels[few], 1.0)
-    gains = gains_of_lists(rows, centers, np.zeros(1, np.float32), Threads(1))
+    rows = LabelledSample(rows.x[few], None, rows.labels[few], 1.0, centers, shift)
+    gains = gains_of_lists(rows, Threads(1))
     assert gains[-1] == np.square(at[at < TUNING.long], dtype=float).sum()
 
 
@@ -115,8 +116,8 @@ def test_far_rows_are_among_those_that_a_split_is_tried_on(weighted):
     given_weight = None if weight is None else weight.copy()
     centers, shift = np.zeros((6, 3), np.float32), np.zeros(3, np.float32)
     order, starts = order_by_label(labels, 6)
-    rows = LabelledSample(x, weight, labels, 1.0, far=True)
-    chosen, edges, weights = _with_costliest(rows, centers, shift, order, starts)
+    rows = LabelledSample(x, weight, labels, 1.0, centers, shift, far=True)
+    chosen, edges, weights = _with_costliest(rows, order, starts)
     assert np.diff(edges).tolist() == [255, 0, 256, 256, 256, 1]
     mass = np.ones(len(x)) if weight is None else weight
     cost = mass * np.square(x, dtype=float).sum(axis=1)
@@ -146,10 +147,10 @@ def test_threads_do_not_change_what_is_found():
     labels = nearest(x, pack_centers(centers, shift))
     labels[::7] = -1
     labels[1::9] = 3
-    rows, clusters = LabelledSample(x, None, labels, 2.5), np.arange(0, 40, 2)
-    one, two = (splits_of(rows, centers, shift, clusters, n) for n in (1, 2))
+    rows, clusters = LabelledSample(x, None, labels, 2.5, centers, shift), np.arange(0, 40, 2)
+    one, two = (splits_of(rows, clusters, n) for n in (1, 2))
     np.testing.assert_array_equal(one.gains, two.gains)
     np.testing.assert_array_equal(one.halves, two.halves)
-    gains = gains_of_lists(rows, centers, shift, Threads())
+    gains = gains_of_lists(rows, Threads())
     assert max(gains) > 0
-    assert gains_of_lists(rows, centers, shift, Threads(2)) == gains
+    assert gains_of_lists(rows, Threads(2)) == gains
