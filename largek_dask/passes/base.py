@@ -224,7 +224,7 @@ class BasePasses(ABC):
             self._written[state.name] = {}
         self._runs[state.name] = (run[0], state.generation)
         written, before = self._written[state.name], state.generation - 1
-        rebuild_rows = state.rebuild_rows
+        rebuild_rows, n_before = self._written_for(state)
         if state.replay and rebuild_rows is None:
             if before not in written and rows is not None:
                 raise ValueError(
@@ -244,7 +244,12 @@ class BasePasses(ABC):
             rebuild=state.rebuild,
             rebuild_start=state.rebuild_start,
             rebuild_rows=rebuild_rows,
+            n_before=n_before,
         )
+
+    def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
+        """Which rows of every chunk the generation before was for, and how many chunks."""
+        return state.rebuild_rows, None
 
     def _preparation(self) -> Preparation:
         known = self._statistics

@@ -35,7 +35,6 @@ from largek_dask.passes.collected import (
 from largek_dask.passes.held import HeldRows
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.rowstate import process_memory
-from largek_dask.passes.spec import StateSpec
 
 __all__ = ["Asked", "Subset", "Subsets"]
 
@@ -105,18 +104,17 @@ class Subset(LocalPasses):
             raise ValueError("a subset has no shares: ask its table for a smaller one")
         return super().reduce(chunk_fn, *broadcast, **how)
 
-    def _state_spec(self, state: RowState, rows: RowSlice | None) -> StateSpec:
+    def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
         """Rows that have entered since the generation before are chunks of their own."""
         before = state.rebuild_rows
         if before is None:
-            return super()._state_spec(state, rows)
+            return None, None
         if before not in self._edges:
             raise ValueError(
                 f"row state {state.name!r}: generation {state.generation - 1} was written for "
                 f"{before}, which has to be asked for as a subset before"
             )
-        spec = super()._state_spec(replace(state, rebuild_rows=None), rows)
-        return replace(spec, n_before=self._edges[before])
+        return None, self._edges[before]
 
     def _preparation(self) -> Preparation:
         """Rows are held as passes show them."""

@@ -56,7 +56,7 @@ class NestedRows:
     def batch(self, rows: int, rows_before: int, gathered: bool) -> NestedBatch:
         """The first rows of the order, of which some were the batch before."""
         if gathered:
-            if rows_before:
+            if rows_before not in (0, rows):
                 # Rows that enter come behind those that have been in the batch before.
                 self.passes.subset(self.first(rows_before))
             return NestedBatch(self.passes.subset(self.first(rows)), None, True)
