@@ -383,3 +383,27 @@ def test_one_that_may_be_able_later_is_waited_for_at_the_beginning(network, work
         assert f"{A} has numba" in said[0][1]
 
     asyncio.run(scenario())
+
+
+def test_who_takes_tasks_is_known_as_of_the_last_look(network, workers):
+    async def scenario():
+        def able():
+            return [address for address in (A, B) if workers.takes_tasks(address)]
+
+        assert (able(), workers.n_threads) == ([], 0), "nobody has looked yet"
+        network.answers = {A: YES, B: YES}
+        network.has(A, n_threads=2)
+        network.has(B, n_threads=3)
+        assert await workers.ready() == {A: 2, B: 3}
+        assert (able(), workers.n_threads) == ([A, B], 5)
+        network.has(B, n_threads=3, status="paused")
+        assert able() == [A, B]
+        assert await workers.ready() == {A: 2}
+        assert (able(), workers.n_threads) == ([A], 2)
+        network.has(B, n_threads=3)
+        assert await workers.ready() == {A: 2, B: 3}
+        del network.found[A]
+        assert await workers.ready() == {B: 3}
+        assert (able(), workers.n_threads) == ([B], 3)
+
+    asyncio.run(scenario())

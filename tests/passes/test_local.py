@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -17,7 +18,7 @@ from largek_dask.algorithms.base import Rng, RowSlice, RowState
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows
 from largek_dask.errors import BadRowsError, CancelledFit, DataError, ParameterError
 from largek_dask.passes import base
-from largek_dask.passes.local import LocalPasses, state_budget
+from largek_dask.passes.local import LocalPasses, available_cpus, state_budget
 from largek_dask.passes.prefetch import ChunkSource
 from tests.oracles import row_order
 from tests.passes.toys import (
@@ -589,6 +590,30 @@ def test_deadline():
         assert counted(passes)[0] == 10
 
 
+def test_a_pass_that_is_to_end_does_not_begin():
+    """Not even one over no chunk, and what earlier ones have left stays."""
+    x = integers(100)
+    with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:
+        for g in (1, 2):
+            path_pass(passes, g, retain=True)
+        kept = passes._engine._retained["path"]
+        passes.cancelled = lambda: True
+        for ask in (
+            lambda: passes.reduce(count_chunk, start=start, combine=combine, chunks=[]),
+            lambda: path_pass(passes, 3, retain=True),
+        ):
+            with pytest.raises(CancelledFit):
+                ask()
+        assert passes._engine._retained == {"path": kept}
+        passes.cancelled = None
+        passes.deadline = 0.0
+        with pytest.raises(CancelledFit, match="time limit"):
+            passes.reduce(count_chunk, start=start, combine=combine, chunks=[])
+        passes.deadline = None
+        total = path_pass(passes, 3, retain=True)
+        assert (total[0], total[2]) == (path_answers(x, 3)[-1], 20), "all were counted before"
+
+
 def test_cancelled_pass_with_retained_totals_starts_anew():
     x = integers(100)
     stop = []
@@ -650,6 +675,19 @@ def test_forgotten_passes_leave_no_threads():
 )
 def test_state_budget(limit, memory, budget):
     assert state_budget(limit, memory) == budget
+
+
+def test_threads_are_as_many_as_the_cores_of_this_process(monkeypatch):
+    cores = {0: {1, 4, 5}, 1: {0}}
+    monkeypatch.setattr(os, "sched_getaffinity", cores.get, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert available_cpus() == 3
+    with LocalPasses(rows_of(integers(4), [2, 2])) as passes:
+        assert passes.n_threads == passes.threads.n == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert available_cpus() == 64
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert available_cpus() == 1
 
 
 def test_what_nobody_listens_to_goes_to_the_log(monkeypatch):
