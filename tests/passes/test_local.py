@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows
 from largek_dask.errors import BadRowsError, CancelledFit, DataError, ParameterError
-from largek_dask.passes import base
+from largek_dask.passes import base, engine, prefetch
 from largek_dask.passes.local import LocalPasses, available_cpus, state_budget
 from largek_dask.passes.prefetch import ChunkSource
 from tests.oracles import row_order
@@ -733,7 +734,9 @@ class ThreadClock(threading.local):
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_seconds_are_told_under_their_names(n_threads, kept, monkeypatch):
     clock, next_block = ThreadClock(), ChunkSource.next
-    monkeypatch.setattr(time, "perf_counter", clock)
+    clocks = SimpleNamespace(perf_counter=clock, monotonic=time.monotonic)
+    for module in (base, engine, prefetch):
+        monkeypatch.setattr(module, "time", clocks)
     monkeypatch.setattr(ChunkSource, "next", lambda source: clock.goes_on(7, next_block(source)))
     rows = StoredRows(integers(50), 5)
     load = rows._load
