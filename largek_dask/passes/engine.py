@@ -144,7 +144,8 @@ class Engine:
         together = spec.joined and len(members) == self.rows.n_chunks
         joined = together and self._rows.join() is not None
         members = frozenset([JOINED]) if joined else members
-        n_totals = 1 if joined else self.n_threads
+        # A thread without a chunk needs none, and one thread alone is not worth waking.
+        n_totals = max(1, min(self.n_threads, len(members)))
         state = spec.state
         if state is not None:
             self.store.begin(state.name, state.epoch, state.generation)

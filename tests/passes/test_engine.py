@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -150,4 +151,22 @@ def test_a_retained_total_is_copied_unless_it_is_lent(x):
         assert total[0] == path_answers(x, generation)[-1]
         (kept,) = engine._retained["path"].totals
         assert (total is kept) == lent
+    engine.close()
+
+
+def test_one_chunk_in_memory_wakes_no_thread(x):
+    engine = Engine(rows_of(x, [10] * 6), 4, lambda: 1 << 20, lambda: 0)
+    here = set()
+
+    def noted(chunk, total, generation):
+        here.add(threading.get_ident())
+        path_chunk(chunk, total, generation)
+
+    for generation in (1, 2):
+        ticket = engine.open(replace(spec(generation), chunk_fn=noted), [3])
+        assert len(ticket.totals) == 1
+        assert engine.advance(ticket, never)
+        assert engine.collect(ticket)[0] == path_answers(x[30:40], generation)[-1]
+    assert here == {threading.get_ident()}
+    assert engine._pool is None
     engine.close()

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
-from largek_dask.data.memory_rows import ArrayColumn, ArrayRows
+from largek_dask.data.memory_rows import ArrayColumn
 from largek_dask.errors import BadRowsError, CancelledFit, DataError, ParameterError
 from largek_dask.passes import base, engine, prefetch
 from largek_dask.passes.local import LocalPasses, available_cpus, state_budget
@@ -664,7 +664,7 @@ def test_ctrl_c_leaves_no_thread_at_work(monkeypatch):
 
 def test_forgotten_passes_leave_no_threads():
     before = threading.active_count()
-    passes = LocalPasses(ArrayRows(integers(5000)), n_threads=3)
+    passes = LocalPasses(rows_of(integers(5000), [1000] * 5), n_threads=3)
     counted(passes)
     assert threading.active_count() > before
     del passes
