@@ -41,18 +41,11 @@ def test_njit_comes_from_one_module():
 
 
 LONG = {
-    "data/ingest.py ingest",
-    "kernels/dense/cells.py _steps",
-    "kernels/dense/cells.py cell_means",
-    "kernels/dense/gathered.py search_gathered",
-    "kernels/dense/search.py search",
-    "kernels/dense/splits.py _halve",
     "kernels/emit/dense.py _emit_tiles",
     "kernels/emit/groups.py six_rows",
     "kernels/emit/sparse.py scan_sparse",
-    "service/client.py submit",
 }
-"""Functions of more than 80 lines: all that there may be."""
+"""Functions of more than 80 lines: those that emit LLVM IR."""
 
 
 def test_functions_are_short():

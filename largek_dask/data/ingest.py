@@ -102,7 +102,26 @@ def ingest(
     kind = _stored_dtype(table.dtype, dtype)
     if table.is_sparse and shuffle is None:
         _write_sparse(table, target, kind, chunk_rows, storage_options, progress=progress)
-        return open_rows(target, storage_options=storage_options)
+    else:
+        _write_dense(
+            table, target, kind, chunk_rows, shuffle, storage_options,
+            progress=progress, force=force,
+        )  # fmt: skip
+    return open_rows(target, storage_options=storage_options)
+
+
+def _write_dense(
+    table: Table,
+    target: str,
+    kind: np.dtype[Any],
+    chunk_rows: int | None,
+    shuffle: int | None,
+    storage_options: Mapping[str, Any] | None,
+    *,
+    progress: bool,
+    force: bool,
+) -> None:
+    """Write rows as one array, permuted where ``shuffle`` is a seed."""
     row_bytes = table.n_features * kind.itemsize
     inner_rows = None if shuffle is None else _inner_rows(row_bytes)
     chunk_rows = _choose_chunk_rows(chunk_rows, row_bytes, table.n_rows, inner_rows)
@@ -131,7 +150,6 @@ def ingest(
             _scan(scan, block, writer.n_written)
             writer.append(block)
     writer.finish({"statistics": scan.finish().to_dict(), "shuffle": shuffle})
-    return open_rows(target, storage_options=storage_options)
 
 
 def _write_sparse(

@@ -301,23 +301,12 @@ class Service:
         LargekError
             It could not be done; says why. Nothing has been written.
         """
-        if isinstance(options.get("init"), np.ndarray | list | tuple):
-            raise ParameterError("init of a job must be a name; KMeans(client=...) takes arrays.")
         public, secrets = hide(storage_options)
-        given = {
-            "data": data,
-            "n_clusters": n_clusters,
-            "output": output,
-            "seed": seed,
-            "labels": labels,
-            "name": name,
-            "max_time": None if max_time is None else parse_duration(max_time, "max_time"),
-            **options,
-        }
-        effort = given.pop("effort", None)
-        if (memory_limit := given.get("memory_limit")) is not None:
-            given["memory_limit"] = parse_memory(memory_limit)
-        changes = {key: _plain(value) for key, value in given.items() if value is not None}
+        effort = options.pop("effort", None)
+        changes = _fields(
+            data=data, n_clusters=n_clusters, output=output, seed=seed, max_time=max_time,
+            labels=labels, name=name, **options,
+        )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
                 raise ParameterError("a job goes on with its own algorithm: submit a new one.")
@@ -326,17 +315,10 @@ class Service:
             return Job(self, job_id)
         if effort is not None and algorithm in (None, "auto"):
             algorithm = Auto(effort)
-        spec = JobSpec.parse(
-            {
-                **changes,
-                "algorithm": AlgorithmSpec.of(algorithm or "auto").model_dump(mode="json"),
-                "storage_options": public,
-            }
-        )
-        job_id = self.ask(
-            "submit", document=json.dumps(spec.dump()), secrets=secrets, owner=_owner()
-        )
-        return Job(self, job_id)
+        asked = AlgorithmSpec.of(algorithm or "auto").model_dump(mode="json")
+        spec = JobSpec.parse({**changes, "algorithm": asked, "storage_options": public})
+        document = json.dumps(spec.dump())
+        return Job(self, self.ask("submit", document=document, secrets=secrets, owner=_owner()))
 
     def jobs(self) -> list[Job]:
         """All jobs of the scheduler, the oldest first."""
@@ -383,6 +365,17 @@ def _owner() -> str:
         name = ""
     # It may come from the environment, where anything can be.
     return printable(name).strip()[:200].strip() or "unknown"
+
+
+def _fields(**given: Any) -> dict[str, Any]:
+    """What is given of a job's fields, as they are sent."""
+    if isinstance(given.get("init"), np.ndarray | list | tuple):
+        raise ParameterError("init of a job must be a name; KMeans(client=...) takes arrays.")
+    if given["max_time"] is not None:
+        given["max_time"] = parse_duration(given["max_time"], "max_time")
+    if given.get("memory_limit") is not None:
+        given["memory_limit"] = parse_memory(given["memory_limit"])
+    return {name: _plain(value) for name, value in given.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:

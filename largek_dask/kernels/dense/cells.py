@@ -115,12 +115,16 @@ def cell_means(
                 n_full, space, block, found, sums, totals, offsets[c], centers[own], labels,
             )  # fmt: skip
 
+    on_threads(n_threads, work, _shares(starts, sizes, n_threads))
+    return centers, labels
+
+
+def _shares(starts: Places, sizes: Places, n_threads: int) -> list[Places]:
+    """Cells that get centres, in parts of about as many rows."""
     cells = np.flatnonzero(sizes)
     ends = np.cumsum(np.diff(starts)[cells])
     shares = np.searchsorted(ends, ends[-1:] * np.arange(1, n_threads) / n_threads)
-    parts = [part for part in np.split(cells, shares) if len(part)]
-    on_threads(n_threads, work, parts)
-    return centers, labels
+    return [part for part in np.split(cells, shares) if len(part)]
 
 
 def _check(starts: Places, sizes: Places, picks: Places, n_steps: int, n_full: int) -> None:
@@ -138,20 +142,12 @@ def _check(starts: Places, sizes: Places, picks: Places, n_steps: int, n_full: i
 
 
 @cache
-def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: bool) -> panels.Kernel:
-    """All steps of one cell."""
-    lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
-    width = tile.vectors * lanes
-    spec = Micro(centres, tile.vectors, lanes, BEST, direct).code
-    pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
-    flat = types.Array(numba.from_dtype(dtype), 1, "C")
-    table = types.Array(numba.from_dtype(dtype), 2, "C")
-    reals = types.Array(types.float64, 1, "C", readonly=True)
-    signed = types.Array(types.int32, 1, "C")
+def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
+    """What rows are compared with."""
+    centres, real = tile.centres, dtype.type
 
     @bare
     def prepare(means: Any, factors: Any, starts: Any) -> None:
-        """What rows are compared with."""
         size, d = means.shape
         for j in range((size + centres - 1) // centres * centres):
             square = 0.0
@@ -160,6 +156,58 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: bool) 
                 square += np.float64(value) * np.float64(value)
                 factors[j * d + f] = value if direct else real(-2) * value
             starts[j] = np.inf if j >= size else (0.0 if direct else square)
+
+    return prepare
+
+
+@cache
+def _assign(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
+    """One panel of rows: the nearest centre of each, to whose sum it is added."""
+    lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
+    width = tile.vectors * lanes
+    spec = Micro(centres, tile.vectors, lanes, BEST, direct).code
+    pack = panels.pack_rows(dtype, width)
+
+    @bare
+    def assign(
+        rows: Any, at: Any, m: Any, d: Any, size: Any, order: Any, weight: Any, zeros: Any,
+        space: Any, block: Any, found: Any, sums: Any, totals: Any,
+    ) -> None:  # fmt: skip
+        panel, spare, _, values, winners, carried, factors, starts, _ = space
+        pack(rows, at, m, d, zeros, panel, 0, spare)
+        for q in range(width):
+            values[q] = np.inf
+            winners[q] = 0
+        scan(
+            spec, panel, 0, frozen(factors), d, 0, d, frozen(starts), 0,
+            (size + centres - 1) // centres, values, winners, 0, carried, 0, carried, -1,
+        )  # fmt: skip
+        for q in range(m):
+            j = winners[q]
+            found[at + q] = j
+            if weight.size > 0:
+                w = weight[order[at + q]]
+                totals[j] += w
+                for f in range(d):
+                    sums[j, f] += real(w) * block[(at + q) * d + f]
+            else:
+                totals[j] += 1.0
+                for f in range(d):
+                    sums[j, f] += block[(at + q) * d + f]
+
+    return assign
+
+
+@cache
+def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: bool) -> panels.Kernel:
+    """All steps of one cell."""
+    real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
+    copy = copy_rows(dtype, stored)
+    prepare, assign = _prepare(tile, dtype, direct), _assign(tile, dtype, direct)
+    flat = types.Array(numba.from_dtype(dtype), 1, "C")
+    table = types.Array(numba.from_dtype(dtype), 2, "C")
+    reals = types.Array(types.float64, 1, "C", readonly=True)
+    signed = types.Array(types.int32, 1, "C")
 
     @njit(
         (
@@ -188,7 +236,7 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: bool) 
     ) -> None:  # fmt: skip
         n, d = x.shape
         size, count = means.shape[0], order.size
-        panel, spare, _, values, winners, carried, factors, starts, _ = space
+        _, _, _, _, _, _, factors, starts, _ = space
         copy(x.reshape(n * d), order, count, d, shift, block)
         rows = frozen(block)
         for q in range(8):
@@ -206,28 +254,10 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: bool) 
                     sums[j, f] = 0
             for begin in range(step % every * _RUN, count, every * _RUN):
                 for at in range(begin, min(begin + _RUN, count), width):
-                    m = min(width, count - at)
-                    pack(rows, at, m, d, zeros, panel, 0, spare)
-                    for q in range(width):
-                        values[q] = np.inf
-                        winners[q] = 0
-                    scan(
-                        spec, panel, 0, frozen(factors), d, 0, d, frozen(starts), 0,
-                        (size + centres - 1) // centres, values, winners, 0, carried, 0,
-                        carried, -1,
+                    assign(
+                        rows, at, min(width, count - at), d, size, order, weight, zeros, space,
+                        block, found, sums, totals,
                     )  # fmt: skip
-                    for q in range(m):
-                        j = winners[q]
-                        found[at + q] = j
-                        if weight.size > 0:
-                            w = weight[order[at + q]]
-                            totals[j] += w
-                            for f in range(d):
-                                sums[j, f] += real(w) * block[(at + q) * d + f]
-                        else:
-                            totals[j] += 1.0
-                            for f in range(d):
-                                sums[j, f] += block[(at + q) * d + f]
             for j in range(size):
                 if totals[j] > 0.0:
                     share = real(1.0 / totals[j])

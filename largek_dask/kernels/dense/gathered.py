@@ -327,6 +327,69 @@ def _decide(dtype: Dtype, stored: Dtype) -> Kernel:
 
 
 @cache
+def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Kernel:
+    """The next rows of a group, as many as a panel holds, against the group's list.
+
+    Returns how many rows they are, and how many of them go to another centre.
+    """
+    lanes = tile.lanes_of(dtype.itemsize)
+    # not narrower than a block that is transposed
+    thin = max(1, 32 // dtype.itemsize // lanes)
+    narrow = _meet(tile, dtype, stored, thin, direct)
+    wide = _meet(tile, dtype, stored, tile.vectors, direct)
+    # one wide panel is better than as many narrow ones, and not better than one less
+    width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
+    decide = _decide(dtype, stored)
+
+    @bare
+    def panel(
+        rows: Any, chosen: Any, at: Any, last: Any, total: Any, d: Any, shift: Any, whole: Any,
+        listed: Any, first: Any, length: Any, own: Any, keep: Any, close: Any, space: Any,
+        labels: Any, upper: Any, lower: Any,
+    ) -> Any:  # fmt: skip
+        packed, spare, norms, values, winners, sums, copies, copied_openings, _ = space
+        block, openings = frozen(copies), frozen(copied_openings)
+        m = last - at
+        m = min(m, width if m > few else least)
+        ahead = at + m
+        n_ahead = min(width, total - ahead)
+        for q in range(ahead, ahead + n_ahead):
+            fetch(labels, chosen[q])
+        if m > few:
+            size = width
+            wide(
+                rows, chosen, at, ahead, n_ahead, d, shift, block, openings, length, own, packed,
+                spare, norms, values, winners, sums,
+            )  # fmt: skip
+        else:
+            size = least
+            narrow(
+                rows, chosen, at, ahead, n_ahead, d, shift, block, openings, length, own, packed,
+                spare, norms, values, winners, sums,
+            )  # fmt: skip
+        n_moved = 0
+        for q in range(m):
+            i = chosen[at + q]
+            c = listed[first + winners[q]]
+            upper[i], lower[i] = values[q], values[size + q]
+            if not direct:
+                near, next_near = values[q], values[size + q]
+                gap = (next_near - near) * (next_near + near)
+                if gap <= close * (norms[q] + near * near):
+                    c, upper[i], lower[i] = decide(
+                        rows, i, spare, q, whole, d, listed, first, first + length
+                    )
+            if c != labels[i]:
+                n_moved += 1
+                labels[i] = c
+                if not keep:
+                    lower[i] = 0
+        return m, n_moved
+
+    return panel
+
+
+@cache
 def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Callable[..., Any]:
     """The nearest of its group's listed centres for every row, and the distances to two.
 
@@ -345,14 +408,8 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
         keep, space, chosen, counts, labels, upper, lower)``, as :func:`~.lists.search_lists`;
         `given` are the centres as they are, `chosen` and `counts` those of :func:`scratch`.
     """
-    lanes = tile.lanes_of(dtype.itemsize)
-    # not narrower than a block that is transposed
-    thin = max(1, 32 // dtype.itemsize // lanes)
-    narrow = _meet(tile, dtype, stored, thin, direct)
-    wide = _meet(tile, dtype, stored, tile.vectors, direct)
-    # one wide panel is better than as many narrow ones, and not better than one less
-    width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
-    number, decide = dtype.type, _decide(dtype, stored)
+    number, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
+    panel = _panel(tile, dtype, stored, direct)
     usual = USUAL * float(np.finfo(dtype).eps) / 2
     real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
     places = types.Array(types.int64, 1, "C", readonly=True)
@@ -362,8 +419,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
             *real_arrays(stored, 2),
             *real_arrays(dtype, 2),
             types.Array(types.int32, 1, "C", readonly=True),
-            places,
-            places,
+            *[places] * 2,
             types.Array(types.int32, 1, "C", readonly=True),
             *real_arrays(dtype, 1, 2, 1),
             types.int64,
@@ -386,8 +442,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
         n, d = x.shape
         rows, whole = x.reshape(n * d), given.reshape(given.size)
         close = number(usual * np.sqrt(d))
-        panel, spare, norms, values, winners, sums, copies, copied_openings, _ = space
-        block, block_openings = frozen(copies), frozen(copied_openings)
+        _, _, _, _, _, _, copies, copied_openings, _ = space
         own = chosen.size - width
         for q in range(width):
             chosen[own + q] = q
@@ -405,41 +460,12 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
                 _side_by_side(listed, first, length, centers, openings, d, copies, copied_openings)
                 n_evaluated += (last - at) * length
                 while at < last:
-                    m = last - at
-                    m = min(m, width if m > few else least)
-                    ahead = at + m
-                    n_ahead = min(width, total - ahead)
-                    for q in range(ahead, ahead + n_ahead):
-                        fetch(labels, chosen[q])
-                    if m > few:
-                        size = width
-                        wide(
-                            rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
-                            length, own, panel, spare, norms, values, winners, sums,
-                        )  # fmt: skip
-                    else:
-                        size = least
-                        narrow(
-                            rows, chosen, at, ahead, n_ahead, d, shift, block, block_openings,
-                            length, own, panel, spare, norms, values, winners, sums,
-                        )  # fmt: skip
-                    for q in range(m):
-                        i = chosen[at + q]
-                        c = listed[first + winners[q]]
-                        upper[i], lower[i] = values[q], values[size + q]
-                        if not direct:
-                            near, next_near = values[q], values[size + q]
-                            gap = (next_near - near) * (next_near + near)
-                            if gap <= close * (norms[q] + near * near):
-                                c, upper[i], lower[i] = decide(
-                                    rows, i, spare, q, whole, d, listed, first, first + length
-                                )
-                        if c != labels[i]:
-                            n_moved += 1
-                            labels[i] = c
-                            if not keep:
-                                lower[i] = 0
-                    at = ahead
+                    m, moved = panel(
+                        rows, chosen, at, last, total, d, shift, whole, listed, first, length, own,
+                        keep, close, space, labels, upper, lower,
+                    )  # fmt: skip
+                    n_moved += moved
+                    at += m
             group = following
         return n_moved, n_evaluated
 

@@ -276,6 +276,51 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
     return assign
 
 
+def _arguments(dtype: Dtype) -> tuple[Any, ...]:
+    """The types of what a :func:`search` is called with."""
+    offsets = types.Array(types.int64, 1, "C", readonly=True)
+    outputs = [types.Array(types.int32, 1, "C"), types.Array(numba.from_dtype(dtype), 1, "C")] * 2
+    return (
+        *real_arrays(dtype, 2, 2, 1, 2, 1),
+        offsets,
+        offsets,
+        types.Array(types.int32, 1, "C", readonly=True),
+        types.UniTuple(types.int64, 3),
+        types.boolean,
+        workspace_type(dtype),
+        types.UniTuple(types.float64, 5),
+        types.UniTuple(types.float64, 4),
+        types.int64,
+        types.Array(types.int64, 1, "C"),
+        types.Array(types.float64, 1, "C"),
+        *outputs,
+    )
+
+
+@inner
+def _side_by_side(
+    lists: Any, first: Any, length: Any, room: Any, centers: Any, starts: Any, d: Any, copies: Any,
+    copied_starts: Any,
+) -> None:  # fmt: skip
+    """Copy the centres of a list and what their scores start from, up to whole tiles."""
+    for m in range(length, room):
+        copied_starts[m] = np.inf
+        for f in range(d):
+            copies[m * d + f] = 0
+    for m in range(length):
+        copied_starts[m] = starts[lists[first + m]]
+        for f in range(d):
+            copies[m * d + f] = centers[lists[first + m], f]
+
+
+@inner
+def _transpose(block: Any, n_centers: Any, d: Any, columns: Any) -> None:
+    """Write centres in blocks of `PAD`, feature by feature."""
+    for m in range(n_centers):
+        for f in range(d):
+            columns[(m // PAD * d + f) * PAD + m % PAD] = block[m * d + f]
+
+
 @cache
 def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
     """Nearest centre of every row, among all centres or among listed ones, or nearest two of all.
@@ -304,26 +349,8 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
     """
     assign, centres = _assign(tile, dtype, mode, direct), tile.centres
     write = _choose(dtype, mode == TWO)
-    offsets = types.Array(types.int64, 1, "C", readonly=True)
-    outputs = [types.Array(types.int32, 1, "C"), types.Array(numba.from_dtype(dtype), 1, "C")] * 2
 
-    @njit(
-        (
-            *real_arrays(dtype, 2, 2, 1, 2, 1),
-            offsets,
-            offsets,
-            types.Array(types.int32, 1, "C", readonly=True),
-            types.UniTuple(types.int64, 3),
-            types.boolean,
-            workspace_type(dtype),
-            types.UniTuple(types.float64, 5),
-            types.UniTuple(types.float64, 4),
-            types.int64,
-            types.Array(types.int64, 1, "C"),
-            types.Array(types.float64, 1, "C"),
-            *outputs,
-        )
-    )
+    @njit(_arguments(dtype))
     def run(
         x: Any, given: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any,
         list_offsets: Any, lists: Any, blocks: Any, blockwise: Any, space: Any,
@@ -331,11 +358,8 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
         values: Any, second_labels: Any, second: Any,
     ) -> Any:  # fmt: skip
         n, d = x.shape
-        rows, flat, whole = (
-            x.reshape(n * d),
-            centers.reshape(centers.size),
-            given.reshape(given.size),
-        )
+        rows, flat = x.reshape(n * d), centers.reshape(centers.size)
+        whole = given.reshape(given.size)
         _, _, _, _, _, _, copies, copied_starts, columns = space
         n_doubtful = 0
         for s in range(row_offsets.size - 1):
@@ -344,19 +368,13 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
             n_tiles = (length + centres - 1) // centres
             block, block_starts = flat, starts
             if lists.size > 0 and begin < end:
-                for m in range(length, n_tiles * centres):
-                    copied_starts[m] = np.inf
-                    for f in range(d):
-                        copies[m * d + f] = 0
-                for m in range(length):
-                    copied_starts[m] = starts[lists[first + m]]
-                    for f in range(d):
-                        copies[m * d + f] = centers[lists[first + m], f]
+                _side_by_side(
+                    lists, first, length, n_tiles * centres, centers, starts, d, copies,
+                    copied_starts,
+                )  # fmt: skip
                 block, block_starts = frozen(copies), frozen(copied_starts)
             if blockwise:
-                for m in range(n_tiles * centres):
-                    for f in range(d):
-                        columns[(m // PAD * d + f) * PAD + m % PAD] = block[m * d + f]
+                _transpose(block, n_tiles * centres, d, columns)
             n_doubtful = assign(
                 rows, begin, end, d, shift, block, block_starts, n_tiles, blocks, blockwise,
                 space, whole, lists, first, length, coarse, rounding, doubtful, limits, n_doubtful,

@@ -126,20 +126,15 @@ def _square(values: Any, at: Any, d: Any) -> Any:
 
 
 @cache
-def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kernel:
-    """All of :func:`split_clusters` for some clusters."""
-    lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
-    width = tile.vectors * lanes
-    spec = Micro(1, tile.vectors, lanes, SCORES).code
-    pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
-    kind = numba.from_dtype(dtype)
-    flat = types.Array(kind, 1, "C")
+def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
+    """Products of all rows of a cluster with a direction."""
+    lanes = tile.lanes_of(dtype.itemsize)
+    width, spec = tile.vectors * lanes, Micro(1, tile.vectors, lanes, SCORES).code
 
     @bare
     def project(
         panel: Any, count: Any, d: Any, direction: Any, zeros: Any, space: Any, along: Any
     ) -> None:
-        """Products of all rows with a direction."""
         _, _, _, values, winners, _, _, _, _ = space
         for at in range(0, count, width):
             scan(
@@ -147,12 +142,21 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
                 values, winners, 0, along, at, along, -1,
             )  # fmt: skip
 
+    return project
+
+
+@cache
+def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
+    """About the direction along which the rows of a cluster lie widest."""
+    real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
+    project = _projection(tile, dtype)
+
     @bare
     def principal(
         panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
         along: Any, direction: Any, sums: Any,
     ) -> Any:  # fmt: skip
-        """Write about the direction along which the rows lie widest; False if there is none."""
+        """Write it; False if there is none."""
         norms, far, at = space[2], real(0), -1
         for begin in range(0, count, width):
             square_lengths(width, 1, panel, begin * d, width, d, norms)
@@ -177,6 +181,14 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
             for f in range(d):
                 direction[f] = sums[f] * scale
         return True
+
+    return principal
+
+
+@cache
+def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
+    """A cluster's rows in two, and how much smaller that makes the cost."""
+    real, project = dtype.type, _projection(tile, dtype)
 
     @bare
     def cut(
@@ -221,6 +233,18 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
             if enough:
                 break
         return gain
+
+    return cut
+
+
+@cache
+def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kernel:
+    """All of :func:`split_clusters` for some clusters."""
+    real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
+    pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
+    principal, cut = _widest(tile, dtype), _cut(tile, dtype)
+    kind = numba.from_dtype(dtype)
+    flat = types.Array(kind, 1, "C")
 
     @njit(
         (
