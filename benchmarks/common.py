@@ -40,12 +40,14 @@ def peer_environments(library: str) -> dict[str, dict[str, str]]:
     return {kind: base | {"OPENBLAS_CORETYPE": kind} for kind in ("Haswell", "SkylakeX")}
 
 
-def child_record(module: str, arguments: list[Any]) -> dict[str, Any]:
+def child_record(
+    module: str, arguments: list[Any], environment: dict[str, str] | None = None
+) -> dict[str, Any]:
     """What ``python -m module --child arguments`` prints last: a process of its own, one thread."""
     done = subprocess.run(
         [sys.executable, "-m", module, "--child", json.dumps(arguments)],
         cwd=ROOT,
-        env=peer_environments("largek_dask")[""],
+        env=environment or peer_environments("largek_dask")[""],
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -117,6 +117,19 @@ def twice_as_soon(result: Result) -> str:
     return f"{sum(f >= 2 for f in found)} of {len(found)}"
 
 
+def mixture_part(case: str, name: str, key: str, form: str) -> Callable[[Result], str]:
+    """A figure of a mixture with one of its parts changed, and as it is."""
+
+    def told(result: Result) -> str:
+        runs = result["parts"]["cases"][case]
+        changed, whole = (
+            float(np.median([run[key] for run in runs[which]])) for which in (name, "as it is")
+        )
+        return f"{changed:{form}} instead of {whole:{form}}"
+
+    return told
+
+
 def figure(group: str, name: str, form: str, unit: str) -> Callable[[Result], str]:
     """A figure as it was measured."""
     return lambda result: f"{result[group][name]:{form}} {unit}"
@@ -137,6 +150,12 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "worst-far": ("far", worst_far),
     "even-split": ("balance", even_split),
     "twice-as-soon": ("auto", twice_as_soon),
+    "mixture-start": ("vcgmm", mixture_part("A", "as published", "log_likelihood", ".2f")),
+    "mixture-lists": ("vcgmm", mixture_part("isoflex", "lists by distance", "ari", ".2f")),
+    "mixture-moves": (
+        "vcgmm",
+        mixture_part("diag", "no moves of components", "log_likelihood", ".2f"),
+    ),
     "empty-pass": ("overhead", figure("found", "empty_cluster_64", ".0f", "ms")),
     "empty-local": ("overhead", figure("found", "empty_local_64", ".1f", "ms")),
     "store-memory": ("overhead", figure("found", "store_rss", ".2f", "GB")),

@@ -73,6 +73,15 @@ TABLES = {
     "start": Table(PAGE, "start"),
     "service": Table(PAGE, "service"),
     "faults": Table(PAGE, "faults"),
+    "mixtures_sets": Table(PAGE, "vcgmm", "of_sets", "vcgmm_tables"),
+    "mixtures_sklearn": Table(PAGE, "vcgmm", "of_sklearn", "vcgmm_tables"),
+    "mixtures_table4": Table(PAGE, "vcgmm", "of_table4", "vcgmm_tables"),
+    "mixtures_sublinear": Table(PAGE, "vcgmm", "of_sublinear", "vcgmm_tables"),
+    "mixtures_when": Table(PAGE, "vcgmm", "of_when", "vcgmm_tables"),
+    "mixtures_parts": Table(PAGE, "vcgmm", "of_parts", "vcgmm_tables"),
+    "mixtures_coresets": Table(PAGE, "vcgmm", "of_coresets", "vcgmm_tables"),
+    "mixtures_price": Table(PAGE, "vcgmm", "of_price", "vcgmm_tables"),
+    "mixtures_scale": Table(PAGE, "vcgmm_scale"),
 }
 """All tables by the name in their markers."""
 

@@ -13,9 +13,11 @@ _PUBLIC = {
     "KMeans": "largek_dask.estimators.kmeans",
     "Lloyd": "largek_dask.algorithms.lloyd",
     "MiniBatch": "largek_dask.algorithms.minibatch",
+    "Mixture": "largek_dask.estimators.mixture",
     "Model": "largek_dask.model",
     "NMBatch": "largek_dask.algorithms.nmbatch",
     "Truncated": "largek_dask.algorithms.truncated",
+    "VCGMM": "largek_dask.algorithms.vcgmm",
     "connect": "largek_dask.service.client",
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
@@ -23,9 +25,11 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "VCGMM",
     "KMeans",
     "Lloyd",
     "MiniBatch",
+    "Mixture",
     "Model",
     "NMBatch",
     "Truncated",
@@ -41,9 +45,11 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.minibatch import MiniBatch
     from largek_dask.algorithms.nmbatch import NMBatch
     from largek_dask.algorithms.truncated import Truncated
+    from largek_dask.algorithms.vcgmm import VCGMM
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows
     from largek_dask.estimators.kmeans import KMeans
+    from largek_dask.estimators.mixture import Mixture
     from largek_dask.model import Model, load_model
     from largek_dask.service.client import connect
 

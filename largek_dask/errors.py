@@ -35,6 +35,7 @@ __all__ = [
     "NotEnoughMemoryError",
     "OutputError",
     "ParameterError",
+    "ParameterWarning",
     "RecoveryWarning",
     "VersionMismatchError",
     "VersionMismatchWarning",
@@ -171,6 +172,10 @@ class DegenerateDataWarning(UserWarning):
 
 class InterruptedFitWarning(UserWarning):
     """The fit was interrupted; the model is the best one so far."""
+
+
+class ParameterWarning(UserWarning):
+    """A parameter is not taken as it was given; says what is taken instead."""
 
 
 class RecoveryWarning(UserWarning):

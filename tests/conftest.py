@@ -23,6 +23,10 @@ import tests.memory_files  # noqa: F401  (what memory:// is from here on)
 settings.register_profile("no clock", deadline=None)
 settings.load_profile("no clock")
 
+# Workers in threads have the memory of this process: Dask would pause them for what tests before
+# them have left, and what they are asked to do would wait for ever.
+dask.config.set({f"distributed.worker.memory.{at}": False for at in ("target", "spill", "pause")})
+
 ClusterMaker = Callable[..., Client]
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -58,8 +62,7 @@ def worker_clients(cluster2) -> Iterator[ClusterMaker]:
 
         def client_of(n_workers: int) -> Client:
             if n_workers not in clients:
-                # Their memory is that of this process: Dask would pause them for what tests keep.
-                clients[n_workers] = make_client(stack, n_workers, processes=False, memory_limit=0)
+                clients[n_workers] = make_client(stack, n_workers, processes=False)
             return clients[n_workers]
 
         yield client_of

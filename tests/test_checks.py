@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,8 @@ from largek_dask.errors import DegenerateDataWarning
 from tests.checks import faults_of_fit, faults_of_means, recorded_warnings
 from tests.fuzz import Case, faults_of
 from tests.fuzz.__main__ import as_test, smaller
-from tests.fuzz.cases import ALGORITHMS, KINDS, WEIGHTS, draw
+from tests.fuzz.cases import ALGORITHMS, KINDS, MIXTURES, WEIGHTS, draw
+from tests.fuzz.mixtures import faults_of_mixture
 
 WEIGHT = np.random.default_rng(1).integers(0, 3, 300).astype(float)
 
@@ -88,6 +90,75 @@ def test_a_centre_that_is_not_the_mean(fitted: Any, x: Any) -> None:
     assert fault.startswith("means: centre 2 is 1e-05 off")
 
 
+# --- of mixtures
+
+
+@pytest.fixture(scope="module")
+def mixture(x: Any) -> Any:
+    found = lk.Mixture(4, covariance="diag", random_state=0).fit(x, sample_weight=WEIGHT)
+    assert sum(step["extra"]["iteration"] > 1 for step in found.history_) > 2
+    assert faults_of_mixture(found, x, WEIGHT) == []
+    return found
+
+
+def with_arrays(mixture: Any, **values: Any) -> Any:
+    arrays = replace(mixture.model_.arrays, **values)
+    return changed(mixture, model_=replace(mixture.model_, arrays=arrays))
+
+
+def test_a_label_that_is_not_the_most_probable_component(mixture: Any, x: Any) -> None:
+    shares = mixture.predict_proba(x)
+    row = int(np.argmin(np.diff(np.sort(shares, axis=1)[:, -2:], axis=1)))
+    labels = mixture.labels_.copy()
+    labels[row] = np.argsort(shares[row])[-2]
+    faults = faults_of_mixture(changed(mixture, labels_=labels), x, WEIGHT)
+    assert faults[0].startswith("labels: 1 of 300 rows are not at their most probable component")
+
+
+def test_components_that_are_not_those_of_the_fit(mixture: Any, x: Any) -> None:
+    arrays = mixture.model_.arrays
+    (fault,) = faults_of_mixture(with_arrays(mixture, variances=-arrays.variances), x, WEIGHT)
+    assert fault.startswith("variances: from -")
+    weights = arrays.log_weights + 1e-3
+    (fault,) = faults_of_mixture(with_arrays(mixture, log_weights=weights), x, WEIGHT)
+    assert fault.startswith("weights: they add up to 1.001")
+    wider = with_arrays(mixture, variances=arrays.variances * 1.001)
+    assert "log-likelihood" in {f.split(":")[0] for f in faults_of_mixture(wider, x, WEIGHT)}
+
+
+def test_likelihoods_and_shares_that_are_wrong(mixture: Any, x: Any) -> None:
+    class Wrong(lk.Mixture):
+        def score_samples(self, X: Any) -> Any:
+            return super().score_samples(X) + 1e-6
+
+        def predict_proba(self, X: Any, *, dense: bool | None = None) -> Any:
+            return 0.999 * super().predict_proba(X, dense=dense)
+
+    wrong = changed(mixture)
+    wrong.__class__ = Wrong
+    kinds = {fault.split(":")[0] for fault in faults_of_mixture(wrong, x, WEIGHT)}
+    assert kinds == {"score_samples", "log-likelihood", "predict_proba"}
+
+
+def test_a_bound_that_falls_or_is_none(mixture: Any, x: Any) -> None:
+    history = copy.deepcopy(mixture.history_)
+    history[-2]["cost"] = history[-1]["cost"] * (1 - 1e-4)
+    (fault,) = faults_of_mixture(changed(mixture, history_=history), x, WEIGHT)
+    assert fault.startswith("F: ")
+    assert f"in step {history[-1]['step']}" in fault
+    history = copy.deepcopy(mixture.history_)
+    history[-1]["cost"] = mixture.log_likelihood_ * (1 - 1e-4)
+    (fault,) = faults_of_mixture(changed(mixture, history_=history), x, WEIGHT)
+    assert "is above the log-likelihood" in fault
+
+
+def test_who_is_retired_without_a_word(mixture: Any, x: Any) -> None:
+    with recorded_warnings() as told:
+        warnings.warn("1 of 4 components are retired", DegenerateDataWarning, stacklevel=1)
+    (fault,) = faults_of_mixture(mixture, x, WEIGHT, told=told)
+    assert fault.startswith("warning: DegenerateDataWarning: 1 of 4")
+
+
 # --- the fuzzer
 
 
@@ -95,7 +166,7 @@ def test_everything_there_is_is_drawn() -> None:
     cases = [draw(seed) for seed in range(3_000)]
     assert {case.kind for case in cases} == set(KINDS)
     assert {case.weights for case in cases} == {"none", *WEIGHTS}
-    assert {case.algorithm for case in cases} == set(ALGORITHMS)
+    assert {case.algorithm for case in cases} == {*ALGORITHMS, *MIXTURES}
     assert {case.source for case in cases} == {"array", "store", "workers"}
     assert {case.also for case in cases} == {"", "threads", "resume", "repeats"}
     assert draw(17) == draw(17)
@@ -128,4 +199,5 @@ def test_an_exception_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError("by nothing")
 
     monkeypatch.setattr(lk.KMeans, "fit", broken)
-    assert faults_of(draw(1)) == ["raised: ZeroDivisionError: by nothing"]
+    case = next(case for case in map(draw, range(100)) if case.algorithm in ALGORITHMS)
+    assert faults_of(case) == ["raised: ZeroDivisionError: by nothing"]

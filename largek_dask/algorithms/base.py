@@ -199,6 +199,8 @@ class Passes(TableShape, Protocol):
         self,
         rows: RowSlice | RowSample | SpacedRows | NDArray[np.int64],
         weights: NDArray[np.float64] | None = None,
+        *,
+        own_weights: bool = False,
     ) -> Passes:
         """Passes over some of the rows, which are fetched once and held in the driver's process.
 
@@ -216,6 +218,10 @@ class Passes(TableShape, Protocol):
             Distinct global indices stay in their order.
         weights : (m,) float64, optional
             With global indices: what the weight of each row is multiplied by.
+        own_weights : bool
+            These weights are unlike those of the table (real numbers, or larger): what the
+            statistics of the subset say of weights, and the grid of its sums, are its own. Else
+            they are the table's, as all the rest is.
         """
 
     def close(self) -> None:
@@ -238,6 +244,20 @@ class Info:
     converged: bool = False
     """A fixed point: another step would change nothing."""
     extra: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a fit is going to read, and to search, for plans."""
+
+    before: int
+    """Passes over all rows before the first step, beside that for statistics."""
+    after: int
+    """Passes over all rows after the last step, beside the last pass."""
+    rows: int | None
+    """Rows that steps go through, held in the driver's process; None: all, where they are."""
+    anchors: str
+    """How often steps look through all clusters, in words."""
 
 
 class ModelArrays(Protocol):
@@ -286,6 +306,10 @@ class Algorithm(Protocol[State]):
     def model(self, state: State) -> ModelArrays:
         """The best model that this state stands for."""
 
+    def check(self, table: TableShape) -> None:
+        """Raise ``ParameterError`` where it cannot work on such a table; the problem is known."""
+        return
+
     state_copies: ClassVar[int] = 2
     """How many times the model's size a checkpoint is, about: centres, and sums of their rows."""
 
@@ -297,6 +321,17 @@ class Algorithm(Protocol[State]):
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most, where all rows' may take ``budget``."""
         return 0
+
+    def outlook(self, table: TableShape, k: int) -> Outlook | None:
+        """What a fit is going to read; None: all rows once a step, and nothing more is known."""
+        return None
+
+    def report(self, passes: Passes, rng: Rng, state: State) -> Mapping[str, float | str]:
+        """What is to be told of ``model(state)`` in the end, beside how it came about.
+
+        Plain figures, and ``words`` for people; nothing where there is nothing to tell.
+        """
+        return {}
 
     def share_of_labels(self, k: int) -> float | None:
         """How long :meth:`labels` takes at most, as a share of the last pass; None: has none."""

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-__all__ = ["EFFORTS", "EMPTY_CLUSTERS", "INITS", "NORMALIZE", "ON_BAD_ROWS"]
+__all__ = [
+    "COVARIANCES",
+    "DITHER",
+    "EFFORTS",
+    "EMPTY_CLUSTERS",
+    "INITS",
+    "MIXTURE_INITS",
+    "NORMALIZE",
+    "ON_BAD_ROWS",
+]
 
 Effort = Literal["fast", "balanced", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
@@ -22,5 +31,17 @@ Normalize = Literal["l2"]
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
 """Rows are given unit length (without one of these they stay as they are)."""
 
-INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||")
+Covariance = Literal["iso", "isoflex", "diag"]
+COVARIANCES: tuple[Covariance, ...] = get_args(Covariance)
+"""Covariances of the components of a mixture: one variance for all, with equal weights; one
+variance each; one variance each and feature. The latter two have weights of their own."""
+
+Dither = Literal["uniform"]
+DITHER: tuple[Dither, ...] = get_args(Dither)
+"""Noise in [0, 1) is added to integers (without one of these they stay as they are)."""
+
+INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||", "afk-mc2")
 """How the first centres are chosen; "auto" is one of them by the number of clusters."""
+
+MIXTURE_INITS = ("k-means", "two-level", "afk-mc2", "random")
+"""How the first components of a mixture are found; "auto" is one of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -124,7 +125,9 @@ class KMeansProblem(Problem):
             n_distinct,
         )
 
-    def complaint(self, final: Final, *, had_time: bool) -> str | None:
+    def complaint(
+        self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
+    ) -> str | None:
         """Why clusters are empty, unless they were meant to stay so."""
         if not final.n_empty or self.empty_clusters == "keep":
             return None

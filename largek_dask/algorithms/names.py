@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.choices import Effort
+from largek_dask.algorithms.choices import Covariance, Effort
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.truncated import Truncated
+from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.errors import ParameterError
 
-__all__ = ["ALGORITHMS", "algorithm_of"]
+__all__ = ["ALGORITHMS", "MIXTURES", "algorithm_of", "algorithm_of_mixture"]
 
 ALGORITHMS: dict[str, type[Any]] = {
     "auto": Auto,
@@ -21,8 +23,11 @@ ALGORITHMS: dict[str, type[Any]] = {
     "minibatch": MiniBatch,
     "nmbatch": NMBatch,
     "truncated": Truncated,
+    "vc-gmm": VCGMM,
 }
 """Algorithms by the name a user gives."""
+MIXTURES = "vc-gmm"
+"""The one that answers mixtures, with a field ``covariance``."""
 
 
 def algorithm_of(algorithm: Any, effort: Effort = "balanced") -> Algorithm[Any] | Auto:
@@ -45,3 +50,24 @@ def algorithm_of(algorithm: Any, effort: Effort = "balanced") -> Algorithm[Any] 
             f"algorithm must be one of {told} or an object such as Lloyd(), got {algorithm!r}."
         )
     return algorithm
+
+
+def algorithm_of_mixture(algorithm: Any, covariance: Covariance) -> Algorithm[Any]:
+    """The algorithm object for a mixture with such covariances, of a name or an object.
+
+    Raises
+    ------
+    ParameterError
+        It is none for mixtures.
+    """
+    kind = ALGORITHMS[MIXTURES]
+    if isinstance(algorithm, kind):
+        made: Algorithm[Any] = replace(algorithm, covariance=covariance)
+        return made
+    if algorithm not in ("auto", MIXTURES) and not isinstance(algorithm, Auto):
+        raise ParameterError(
+            f"algorithm must be 'auto', {MIXTURES!r} or a {kind.__name__}() for a mixture, "
+            f"got {algorithm!r}."
+        )
+    made = kind(covariance=covariance)
+    return made

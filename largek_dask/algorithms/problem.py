@@ -22,17 +22,42 @@ from largek_dask.kernels.exact.numbers import ExactSums
 if TYPE_CHECKING:
     from largek_dask.algorithms.base import Passes, TableShape
 
-__all__ = ["SKIPPED", "Final", "LabelRows", "Labelled", "Labelling", "Problem"]
+__all__ = [
+    "LABELS",
+    "SKIPPED",
+    "Final",
+    "LabelRows",
+    "Labelled",
+    "Labelling",
+    "Problem",
+    "RowValues",
+]
 
 SKIPPED = -1
 """Label of a row with NaN or infinity."""
 
 
 @dataclass(frozen=True, slots=True)
+class RowValues:
+    """What is found for every row, one number each."""
+
+    name: str
+    """What a store of them says that it holds."""
+    dtype: str
+    skipped: float
+    """The value of a row with NaN or infinity."""
+    missing: float
+    """What a store holds where nothing has been written."""
+
+
+LABELS = RowValues("labels", "<i4", SKIPPED, -2)
+
+
+@dataclass(frozen=True, slots=True)
 class Labelling:
     """How a model labels rows, and what is added up over them."""
 
-    chunk_fn: Callable[..., NDArray[np.int32]]
+    chunk_fn: Callable[..., NDArray[Any]]
     """``chunk_fn(chunk, sums, *broadcast)`` gives the labels of a chunk's rows and adds to
     ``sums``, by name; importable by name (it travels to workers). Rows that are skipped weigh 0,
     and whatever label it gives them becomes -1."""
@@ -43,14 +68,17 @@ class Labelling:
     marks: Mapping[str, NDArray[Any]]
     """The arrays by which the model is told from another, whose labels are not gone on with; a
     store of labels that a fit has written notes their hashes."""
+    values: RowValues = LABELS
+    """What rows are given, if that is anything else than labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
     """What a pass over all rows has found."""
 
-    labels: NDArray[np.int32] | None
-    """(n,) labels, -1 for rows with NaN or infinity; None if they went to storage or nowhere."""
+    labels: NDArray[Any] | None
+    """(n,) labels, -1 for rows with NaN or infinity (or other values, as the labelling says); None
+    if they went to storage or nowhere."""
     sums: Mapping[str, ExactSums]
     """The sums of the labelling, by name."""
 
@@ -136,6 +164,17 @@ class Problem(ABC):
             int(np.count_nonzero(counts == 0)),
         )
 
-    def complaint(self, final: Final, *, had_time: bool) -> str | None:
-        """What to warn of; ``had_time`` is False where there was none for :meth:`finish`."""
+    def complaint(
+        self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
+    ) -> str | None:
+        """What to warn of.
+
+        Parameters
+        ----------
+        final : Final
+        had_time : bool
+            Whether there was time for :meth:`finish`.
+        last : mapping
+            What the last step has told (``Info.extra``).
+        """
         return None

@@ -82,4 +82,4 @@ class TakenRows(NamedTuple):
     weight: NDArray[np.float64] | None
     """(m,); None where every row weighs 1."""
     rows: NDArray[np.int64]
-    """(m,) their global indices; of a subset's rows, those in the table that it is of."""
+    """(m,) their global indices; of a subset's rows, those in the table or subset that it is of."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from largek_dask.cli.common import Group
+from largek_dask.cli.coreset import coreset as coreset_command
 from largek_dask.cli.demo import demo as demo_command
 from largek_dask.cli.doctor import doctor as doctor_command
 from largek_dask.cli.fit import fit as fit_command
@@ -44,6 +45,7 @@ for command in (
     demo_command,
     doctor_command,
     ingest_command,
+    coreset_command,
     fit_command,
     predict_command,
     score_command,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -98,15 +98,18 @@ def fit(
         "n_rows": rows.n_rows,
         "n_features": rows.n_features,
         "n_clusters": options.n_clusters,
+        **({} if options.mixture is None else {"mixture": options.mixture}),
         "n_iter": result.n_iter,
         "stop_reason": result.stop_reason,
         result.objective.name: result.value,
+        **model.fit_figures(),
         "seconds": result.seconds,
         "row_state_bytes": kept_for_rows(result.history),
         "readings": readings(result.history, rows.n_rows),
         "digest": model.digest(),
+        **({"report": dict(result.report)} if result.report else {}),
     }
-    emit(told, as_json, lambda: summary(told, rows.nbytes, result.objective))
+    emit(told, as_json, lambda: summary(told, rows.nbytes, result.objective, model.fit_figures()))
     if result.stop_reason == "interrupted":
         raise KeyboardInterrupt
 
@@ -153,21 +156,30 @@ def check_folder(folder: Folder, force: bool) -> None:
         )
 
 
-def summary(told: dict[str, Any], nbytes: int, objective: Objective) -> Any:
+def what_of(told: Mapping[str, Any]) -> str:
+    """What the fit has found."""
+    return f"{told['mixture']} components" if "mixture" in told else "clusters"
+
+
+def summary(
+    told: dict[str, Any], nbytes: int, objective: Objective, figures: Mapping[str, float]
+) -> Any:
     """What came out and what to try next, as a rich table."""
     out = told["out"]
     return key_values(
         {
             "rows": f"{told['n_rows']:,} × {told['n_features']:,} ({human_bytes(nbytes)})",
-            "clusters": f"{told['n_clusters']:,} after {told['n_iter']:,} steps "
+            what_of(told): f"{told['n_clusters']:,} after {told['n_iter']:,} steps "
             f"({told['stop_reason']})",
             objective.words: f"{told[objective.name]:.10g}",
+            **{name.replace("_", " "): f"{figure:.10g}" for name, figure in figures.items()},
             "time": human_seconds(told["seconds"]),
             "steps": f"{told['n_iter']:,} for {told['readings']:.3g} readings of all rows",
             "kept per row": f"{human_bytes(told['row_state_bytes'])} in all, at most",
             "model": told["model"],
             "labels": told["labels"] or "not written",
             "digest": told["digest"],
+            **({"report": told["report"]["words"]} if "report" in told else {}),
             "next": f"largek plot {out} --out fit.png",
         },
         title="largek fit",

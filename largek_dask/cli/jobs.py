@@ -364,17 +364,19 @@ def _tell_end(
 
 def _summary(status: Mapping[str, Any]) -> dict[str, str]:
     from largek_dask.algorithms.objective import value_in
+    from largek_dask.cli.fit import what_of
     from largek_dask.driver.words import human_seconds
     from largek_dask.service.fitting import LABELS, MODEL
-    from largek_dask.service.showing import figure, precise
+    from largek_dask.service.showing import figure, figures_in, precise
 
     objective, value = value_in(status["result"])
     ended, out = status["result"], str(status["output"]).rstrip("/")
     return {
         "job": status["id"],
-        "clusters": f"{status['n_clusters']:,} after {ended['n_iter']:,} steps "
+        what_of(status): f"{status['n_clusters']:,} after {ended['n_iter']:,} steps "
         f"({ended['stop_reason']})",
         objective.words: figure(value, precise),
+        **dict(figures_in(ended)),
         "time": figure(ended["seconds"], human_seconds),
         "model": f"{out}/{MODEL}",
         "labels": f"{out}/{LABELS}" if ended["labels"] else "not written",

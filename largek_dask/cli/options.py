@@ -44,7 +44,7 @@ def _of(name: str, option: Option, *flags: str, **more: Any) -> Decorator:
 
 def _options() -> Iterator[Decorator]:
     for name, option in OPTIONS.items():
-        if name == "n_clusters":
+        if name == "n_clusters" or option.kind == "array":
             continue
         yield _of(name, option)
         if name == "algorithm":
@@ -74,14 +74,14 @@ def option_clusters(*, required: bool) -> Decorator:
 
 
 def choose_algorithm(given: Mapping[str, Any]) -> Any:
-    """The algorithm object of ``--algorithm``, ``--effort`` and ``--set``.
+    """The algorithm object of ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``.
 
     Raises
     ------
     click.BadParameter
         Unknown algorithm, or a setting that it does not have.
     """
-    from largek_dask.algorithms.names import ALGORITHMS
+    from largek_dask.algorithms.names import ALGORITHMS, MIXTURES
 
     name, settings = given["algorithm"], parse_settings(given["settings"])
     if name not in ALGORITHMS:
@@ -89,6 +89,8 @@ def choose_algorithm(given: Mapping[str, Any]) -> Any:
             f"{name!r} is not known; choose one of {', '.join(ALGORITHMS)}",
             param_hint="--algorithm",
         )
+    if name == "auto" and given["mixture"] is not None:
+        name = MIXTURES
     if name == "auto":
         settings = {"effort": given["effort"], **settings}
     kind = ALGORITHMS[name]

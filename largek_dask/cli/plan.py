@@ -41,12 +41,28 @@ class Estimate:
     """Bytes a process for chunks being read and computed."""
     memory_row_state: int
     """Bytes a process for what is kept per row."""
+    memory_held: int
+    """Bytes of rows that the driver's process holds from step to step."""
+    row_bytes: int
+    """Bytes that are kept of a row, at most; where they do not fit, rows are gone through anew."""
+    is_local: bool
+    """The driver's process is the one that computes."""
     memory_available: int
     """Bytes that the smallest process may use."""
     passes_before: int
-    """Passes over the data for statistics and starting centres."""
+    """Passes over the data for statistics, starting centres or a coreset."""
     passes_most: int
     """Passes in all if no rule stops earlier."""
+    passes_after: int
+    """Passes after the last step: labels, and what else there is to tell."""
+    steps_most: int
+    """Steps in all if no rule stops earlier."""
+    rows_step: int
+    """Rows that a step goes through."""
+    share_cached: float
+    """Share of the data that stays in memory between passes."""
+    anchors: str | None
+    """How often steps look through all clusters, where that is known."""
     seconds_compute: float
     """Seconds that a pass computes, on all threads."""
     seconds_read: float
@@ -55,12 +71,32 @@ class Estimate:
     @property
     def memory(self) -> int:
         """Bytes a process in all."""
-        return self.memory_model + self.memory_reading + self.memory_row_state
+        held = self.memory_held if self.is_local else 0
+        return self.memory_model + self.memory_reading + self.memory_row_state + held
 
     @property
     def seconds_pass(self) -> float:
         """Reading and computing overlap: the slower one counts."""
         return max(self.seconds_compute, self.seconds_read)
+
+    @property
+    def seconds_steps(self) -> float:
+        """Of steps that go through rows in the driver's process, at most."""
+        if self.rows_step == self.n_rows:
+            return 0.0
+        of_all = self.seconds_compute * self.n_threads
+        return self.steps_most * of_all * self.rows_step / self.n_rows
+
+    @property
+    def seconds_most(self) -> float:
+        """Of everything, if no rule stops earlier."""
+        return self.seconds_pass * self.passes_most + self.seconds_steps
+
+    @property
+    def steps_a_reading(self) -> float | None:
+        """Steps in which as much is read as the data are; None: nothing is read in any."""
+        read = 0.0 if self.rows_step < self.n_rows else 1 - self.share_cached
+        return 1 / read if read > 0 else None
 
     def as_json(self) -> dict[str, Any]:
         """All figures, with the sums."""
@@ -69,7 +105,9 @@ class Estimate:
             "memory": self.memory,
             "fits": self.memory <= self.memory_available,
             "seconds_pass": self.seconds_pass,
-            "seconds_most": self.seconds_pass * self.passes_most,
+            "seconds_most": self.seconds_most,
+            "steps_a_reading": self.steps_a_reading,
+            "row_state": self.row_bytes * self.n_rows,
         }
 
     def table(self) -> Any:
@@ -77,8 +115,8 @@ class Estimate:
         from rich.text import Text
 
         fits = self.memory <= self.memory_available
+        held = self.memory_held > 0
         verdict = Text("fits") if fits else Text("does not fit", "bold red")
-        loop = self.passes_most - self.passes_before
         return key_values(
             {
                 "data": f"{self.n_rows:,} × {self.n_features:,} {self.dtype} in "
@@ -90,16 +128,44 @@ class Estimate:
                 ).append_text(verdict),
                 "  model and sums": human_bytes(self.memory_model),
                 "  reading": human_bytes(self.memory_reading),
-                "  kept per row": human_bytes(self.memory_row_state),
-                "passes": f"{self.passes_before} for statistics and starting centres, then at "
-                f"most {loop}",
+                **({"  held": f"{human_bytes(self.memory_held)} by the driver"} if held else {}),
+                "  kept per row": self._kept(),
+                "passes": self._passes(),
+                "a reading": self._reading(),
+                **({"search over all": self.anchors} if self.anchors else {}),
                 "time": f"about {human_seconds(self.seconds_pass)} a pass "
                 f"(computing {human_seconds(self.seconds_compute)}, "
                 f"reading {human_seconds(self.seconds_read)}), at most "
-                f"{human_seconds(self.seconds_pass * self.passes_most)} in all",
+                f"{human_seconds(self.seconds_most)} in all",
             },
             title="largek fit --plan",
         )
+
+    def _kept(self) -> str:
+        if self.rows_step < self.n_rows:
+            return "nothing: steps go through rows that are held"
+        whole = self.row_bytes * self.n_rows
+        told = f"{human_bytes(self.memory_row_state)} ({self.row_bytes} B a row, "
+        told += f"{human_bytes(whole)} in all)"
+        if self.memory_row_state < whole // self.n_processes:
+            told += "; of rows beyond that it is found anew in every step"
+        return told
+
+    def _passes(self) -> str:
+        loop = self.passes_most - self.passes_before
+        if self.rows_step == self.n_rows:
+            return f"{self.passes_before} for statistics and starting centres, then at most {loop}"
+        return (
+            f"{self.passes_before} for statistics and a coreset, none in the steps, "
+            f"{self.passes_after} for labels and what the coreset lacks"
+        )
+
+    def _reading(self) -> str:
+        steps = self.steps_a_reading
+        if steps is None:
+            return "none in the steps: their rows stay in memory"
+        share = f"{self.share_cached:.0%} of the data stay in memory"
+        return f"for {steps:.3g} steps: {share}"
 
 
 def make_plan(
@@ -133,7 +199,14 @@ def make_plan(
     chunk = int(np.diff(rows.chunk_table).max()) * d * rows.dtype.itemsize
     cached = min(int(config.get("passes.cache-bytes")), rows.nbytes // n_processes)
     scan = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
+    outlook = algorithm.outlook(rows, n_clusters)
     before = (scan + problem.passes_to_start()) * n_init
+    loop, after, rows_step = n_init * options.max_iter, 1, n
+    if outlook is not None:
+        before, after = scan + n_init * outlook.before, 1 + outlook.after
+        if outlook.rows is not None:
+            loop, rows_step = 0, outlook.rows
+    own = algorithm.row_bytes(rows, n_clusters, n_processes * budget)
     return Estimate(
         n_rows=n,
         n_features=d,
@@ -148,16 +221,28 @@ def make_plan(
             n_clusters, d, compute.itemsize, own_threads, wide=rows.weight is not None
         ),
         memory_reading=chunk * (own_threads + 2) + cached,
-        memory_row_state=min(
-            algorithm.row_bytes(rows, n_clusters, n_processes * budget) * n // n_processes,
-            budget,
-        ),
+        memory_row_state=min(own * rows_step // n_processes, budget),
+        memory_held=0 if rows_step == n else rows_step * held_bytes(d, compute),
+        row_bytes=own,
+        is_local=client is None,
         memory_available=available,
         passes_before=before,
-        passes_most=before + n_init * (options.max_iter + 1),
+        passes_most=before + loop + (n_init if outlook is None else after),
+        passes_after=after,
+        rows_step=rows_step,
+        steps_most=n_init * options.max_iter,
+        share_cached=min(1.0, n_processes * cached / rows.nbytes),
+        anchors=None if outlook is None else outlook.anchors,
         seconds_compute=2.0 * n * d * n_clusters / flops(n_clusters, d, compute) / n_threads,
         seconds_read=rows.nbytes / read_rate(rows) / n_processes,
     )
+
+
+def held_bytes(n_features: int, dtype: Any) -> int:
+    """Bytes of a row of a coreset: itself, its weight, and number, weight and chance of two."""
+    import numpy as np
+
+    return n_features * int(np.dtype(dtype).itemsize) + 8 + 2 * 24
 
 
 def flops(n_clusters: int, n_features: int, dtype: Any) -> float:

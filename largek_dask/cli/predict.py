@@ -22,49 +22,81 @@ from largek_dask.driver.words import human_seconds
 __all__ = ["predict", "score"]
 
 
+WRITTEN = {
+    "labels": ("predict", "labels"),
+    "density": ("score_samples", "log_likelihoods"),
+    "proba": ("predict_proba", "probabilities"),
+}
+"""What may be written: the method of a model that does it, and what a store calls it."""
+
+
 @click.command(
     cls=Command,
-    short_help="Write the nearest cluster of every row.",
+    short_help="Write the cluster of every row, or how likely it is.",
     example="largek predict run/model.zarr new.zarr --out labels.zarr",
 )
 @click.argument("model_url", metavar="MODEL")
 @click.argument("data")
-@click.option("--out", required=True, metavar="LABELS.zarr", help="Where the labels go.")
-@click.option("--force", is_flag=True, help="Replace the labels if they exist.")
+@click.option("--out", required=True, metavar="OUT.zarr", help="Where they go.")
+@click.option(
+    "--density",
+    is_flag=True,
+    help="Of a mixture: write the logarithm of the density at every row, not labels. The strangest "
+    "rows have the lowest.",
+)
+@click.option(
+    "--proba",
+    is_flag=True,
+    help="Of a mixture: write the probabilities that a row comes from components, above 2^-20, as "
+    "a sparse (CSR) group in AnnData's layout, not labels.",
+)
+@click.option("--force", is_flag=True, help="Replace what such a run has written there.")
 @option_scheduler
 @option_storage
 def predict(
     model_url: str,
     data: str,
     out: str,
+    density: bool,
+    proba: bool,
     force: bool,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
-    """Write the nearest cluster of every row of DATA, chunk by chunk.
+    """Write the cluster of every row of DATA, chunk by chunk: the nearest, or the likeliest one.
 
-    A run that was stopped goes on where it was.
+    A run that was stopped goes on where it was; that of --proba begins anew.
     """
     from largek_dask.data.sources import open_rows
+    from largek_dask.errors import ParameterError
     from largek_dask.model import load_model
 
+    if density and proba:
+        raise click.UsageError("give --density or --proba: a run writes one of them")
     begun = perf_counter()
+    what = "density" if density else "proba" if proba else "labels"
+    method, kind = WRITTEN[what]
     model = load_model(model_url)
+    if not hasattr(model, method):
+        raise ParameterError(
+            f"--{what} is for mixtures, and {model_url} is a model of the kind {model.kind!r}: fit "
+            "one with --mixture"
+        )
     rows = open_rows(data, storage_options=storage_options)
     out, out_options = output(out, data, storage_options)
     if force:
-        remove_labels(out, out_options)
+        remove_written(kind, out, out_options)
     with connected(scheduler) as client:
-        model.predict(rows, out=out, client=client, storage_options=out_options)
+        getattr(model, method)(rows, out=out, client=client, storage_options=out_options)
     seconds = perf_counter() - begun
-    told = {"out": out, "n_rows": rows.n_rows, "seconds": seconds}
+    told = {"out": out, "holds": kind, "n_rows": rows.n_rows, "seconds": seconds}
     emit(
         told,
         as_json,
         lambda: key_values(
             {
-                "labels": out,
+                kind.replace("_", " "): out,
                 "rows": f"{rows.n_rows:,}",
                 "time": human_seconds(seconds),
             }
@@ -72,8 +104,8 @@ def predict(
     )
 
 
-def remove_labels(url: str, storage_options: Mapping[str, Any] | None) -> None:
-    """Remove labels that an earlier run has written, and nothing else.
+def remove_written(kind: str, url: str, storage_options: Mapping[str, Any] | None) -> None:
+    """Remove what an earlier run has written, labels say, and nothing else.
 
     Raises
     ------
@@ -86,15 +118,15 @@ def remove_labels(url: str, storage_options: Mapping[str, Any] | None) -> None:
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import OutputError
 
-    place = Folder(url, storage_options)
+    place, words = Folder(url, storage_options), kind.replace("_", " ")
     if not place.exists():
         return
     try:
-        kind = json.loads(place.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"]
+        found = json.loads(place.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"{url} is not a store of labels: remove it yourself") from error
-    if kind != "labels":
-        raise OutputError(f"{url} holds {kind}, not labels: remove it yourself")
+        raise OutputError(f"{url} is not a store of {words}: remove it yourself") from error
+    if found != kind:
+        raise OutputError(f"{url} holds {found}, not {words}: remove it yourself")
     parent, _, name = place.url.rpartition("/")
     folder = Folder(parent, storage_options)
     folder.remove(name)

@@ -28,14 +28,19 @@ SPARSE_CHUNK_ROWS = 4_096
 """Least sparse rows that meet a block of centres at once: it is larger than the cache."""
 
 
-def memory_table(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> NDArray[np.int64]:
+def memory_table(
+    n_rows: int, n_features: int, dtype: np.dtype[Any], chunk_bytes: int | None = None
+) -> NDArray[np.int64]:
     """Chunk table of something sliced in memory: a function of shape and dtype alone.
 
-    Chunks of ``largek.data.memory-chunk-bytes``, at least 1,024 and at most 65,536 rows: small
-    enough to stay in cache and to give every thread work, large enough to hide the call.
+    Chunks of so many bytes (``largek.data.memory-chunk-bytes``), at least 1,024 and at most 65,536
+    rows: small enough to stay in cache and to give every thread work, large enough to hide the
+    call.
     """
     row_bytes = max(1, n_features * native_dtype(dtype).itemsize)
-    wanted = int(config.get("data.memory-chunk-bytes")) // row_bytes
+    if chunk_bytes is None:
+        chunk_bytes = int(config.get("data.memory-chunk-bytes"))
+    wanted = chunk_bytes // row_bytes
     return regular_table(n_rows, min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
 
 

@@ -15,6 +15,7 @@ from largek_dask.data.numpy_files import NpyRows, open_npy_column, open_npz
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.stores import check_complete, location_of, normalize, open_node
 from largek_dask.data.svmlight import SVMLIGHT
+from largek_dask.data.weighted_store import own_weights
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import DataError, ParameterError
 
@@ -40,7 +41,8 @@ def open_rows(
         sparse matrix, zarr.Array or Group, dask.array, xarray.DataArray, pandas or dask
         DataFrame; :class:`Rows` pass through.
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
-        One weight per row.
+        One weight per row; None: those that the source has of its own, as a store of a coreset has,
+        else 1.
     component : str, optional
         The array inside a Zarr group, ``.npz`` file or xarray.Dataset.
     storage_options : mapping, optional
@@ -77,6 +79,8 @@ def open_rows(
             )
         source = source[component]
     elif isinstance(source, zarr.Group):
+        if weight is None and component is None:
+            weight = own_weights(source, str(source.store_path))
         source, component = _find_in_group(source, component, str(source.store_path))
         if isinstance(source, zarr.Group):
             return CSRRows(source, **_address(source), weight=weight)
@@ -145,6 +149,8 @@ def _open_url(
         )
     node = open_node(url, component, storage_options)
     if isinstance(node, zarr.Group):
+        if weight is None:
+            weight = own_weights(node, url)
         node, component = _find_in_group(node, None, url, component)
     address: dict[str, Any] = {
         "location": url,

@@ -73,7 +73,13 @@ def open_table(
             return ParquetTable(url, component, storage_options)
         if name.endswith(HDF5):
             return RowsTable(_open_hdf5(url, component, storage_options))
-    return RowsTable(open_rows(source, component=component, storage_options=storage_options))
+    rows = open_rows(source, component=component, storage_options=storage_options)
+    if rows.weight is not None and rows is not source:
+        raise DataError(
+            f"the rows of {rows.location or source} have weights, which would be lost: fit it as "
+            "it is, or pass component= the array of the rows for these alone."
+        )
+    return RowsTable(rows)
 
 
 class RowsTable:

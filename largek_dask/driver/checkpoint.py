@@ -228,6 +228,17 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
         ) from error
 
 
+def _difference(what: str, theirs: Any, mine: Any) -> str:
+    """In which words two values differ; of those with fields, in which field."""
+    if isinstance(theirs, Mapping) and isinstance(mine, Mapping):
+        if theirs.get("name") != mine.get("name"):
+            return f"{what} is {theirs.get('name')}, not {mine.get('name')}"
+        names = (name for name in sorted({*theirs, *mine}) if theirs.get(name) != mine.get(name))
+        name = next(names)
+        what, theirs, mine = f"the {name} of {what}", theirs.get(name), mine.get(name)
+    return f"{what} is {theirs!r}, not {mine!r}"
+
+
 class FitFolder:
     """A folder that belongs to one fit: opened again only by the very same job.
 
@@ -278,9 +289,10 @@ class FitFolder:
         mine, theirs = self._record["job"], before["job"]
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
+                told = _difference(f"its {key}", theirs.get(key), mine.get(key))
                 raise CheckpointError(
-                    f"{self.folder.url} holds another job: its {key} is {theirs.get(key)!r}, "
-                    f"not {mine.get(key)!r}. Give the same {key}, or another folder."
+                    f"{self.folder.url} holds another job: {told}. Give the same {key}, or another "
+                    "folder."
                 )
         changed = same_data(before["data"], self._record["data"])
         if changed is not None:

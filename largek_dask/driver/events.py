@@ -16,6 +16,7 @@ workers    ``workers``: the figures of all passes so far by worker, every few se
 checkpoint ``n_iter``, ``url``, ``seconds``
 warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
+report     what the algorithm tells of the model in the end: figures, and ``words``
 ========== =====================================================================================
 """
 
@@ -214,6 +215,8 @@ class ProgressLine:
         elif kind == "warning":
             self._end_line()
             self._stream.write(f"warning: {printable(event['message'])}\n")
+        elif kind == "report":
+            self._stream.write(f"{printable(event['words'])}\n")
         elif kind == "stopped":
             if self._pending:
                 self._show()
@@ -239,6 +242,10 @@ def _progress_text(event: Event, objective: Objective) -> str:
     parts = [f"step {event['step']}"]
     if event["cost"] is not None:
         parts.append(f"{objective.of_step} {event['cost']:.6g}")
+    energy = event.get("extra", {}).get("energy")
+    if energy is not None:
+        # Where it is not the cost it may say otherwise: both are shown.
+        parts.append(f"energy {energy:.6g} a row")
     if event["n_changed"] is not None:
         parts.append(f"{event['n_changed']:,} rows changed")
     if event["rows_per_second"] is not None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ModelArrays
 from largek_dask.algorithms.parts.totals import Additive
-from largek_dask.algorithms.problem import SKIPPED, Final, Labelled, Labelling
+from largek_dask.algorithms.problem import Final, Labelled, Labelling
 from largek_dask.driver.labels import LabelStore, LabelWriter, group_chunks
 from largek_dask.driver.storage import sha256_of
 from largek_dask.kernels.exact.numbers import ExactSums
@@ -39,7 +39,7 @@ MORE = 1.25
 class LabelTotal(Additive):
     """What one process adds up: labels by chunk, and the sums of the labelling by name."""
 
-    labels: dict[int, NDArray[np.int32]]
+    labels: dict[int, NDArray[Any]]
     sums: dict[str, ExactSums]
 
     @classmethod
@@ -54,7 +54,8 @@ class LabelTotal(Additive):
 def label_chunk(
     chunk: Chunk,
     total: LabelTotal,
-    label: Callable[..., NDArray[np.int32]],
+    label: Callable[..., NDArray[Any]],
+    skipped: float,
     keep_labels: bool,
     writer: LabelWriter | None,
     *model: Any,
@@ -62,7 +63,7 @@ def label_chunk(
     """Label a chunk's rows, add them to the sums, and write or keep their labels."""
     labels = label(chunk, total.sums, *model)
     if chunk.bad is not None:
-        labels[chunk.bad] = SKIPPED
+        labels[chunk.bad] = skipped
         total.sums["n_bad"].add(chunk.bad.astype(np.float64))
     if writer is not None:
         writer.write(chunk.start, labels)
@@ -99,13 +100,14 @@ def label_rows(
         model = " ".join(marks_of(labelling).values())
         first, sums = passes.outlast(lambda: out.begin(model))
         done.sums.update(sums)
-    in_memory = np.empty(passes.n_rows, np.int32) if labels and out is None else None
+    in_memory = np.empty(passes.n_rows, labelling.values.dtype) if labels and out is None else None
     writer = None if out is None else out.writer
     for group in group_chunks(table[first:]):
         chunks = [first + i for i in group]
         total: LabelTotal = passes.reduce(
             label_chunk,
             labelling.chunk_fn,
+            labelling.values.skipped,
             labels,
             writer,
             *labelling.broadcast,

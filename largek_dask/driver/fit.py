@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.auto import Auto, Choice
 from largek_dask.algorithms.base import Algorithm, ModelArrays
+from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
+from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.rows import Rows
 from largek_dask.driver.events import Sink
 from largek_dask.driver.final import marks_of
@@ -39,7 +41,15 @@ from largek_dask.passes.local import LocalPasses
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["FitResult", "chosen", "fit", "open_passes", "problem_of"]
+__all__ = [
+    "FitResult",
+    "checked",
+    "chosen",
+    "fit",
+    "kind_of_problem",
+    "open_passes",
+    "problem_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,8 @@ class FitResult:
     """How many distinct rows there are where that is fewer than clusters, else None."""
     seconds: float
     """Time used, earlier runs included, the last pass not."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """What the algorithm tells of the model (``Algorithm.report``)."""
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
@@ -146,10 +158,7 @@ def fit(
     DegenerateDataWarning, RecoveryWarning
         Fewer distinct rows than clusters; a checkpoint is damaged, or a log not written.
     """
-    choice = chosen(rows, options)
-    problem = problem_of(choice.algorithm, options)
-    check_problem(rows, problem, n_threads=n_threads, client=client)
-    choice = choice._replace(algorithm=replace(choice.algorithm, problem=problem))
+    rows, choice = checked(rows, options, n_threads=n_threads, client=client)
     out = Outputs.open(
         rows,
         options,
@@ -255,7 +264,9 @@ class _Work:
         final, store = best.final, self.out.labels
         if final is not None:
             had_time = best.reason != "max_time_without_last_pass"
-            complaint = self.problem.complaint(final, had_time=had_time)
+            history = best.run.history
+            last = history[-1]["extra"] if history else {}
+            complaint = self.problem.complaint(final, had_time=had_time, last=last)
             if complaint is not None:
                 warn(complaint, DegenerateDataWarning)
         arrays = best.run.arrays if final is None else final.arrays
@@ -273,6 +284,7 @@ class _Work:
             statistics=passes.statistics,
             n_distinct=None if final is None else final.n_distinct,
             seconds=best.run.seconds,
+            report=best.report,
             provenance=self._provenance(best),
         )
 
@@ -291,7 +303,28 @@ class _Work:
             "start": best.stream,
             "seconds": best.run.seconds,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            **({"report": dict(best.report)} if best.report else {}),
         }
+
+
+def checked(
+    rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
+) -> tuple[Rows, Choice]:
+    """The rows of a fit and what is run on them, with its problem; none has been read.
+
+    Raises
+    ------
+    ParameterError, NotEnoughMemoryError
+        It cannot be done with these rows.
+    """
+    if options.dither is not None:
+        rows = DitheredRows(rows, options.seed)
+    choice = chosen(rows, options)
+    problem = problem_of(choice.algorithm, options)
+    check_problem(rows, problem, n_threads=n_threads, client=client)
+    algorithm = replace(choice.algorithm, problem=problem)
+    algorithm.check(rows)
+    return rows, choice._replace(algorithm=algorithm)
 
 
 def chosen(rows: Rows, options: FitOptions) -> Choice:
@@ -305,8 +338,13 @@ def chosen(rows: Rows, options: FitOptions) -> Choice:
     return choice._replace(n_init=max(n_init, least))
 
 
+def kind_of_problem(algorithm: Algorithm[Any], mixture: str | None) -> type[Problem]:
+    """Which kind of problem an algorithm answers: a mixture where one is asked for."""
+    return algorithm.solves if mixture is None else MixtureProblem
+
+
 def problem_of(algorithm: Algorithm[Any], options: FitOptions) -> Problem:
     """What is asked of an algorithm: options are fields of its kind of problem, by their names."""
-    kind = algorithm.solves
+    kind = kind_of_problem(algorithm, options.mixture)
     asked = [f.name for f in fields(kind) if f.name in OPTIONS]
     return kind(**{name: getattr(options, name) for name in asked})

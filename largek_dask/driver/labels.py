@@ -15,6 +15,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.patience import patiently
 from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
 from largek_dask.driver.space import check_space
@@ -41,11 +42,12 @@ PIECE_ROWS = 1 << 20
 """Rows of a stored piece where the chunk table is not regular."""
 
 
-def group_chunks(chunk_table: NDArray[np.int64]) -> Iterator[range]:
-    """Successive ranges of chunks of about ``GROUP_ROWS`` rows each, at least one chunk."""
+def group_chunks(chunk_table: NDArray[np.int64], most: int | None = None) -> Iterator[range]:
+    """Successive ranges of chunks of about ``most`` (``GROUP_ROWS``) rows each, at least one."""
+    most = GROUP_ROWS if most is None else most
     n_chunks, begin = len(chunk_table) - 1, 0
     while begin < n_chunks:
-        limit = chunk_table[begin] + GROUP_ROWS
+        limit = chunk_table[begin] + most
         end = max(begin + 1, int(np.searchsorted(chunk_table, limit, side="right")) - 1)
         yield range(begin, end)
         begin = end
@@ -79,7 +81,7 @@ class LabelWriter:
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
-    def write(self, start: int, labels: NDArray[np.int32]) -> None:
+    def write(self, start: int, labels: NDArray[Any]) -> None:
         """Write the labels of the rows from ``start`` on.
 
         Raises
@@ -96,7 +98,7 @@ class LabelWriter:
                 f"{self.url}: {error}"
             ) from error
 
-    def _write(self, start: int, labels: NDArray[np.int32]) -> None:
+    def _write(self, start: int, labels: NDArray[Any]) -> None:
         place = self.url
         store = (
             place if is_local(place) else remote_store(place, self.storage_options, read_only=False)
@@ -106,7 +108,7 @@ class LabelWriter:
 
 
 class LabelStore:
-    """An int32 Zarr array of one label a row.
+    """A Zarr array of one number a row: its label, or what else is found for it.
 
     Parameters
     ----------
@@ -118,6 +120,8 @@ class LabelStore:
         JSON that says whose labels these are (model, data): unfinished ones of the same owner
         are gone on with.
     storage_options : mapping, optional
+    values : RowValues
+        What it holds.
 
     Raises
     ------
@@ -132,7 +136,9 @@ class LabelStore:
         chunk_table: NDArray[np.int64],
         owner: Mapping[str, Any],
         storage_options: Mapping[str, Any] | None = None,
+        values: RowValues = LABELS,
     ) -> None:
+        self._values = values
         place = Folder.of(place, storage_options)
         self._parent, self._name = place.parent()
         self.url = place.url
@@ -158,7 +164,9 @@ class LabelStore:
                 f"{self.url} exists already; nothing was changed. Remove it or choose another "
                 "output."
             )
-        check_space(self._parent, LABEL_BYTES * self.n_rows, f"labels of {self.n_rows:,} rows")
+        needed = np.dtype(self._values.dtype).itemsize * self.n_rows
+        what = self._values.name.replace("_", " ")
+        check_space(self._parent, needed, f"{what} of {self.n_rows:,} rows")
 
     def _unfinished(self) -> dict[str, Any] | None:
         """The record of an unfinished run of the same owner, None without any."""
@@ -216,20 +224,24 @@ class LabelStore:
         zarr.create_array(
             self._parent.store(self._name),
             shape=(self.n_rows,),
-            dtype="<i4",
+            dtype=self._values.dtype,
             chunks=(max(1, self._piece),),
             compressors=None,
-            fill_value=-2,
-            attributes={ATTRIBUTE: {"format": FORMAT, "kind": "labels", "complete": False}},
+            fill_value=self._values.missing,
+            attributes={ATTRIBUTE: self._state(complete=False)},
             config={"write_empty_chunks": True},
         )
 
-    def write(self, start: int, labels: NDArray[np.int32]) -> None:
+    def _state(self, *, complete: bool) -> dict[str, Any]:
+        """What the array says of itself."""
+        return {"format": FORMAT, "kind": self._values.name, "complete": complete}
+
+    def write(self, start: int, labels: NDArray[Any]) -> None:
         """Write labels from here."""
         with at("labels"):
             patiently(lambda: self._write(start, labels))
 
-    def _write(self, start: int, labels: NDArray[np.int32]) -> None:
+    def _write(self, start: int, labels: NDArray[Any]) -> None:
         array = zarr.open_array(self._parent.store(self._name), mode="r+")
         array[start : start + len(labels)] = labels
 
@@ -249,6 +261,6 @@ class LabelStore:
     def finish(self, notes: Mapping[str, Any]) -> None:
         """Declare the labels complete."""
         array = patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r+"))
-        state = {"format": FORMAT, "kind": "labels", "complete": True, **notes}
+        state = {**self._state(complete=True), **notes}
         patiently(lambda: array.update_attributes({ATTRIBUTE: state}))
         self._parent.remove(self._progress)

@@ -17,10 +17,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from largek_dask.algorithms.choices import (
+    COVARIANCES,
+    DITHER,
     EFFORTS,
     EMPTY_CLUSTERS,
     NORMALIZE,
     ON_BAD_ROWS,
+    Covariance,
+    Dither,
     Effort,
     EmptyClusters,
     Normalize,
@@ -45,13 +49,16 @@ __all__ = [
     "parse_memory",
 ]
 
-Kind = Literal["algorithm", "init", "integer", "number", "choice", "seconds", "bytes"]
-"""What values an option has; "seconds" and "bytes" are numbers or texts with a unit."""
-Part = Literal["job", "algorithm", "stop", "means"]
+Kind = Literal["algorithm", "init", "array", "integer", "number", "choice", "seconds", "bytes"]
+"""What values an option has; "seconds" and "bytes" are numbers or texts with a unit. An "array"
+has no place on a command line or in the document of a job."""
+Part = Literal["job", "mixture", "algorithm", "stop", "means"]
 """What an option is part of.
 
 job
     What tells one job from another: a checkpoint is gone on with only by the same values.
+mixture
+    The same, of mixtures only: k-means has no such option, and what is told of it names none.
 algorithm
     The same, as a parameter of the algorithm object that is made.
 stop
@@ -120,7 +127,8 @@ class FitOptions:
         metadata=_about(
             "algorithm",
             "job",
-            'How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch" or "truncated".',
+            'How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch", "truncated" or '
+            '"vc-gmm".',
         ),
     )
     effort: Effort = field(
@@ -138,7 +146,44 @@ class FitOptions:
             "init",
             "job",
             'How the first centres are chosen: "random", "two-level", "k-means++", '
-            '"greedy-k-means++", "k-means||", or "auto", one of these by the number of clusters.',
+            '"greedy-k-means++", "k-means||", "afk-mc2", or "auto", one of these by the number of '
+            "clusters.",
+        ),
+    )
+    mixture: Covariance | None = field(
+        default=None,
+        metadata=_about(
+            "choice",
+            "mixture",
+            "Fit a mixture of Gaussians, not k-means, and what its components' covariances are: "
+            '"iso", one variance for all, and equal weights; "isoflex", one variance each; "diag", '
+            'one variance each and feature. The ways to begin are then "k-means", "two-level", '
+            '"afk-mc2" and "random", and a fit ends when F rises by less than half of tol, in nats '
+            "a row and feature.",
+            choices=(None, *COVARIANCES),
+        ),
+    )
+    weights_init: NDArray[Any] | None = field(
+        default=None,
+        metadata=_about("array", "mixture", "Weights of the first components."),
+    )
+    precisions_init: NDArray[Any] | None = field(
+        default=None,
+        metadata=_about(
+            "array",
+            "mixture",
+            'Inverse variances of the first components: one each, or of "diag" one each and '
+            "feature.",
+        ),
+    )
+    dither: Dither | None = field(
+        default=None,
+        metadata=_about(
+            "choice",
+            "mixture",
+            '"uniform": noise in [0, 1) is added to rows of integers, such as images, which have '
+            "no density without it; part of the model.",
+            choices=(None, *DITHER),
         ),
     )
     n_init: int = field(
@@ -230,13 +275,24 @@ class FitOptions:
             value = _checked(name, getattr(self, name), option)
             object.__setattr__(self, name, value)
         object.__setattr__(self, "max_time", self.stop.max_time)
+        self._check_mixture()
         # Whether it can be made, and what is wrong with its name otherwise.
         self.make_algorithm()
 
+    def _check_mixture(self) -> None:
+        """Refuse what is said of a mixture where none is asked for."""
+        if self.mixture is not None:
+            return
+        for name, option in OPTIONS.items():
+            if option.part == "mixture" and getattr(self, name) is not None:
+                raise ParameterError(f"{name} is an option of mixtures: give mixture as well.")
+
     def make_algorithm(self) -> Algorithm[Any] | Auto:
         """The algorithm object, without a problem; of "auto" the one of this effort."""
-        from largek_dask.algorithms.names import algorithm_of
+        from largek_dask.algorithms.names import algorithm_of, algorithm_of_mixture
 
+        if self.mixture is not None:
+            return algorithm_of_mixture(self.algorithm, self.mixture)
         return algorithm_of(self.algorithm, self.effort)
 
     @property
@@ -270,11 +326,17 @@ def _checked(name: str, value: Any, option: Option) -> Any:
         return int(value)
     elif option.kind == "bytes":
         return None if value is None else parse_memory(value, name)
-    elif option.kind == "init" and not isinstance(value, str):
-        import numpy as np
-
-        return np.asarray(value)
+    elif option.kind == "init":
+        return value if isinstance(value, str) else _as_array(value)
+    elif option.kind == "array":
+        return None if value is None else _as_array(value)
     return value
+
+
+def _as_array(value: Any) -> NDArray[Any]:
+    import numpy as np
+
+    return np.asarray(value)
 
 
 def check_integer(name: str, value: Any, least: int) -> None:

@@ -95,7 +95,10 @@ def identity_of(options: FitOptions) -> dict[str, Any]:
 
     What is part of the algorithm (``effort``) is told as one of its parameters.
     """
-    return _described(options, "job") | {"algorithm": parameters_of(options.make_algorithm())}
+    told = _described(options, "job")
+    if options.mixture is not None:
+        told |= _described(options, "mixture")
+    return told | {"algorithm": parameters_of(options.make_algorithm())}
 
 
 def stop_rules_of(options: FitOptions) -> dict[str, Any]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm, ModelArrays
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import Objective
-from largek_dask.driver.checkpoint import Checkpoints, Progress
+from largek_dask.driver.checkpoint import Checkpoints, Progress, description_in
+from largek_dask.driver.fit import kind_of_problem
 from largek_dask.driver.run import state_class
 from largek_dask.driver.starts import counted_value
 from largek_dask.driver.stopping import StepRecord
@@ -51,9 +52,11 @@ def best_saved(folder: Folder) -> Saved | None:
     """
     streams = sorted(int(name) for name in folder.sub("starts").names() if START.fullmatch(name))
     places = [(0, folder), *((n, folder.sub(f"starts/{n:02d}")) for n in streams)]
+    about = description_in(folder)
+    mixture = None if about is None else about["job"].get("mixture")
     best: Saved | None = None
     for stream, place in places:
-        saved = _saved(stream, place)
+        saved = _saved(stream, place, mixture)
         if saved is None:
             continue
         if best is None or saved.objective.is_better(saved.value, best.value):
@@ -67,13 +70,16 @@ def _algorithms() -> dict[type[Any], Algorithm[Any]]:
     return {state_class(algorithm): algorithm for algorithm in made}
 
 
-def _saved(stream: int, folder: Folder) -> Saved | None:
+def _saved(stream: int, folder: Folder, mixture: str | None) -> Saved | None:
     known = _algorithms()
     states: Any = functools.reduce(operator.or_, known)
     progress: Progress[Any] | None = Checkpoints(folder, states).latest()
     if progress is None:
         return None
     algorithm = known[type(progress.state)]
+    # What it answers may depend on what it is asked.
+    kind = kind_of_problem(algorithm, mixture)
+    algorithm = replace(algorithm, problem=kind(n_clusters=1))
     objective = algorithm.objective
     return Saved(
         stream,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,8 @@ SLACK, SLACK_SECONDS = 1.05, 0.05
 MOST_KEPT = 0.8
 """Most that is kept for the last pass where it can be done without, or for labels without it: a
 share of the time that is left after the start. The rest is for steps."""
+HAS_TIME = ("converged", "tol", "max_iter", "callback")
+"""Reasons to stop after which nobody waits: what there is to tell is found out."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
 """Reasons to stop after which the last pass is left out where it has no room."""
 
@@ -57,6 +59,8 @@ class StartResult:
     """The last pass; None after a cancel."""
     labelled: bool = False
     """Labels are in ``final``, or in storage."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """What the algorithm tells of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class Starts:
         lacks_labels = self.labels and not best.labelled
         if best.reason != "cancelled" and (best.final is None or lacks_labels):
             best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
+        if best.reason in HAS_TIME:
+            best = replace(best, report=self._report(best))
         return best
 
     def _one(self, stream: int, seconds: float, *, alone: bool) -> StartResult:
@@ -152,6 +158,13 @@ class Starts:
                 message = f"the {objective.words} of start {stream} is not noted: {error}"
                 self.events.emit("warning", topic="checkpoint", message=message)
         return StartResult(stream, result, reason, final.value, final, labels)
+
+    def _report(self, best: StartResult) -> Mapping[str, Any]:
+        rng = Rng(self.seed, best.stream)
+        report = self.algorithm.report(self.passes, rng, best.run.state)
+        if report:
+            self.events.emit("report", **report)
+        return report
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
         """What to keep back of so many seconds for the last pass, or for labels without it."""

@@ -1,1 +1,1 @@
-"""scikit-learn's interface: `KMeans`."""
+"""scikit-learn's interface: `KMeans` and `Mixture`."""

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.options import is_integer
-from largek_dask.errors import ParameterError
+from largek_dask.driver.events import ProgressLine
+from largek_dask.driver.fit import FitResult, fit
+from largek_dask.driver.options import FitOptions, check_integer, is_integer
+from largek_dask.driver.stopping import StepRecord
+from largek_dask.errors import InterruptedFitWarning, ParameterError, warn
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from largek_dask.driver.run import Snapshot
 
 __all__ = ["RowsEstimator", "draw_seed"]
 
@@ -48,10 +59,65 @@ def draw_seed(random_state: Any) -> int:
         ) from error
 
 
-class RowsEstimator(ClassNamePrefixFeaturesOutMixin, BaseEstimator):  # type: ignore[misc]
-    """An estimator whose ``X`` may be anything that ``open_rows`` takes."""
+class RowsEstimator(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose ``X`` may be anything that ``open_rows`` takes.
+
+    Where a fit runs and what it tells meanwhile are parameters of all of them.
+    """
+
+    random_state: Any
+    client: Client | None
+    n_threads: int | None
+    checkpoint: str | os.PathLike[str] | None
+    verbose: int
+    callbacks: Sequence[Callable[[Snapshot], object]]
 
     n_features_in_: int
+    labels_: NDArray[np.int32]
+    n_iter_: int
+    history_: tuple[StepRecord, ...]
+    stop_reason_: str
+
+    def _run(self, rows: Rows, options: FitOptions) -> FitResult:
+        """Fit, and keep the labels and how it ended."""
+        result = fit(
+            rows,
+            replace(options, seed=draw_seed(self.random_state)),
+            client=self.client,
+            n_threads=self.n_threads,
+            checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
+            events=(ProgressLine(),) if self.verbose else (),
+            callbacks=self.callbacks,
+        )
+        # Only a cancel leaves them out, and nobody can ask for one here.
+        assert result.labels is not None
+        assert result.value is not None
+        self.labels_ = result.labels
+        self.n_iter_ = result.n_iter
+        self.history_ = result.history
+        self.stop_reason_ = result.stop_reason
+        return result
+
+    def _tell_interruption(self) -> None:
+        """Warn where Ctrl-C ended the fit; comes last, when everything is kept."""
+        if self.stop_reason_ == "interrupted":
+            warn(
+                f"The fit was interrupted after {self.n_iter_} steps: the model is the best one "
+                "so far.",
+                InterruptedFitWarning,
+            )
+
+    def _check_surroundings(self) -> None:
+        """Refuse what a fit cannot run on or write to."""
+        check_integer("verbose", self.verbose, 0)
+        if self.n_threads is not None:
+            check_integer("n_threads", self.n_threads, 1)
+        if self.client is not None and not hasattr(self.client, "scheduler_info"):
+            raise ParameterError(f"client must be a distributed.Client, got {self.client!r}.")
+        if not isinstance(self.checkpoint, (str, os.PathLike, type(None))):
+            raise ParameterError(f"checkpoint must be a URL or path, got {self.checkpoint!r}.")
+        if not isinstance(self.callbacks, (list, tuple)) or not all(map(callable, self.callbacks)):
+            raise ParameterError(f"callbacks must be a list of callables, got {self.callbacks!r}.")
 
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Rows:
         """``X`` as rows, its columns checked against those seen in fit.

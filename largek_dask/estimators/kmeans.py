@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClusterMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.kmeans import KMeansProblem, nearest_center
-from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.final import label_rows
-from largek_dask.driver.fit import fit
-from largek_dask.driver.options import OPTIONS, FitOptions, check_integer
-from largek_dask.driver.stopping import StepRecord
-from largek_dask.errors import InterruptedFitWarning, ParameterError, warn
+from largek_dask.driver.options import OPTIONS, FitOptions
+from largek_dask.errors import ParameterError
 from largek_dask.estimators.base import RowsEstimator, draw_seed
 from largek_dask.estimators.online import first_model, vote
 from largek_dask.model import CentersModel
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["KMeans"]
 
 
-class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[misc]
+class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[misc]
     """K-means clustering of rows in memory, on disk, in an object store or on a Dask cluster.
 
     The same data, seed and versions give the same bits, whatever the number of threads and
@@ -43,14 +39,15 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     ----------
     n_clusters : int
         Clusters to form, and centres to find.
-    algorithm : {"auto", "lloyd", "minibatch", "nmbatch", "truncated"} or object
-        How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch" or "truncated". Or an
-        object with parameters of its own, such as ``MiniBatch(batch_rows=50_000)``. "auto" is the
-        fastest way there is to any inertia, and ends lower than the others: truncated search with
-        moves, or what suits sparse rows. "lloyd" is exact k-means.
-    init : {"auto", "random", "two-level", "k-means++", "greedy-k-means++", "k-means||"} or array
+    algorithm : {"auto", "lloyd", "minibatch", "nmbatch", "truncated", "vc-gmm"} or object
+        How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch", "truncated" or
+        "vc-gmm". Or an object with parameters of its own, such as ``MiniBatch(batch_rows=50_000)``.
+        "auto" is the fastest way there is to any inertia, and ends lower than the others: truncated
+        search with moves, or what suits sparse rows. "lloyd" is exact k-means. "vc-gmm" gives the
+        means of a mixture of Gaussians; ``Mixture`` has the mixture itself.
+    init : str or array
         How the first centres are chosen: "random", "two-level", "k-means++", "greedy-k-means++",
-        "k-means||", or "auto", one of these by the number of clusters. Or the
+        "k-means||", "afk-mc2", or "auto", one of these by the number of clusters. Or the
         (n_clusters, n_features) centres themselves. "auto" is k-means++ up to 100 clusters and
         random rows above; Truncated and NMBatch find their own, on a sample.
     n_init : int
@@ -124,11 +121,7 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
     """
 
     cluster_centers_: NDArray[Any]
-    labels_: NDArray[np.int32]
     inertia_: float
-    n_iter_: int
-    history_: tuple[StepRecord, ...]
-    stop_reason_: str
     model_: CentersModel
 
     def __init__(
@@ -215,30 +208,11 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
         """
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
-        result = fit(
-            rows,
-            replace(options, seed=draw_seed(self.random_state)),
-            client=self.client,
-            n_threads=self.n_threads,
-            checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
-            events=(ProgressLine(),) if self.verbose else (),
-            callbacks=self.callbacks,
-        )
-        # Only a cancel leaves them out, and nobody can ask for one here.
-        assert result.labels is not None
-        assert result.value is not None
+        result = self._run(rows, options)
         self._keep(CentersModel.of(result))
-        self.labels_ = result.labels
+        assert result.value is not None
         self.inertia_ = result.value
-        self.n_iter_ = result.n_iter
-        self.history_ = result.history
-        self.stop_reason_ = result.stop_reason
-        if result.stop_reason == "interrupted":
-            warn(
-                f"The fit was interrupted after {result.n_iter} steps: the model is the best one "
-                "so far.",
-                InterruptedFitWarning,
-            )
+        self._tell_interruption()
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int32]:
@@ -328,20 +302,13 @@ class KMeans(TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[mis
 
     def _check_parameters(self) -> FitOptions:
         """The options of a fit, but for its seed; wrong parameters are refused."""
-        options = FitOptions(**{name: getattr(self, name) for name in OPTIONS if name != "seed"})
+        mine = (name for name, option in OPTIONS.items() if option.part != "mixture")
+        options = FitOptions(**{name: getattr(self, name) for name in mine if name != "seed"})
         solves = options.make_algorithm().solves
         if not issubclass(solves, KMeansProblem):
             raise ParameterError(
                 f"algorithm must be one for k-means, and {self.algorithm!r} answers a "
                 f"{solves.__name__}."
             )
-        check_integer("verbose", self.verbose, 0)
-        if self.n_threads is not None:
-            check_integer("n_threads", self.n_threads, 1)
-        if self.client is not None and not hasattr(self.client, "scheduler_info"):
-            raise ParameterError(f"client must be a distributed.Client, got {self.client!r}.")
-        if not isinstance(self.checkpoint, (str, os.PathLike, type(None))):
-            raise ParameterError(f"checkpoint must be a URL or path, got {self.checkpoint!r}.")
-        if not isinstance(self.callbacks, (list, tuple)) or not all(map(callable, self.callbacks)):
-            raise ParameterError(f"callbacks must be a list of callables, got {self.callbacks!r}.")
+        self._check_surroundings()
         return options

@@ -20,7 +20,8 @@ class Prepared:
 
     def __init__(self, centers: NDArray[Any]) -> None:
         self._centers = centers
-        self._lock = threading.Lock()
+        # A form may be made of another one.
+        self._lock = threading.RLock()
         self._made: dict[Callable[..., Any], Any] = {}
 
     def get(self, make: Callable[..., Form], *more: Any) -> Form:

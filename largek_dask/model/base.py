@@ -25,6 +25,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import Objective
+from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
@@ -133,6 +134,10 @@ class Model(ABC):
         """What else ``largek score`` tells of a score of ``n_rows`` rows, by name."""
         return {}
 
+    def fit_figures(self) -> dict[str, float]:
+        """What else is told of the fit that gave it beside the objective, by name."""
+        return {}
+
     @abstractmethod
     def _label(
         self, passes: BasePasses, out: LabelStore | None
@@ -211,7 +216,8 @@ class Model(ABC):
                 f"The rows have {rows.n_features} features, but the model was fitted on rows of "
                 f"{self.n_features}."
             )
-        return rows
+        asked = self.provenance.get("parameters", {})
+        return DitheredRows(rows, asked["seed"]) if asked.get("dither") else rows
 
     def _passes(self, rows: Rows, client: Client | None, n_threads: int | None) -> Any:
         return open_passes(

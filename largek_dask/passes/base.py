@@ -398,14 +398,20 @@ class BasePasses(ABC):
         """
         return None
 
-    def subset(self, rows: Asked, weights: NDArray[np.float64] | None = None) -> Subset:
+    def subset(
+        self,
+        rows: Asked,
+        weights: NDArray[np.float64] | None = None,
+        *,
+        own_weights: bool = False,
+    ) -> Subset:
         """Passes over some of the rows; see ``algorithms.base.Passes.subset``."""
         if self._subsets is None:
             # Passes over held rows are passes, too.
             from largek_dask.passes.subset import Subsets
 
             self._subsets = Subsets()
-        return self._subsets.find(self, rows, weights)
+        return self._subsets.find(self, rows, weights, own_weights=own_weights)
 
     def forget_subset(self, passes: Subset) -> None:
         """Let go of a subset that has been closed."""

@@ -248,7 +248,12 @@ class ClusterPasses(BasePasses):
             current.suspects.pop()
         # A suspect goes alone, so that it is known which chunk it is.
         chunks = current.suspects[-1:] or current.missing
-        return shares({chunk: self._owner[chunk] for chunk in chunks})
+        owner = self._owner
+        if current.payload.spec.state is None:
+            # Neighbours are of the same worker, and nothing is kept of their rows: to wait for it
+            # alone would take longer than to read some of them elsewhere.
+            owner = place(owner, chunks, workers)
+        return shares({chunk: owner[chunk] for chunk in chunks})
 
     async def _watch(self, current: _Pass, pace: Pace) -> None:
         """Follow the workers while they compute: tasks of a worker that is lost wait for ever."""

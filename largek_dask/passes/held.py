@@ -17,6 +17,10 @@ from largek_dask.kernels.jit import readonly
 
 __all__ = ["HeldRows"]
 
+CHUNK_BYTES = 1 << 21
+"""Bytes of a chunk, whatever is configured for arrays: what comes of rows picked from a table must
+not hang on the machine that they are held on."""
+
 
 class HeldRows(Rows):
     """Picked rows; each piece is a chunk, and more may come behind them.
@@ -49,7 +53,7 @@ class HeldRows(Rows):
         self._whole = whole
         if whole is not None:
             n = len(whole.rows)
-            edges = memory_table(n, n_features, dtype).tolist() if n else [0]
+            edges = memory_table(n, n_features, dtype, CHUNK_BYTES).tolist() if n else [0]
             self.extend([_cut(whole, *cut) for cut in pairwise(edges)])
 
     def extend(self, pieces: Sequence[TakenRows]) -> None:

@@ -51,19 +51,25 @@ class Subset(LocalPasses):
     of : BasePasses
         Over the table that the rows are of. Passes over a subset end where its own would.
     rows : HeldRows
+    own_weights : bool
+        Weights and the grid of sums are not those of the table.
     """
 
     # There may be many small passes, and copies would cost as much as these.
     lends = True
 
-    def __init__(self, of: BasePasses, rows: HeldRows) -> None:
+    def __init__(self, of: BasePasses, rows: HeldRows, *, own_weights: bool = False) -> None:
+        statistics = of.statistics
+        if own_weights:
+            weight = rows.together().weight
+            statistics = statistics.of_weights(np.ones(rows.n_rows) if weight is None else weight)
         # What is kept of the rows is little beside them: it is not limited.
         super().__init__(
             rows,
             n_threads=of.threads.n,
             memory_limit=process_memory(),
             on_bad_rows="skip",
-            statistics=of.statistics,
+            statistics=statistics,
         )
         self.row_values = of.row_values
         self.held = rows
@@ -135,9 +141,12 @@ class Subset(LocalPasses):
 class _Kept:
     asked: Asked
     weights: NDArray[np.float64] | None
+    own_weights: bool
     passes: Subset
 
-    def is_for(self, asked: Asked, weights: NDArray[np.float64] | None) -> bool:
+    def is_for(self, asked: Asked, weights: NDArray[np.float64] | None, own_weights: bool) -> bool:
+        if own_weights != self.own_weights:
+            return False
         if isinstance(asked, np.ndarray):
             same = np.array_equal(asked, self.asked)  # type: ignore[arg-type]  # of one kind
         else:
@@ -171,11 +180,16 @@ class Subsets:
         self._drawn: _Drawn | None = None
 
     def find(
-        self, of: BasePasses, asked: Asked, weights: NDArray[np.float64] | None = None
+        self,
+        of: BasePasses,
+        asked: Asked,
+        weights: NDArray[np.float64] | None = None,
+        *,
+        own_weights: bool = False,
     ) -> Subset:
         """What is kept, or made anew; see ``algorithms.base.Passes.subset``."""
         known = self._kept.get(type(asked))
-        if known is not None and known.is_for(asked, weights):
+        if known is not None and known.is_for(asked, weights, own_weights):
             return known.passes
         if isinstance(asked, RowSlice):
             return self._slice(of, asked, known)
@@ -188,15 +202,22 @@ class Subsets:
         elif isinstance(asked, SpacedRows):
             taken = self._spaced(of, asked)
         else:
-            taken = of.take(asked)
+            # Of the rows of a subset, the places in it.
+            taken = of.take(asked)._replace(rows=np.asarray(asked, np.int64))
             if weights is not None:
                 own = weights if taken.weight is None else taken.weight * weights
                 taken = taken._replace(weight=own)
         rows = HeldRows(of.n_features, of.statistics.dtype, of.is_sparse, taken)
-        return self._keep(asked, weights, Subset(of, rows))
+        return self._keep(asked, weights, Subset(of, rows, own_weights=own_weights), own_weights)
 
-    def _keep(self, asked: Asked, weights: NDArray[np.float64] | None, passes: Subset) -> Subset:
-        self._kept[type(asked)] = _Kept(asked, weights, passes)
+    def _keep(
+        self,
+        asked: Asked,
+        weights: NDArray[np.float64] | None,
+        passes: Subset,
+        own_weights: bool = False,
+    ) -> Subset:
+        self._kept[type(asked)] = _Kept(asked, weights, own_weights, passes)
         return passes
 
     def forget(self, passes: Subset) -> None:

@@ -289,8 +289,9 @@ class Service:
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
-            worker): as of :class:`largek_dask.KMeans`; and ``priority``: jobs of a higher one
-            begin sooner.
+            worker): as of :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture
+            of Gaussians, which is fitted instead, and ``dither`` of one; and ``priority``: jobs of
+            a higher one begin sooner.
 
         Returns
         -------
@@ -369,8 +370,11 @@ def _owner() -> str:
 
 def _fields(**given: Any) -> dict[str, Any]:
     """What is given of a job's fields, as they are sent."""
-    if isinstance(given.get("init"), np.ndarray | list | tuple):
-        raise ParameterError("init of a job must be a name; KMeans(client=...) takes arrays.")
+    for name, value in given.items():
+        if isinstance(value, np.ndarray | list | tuple):
+            raise ParameterError(
+                f"{name} of a job cannot be an array; KMeans or Mixture(client=...) takes one."
+            )
     if given["max_time"] is not None:
         given["max_time"] = parse_duration(given["max_time"], "max_time")
     if given.get("memory_limit") is not None:

@@ -58,7 +58,8 @@ class Job:
             ``state`` (queued, waiting, running, finished, failed, cancelled; unreadable while the
             scheduler cannot read its record, and tries again), ``reason`` (what it waits for:
             storage, workers, credentials, version), ``note`` (the same in words), ``needs``
-            (storage options to be supplied), what was submitted, and while and after it runs on
+            (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
+            covariances), and while and after it runs on
             this scheduler: ``step``, ``cost``,
             ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps
             (``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),

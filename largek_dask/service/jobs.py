@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from largek_dask.driver.events import Event
-from largek_dask.driver.provenance import versions
+from largek_dask.driver.provenance import identity_of, versions
 from largek_dask.errors import ModelFormatError, NoModelError, OutputError, ParameterError
 from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
@@ -295,6 +295,7 @@ class Jobs:
                 history=tuple(snapshot.steps()),
                 provenance={
                     "job": job_id,
+                    "parameters": identity_of(spec.fit_options()),
                     "n_iter": snapshot.record["step"],
                     "stop_reason": "running",
                     "versions": versions(),

@@ -227,8 +227,9 @@ class KnownJob:
             "output": record.spec.output,
             "algorithm": record.spec.algorithm.name,
             "n_clusters": record.spec.n_clusters,
+            **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
             "max_iter": record.spec.max_iter,
-            **record.spec.algorithm.make().objective.told(),
+            **record.spec.objective.told(),
             **self.feed.figures(),
         }
         if result is not None:

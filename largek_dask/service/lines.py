@@ -11,8 +11,10 @@ from largek_dask.driver.words import human_bytes, human_count, human_seconds, pr
 from largek_dask.service.showing import (
     NONE,
     Seen,
+    energy_in,
     facts,
     figure,
+    figures_in,
     is_number,
     precise,
     shape_of,
@@ -46,6 +48,7 @@ def _step_line(event: Event, objective: Objective) -> str:
     told: dict[str, Callable[[float], str]] = {
         "step": whole,
         "cost": lambda v: f"{objective.of_step} {precise(v)}",
+        "energy": lambda v: f"energy {precise(v)} a row",
         "n_changed": lambda v: f"{whole(v)} rows changed",
         "rows_per_second": lambda v: f"{human_count(v)} rows/s",
         "eta_s": lambda v: f"at most {human_seconds(v)} left",
@@ -53,11 +56,12 @@ def _step_line(event: Event, objective: Objective) -> str:
         "rebuilt": lambda v: f"{whole(v)} rebuilt",
         "evictions": lambda v: f"{whole(v)} evictions",
     }
+    values = {"energy": energy_in(event), **event}
     # Of a step without retries it is not said that there were none.
     return ", ".join(
-        words(event[name])
+        words(value)
         for name, words in told.items()
-        if is_number(event.get(name)) and (event[name] or name not in AGAIN)
+        if is_number(value := values.get(name)) and (value or name not in AGAIN)
     )
 
 
@@ -77,10 +81,13 @@ def _end_line(event: Event) -> str:
     if event.get("error"):
         return f"{event['error']}: {event.get('message')}"
     objective, value = value_in(event)
-    return (
-        f"{event.get('stop_reason')} after {figure(event.get('n_iter'), whole)} steps, "
-        f"{objective.words} {figure(value, precise)}, digest {event.get('digest')}"
-    )
+    told = [
+        f"{event.get('stop_reason')} after {figure(event.get('n_iter'), whole)} steps",
+        f"{objective.words} {figure(value, precise)}",
+        *(f"{name} {text}" for name, text in figures_in(event)),
+        f"digest {event.get('digest')}",
+    ]
+    return ", ".join(told)
 
 
 _TOLD: dict[str, Callable[[Event], str]] = {
@@ -103,6 +110,7 @@ _TOLD: dict[str, Callable[[Event], str]] = {
         f"{e.get('reason')} after {figure(e.get('n_iter'), whole)} steps, "
         f"{figure(e.get('elapsed'), human_seconds)}"
     ),
+    "report": lambda e: str(e.get("words")),
     "labels": lambda e: f"{figure(e.get('rows'), whole)} of {figure(e.get('n_rows'), whole)}",
     "interrupted": lambda e: f"{e.get('reason')}: it goes on later from its checkpoint",
     "cancelling": lambda _: "asked to end",

@@ -300,6 +300,7 @@ class Runner(threading.Thread):
                 "labels": labels_in(folder),
                 "n_iter": saved.n_iter,
                 **_value(saved.objective, saved.value),
+                "figures": plain(model.fit_figures()) or None,
                 "seconds": saved.seconds,
             }
         )
@@ -331,6 +332,7 @@ class Runner(threading.Thread):
             n_iter=fitted.n_iter,
             stop_reason=fitted.stop_reason,
             **_value(fitted.objective, fitted.value),
+            figures=plain(model.fit_figures()) or None,
             seconds=fitted.seconds,
         )
 

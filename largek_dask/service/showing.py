@@ -23,8 +23,10 @@ __all__ = [
     "WORKER_COLUMNS",
     "Seen",
     "Show",
+    "energy_in",
     "facts",
     "figure",
+    "figures_in",
     "is_number",
     "job_row",
     "left_of",
@@ -115,6 +117,8 @@ class Seen:
         kind = event.get("event")
         if kind == "step":
             self.status.update({name: event[name] for name in OF_A_STEP if name in event})
+            if (energy := energy_in(event)) is not None:
+                self.status["energy"] = energy
             if is_number(cost := event.get("cost")):
                 self._costs[str(event.get("start")), str(event.get("step"))] = cost
         elif kind == "workers" and isinstance(workers := event.get("workers"), Mapping):
@@ -166,6 +170,32 @@ def figure(value: Any, words: Callable[[float], str] = human_count) -> str:
     return words(value) if is_number(value) else NONE
 
 
+def _model_of(status: Mapping[str, Any]) -> str:
+    """What is looked for."""
+    k = figure(status.get("n_clusters"), whole)
+    if "mixture" in status:
+        return f"mixture ({status['mixture']}) of {k} components"
+    return f"{k} clusters by {status.get('algorithm')}"
+
+
+def figures_in(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a result says of its model beside the objective, in words (``Model.fit_figures``)."""
+    figures = result.get("figures")
+    if not isinstance(figures, Mapping):
+        return []
+    return [
+        (printable(name).replace("_", " "), figure(value, precise))
+        for name, value in figures.items()
+    ]
+
+
+def energy_in(event: Event) -> float | None:
+    """The energy that a step tells beside the objective of a mixture; None if it does not."""
+    extra = event.get("extra")
+    energy = extra.get("energy") if isinstance(extra, Mapping) else None
+    return energy if is_number(energy) else None
+
+
 def whole(value: float) -> str:
     """``1234567`` as ``1,234,567``."""
     return f"{value:,.0f}"
@@ -213,7 +243,7 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
     s = seen.status
     found = [
         ("data", f"{s.get('data')}{f' ({seen.shape})' if seen.shape else ''}"),
-        ("model", f"{figure(s.get('n_clusters'), whole)} clusters by {s.get('algorithm')}"),
+        ("model", _model_of(s)),
         ("output", s.get("output")),
     ]
     if s.get("needs"):
@@ -227,6 +257,7 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
             ("step", f"{figure(s['step'], whole)} of at most {most}"),
             (seen.objective.of_step,
              f"{figure(s.get('cost'), precise)}, {changed} rows changed cluster"),
+            *([("energy", f"{precise(s['energy'])} a row")] if "energy" in s else []),
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
              f"{figure(s.get('rows'))} rows seen, "
              f"{figure(s.get('bytes'), human_bytes)} read or moved"),
@@ -244,6 +275,7 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
             ("ended", f"{result.get('stop_reason')} after {figure(result.get('n_iter'), whole)} "
              f"steps, {figure(result.get('seconds'), human_seconds)}"),
             (ended_for.words, figure(value, precise)),
+            *figures_in(result),
             ("digest", result["digest"]),
         ]  # fmt: skip
     if failure := s.get("failure"):

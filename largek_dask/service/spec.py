@@ -27,8 +27,17 @@ from pydantic import (
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.choices import EmptyClusters, Normalize, OnBadRows
+from largek_dask.algorithms.choices import (
+    MIXTURE_INITS,
+    Covariance,
+    Dither,
+    EmptyClusters,
+    Normalize,
+    OnBadRows,
+)
+from largek_dask.algorithms.mixture import MIXTURE
 from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.algorithms.objective import Objective
 from largek_dask.data.stores import check_no_secret
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.errors import ParameterError
@@ -74,6 +83,8 @@ def _address(url: str) -> str:
 def _init(name: str, told: ValidationInfo) -> str:
     """Refuse what is no way to begin with the problem that the algorithm answers."""
     algorithm = told.data.get("algorithm")
+    if told.data.get("mixture") is not None:
+        return _one_of(("auto", *MIXTURE_INITS), name)
     # Of an algorithm that is wrong itself nothing more is said.
     return name if algorithm is None else _one_of(algorithm.make().solves.inits, name)
 
@@ -182,6 +193,8 @@ class JobSpec(BaseModel):
     output: Address
     n_clusters: int = _of("n_clusters", le=MOST_CLUSTERS)
     algorithm: AlgorithmSpec = AlgorithmSpec()
+    mixture: Covariance | None = _of("mixture")
+    dither: Dither | None = _of("dither")
     init: Annotated[str, AfterValidator(_init)] = _of("init")
     n_init: int = _of("n_init", le=1_000)
     max_iter: int = _of("max_iter", le=10_000_000)
@@ -222,8 +235,11 @@ class JobSpec(BaseModel):
         return _checked(cls, dict(document))
 
     def dump(self) -> dict[str, Any]:
-        """The document, as plain JSON values."""
-        return self.model_dump(mode="json")
+        """The document, as plain JSON values; that of k-means as before there were mixtures."""
+        document = self.model_dump(mode="json")
+        if self.mixture is None:
+            del document["mixture"], document["dither"]
+        return document
 
     def fit_options(self) -> FitOptions:
         """What is asked of the fit."""
@@ -231,6 +247,11 @@ class JobSpec(BaseModel):
         if self.memory_limit == 0:
             given["memory_limit"] = 1
         return FitOptions(**{**given, "algorithm": self.algorithm.make()})
+
+    @property
+    def objective(self) -> Objective:
+        """What the fit lowers or raises."""
+        return self.algorithm.make().objective if self.mixture is None else MIXTURE
 
     @property
     def in_memory(self) -> tuple[str, ...]:

@@ -83,6 +83,8 @@ class Result(BaseModel):
     """The value of the objective of k-means, whose results name no objective."""
     objective: Value | None = None
     """Another objective, and its value."""
+    figures: dict[Text, float] | None = None
+    """What else the model tells of its fit (``Model.fit_figures``); None if nothing."""
     seconds: float | None = None
     """Time used by all runs together."""
     error: Text | None = None
@@ -94,8 +96,9 @@ class Result(BaseModel):
     def _as_before(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Results of k-means are written as they were before there was another objective."""
         told: dict[str, Any] = dumped(self)
-        if self.objective is None:
-            told.pop("objective", None)
+        for name in ("objective", "figures"):
+            if told.get(name) is None:
+                told.pop(name, None)
         return told
 
 

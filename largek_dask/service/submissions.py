@@ -11,8 +11,8 @@ from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.events import Event
-from largek_dask.driver.fit import chosen, problem_of
-from largek_dask.driver.plan import check_problem, space_needed
+from largek_dask.driver.fit import checked
+from largek_dask.driver.plan import space_needed
 from largek_dask.driver.space import check_space
 from largek_dask.errors import LargekError, OutputError, ParameterError
 from largek_dask.service.credentials import missing, options_of, output_folder, redactor
@@ -132,9 +132,7 @@ class Submissions:
         client = self._connect()
         rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=options)
         asked = spec.fit_options()
-        choice = chosen(rows, asked)
-        problem = problem_of(choice.algorithm, asked)
-        check_problem(rows, problem, n_threads=None, client=client)
+        rows, choice = checked(rows, asked, n_threads=None, client=client)
         folder = output_folder(spec, options)
         folder.check_writable()
         if names := folder.names():

@@ -15,7 +15,8 @@ def blobs(n: int, d: int, k: int, seed: int = 0, spread: float = 6.0) -> np.ndar
 
 def bits(km) -> tuple[str, bytes, float, int]:
     """All that has to be equal of two fits."""
-    return km.model_.digest(), km.labels_.tobytes(), km.inertia_, km.n_iter_
+    value = getattr(km, f"{km.model_.objective.name}_")
+    return km.model_.digest(), km.labels_.tobytes(), value, km.n_iter_
 
 
 @pytest.fixture(scope="module", autouse=True)

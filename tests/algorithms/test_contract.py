@@ -51,6 +51,11 @@ LISTED = {
     # All centres for so few clusters, and lists.
     "truncated": lk.Truncated(),
     "truncated-lists": lk.Truncated(neighbours=8),
+    "vcgmm-iso": lk.VCGMM(neighbours=8),
+    "vcgmm-isoflex": lk.VCGMM(neighbours=8, covariance="isoflex"),
+    "vcgmm-diag": lk.VCGMM(neighbours=8, candidates=3, explore=1, covariance="diag"),
+    "vcgmm-coreset": lk.VCGMM(neighbours=8, coreset=3000),
+    "vcgmm-paper": lk.VCGMM.paper(candidates=4),
 }
 OTHERS = {
     name: kind()
@@ -58,7 +63,14 @@ OTHERS = {
     if name not in ("auto", *LISTED) and issubclass(kind.solves, KMeansProblem)
 }
 ALGORITHMS = LISTED | OTHERS
-ANY_CHUNKING = {"lloyd", "lloyd-elkan", "truncated", "truncated-lists"}
+ANY_CHUNKING = {
+    "lloyd",
+    "lloyd-elkan",
+    "truncated",
+    "truncated-lists",
+    "vc-gmm",
+    *(name for name in LISTED if name.startswith("vcgmm")),
+}
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""
 MOVED_BOUNDS = {"lloyd-elkan", "nmbatch-groups"}
 """Where a chunk goes to another worker its bounds are made anew, and are closer."""
@@ -249,8 +261,11 @@ def test_worker_killed_inside_a_pass(name, url, clean, tmp_path, fresh_cluster):
     before = {w["pid"] for w in worker_identities(client)}
     killer = Killer(tmp_path)
     killer.start()
-    algorithm = WithBarrier(ALGORITHMS[name], str(tmp_path))
-    km = fit(url, name, algorithm=algorithm, client=client, n_workers=2)
+    # Workers see the rows of a coreset while it is drawn, and for the labels.
+    at_step = 0 if getattr(ALGORITHMS[name], "coreset", None) else 3
+    algorithm = WithBarrier(ALGORITHMS[name], str(tmp_path), at_step)
+    # The one that is killed there has not ended anything before.
+    km = fit(url, name, algorithm=algorithm, client=client, n_workers=2 if at_step else 1)
     join(killer)
     assert killer.killed in before, "the pass was not in flight on a worker"
     assert bits(km) == clean[name]

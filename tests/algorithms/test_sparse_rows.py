@@ -120,7 +120,7 @@ def test_figures__are_those_of_the_dense_rows(name, matrix):
 
 
 @pytest.mark.parametrize(
-    "init", ["random", "two-level", "k-means++", "greedy-k-means++", "k-means||"]
+    "init", ["random", "two-level", "k-means++", "greedy-k-means++", "k-means||", "afk-mc2"]
 )
 def test_every_start(init, matrix):
     km = fit(matrix, "lloyd", init=init)

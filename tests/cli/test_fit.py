@@ -253,6 +253,14 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, monkeypatch):
     asked = FitOptions(n_clusters=1000, algorithm=chosen, init="random")
     plan = make_plan(rows, asked, 2, None)
     assert plan.memory_row_state == 80_000_000 * a_row <= 8e9
+    assert plan.row_bytes == a_row
+    assert plan.as_json()["row_state"] == plan.memory_row_state
+    # Of 10 GB half a gigabyte stays in memory.
+    assert plan.steps_a_reading == pytest.approx(1 / (1 - (512 << 20) / rows.nbytes))
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 1 << 30)
+    plan = make_plan(rows, asked, 2, None)
+    assert plan.memory_row_state == 1 << 28
+    assert "found anew in every step" in plan._kept()
 
 
 def test_plan__counts_the_second_limb_where_weights_may_need_it():
@@ -277,6 +285,8 @@ def test_plan__table_says_whether_it_fits(data, monkeypatch):
     text = " ".join(run(*asked).stdout.split())
     assert ": fits" in text
     assert "2 for statistics and starting centres, then at most 301" in text
+    assert "a reading none in the steps: their rows stay in memory" in text
+    assert "search over all" not in text
     monkeypatch.setattr(distributed.system, "MEMORY_LIMIT", 1000)
     text = " ".join(run(*asked).stdout.split())
     assert f"of {human_bytes(1000)}: does not fit" in text

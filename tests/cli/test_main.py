@@ -21,7 +21,7 @@ from largek_dask.driver.words import human_bytes, human_seconds
 from largek_dask.errors import DataError
 
 HEAVY = ("numpy", "numba", "distributed", "zarr", "sklearn", "bokeh", "rich", "matplotlib")
-COMMANDS = ["demo", "doctor", "ingest", "fit", "predict", "score", "plot"]
+COMMANDS = ["demo", "doctor", "ingest", "coreset", "fit", "predict", "score", "plot"]
 COMMANDS += ["submit", "jobs", "watch", "cancel", "logs", "result"]
 
 

@@ -3,6 +3,8 @@
 import errno
 import itertools
 import pickle
+import time
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -61,7 +63,8 @@ def test_patiently__what_will_not_change_is_raised_at_once(error):
 
 def test_patiently__pauses_double(monkeypatch):
     pauses = []
-    monkeypatch.setattr("largek_dask.data.patience.time.sleep", pauses.append)
+    clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic)
+    monkeypatch.setattr("largek_dask.data.patience.time", clock)
     with dask.config.set({"largek.stores.pause-seconds": 0.5, "largek.stores.tries": 4}):
         assert patiently(Failing(*(OSError() for _ in range(3)))) == "answer"
     assert pauses == [0.5, 1.0, 2.0]

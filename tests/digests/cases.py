@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 import largek_dask as lk
+from largek_dask.algorithms.choices import COVARIANCES, MIXTURE_INITS
 from tests.digests.tables import Table, rows_of
 
-INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||", "array")
+INITS = (
+    "random", "two-level", "k-means++", "greedy-k-means++", "k-means||", "afk-mc2", "array"
+)  # fmt: skip
 
 FLOAT32, FLOAT64, UINT8 = Table(), Table(dtype="float64", weights="some"), Table(dtype="uint8")
 BOOL, CSR, HEAVY_CSR = Table(dtype="bool"), Table(dtype="csr"), Table(dtype="csr", weights="some")
@@ -46,13 +49,16 @@ class Case:
         chosen = [] if isinstance(self.algorithm, str) else _chosen(self.algorithm)
         return f"{self.family}: {self.table}: {' '.join(chosen + told)}"
 
-    def estimator(self, n_threads: int | None = None) -> lk.KMeans:
+    def estimator(self, n_threads: int | None = None) -> lk.KMeans | lk.Mixture:
         """What fits it."""
         options = {"random_state": 3, "memory_limit": "256MiB"} | dict(self.options)
         if options.get("init") == "array":
             x = rows_of(self.table)[np.linspace(0, self.table.n - 1, self.k).astype(int)]
             options["init"] = (x.toarray() if self.table.dtype == "csr" else x) * np.float32(1)
-        return lk.KMeans(self.k, algorithm=self.algorithm, n_threads=n_threads, **options)
+        options["n_threads"] = n_threads
+        if self.family == "mixture":
+            return lk.Mixture(self.k, **options)
+        return lk.KMeans(self.k, algorithm=self.algorithm, **options)
 
 
 def _chosen(algorithm: Any) -> list[str]:
@@ -218,10 +224,87 @@ def _truncated() -> Iterator[Case]:
     yield case(FLOAT32, 140, tol=0.0, max_iter=200)
 
 
+def _vcgmm() -> Iterator[Case]:
+    def case(table: Table, k: int, algorithm: Any = None, **options: Any) -> Case:
+        options = {"max_iter": 60} | options
+        return Case("vc-gmm", algorithm or lk.VCGMM(), table, k, tuple(options.items()))
+
+    # Candidates and lists of all components, and of one less; the first search by cells.
+    for table in (FLOAT32, FLOAT64, UINT8):
+        for k in (2, 6, 32, 33, 140):
+            yield case(table, k)
+    yield case(FLOAT32, 1)
+    yield case(FLOAT32, 5)
+    yield case(BOOL, 40)
+    for k in (240, 241, 2_000, 2_001):
+        yield case(EVEN, k, max_iter=12, init="random")
+    for algorithm in (
+        lk.VCGMM(candidates=1),
+        lk.VCGMM(candidates=12),
+        lk.VCGMM(candidates=32, neighbours=40),
+        lk.VCGMM(candidates=3, neighbours=8),
+        lk.VCGMM(neighbours=8, explore=2),
+        lk.VCGMM(coreset=1_200),
+        lk.VCGMM(relative_eps=1e-4),
+        lk.VCGMM.paper(),
+        lk.VCGMM.paper(candidates=3, explore=1),
+        lk.VCGMM.paper(coreset=1_200, neighbours=8),
+        lk.VCGMM.paper(covariance="isoflex"),
+        lk.VCGMM.paper(covariance="diag"),
+    ):
+        yield case(FLOAT32, 100, algorithm)
+        yield case(FLOAT64, 100, algorithm)
+    yield case(LARGE64, 140, lk.VCGMM(coreset=3_000))
+    yield case(LARGE8, 140)
+    yield case(FAR, 40)
+    yield case(FAR_WEIGHTED, 40, lk.VCGMM(coreset=2_000))
+    yield case(TAILS, 100)
+    for init in INITS:
+        yield case(WEIGHTED, 140, init=init)
+        yield case(UINT8, 20, lk.VCGMM(neighbours=8, initial_e_steps=1), init=init)
+    for table, k in ((FEW, 30), (FEW, 60), (FLAT, 150), (NARROW, 300), (WIDE, 140)):
+        yield case(table, k)
+    yield case(LIGHT, 140)
+    yield case(LIGHT64, 20)
+    yield case(MEMORY, 140)
+    yield case(BAD, 140, on_bad_rows="skip")
+    yield case(FLOAT32, 20, normalize="l2")
+    yield case(FLOAT32, 100, n_init=2)
+    yield case(FLOAT32, 100, max_iter=5)
+    yield case(FLOAT32, 100, tol=0.0, max_iter=200)
+
+
+def _mixture() -> Iterator[Case]:
+    def case(table: Table, k: int, covariance: str, **options: Any) -> Case:
+        given = {"covariance": covariance, "max_iter": 60} | options
+        return Case("mixture", "vc-gmm", table, k, tuple(given.items()))
+
+    for covariance in COVARIANCES:
+        for table in (FLOAT32, FLOAT64, UINT8):
+            for k in (6, 33, 140):
+                yield case(table, k, covariance)
+        yield case(FLOAT32, 1, covariance)
+        yield case(NARROW, 241, covariance)
+        yield case(WEIGHTED, 100, covariance, candidates=3, neighbours=8, explore=1)
+        yield case(WEIGHTED, 100, covariance, coreset=1_500)
+        for init in (*MIXTURE_INITS, "array"):
+            yield case(FLOAT64, 60, covariance, init=init)
+        for table, k in ((FEW, 30), (FEW, 60), (FLAT, 150), (WIDE, 60), (LIGHT64, 40)):
+            yield case(table, k, covariance)
+        yield case(MEMORY, 60, covariance)
+        yield case(BAD_WEIGHTED, 60, covariance, on_bad_rows="skip")
+        yield case(FLOAT32, 60, covariance, normalize="l2")
+        yield case(FLOAT32, 60, covariance, max_iter=4)
+        yield case(FLOAT32, 30, covariance, tol=0.0, max_iter=200)
+        yield case(UINT8, 60, covariance, dither=True, n_init=2)
+
+
 FAMILIES = {
     "auto": tuple(_auto()),
     "lloyd": tuple(_lloyd()),
     "minibatch": tuple(_minibatch()),
     "nmbatch": tuple(_nmbatch()),
     "truncated": tuple(_truncated()),
+    "vc-gmm": tuple(_vcgmm()),
+    "mixture": tuple(_mixture()),
 }

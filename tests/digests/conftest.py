@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-import largek_dask as lk
 from tests.digests.cases import FAMILIES, Case
 from tests.digests.fits import (
     WHAT_TO_DO,
+    Fitted,
     differences,
     digest_of,
     digest_of_rows,
+    expected_of,
     fit,
-    golden,
     report,
 )
 from tests.digests.tables import Shelf
 
-Fits = dict[Case, tuple[lk.KMeans, list[str]]]
+Fits = dict[Case, tuple[Fitted, list[str]]]
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,7 @@ def check(fits: Fits) -> None:
     """Fail with every case and field that is not as expected."""
     found: dict[str, Any] = {case.name: digest_of(*done) for case, done in fits.items()}
     found |= {f"rows: {case.table}": digest_of_rows(case.table) for case in fits}
-    families = {f"{case.family}: " for case in fits}
-    expected = {
-        name: digest
-        for name, digest in golden().items()
-        if name in found or name.startswith(tuple(families))
-    }
+    expected = expected_of({case.family for case in fits}, found)
     if differ := differences(expected, found):
         pytest.fail(f"{report(differ)}\n{WHAT_TO_DO}", pytrace=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ If no bits were to change, the change is wrong. If they were: `python -m tests.d
 writes what there is now, and CHANGELOG.md and the commit message say why bits have changed."""
 
 Digest = dict[str, Any]
+Fitted = lk.KMeans | lk.Mixture
 
 
 def short(data: bytes | str) -> str:
@@ -31,7 +32,7 @@ def short(data: bytes | str) -> str:
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:12]
 
 
-def fit(case: Case, shelf: Shelf, n_threads: int | None = None) -> tuple[lk.KMeans, list[str]]:
+def fit(case: Case, shelf: Shelf, n_threads: int | None = None) -> tuple[Fitted, list[str]]:
     """The fit of a case, and the warnings that it has given."""
     km = case.estimator(n_threads)
     with warnings.catch_warnings(record=True) as told:
@@ -40,13 +41,14 @@ def fit(case: Case, shelf: Shelf, n_threads: int | None = None) -> tuple[lk.KMea
     return km, sorted({type(warning.message).__name__ for warning in told})
 
 
-def digest_of(km: lk.KMeans, told: list[str]) -> Digest:
+def digest_of(km: Fitted, told: list[str]) -> Digest:
     """All of a fit that has to be the same bits."""
     labels = np.ascontiguousarray(km.labels_, "<i4")
+    objective = km.model_.objective.name
     return {
         "model": km.model_.digest()[:16],
         "labels": short(labels.tobytes()),
-        "inertia": float(km.inertia_).hex(),
+        objective: float(getattr(km, f"{objective}_")).hex(),
         "n_iter": km.n_iter_,
         "stop_reason": km.stop_reason_,
         "warnings": told,
@@ -76,6 +78,16 @@ def digest_of_rows(table: Table) -> str:
 def golden() -> dict[str, Any]:
     """What is expected: digests by case, and of tables."""
     return json.loads(GOLDEN.read_text())
+
+
+def expected_of(families: Collection[str], found: Collection[str]) -> dict[str, Any]:
+    """What is expected of all cases of some families, and of what else was found."""
+    begins = tuple(f"{family}: " for family in families)
+    return {
+        name: digest
+        for name, digest in golden().items()
+        if name in found or name.startswith(begins)
+    }
 
 
 def write(found: Mapping[str, Any]) -> None:

@@ -158,6 +158,12 @@ def test_a_plain_stream_gets_few_lines_and_the_last() -> None:
     ]
 
 
+def test_an_energy_stands_beside_the_cost() -> None:
+    out = io.StringIO()
+    ProgressLine(out)({**step(1), "extra": {"energy": 75.2251234, "alive": 3.0}})
+    assert out.getvalue().startswith("step 1, cost 1234.57, energy 75.2251 a row, 4,321 rows ch")
+
+
 def test_a_terminal_has_one_line_rewritten() -> None:
     out, now = Terminal(), [0.0]
     line = ProgressLine(out, clock=lambda: now[0])

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask.config
@@ -164,7 +165,9 @@ def test_the_last_pass_is_tried_out_on_few_rows(monkeypatch: pytest.MonkeyPatch)
 
     labelling = nearest_center(cluster().arrays)
     ticks = iter(range(1_000))
-    monkeypatch.setattr("largek_dask.driver.final.time.monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(
+        "largek_dask.driver.final.time", SimpleNamespace(monotonic=lambda: float(next(ticks)))
+    )
     with open_passes(open_rows(X), n_threads=2) as passes:
         few = passes.take(np.arange(50))
         passes.take = lambda rows: few  # type: ignore[method-assign]
@@ -382,7 +385,7 @@ def test_other_stop_rules_are_the_same_job(tmp_path: Path) -> None:
     [
         ({"n_clusters": 4}, "its n_clusters is 5, not 4"),
         ({"seed": 2}, "its seed is 1, not 2"),
-        ({"algorithm": Toy(noise=0.2)}, "its algorithm is"),
+        ({"algorithm": Toy(noise=0.2)}, "the noise of its algorithm is"),
         ({"init": np.zeros((5, 3))}, "its init is 'auto', not"),
         ({"normalize": "l2"}, "its normalize is None"),
         ({"n_init": 2}, "its n_init is 1"),
@@ -711,7 +714,7 @@ def test_seconds_are_told_as_they_go_by(monkeypatch: pytest.MonkeyPatch) -> None
 
         return counted
 
-    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("largek_dask.driver.run.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(toy, "_extent", slow(1.0, extent))
     monkeypatch.setattr(toy, "add_chunk", slow(2.0, add_chunk))
     told: list[Any] = []

@@ -15,10 +15,11 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import Auto
-from largek_dask.algorithms.choices import INITS
+from largek_dask.algorithms.choices import INITS, MIXTURE_INITS
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.cli.fit import fit as fit_command
 from largek_dask.cli.jobs import submit as submit_command
+from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import fit as fit_module
 from largek_dask.driver.fit import fit
@@ -29,6 +30,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.service.spec import JobSpec
 from tests.checks import watched_passes
 from tests.driver.toy import Toy, toy_rows
+from tests.mixtures import PlainMixture
 
 KMEANS_NAMES = {"seed": "random_state"}
 """What scikit-learn calls it."""
@@ -41,7 +43,20 @@ OTHERS: dict[str, Any] = {
     "n_init": 2, "max_iter": 5, "tol": 0.25, "max_time": 9.0, "seed": 4, "empty_clusters": "keep",
     "on_bad_rows": "skip", "normalize": "l2", "memory_limit": 1234,
 }  # fmt: skip
-"""Another value of every option than its default."""
+"""Another value of every option of k-means than its default."""
+OF_MIXTURES: dict[str, Any] = {
+    "mixture": "diag", "dither": "uniform", "weights_init": np.full(3, 1 / 3),
+    "precisions_init": np.full((3, 3), 2.0),
+}  # fmt: skip
+"""The same of those that k-means does not have."""
+ARRAYS = ("weights_init", "precisions_init")
+"""Which no command line or document can hold."""
+OF_TEXT = [name for name in OPTIONS if name not in ARRAYS]
+
+
+@pytest.fixture
+def of_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "vc-gmm", PlainMixture)
 
 
 def words(text: str) -> str:
@@ -60,13 +75,22 @@ def default_of(option: Option) -> Any:
 
 
 def test_others_are_other_values_of_all_options() -> None:
-    assert set(OTHERS) == set(OPTIONS)
+    assert set(OTHERS | OF_MIXTURES) == set(OPTIONS)
     for name, option in OPTIONS.items():
-        assert OTHERS[name] != option.default
-    assert dataclasses.asdict(FitOptions(**OTHERS)) | {"algorithm": 0} == OTHERS | {"algorithm": 0}
+        assert (name in OF_MIXTURES) == (option.part == "mixture")
+        assert (name in ARRAYS) == (option.kind == "array")
+        assert name in ARRAYS or (OTHERS | OF_MIXTURES)[name] != option.default
+    found = dataclasses.asdict(FitOptions(**OTHERS))
+    assert {name: found[name] for name in OTHERS} | {"algorithm": 0} == OTHERS | {"algorithm": 0}
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", OF_MIXTURES)
+def test_k_means_has_no_options_of_mixtures(name: str) -> None:
+    assert OPTIONS[name].default is None
+    assert name not in inspect.signature(lk.KMeans.__init__).parameters
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_estimator(name: str) -> None:
     option, known_as = OPTIONS[name], KMEANS_NAMES.get(name, name)
     parameter = inspect.signature(lk.KMeans.__init__).parameters[known_as]
@@ -80,7 +104,7 @@ def test_estimator(name: str) -> None:
         assert kind == "{" + ", ".join(json.dumps(c) if c else "None" for c in option.choices) + "}"
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", OTHERS)
 def test_estimator_passes_it_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[FitOptions] = []
 
@@ -88,14 +112,31 @@ def test_estimator_passes_it_on(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         found.append(options)
         raise StopIteration
 
-    monkeypatch.setattr("largek_dask.estimators.kmeans.fit", heard)
+    monkeypatch.setattr("largek_dask.estimators.base.fit", heard)
     km = lk.KMeans(**{KMEANS_NAMES.get(name, name): OTHERS[name]})
     with pytest.raises(StopIteration):
         km.fit(toy_rows(20, 3))
     assert getattr(found[0], name) == OTHERS[name]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", sorted(ARRAYS))
+def test_what_no_document_holds(name: str) -> None:
+    assert name not in JobSpec.model_fields
+    for command in (fit_command, submit_command):
+        assert name not in [found.name for found in command.params]
+
+
+def test_document_of_a_job_begins_in_the_ways_of_its_problem() -> None:
+    least = {"data": "/x.zarr", "output": "/run", "n_clusters": 3}
+    assert JobSpec.parse(least | {"mixture": "iso", "init": "k-means"}).init == "k-means"
+    with pytest.raises(ParameterError, match=r"init: .*is not one of auto, k-means, two"):
+        JobSpec.parse(least | {"mixture": "iso", "init": "k-means++"})
+    with pytest.raises(ParameterError, match=r"init: .*is not one of auto, random"):
+        JobSpec.parse(least | {"init": "k-means"})
+
+
+@pytest.mark.usefixtures("of_mixture")
+@pytest.mark.parametrize("name", OF_TEXT)
 def test_document_of_a_job(name: str) -> None:
     option = OPTIONS[name]
     least = {"data": "/x.zarr", "output": "/run", "n_clusters": 3}
@@ -108,11 +149,14 @@ def test_document_of_a_job(name: str) -> None:
         document = {name: {"name": "nmbatch", "parameters": {"rho": 3.0}}}
         assert field.default.make() == FitOptions(n_clusters=1).make_algorithm()
     else:
-        document = {name: OTHERS[name]}
+        document = {name: (OTHERS | OF_MIXTURES)[name]}
+        if name == "dither":
+            document["mixture"] = "iso"
         assert field.is_required() == option.is_required
         assert option.is_required or field.default == option.default
         assert field.description == option.help
-    assert getattr(JobSpec.parse(least | document).fit_options(), name) == OTHERS[name]
+    expected = (OTHERS | OF_MIXTURES)[name]
+    assert getattr(JobSpec.parse(least | document).fit_options(), name) == expected
     if option.least is not None:
         too_little = -1 if name == "memory_limit" else option.least - 1
         with pytest.raises(ParameterError, match=name):
@@ -123,7 +167,7 @@ def test_document_of_a_job(name: str) -> None:
 
 
 @pytest.mark.parametrize("command", [fit_command, submit_command], ids=["fit", "submit"])
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", OF_TEXT)
 def test_command_line(name: str, command: click.Command) -> None:
     option = OPTIONS[name]
     [asked] = [found for found in command.params if found.name == name]
@@ -147,14 +191,18 @@ def test_the_help_names_all_algorithms_and_inits() -> None:
         assert f'"{name}"' in OPTIONS["algorithm"].help
     for name in ("auto", *INITS):
         assert f'"{name}"' in OPTIONS["init"].help
+    for name in MIXTURE_INITS:
+        assert f'"{name}"' in OPTIONS["mixture"].help
 
 
+@pytest.mark.usefixtures("of_mixture")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_what_is_written_about_a_fit(name: str) -> None:
     """Other values make another job, or other stop rules, or are not told at all."""
+    of_mixture = {"algorithm": "auto", "mixture": "iso"}
     algorithm = {"algorithm": "auto" if name == "effort" else lk.Lloyd()}
-    base = FitOptions(**{"n_clusters": 3, **algorithm})
-    other = dataclasses.replace(base, **{name: OTHERS[name]})
+    base = FitOptions(**{"n_clusters": 3, **(of_mixture if name in OF_MIXTURES else algorithm)})
+    other = dataclasses.replace(base, **{name: (OTHERS | OF_MIXTURES)[name]})
     changed = {
         key
         for part in (identity_of, stop_rules_of)
@@ -162,20 +210,25 @@ def test_what_is_written_about_a_fit(name: str) -> None:
         if part(base)[key] != value
     }
     told_as = {"job": {name}, "stop": {name}, "algorithm": {"algorithm"}, "means": set()}
+    told_as["mixture"] = {name, "algorithm"} if name == "mixture" else {name}
     assert changed == told_as[OPTIONS[name].part]
     assert identity_of(base).keys().isdisjoint(stop_rules_of(base))
 
 
+@pytest.mark.usefixtures("of_mixture")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_fit_hears_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is asked reaches the passes, the starts, or the choice of an algorithm."""
     asked: dict[str, Any] = {"n_clusters": 3, "max_iter": 2, "algorithm": Toy(), "tol": 0.0}
-    asked[name] = OTHERS[name]
+    asked[name] = (OTHERS | OF_MIXTURES)[name]
+    if name in OF_MIXTURES:
+        asked |= {"algorithm": "auto", "mixture": "diag"}
     passed: dict[str, Any] = {}
     open_passes = fit_module.open_passes
 
     def opened(rows: Any, **options: Any) -> Any:
         passed.update(options)
+        passed["dither"] = "uniform" if isinstance(rows, DitheredRows) else None
         return open_passes(rows, **options)
 
     class Starts(fit_module.Starts):
@@ -187,14 +240,15 @@ def test_a_fit_hears_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fit_module, "open_passes", opened)
     monkeypatch.setattr(fit_module, "Starts", Starts)
-    fit(open_rows(toy_rows(200, 3)), FitOptions(**asked), n_threads=1)
+    x = toy_rows(200, 3)
+    fit(open_rows(x.astype(int) if name == "dither" else x), FitOptions(**asked), n_threads=1)
     if name == "effort":
         effort = FitOptions(n_clusters=3, effort="best").make_algorithm()
         assert effort == Auto("best")
     elif name == "algorithm":
         assert dataclasses.replace(passed["algorithm"], problem=None) == OTHERS[name]
     else:
-        assert passed[name] == OTHERS[name]
+        np.testing.assert_array_equal(passed[name], (OTHERS | OF_MIXTURES)[name])
 
 
 def test_the_identity_is_what_it_was() -> None:
@@ -240,7 +294,7 @@ def test_the_identity_is_what_it_was() -> None:
         ({"memory_limit": float("inf")}, "memory_limit must be bytes"),
         (
             {"algorithm": "best"},
-            "algorithm must be one of 'auto', 'lloyd', 'minibatch', .*truncated', got 'best'",
+            "algorithm must be one of 'auto', 'lloyd', 'minibatch', .*'vc-gmm', got 'best'",
         ),
         ({"algorithm": lk.Lloyd}, "algorithm must be one of .* or an object such as Lloyd"),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ def test_time_limit_before_any_centre_names_the_limit() -> None:
 
 def test_time_limit_inside_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("largek_dask.driver.run.time", SimpleNamespace(monotonic=lambda: now[0]))
     passes = ToyPasses(toy_rows())
 
     def tick(n: int) -> None:
@@ -130,7 +131,7 @@ def test_time_limit_inside_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_time_for_what_comes_last_is_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("largek_dask.driver.run.time", SimpleNamespace(monotonic=lambda: now[0]))
     passes = ToyPasses(toy_rows())
     passes.after_chunk = lambda n: now.__setitem__(0, now[0] + 1.0)
     asked: list[Any] = []
@@ -151,7 +152,7 @@ def test_time_for_what_comes_last_is_kept_back(monkeypatch: pytest.MonkeyPatch) 
 
 def test_time_used_before_a_resume_counts(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("largek_dask.driver.run.time", SimpleNamespace(monotonic=lambda: now[0]))
     passes = ToyPasses(toy_rows())
     passes.after_chunk = lambda n: now.__setitem__(0, now[0] + 1.0)
     rules = StopRules(max_iter=2, tol=0)
@@ -266,7 +267,7 @@ def test_events_tell_the_story(folder: Folder) -> None:
 
 def test_events_tell_how_long_it_took(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("largek_dask.driver.run.time", SimpleNamespace(monotonic=lambda: now[0]))
     passes: Any = ToyPasses(toy_rows())
     passes.by_worker = {}
     passes.after_chunk = lambda n: now.__setitem__(0, now[0] + 1.0)
@@ -296,7 +297,7 @@ def test_events_tell_how_long_it_took(folder: Folder, monkeypatch: pytest.Monkey
 
 def test_workers_are_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("largek_dask.driver.run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("largek_dask.driver.run.time", SimpleNamespace(monotonic=lambda: now[0]))
     passes: Any = ToyPasses(toy_rows())
     passes.after_chunk = lambda n: now.__setitem__(0, now[0] + 0.5)
     passes.by_worker = {"tcp://a:1": passes.total}

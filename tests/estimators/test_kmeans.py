@@ -148,7 +148,7 @@ def test_warnings_point_at_the_line_of_the_user(method, tmp_path, monkeypatch):
     def broken(snapshot):
         raise OSError("disk full")
 
-    monkeypatch.setattr("largek_dask.estimators.kmeans.ProgressLine", lambda: broken)
+    monkeypatch.setattr("largek_dask.estimators.base.ProgressLine", lambda: broken)
     km = lk.KMeans(3, random_state=0, verbose=1)
     with pytest.warns((DegenerateDataWarning, RecoveryWarning)) as caught:
         getattr(km, method)(np.repeat(np.eye(2), 5, axis=0))
@@ -294,7 +294,8 @@ def test_bad_weights(weight, message):
         ({"max_time": "soon"}, "max_time must be seconds or a text"),
         (
             {"algorithm": "elkan!"},
-            "algorithm must be one of 'auto', 'lloyd', 'minibatch', 'nmbatch', 'truncated', got",
+            "algorithm must be one of 'auto', 'lloyd', 'minibatch', 'nmbatch', 'truncated', "
+            "'vc-gmm', got",
         ),
         ({"algorithm": lk.Lloyd}, "or an object such as Lloyd"),
         ({"algorithm": 3}, "algorithm must be one of"),

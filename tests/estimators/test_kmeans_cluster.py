@@ -35,7 +35,7 @@ def cluster():
         processes=False,
         protocol="tcp",
         dashboard_address=":0",
-        memory_limit="4 GiB",  # the tests before this one may have left this process large
+        memory_limit="4 GiB",
     ) as cluster:
         yield cluster
 

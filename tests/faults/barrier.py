@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,10 @@ class BarrierPasses:
 
 @dataclasses.dataclass(frozen=True)
 class WithBarrier(Algorithm[Any]):
-    """An algorithm whose step ``at_step`` meets a barrier in the first chunk that is touched."""
+    """An algorithm whose step ``at_step`` meets a barrier in the first chunk that is touched.
+
+    Step 0 is ``init``.
+    """
 
     inner: Any
     folder: str
@@ -62,18 +66,23 @@ class WithBarrier(Algorithm[Any]):
         return dataclasses.replace(self.inner, problem=self.problem)
 
     def init(self, passes: Any, rng: Any) -> Any:
-        return self._algorithm().init(passes, rng)
+        if self.at_step:
+            return self._algorithm().init(passes, rng)
+        return self._behind_barrier(passes, lambda door: self._algorithm().init(door, rng))
 
     def step(self, passes: Any, rng: Any, state: Any) -> Any:
+        if state.step + 1 != self.at_step:
+            return self._algorithm().step(passes, rng, state)
+        return self._behind_barrier(passes, lambda door: self._algorithm().step(door, rng, state))
+
+    def _behind_barrier(self, passes: Any, do: Callable[[Any], Any]) -> Any:
         before = (passes.total.retries, passes.total.rebuilt)
-        barrier = state.step + 1 == self.at_step
-        door = BarrierPasses(passes, self.folder) if barrier else passes
-        result = self._algorithm().step(door, rng, state)
-        if barrier:
-            after = (passes.total.retries, passes.total.rebuilt)
-            spent = dict(zip(("retries", "rebuilt"), np.subtract(after, before), strict=True))
-            spent["keeps_rows"] = door.keeps_rows
-            Path(self.folder, "spent.json").write_text(json.dumps(spent, default=int))
+        door = BarrierPasses(passes, self.folder)
+        result = do(door)
+        after = (passes.total.retries, passes.total.rebuilt)
+        spent = dict(zip(("retries", "rebuilt"), np.subtract(after, before), strict=True))
+        spent["keeps_rows"] = door.keeps_rows
+        Path(self.folder, "spent.json").write_text(json.dumps(spent, default=int))
         return result
 
     def spent(self) -> dict[str, int]:

@@ -328,26 +328,29 @@ WAYS = [name for name in vars(Written) if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_upload_that_is_never_answered_ends(falls_deaf, one_try, way):
+def test_an_upload_that_is_never_answered_ends(falls_deaf, way):
     """Its driver asks whether it may upload, and waits for ever."""
+    # A busy machine may answer late while all is made ready: only then is it asked again.
     write = getattr(Written(falls_deaf), way)()
     falls_deaf.fall_deaf(to=b"PUT ")
-    error = within(write)
+    with dask.config.set({"largek.stores.tries": 1}):
+        error = within(write)
     assert falls_deaf.swallowed, "it has been asked"
     assert trouble(error) == "away"
     assert "Read timeout" in str(error)
 
 
-def test_a_keeper_whose_sign_is_never_answered_stops(falls_deaf, one_try):
+def test_a_keeper_whose_sign_is_never_answered_stops(falls_deaf):
     folder = Folder(f"{falls_deaf.url}/out", keys(falls_deaf.host))
     lease = Contender(folder, "job", "me", 0.0).claim()
     keeper = Keeper(lease, lambda: None)
     falls_deaf.fall_deaf(to=b"PUT ")
-    keeper.start()
-    eventually(lambda: falls_deaf.swallowed, "a sign of life")
-    assert "beat" in falls_deaf.swallowed[0]
-    assert within(keeper.stop) is None
-    assert not keeper.is_alive()
+    with dask.config.set({"largek.stores.tries": 1}):
+        keeper.start()
+        eventually(lambda: falls_deaf.swallowed, "a sign of life")
+        assert "beat" in falls_deaf.swallowed[0]
+        assert within(keeper.stop) is None
+        assert not keeper.is_alive()
 
 
 @pytest.mark.parametrize("to", [b"", b"PUT "])

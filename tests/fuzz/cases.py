@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import largek_dask as lk
+from largek_dask.algorithms.choices import COVARIANCES, MIXTURE_INITS
 
 ALGORITHMS: dict[str, Any] = {
     "auto": "auto",
@@ -26,12 +27,23 @@ ALGORITHMS: dict[str, Any] = {
     "minibatch": lk.MiniBatch(batch_rows=200),
     "nmbatch": lk.NMBatch(),
     "nmbatch in place": lk.NMBatch(b0=100, gather=0),
+    "vc-gmm": lk.VCGMM(),
+    "vc-gmm lists": lk.VCGMM(candidates=3, neighbours=8, explore=1, covariance="isoflex"),
+    "vc-gmm paper": lk.VCGMM.paper(candidates=4),
 }
+MIXTURES: dict[str, dict[str, Any]] = {
+    **{f"mixture {kind}": {"covariance": kind} for kind in COVARIANCES},
+    "mixture lists": {"covariance": "iso", "candidates": 3, "neighbours": 8, "explore": 1},
+    "mixture single": {"covariance": "isoflex", "candidates": 1, "neighbours": 12},
+    "mixture coreset": {"covariance": "diag", "candidates": 4, "coreset": 600},
+}
+"""What is given to ``Mixture``."""
 DENSE_ONLY = {"truncated", "lloyd-hamerly", "lloyd-elkan", "lloyd-groups"}
-THRESHOLDS = [1, 2, 8, 9, 44, 100, 101, 128, 129, 200, 250, 300]
+DENSE_ONLY |= {name for name in (*ALGORITHMS, *MIXTURES) if name.startswith(("vc-gmm", "mixture"))}
+THRESHOLDS = [1, 2, 5, 6, 8, 9, 32, 33, 44, 100, 101, 128, 129, 200, 240, 241, 250, 300]
 """Numbers of clusters at which something else is done, and some above them."""
 FEATURES = [1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 17, 31, 33, 64]
-INITS = ["random", "k-means++", "greedy-k-means++", "k-means||", "two-level", "rows"]
+INITS = ["random", "k-means++", "greedy-k-means++", "k-means||", "two-level", "afk-mc2", "rows"]
 LAYOUTS = ["F", "reversed", "strided", "columns", "read-only"]
 WORK = 6e7
 """Products of rows, features and clusters of a case, at most: cases are to be many."""
@@ -59,7 +71,7 @@ class Case:
     """Kind of weights; see WEIGHTS."""
     k: int
     algorithm: str
-    """A name of ALGORITHMS."""
+    """A name of ALGORITHMS or MIXTURES."""
     init: str
     """A name, or "rows": the centres are rows of the data."""
     tol: float
@@ -214,7 +226,8 @@ def draw(seed: int) -> Case:
         k = int(r.choice(THRESHOLDS)) if r.random() < 0.7 else int(np.exp(r.uniform(0, 6)))
     dtype = pick(r, {"float32": 8, "float64": 4, "float16": 3, "uint8": 2, "int16": 1, "bool": 1})
     layout = "C" if r.random() < 0.5 else str(r.choice(LAYOUTS))
-    algorithm = pick(r, dict.fromkeys(ALGORITHMS, 1) | {"auto": 4, "truncated": 4, "lloyd": 2})
+    shares = dict.fromkeys((*ALGORITHMS, *MIXTURES), 1)
+    algorithm = pick(r, shares | {"auto": 4, "truncated": 4, "lloyd": 2, "vc-gmm": 2})
     if dtype.startswith("float") and dtype != "float16" and r.random() < 0.15:
         layout = "csr"
         algorithm = "auto" if algorithm in DENSE_ONLY else algorithm
@@ -229,6 +242,8 @@ def draw(seed: int) -> Case:
         weights, init = "whole", "rows"
         algorithm = algorithm if algorithm.startswith("lloyd") else "lloyd"
         algorithm = "lloyd" if layout == "csr" else algorithm
+    if algorithm in MIXTURES and init not in ("auto", "rows"):
+        init = str(r.choice(MIXTURE_INITS))
     case = Case(
         seed=seed,
         kind=kind,
@@ -246,7 +261,8 @@ def draw(seed: int) -> Case:
         also=also,
     )
     if also != "repeats" and r.random() < USUAL:
-        case = dataclasses.replace(case, **AS_USUAL)
+        usual = AS_USUAL | ({"algorithm": algorithm} if algorithm in MIXTURES else {})
+        case = dataclasses.replace(case, **usual)
     return case
 
 

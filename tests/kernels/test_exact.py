@@ -51,6 +51,37 @@ def test_products_with_weights_are_exact(rows):
     assert sums.values.tolist() == rounded(exact_sums(*arrays(rows), 3))
 
 
+@given(st.lists(st.tuples(moderate, moderate)), st.booleans())
+def test_one_cell_is_added_up_together(rows, weighted):
+    """As if each value had told its cell."""
+    values, weights = (np.array([row[i] for row in rows], float) for i in (0, 1))
+    given_ = weights if weighted else None
+    together, each = ExactSums(), ExactSums()
+    together.add(values, given_)
+    each.add(values, given_, np.zeros(len(rows), np.int32))
+    assert together.value == each.value
+    expected = exact_sums(values, weights if weighted else np.ones(len(rows)), [0] * len(rows), 1)
+    assert together.values.tolist() == rounded(expected)
+    together.remove(values, given_)
+    assert together.value == 0
+
+
+def test_more_values_than_are_added_up_together():
+    rng = np.random.default_rng(0)
+    n = 2 * 64**2 + 70
+    values = rng.normal(size=n) * 10.0 ** rng.integers(-30, 30, n)
+    weights = rng.integers(0, 3, n) * rng.random(n)
+    values[[3, 5_000]], weights[[3, 5_000]] = np.inf, 0.0  # absent
+    sums = ExactSums()
+    sums.add(values, weights)
+    present = weights > 0
+    expected = exact_sums(values[present], weights[present], [0] * int(present.sum()), 1)
+    assert sums.values.tolist() == rounded(expected)
+    values[-1], weights[-1] = np.nan, 1.0
+    sums.add(values, weights)
+    assert sums.n_not_finite == 1
+
+
 @given(st.lists(st.tuples(moderate, moderate, cells)), st.randoms(), st.integers(1, 4))
 def test_no_order_and_no_chunking_changes_a_bit(rows, random, step):
     whole = ExactSums(3)

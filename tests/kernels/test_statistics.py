@@ -131,7 +131,7 @@ def test_survives_json(table):
     assert read.shift.dtype == found.shift.dtype
     assert read.grid.shift is read.shift
     assert not read.mean.flags.writeable
-    for name in ("bits", "weight_bits", "integer_weights"):
+    for name in ("bits", "weight_bits", "integer_weights", "extent", "wide"):
         assert getattr(read.grid, name) == getattr(found.grid, name)
 
 
@@ -284,3 +284,17 @@ def test_wrong_rows_are_refused():
         RowScan(3, np.float32).add(np.zeros((2, 3)))
     with pytest.raises(ValueError, match="expected rows of 3 float32"):
         RowScan(3, np.float32).add(np.zeros((2, 2), np.float32))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_of_weights__where_rows_lie_is_kept(whole):
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    own = np.array([2.0, 3.0, 7.0]) if whole else np.array([0.25, 3.5, 7.0])
+    known = scan(x).finish()
+    found = known.of_weights(own)
+    assert (found.n_rows, found.total_weight) == (3, own.sum())
+    assert (found.max_weight, found.min_weight) == (7.0, own.min())
+    assert found.integer_weights == whole
+    np.testing.assert_array_equal(found.shift, known.shift)
+    assert found.max_abs == known.max_abs
+    assert known.grid != found.grid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,7 +35,7 @@ def slept(monkeypatch):
     async def sleep(seconds):
         slept.append(seconds)
 
-    monkeypatch.setattr(blame.asyncio, "sleep", sleep)
+    monkeypatch.setattr(blame, "asyncio", SimpleNamespace(sleep=sleep))
     return slept
 
 

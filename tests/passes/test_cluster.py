@@ -146,6 +146,24 @@ def test_statistics_take_and_slices(x, rows, cluster2):
         assert counted(passes, chunks=[]) == [0, 0, 0, 0]
 
 
+def test_chunks_of_one_worker_alone_are_everybodys(x, rows, cluster2):
+    """As in groups of labels: neighbours, of whose rows nothing is kept."""
+    with ClusterPasses(rows, cluster2) as passes:
+        path_pass(passes, 1)
+        owner = dict(passes._owner)
+        assert passes.n_chunks == 12
+        first = [chunk for chunk in range(12) if owner[chunk] == owner[0]]
+        assert first == list(range(6))
+        for chunks in (first, first[:2], range(6, 12)):
+            total = counted(passes, chunks=chunks)
+            assert total[:2] == [CHUNK * len(chunks), len(chunks)]
+            assert passes.last.workers == 2
+        assert passes._owner == owner
+        # What is kept of rows is where it was.
+        path_pass(passes, 2)
+        assert passes.last.rebuilt == 0
+
+
 def test_passes_over_a_few_chunks_do_not_move_the_others(x, rows, cluster2):
     with ClusterPasses(rows, cluster2) as passes:
         counted(passes, chunks=[0])

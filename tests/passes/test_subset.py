@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 
@@ -16,6 +17,7 @@ import scipy.sparse as sp
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample, RowSlice, RowState, SpacedRows
 from largek_dask.errors import CancelledFit
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes import collected
 from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.cluster import ClusterPasses
@@ -131,8 +133,8 @@ def test_weights_multiply_those_of_the_rows(passes):
 def test_row_state_replay_and_retained_totals(passes, x, retain, monkeypatch):
     monkeypatch.setattr("largek_dask.data.memory_rows.MIN_CHUNK_ROWS", 90)
     chosen, counted = np.random.default_rng(0).permutation(N)[:400], 0
-    with dask.config.set({"largek.data.memory-chunk-bytes": 1}):
-        held = passes.subset(chosen)
+    monkeypatch.setattr("largek_dask.passes.held.CHUNK_BYTES", 1)
+    held = passes.subset(chosen)
     assert held.n_chunks == 5
     for g, answer in enumerate(path_answers(x[chosen], 4), start=1):
         found = path_pass(held, g, densely_path, retain=retain)
@@ -278,10 +280,17 @@ def test_of_rows_that_all_count_only_the_spaced_ones_are_fetched(x):
 
 
 def test_a_subset_of_a_subset(passes, x):
-    held = passes.subset(np.array([5, 900 - 1, 77, 12]))
+    """Its rows are numbered by their places in the first one, however they were asked for."""
+    asked = np.array([5, 900 - 1, 77, 12])
+    held = passes.subset(asked, np.ones(4), own_weights=True)
     inner = held.subset(np.array([2, 0]))
     np.testing.assert_array_equal(dense(inner.take().x), x[[77, 5]])
-    np.testing.assert_array_equal(inner.take().rows, [77, 5])
+    np.testing.assert_array_equal(inner.take().rows, [2, 0])
+    np.testing.assert_array_equal(dense(held.take(inner.take().rows).x), x[[77, 5]])
+    sample = held.subset(RowSample(Rng(3), "some", 4))
+    rows = sample.take().rows
+    assert len(rows) >= 2, "few of them weigh nothing"
+    np.testing.assert_array_equal(dense(sample.take().x), dense(held.take(rows).x))
 
 
 def test_no_rows(passes):
@@ -443,3 +452,41 @@ def test_a_subset_lends_its_one_total(x):
     assert held.n_chunks == 1
     assert lent[0] is lent[1]
     assert copies[0] is not copies[1]
+
+
+def test_weights_of_their_own_have_a_grid_of_their_own(x):
+    """Real factors are none that the table's grid, of whole weights, represents."""
+    rows = np.arange(0, N, 3)
+    factors = np.random.default_rng(2).uniform(0.5, 1e6, len(rows))
+    with LocalPasses(lk.open_rows(x)) as passes:
+        table = passes.statistics
+        assert table.integer_weights
+        assert not np.array_equal(factors, np.floor(factors))
+        like_the_table = passes.subset(rows, factors)
+        assert like_the_table.statistics is table
+        own = passes.subset(rows, factors, own_weights=True)
+        known = own.statistics
+        assert own is not like_the_table
+        assert (known.n_rows, known.integer_weights) == (len(rows), False)
+        assert known.total_weight == pytest.approx(factors.sum(), rel=1e-15)
+        assert (known.max_weight, known.min_weight) == (factors.max(), factors.min())
+        np.testing.assert_array_equal(known.mean, table.mean)
+        sums = ClusterSums(1, D, known.grid)
+        sums.add(x[rows], np.zeros(len(rows), np.int32), factors)
+        expected = (factors[:, None] * x[rows]).sum(0) / factors.sum()
+        np.testing.assert_allclose(sums.means_float64(np.zeros((1, D)))[0], expected, rtol=1e-12)
+        with pytest.raises(ValueError, match="grid of these sums"):
+            ClusterSums(1, D, table.grid).add(x[rows], np.zeros(len(rows), np.int32), factors)
+
+
+def test_chunks_of_picked_rows_are_not_configured():
+    """What comes of a subset must not hang on the machine that it is held on."""
+    x = np.random.default_rng(0).normal(size=(9_000, 40)).astype(np.float32)
+    tables = []
+    for size in (1, 1 << 21, 1 << 30):
+        with dask.config.set({"largek.data.memory-chunk-bytes": size}):
+            passes = LocalPasses(lk.open_rows(x))
+            with closing(passes), closing(passes.subset(np.arange(0, 9_000, 2))) as subset:
+                tables.append((passes.n_chunks, subset.chunk_table.tolist()))
+    assert [n for n, _ in tables] == [9, 1, 1]
+    assert tables[0][1] == tables[1][1] == tables[2][1] == [0, 4_500]

@@ -228,14 +228,21 @@ def test_submit__takes_every_option_of_a_fit(service, rows_url, monkeypatch):
         "tol": 0.25, "max_time": "1m", "seed": 4, "empty_clusters": "keep", "on_bad_rows": "skip",
         "normalize": "l2", "memory_limit": "2MiB",
     }  # fmt: skip
-    assert {"algorithm", *asked} == set(OPTIONS)
+    of_mixtures = {"mixture": "diag", "dither": "uniform"}
+    arrays = {name for name, option in OPTIONS.items() if option.kind == "array"}
+    assert {"algorithm", *asked, *of_mixtures, *arrays} == set(OPTIONS)
     service.submit(rows_url, algorithm="auto", output="/run", **asked)
-    [(what, order)] = sent
-    assert what == "submit"
-    spec = JobSpec.parse(order["document"])
+    service.submit(rows_url, output="/run", n_clusters=7, **of_mixtures)
+    assert [what for what, _ in sent] == ["submit", "submit"]
+    spec, of_mixture = (JobSpec.parse(order["document"]) for _, order in sent)
     assert spec.fit_options().make_algorithm() == Auto("best")
     told = FitOptions(**{**asked, "algorithm": Auto("best"), "effort": "balanced"})
     assert spec.fit_options() == told
+    told = FitOptions(n_clusters=7, algorithm=Auto(), **of_mixtures)
+    assert of_mixture.fit_options() == told
+    for name in ("init", *arrays):
+        with pytest.raises(ParameterError, match=f"^{name} of a job cannot be an array"):
+            service.submit(rows_url, output="/run", n_clusters=7, mixture="iso", **{name: [[1.0]]})
     with pytest.raises(ParameterError, match="goes on with its own algorithm"):
         service.submit(resume="lk-0123456789", effort="best")
 

@@ -23,7 +23,7 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import Model, load_model
-from largek_dask.service import queue, submissions
+from largek_dask.service import queue
 from largek_dask.service.cards import card, card_of_jobs
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.lease import Contender
@@ -127,7 +127,7 @@ def test_submit__the_workers_are_asked(tmp_path, document, quick_leases):
         raise ClusterError("no worker can see it")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(submissions, "check_problem", lambda *args, **options: None)
+        patch.setattr("largek_dask.driver.fit.check_problem", lambda *args, **options: None)
         with pytest.raises(ClusterError, match="no worker can see it"):
             jobs.submit(document(), {}, "me", check)
     assert jobs.all() == []

@@ -114,6 +114,24 @@ def test_facts_of_every_state():
     assert texts(facts(Seen(QUEUED | {"note": "not yet"})))["waits"] == "not yet"
 
 
+def test_a_mixture_tells_its_energy_and_the_figures_of_its_model():
+    told = step(3, -5.5, extra={"energy": 75.2251234, "alive": 20.0})
+    assert line_of(told).endswith("step        3, cost -5.5, energy 75.225123 a row")
+    seen = Seen(RUNNING)
+    assert "energy" not in texts(facts(seen))
+    seen.hear(told)
+    assert texts(facts(seen))["energy"] == "75.225123 a row"
+    assert texts(facts(seen))["model"] == "3,000 clusters by lloyd"
+    of_mixture = Seen(RUNNING | {"mixture": "diag"})
+    assert texts(facts(of_mixture))["model"] == "mixture (diag) of 3,000 components"
+    figures = {"F": -4.5, "mean_log_likelihood": -4.25, "retired_components": 2.0}
+    ended = texts(facts(Seen(FINISHED | {"result": RESULT | {"figures": figures}})))
+    shown = {"F": "-4.5", "mean log likelihood": "-4.25", "retired components": "2"}
+    assert shown.items() <= ended.items()
+    line = line_of({"event": "finished", **RESULT, "figures": figures})
+    assert "F -4.5, mean log likelihood -4.25, retired components 2, digest abab" in line
+
+
 def test_share_done_and_what_is_left():
     seen = Seen(RUNNING)
     assert seen.share_done() == 0.75
@@ -241,6 +259,7 @@ def test_job_rows():
             "stopped     tol after 8 steps, 3 s",
         ),
         ({"event": "labels", "rows": 1000, "n_rows": 2000}, "labels      1,000 of 2,000"),
+        ({"event": "report", "coreset_F": 1.5, "words": "it holds"}, "report      it holds"),
         (
             {"event": "interrupted", "reason": "shutdown"},
             "interrupted shutdown: it goes on later from its checkpoint",
@@ -268,9 +287,11 @@ ANYTHING = st.one_of(
     st.dictionaries(st.text(), st.integers(), max_size=2), st.just(NASTY),
 )  # fmt: skip
 KINDS = ("queued", "running", "started", "step", "workers", "checkpoint", "warning", "stopped",
-         "labels", "interrupted", "cancelling", "finished", "failed", "other")  # fmt: skip
+         "labels", "report", "interrupted", "cancelling", "finished", "failed",
+         "other")  # fmt: skip
 FIELDS = ("time", "step", "cost", "rows", "n_rows", "n_features", "n_iter", "message", "workers",
-          "retries", "eta_s", "error", "seconds", "start", "elapsed", "run")  # fmt: skip
+          "retries", "eta_s", "error", "seconds", "start", "elapsed", "run", "words", "extra",
+          "figures")  # fmt: skip
 
 
 @given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), ANYTHING))
@@ -290,7 +311,7 @@ def test_no_event_breaks_or_forges_anything(kind, fields):
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 10**400, -(10**400)])
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_figures_without_end_are_dashes_or_left_out(kind, value):
-    texts = {"time", "message", "error", "start", "run"}
+    texts = {"time", "message", "error", "start", "run", "words"}
     event = {"event": kind} | dict.fromkeys(set(FIELDS) - texts, value)
     assert "inf" not in (line := line_of(event))
     assert "nan" not in line

@@ -1,10 +1,11 @@
-"""Starting centres: random rows, two levels, k-means++, greedy k-means++, k-means||, or an array.
+"""Starting centres: random rows, two levels, k-means++ and what is like it, or an array.
 
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 B. Bahmani et al., Scalable k-means++, VLDB 2012 (k-means||).
 Greedy k-means++ draws 2 + log k candidates for each centre and keeps the best, as scikit-learn.
+AFK-MC2 (:mod:`~largek_dask.algorithms.parts.afk_mc2`) comes near k-means++ in few passes.
 
-Every draw is by D²: a row is chosen with probability in proportion to its weight times its
+Every other draw is by D²: a row is chosen with probability in proportion to its weight times its
 squared distance to the nearest centre so far. On chunks this takes one pass a centre: every
 chunk draws candidates of its own by D², with uniforms derived from (step, chunk), and reports
 its mass; then the chunk is drawn by mass.
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState
 from largek_dask.algorithms.choices import INITS
+from largek_dask.algorithms.parts.afk_mc2 import AFK_MC2_PASSES, afk_mc2_start
 from largek_dask.algorithms.parts.sparse_start import rounds_start, sparse_start
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.parts.two_level import two_level_start
@@ -84,8 +86,13 @@ def passes_of(init: str | NDArray[Any], n_clusters: int) -> int:
         return 0
     if init == "auto":
         init = _auto(n_clusters)
-    many = {"k-means++": n_clusters, "greedy-k-means++": n_clusters}
-    return many.get(init, PARALLEL_ROUNDS + 2 if init == "k-means||" else 1)
+    many = {
+        "k-means++": n_clusters,
+        "greedy-k-means++": n_clusters,
+        "k-means||": PARALLEL_ROUNDS + 2,
+        "afk-mc2": AFK_MC2_PASSES,
+    }
+    return many.get(init, 1)
 
 
 def _auto(n_clusters: int) -> str:
@@ -111,6 +118,8 @@ def initial_centers(
         return _random_rows(passes, rng, n_clusters)
     if init == "two-level":
         return _two_level(passes, rng, n_clusters)
+    if init == "afk-mc2":
+        return afk_mc2_start(passes, rng, n_clusters)[0]
     if init == "k-means++":
         return _plus_plus(passes, rng, n_clusters, 1)
     if init == "greedy-k-means++":

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.parts.derived import Derives
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import nearest, pack_centers
@@ -37,7 +38,7 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class Neighbours(Derives):
     """The nearest centres of each centre, as what they are found from."""
 
     centers: NDArray[Any]
@@ -87,7 +88,7 @@ class Recipe:
         """Let go of tables."""
         for near in (self.near, self.before):
             if near is not None:
-                near.__dict__.pop("remade", None)
+                near.forget()
 
 
 def lists_of(table: Labels, length: int) -> tuple[Places, Labels]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes
+from largek_dask.algorithms.parts.derived import Derives
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.truncated.lists import Recipe, lists_of_cells
@@ -56,8 +57,6 @@ LEAST_ROWS = 1 << 18
 """Rows from which on a thread is worth waking for what takes a nanosecond or two a row."""
 BLOCK_ROWS = 4_096
 """Rows that a thread takes at a time where all centres are looked through."""
-DERIVED = ("packed", "packed_coarse", "lists")
-"""Attributes of a pass that are made of its fields."""
 LEAST_COUNTED = 1 << 15
 """Rows that a thread adds up, at least."""
 WORTH_COUNTING = 8
@@ -69,7 +68,7 @@ Labels = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Pass:
+class Pass(Derives):
     """One pass: which centres rows meet, and what is done to their state before.
 
     Pickles without what is packed, and is packed again where it arrives.
@@ -140,7 +139,7 @@ class Pass:
         return Lists(offsets, self.listed)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name not in DERIVED}
+        state = super().__getstate__()
         return state if self.listed is None else {**state, "recipe": None}
 
     def to_keep(self) -> Pass:
@@ -148,15 +147,9 @@ class Pass:
         kept = replace(self, far=0.0) if self.far else self
         return kept if kept.recipe is None else replace(kept, listed=None, offsets=None)
 
-    @property
-    def is_derived(self) -> bool:
-        """Whether anything is here that can be made again."""
-        return any(name in self.__dict__ for name in DERIVED)
-
     def forget(self) -> None:
         """Let go of what can be made again."""
-        for name in DERIVED:
-            self.__dict__.pop(name, None)
+        super().forget()
         if self.recipe is not None:
             self.recipe.forget()
 

@@ -1,4 +1,4 @@
-"""The nearest centres of every centre.
+"""The nearest centres of every centre, or those of the smallest scores.
 
 Up to `EXACT` centres all pairs are compared: k² d / 2 multiply-adds are then less than what one
 pass over the rows takes. Of more, centres are first put into about √k groups, and those of a group
@@ -9,6 +9,7 @@ than most of what is found, but now and then one of the last neighbours is misse
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -26,12 +27,14 @@ from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.rank_standins import lowest_bit, within
     from largek_dask.kernels.emit.standins import frozen, scan
 else:
     from largek_dask.kernels.emit.dense import scan
+    from largek_dask.kernels.emit.ranks import lowest_bit, within
     from largek_dask.kernels.emit.rows import frozen
 
-__all__ = ["nearest_centers"]
+__all__ = ["Pairs", "n_compared", "nearest_centers", "nearest_pairs"]
 
 EXACT = 20_000
 """Up to this many centres, all pairs of them are compared."""
@@ -43,13 +46,32 @@ _LEAST = 4096
 """Candidates of a group, at least: 32,000 centres then cost about a tenth of all pairs."""
 _FEW = 1024
 """Up to this many values are sorted by counting, for each, how many come before it."""
-_TRIES, _WIDER = 4, 1.25
-"""How often the distance is taken for too short, and how much longer it is then: it would take
-much longer to sort all of very many centres."""
+_TRIES, _WIDER = 4, 0.5
+"""How often the limit is taken for too low, and how much wider the range is made then: it would
+take much longer to sort all of very many centres."""
 _STRIDE = 8
 """Each eighth distance is looked at to tell how far away the m-th nearest may be."""
 
+Array = NDArray[Any]
 Labels = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs:
+    """What the tile makes the scores of pairs of; small ones are near."""
+
+    found: Array
+    """(k, F) centres as those that are found, rows of the tile."""
+    offsets: Array
+    """(F,) what is taken off these."""
+    factors: Array
+    """(k, F) centres as those whose neighbours are looked for."""
+    starts: Array
+    """(k,) what their scores start from."""
+    direct: bool
+    """Scores are sums of (x - c)²."""
+    distances: bool
+    """Scores want the squared length of those that are found, if they are not direct."""
 
 
 def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:
@@ -74,12 +96,41 @@ def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels
     ParameterError
         `m` is not between 1 and k.
     """
+    if not 1 <= m <= packed.n_clusters:
+        raise ParameterError(f"m must be between 1 and {packed.n_clusters}, got {m}.")
+    form = packed.dense
+    pairs = Pairs(packed.centers, form.offsets, form.factors, form.starts, packed.direct, True)
+    return nearest_pairs(pairs, packed, m, n_threads)
+
+
+def n_compared(k: int, m: int) -> int:
+    """About how many centres each of k is compared with for its m nearest."""
+    return k if k <= EXACT else max(_CANDIDATES * m, _LEAST)
+
+
+def nearest_pairs(pairs: Pairs, packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:
+    """Of every centre itself and the m - 1 others of the smallest scores.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    packed : PackedCenters
+        The centres, by which very many of them are put into groups.
+    m : int
+        1 to k.
+    n_threads : int
+        Threads that share the work; the result is the same.
+
+    Returns
+    -------
+    int32 array (k, m)
+        By score, in the compute dtype and with its rounding; ties go to the lowest index, and NaN
+        comes last. Of more than `EXACT` centres, among the centres of near groups.
+    """
     k = packed.n_clusters
-    if not 1 <= m <= k:
-        raise ParameterError(f"m must be between 1 and {k}, got {m}.")
     out = np.empty((k, m), np.int32)
     jobs = _everything(k) if k <= EXACT else _by_groups(packed, m, n_threads)
-    on_threads(n_threads, lambda job: _compare(packed, *job, out), jobs)
+    on_threads(n_threads, lambda job: _compare(pairs, *job, out), jobs)
     return out
 
 
@@ -97,7 +148,7 @@ def _by_groups(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[
     means = np.add.reduceat(packed.centers[groups.lists].astype(np.float64), groups.offsets[:-1])
     middles = (means / sizes[:, None]).astype(packed.dtype)
     near = nearest_centers(pack_centers(middles, packed.shift), groups.n_groups, n_threads)
-    wanted = max(_CANDIDATES * m, _LEAST)
+    wanted = n_compared(packed.n_clusters, m)
     for g, order in enumerate(near):
         enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1
         parts = [groups.lists[groups.offsets[h] : groups.offsets[h + 1]] for h in order[:enough]]
@@ -106,10 +157,10 @@ def _by_groups(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[
             yield parts[0][begin : begin + _MEMBERS], candidates
 
 
-def _compare(packed: PackedCenters, members: Labels, candidates: Labels, out: Labels) -> None:
+def _compare(pairs: Pairs, members: Labels, candidates: Labels, out: Labels) -> None:
     """Write the nearest candidates of the members, which are among them, into rows of `out`."""
-    tile = select_tile().for_form(packed.direct)
-    d, dtype = packed.n_features, packed.dtype
+    tile = select_tile().for_form(pairs.direct)
+    d, dtype = pairs.found.shape[1], pairs.found.dtype
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     blocks = panels.Blocking(panels=1, tiles=-(-_MEMBERS // tile.centres), features=0)
     space = panels.workspace(tile, dtype, False, d, blocks, (_MEMBERS, 0))
@@ -119,22 +170,41 @@ def _compare(packed: PackedCenters, members: Labels, candidates: Labels, out: La
     places[:count] = candidates
     own = np.searchsorted(candidates, members)
     table = np.empty((len(members), padded), dtype)
-    form = packed.dense
-    _fill(tile, dtype, packed.direct)(
-        packed.centers, form.offsets, form.factors, form.starts, members, places, space, table
-    )
+    fill, select = _kernels(tile, dtype, pairs.direct, pairs.distances)
+    fill(
+        pairs.found, pairs.offsets, pairs.factors, pairs.starts, members, places, space, table
+    )  # fmt: skip
     found = np.empty((len(members), out.shape[1]), np.int32)
-    _select(table, own, readonly(places), count, found)
+    select(table, own, readonly(places), count, found)
     out[members] = found
 
 
 @cache
-def _fill(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
-    """Squared distances of members to candidates: candidates are the rows here."""
+def _kernels(
+    tile: Tile, dtype: panels.Dtype, direct: bool, distances: bool
+) -> tuple[panels.Kernel, panels.Kernel]:
+    """Scores of members and candidates, and the choice among them."""
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    return _fill(tile, dtype, direct, distances), _select(width)
+
+
+@cache
+def _fill(tile: Tile, dtype: panels.Dtype, direct: bool, distances: bool) -> panels.Kernel:
+    """Scores of members and candidates: candidates are the rows here."""
     lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
     width, real = tile.vectors * lanes, dtype.type
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
-    load = load_rows(dtype, dtype, width, direct)
+    # (without the squared lengths where these are not wanted)
+    load = load_rows(dtype, dtype, width, direct or not distances)
+
+    @njit
+    def finish(sums: Any, norms: Any, out: Any) -> None:
+        for q in range(width):
+            score = sums[q]
+            if distances:
+                score = max(score if direct else score + norms[q], real(0))
+            # NaN comes last
+            out[q] = score if score == score else real(np.inf)
 
     @njit(_nrt=False)
     def run(
@@ -158,43 +228,62 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
                 values, labels, 0, sums, 0, sums, -1,
             )  # fmt: skip
             for i in range(count):
-                squares, out = sums[i * width : (i + 1) * width], table[i, p : p + width]
-                for q in range(width):
-                    square = squares[q] if direct else squares[q] + norms[q]
-                    # NaN comes last
-                    out[q] = max(square, real(0)) if square == square else real(np.inf)
+                finish(sums[i * width : (i + 1) * width], norms, table[i, p : p + width])
 
     return run
 
 
-@njit
-def _select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
-    """The m smallest of each row of the table, in order, by their names; `own` comes first."""
-    m = found.shape[1]
-    near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
-    ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
-    # except in few rows, the largest of this many, the smallest of each _STRIDE-th value, is not
-    # below the m-th smallest of all
-    part = m * 4 // (3 * _STRIDE) + 6
-    smallest = np.empty(part, table.dtype)
-    for i in range(table.shape[0]):
-        row = table[i]
-        row[own[i]] = -1
-        limit = table.dtype.type(np.inf)
-        if count >= 2 * _STRIDE * part:
-            limit = _sampled(row, count, own[i] % _STRIDE, smallest)
-        n_near = _below(row, count, limit, near)
-        for _ in range(_TRIES):
+@cache
+def _select(width: int) -> panels.Kernel:
+    """The m smallest of each row of a table, in order, by their names."""
+
+    @bare
+    def below(row: Any, count: Any, limits: Any, near: Any) -> Any:
+        """Places of the values up to a limit, ascending; how many there are."""
+        found = 0
+        for at in range(0, count, width):
+            mask: Any = within(width, row, at, limits)
+            while mask != 0:
+                j = at + lowest_bit(mask)
+                mask &= mask - np.uint64(1)
+                if j < count:
+                    near[found] = j
+                    found += 1
+        return found
+
+    @njit
+    def select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
+        """The centre itself, whose place is `own`, comes first."""
+        m = found.shape[1]
+        near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
+        ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
+        limits = np.empty(width, table.dtype)
+        # except in few rows, the largest of this many, the smallest of each _STRIDE-th value, is
+        # not below the m-th smallest of all
+        part = m * 4 // (3 * _STRIDE) + 6
+        smallest = np.empty(part, table.dtype)
+        for i in range(table.shape[0]):
+            row = table[i]
+            row[own[i]] = -np.inf
+            limits[:] = np.inf
+            if count >= 2 * _STRIDE * part:
+                limits[:] = _sampled(row, count, own[i] % _STRIDE, smallest)
+            n_near = below(row, count, limits, near)
+            for _ in range(_TRIES):
+                if n_near < m:
+                    # (the first may be the centre itself)
+                    limits += table.dtype.type(_WIDER) * (limits[0] - smallest[1])
+                    n_near = below(row, count, limits, near)
             if n_near < m:
-                limit *= table.dtype.type(_WIDER)
-                n_near = _below(row, count, limit, near)
-        if n_near < m:
-            n_near = _below(row, count, table.dtype.type(np.inf), near)
-        for c in range(n_near):
-            values[c] = row[near[c]]
-        _rank(values, n_near, ranks, ranked)
-        for g in range(m):
-            found[i, g] = places[near[ranked[g]]]
+                limits[:] = np.inf
+                n_near = below(row, count, limits, near)
+            for c in range(n_near):
+                values[c] = row[near[c]]
+            _rank(values, n_near, ranks, ranked)
+            for g in range(m):
+                found[i, g] = places[near[ranked[g]]]
+
+    return select
 
 
 @bare
@@ -212,17 +301,6 @@ def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
                 g -= 1
             smallest[g] = value
     return smallest[last]
-
-
-@bare
-def _below(row: Any, count: Any, limit: Any, near: Any) -> Any:
-    """Places of the values up to `limit`, ascending; how many there are."""
-    found = 0
-    # (unsigned: an index that might be negative takes longer)
-    for j in range(count):
-        near[np.uint64(found)] = j
-        found += row[j] <= limit
-    return found
 
 
 @njit

@@ -185,15 +185,17 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
         for q in range(m):
             j = winners[q]
             found[at + q] = j
+            # (of slices: an index that might be negative is gathered)
+            row, total = block[(at + q) * d :], sums[j]
             if weight.size > 0:
                 w = weight[order[at + q]]
                 totals[j] += w
                 for f in range(d):
-                    sums[j, f] += real(w) * block[(at + q) * d + f]
+                    total[f] += real(w) * row[f]
             else:
                 totals[j] += 1.0
                 for f in range(d):
-                    sums[j, f] += block[(at + q) * d + f]
+                    total[f] += row[f]
 
     return assign
 

@@ -197,9 +197,10 @@ def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
     def copy(rows: Any, places: Any, count: Any, d: Any, origin: Any, block: Any) -> None:
         for p in range(count):
             call(rows, places, min(p + AHEAD, count), min(p + AHEAD + 1, count), d)
-            i = np.int64(places[p]) * d
+            # (of slices: an index that might be negative is gathered)
+            row, out = rows[np.int64(places[p]) * d :], block[p * d :]
             for f in range(d):
-                block[p * d + f] = real(rows[i + f]) - origin[f]
+                out[f] = real(row[f]) - origin[f]
 
     return copy
 

@@ -5,6 +5,7 @@ As in :mod:`~largek_dask.kernels.emit.dense`, nothing here depends on the machin
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -17,11 +18,14 @@ from largek_dask.kernels.emit.emitter import I32, I64, Emitter, bits_of, typed_i
 __all__ = [
     "clear",
     "conclude",
+    "four_square_distances",
+    "four_weighted_square_distances",
     "frozen",
     "settle",
     "square_distance",
     "square_lengths",
     "transpose",
+    "weighted_square_distance",
 ]
 
 
@@ -350,56 +354,177 @@ def square_distance(
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emit = Emitter(context, builder, sig, args, 64, 8)
-        narrow = ir.VectorType(ir.FloatType() if bits_of(rows) == 32 else ir.DoubleType(), 8)
         x, c = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
-        n_features = args[4]
-
-        def wide(value: Any, kind: Any) -> Any:
-            return value if bits_of(rows) == 64 else builder.fpext(value, kind)
-
-        zero = ir.Constant(emit.vector, [0.0] * 8)
-        store = cgutils.alloca_once(builder, emit.vector)
-        builder.store(zero, store)
-        whole = builder.mul(builder.lshr(n_features, ir.Constant(I64, 3)), ir.Constant(I64, 8))
-        entry = builder.block
-        loop = builder.append_basic_block("eight")
-        done = builder.append_basic_block("eight.done")
-        builder.cbranch(builder.icmp_signed(">", whole, ir.Constant(I64, 0)), loop, done)
-        builder.position_at_end(loop)
-        f = builder.phi(I64)
-        total = builder.phi(emit.vector)
-        f.add_incoming(ir.Constant(I64, 0), entry)
-        total.add_incoming(zero, entry)
-        difference = builder.fsub(
-            wide(emit.load(emit.at(x, f), narrow), emit.vector),
-            wide(emit.load(emit.at(c, f), narrow), emit.vector),
-        )
-        new = builder.fadd(total, builder.fmul(difference, difference))
-        following = builder.add(f, ir.Constant(I64, 8))
-        f.add_incoming(following, loop)
-        total.add_incoming(new, loop)
-        builder.cbranch(builder.icmp_signed("<", following, whole), loop, done)
-        builder.position_at_end(done)
-        result = builder.phi(emit.vector)
-        result.add_incoming(zero, entry)
-        result.add_incoming(new, loop)
-        builder.store(result, store)
-        lanes = builder.bitcast(store, ir.DoubleType().as_pointer())
-        with cgutils.for_range(builder, builder.sub(n_features, whole)) as tail:
-            at = builder.add(whole, tail.index)
-            difference = builder.fsub(
-                wide(builder.load(emit.at(x, at)), ir.DoubleType()),
-                wide(builder.load(emit.at(c, at)), ir.DoubleType()),
-            )
-            place = emit.at(lanes, tail.index)
-            square = builder.fmul(difference, difference)
-            builder.store(builder.fadd(builder.load(place), square), place)
-        result = builder.load(store)
-        for half in (4, 2, 1):
-            result = builder.fadd(
-                emit.shuffle(result, result, list(range(half))),
-                emit.shuffle(result, result, list(range(half, 2 * half))),
-            )
-        return builder.extract_element(result, ir.Constant(I32, 0))
+        return _emit_squares(emit, bits_of(rows), x, [c], [], args[4])[0]
 
     return sig, codegen
+
+
+@typed_intrinsic
+def weighted_square_distance(
+    typingctx: Any,
+    rows: Any,
+    rows_at: Any,
+    centers: Any,
+    centers_at: Any,
+    weights: Any,
+    weights_at: Any,
+    n_features: Any,
+) -> Any:
+    """The same with each feature's square times its own float64 weight."""
+    integer = types.int64
+    sig = types.float64(rows, integer, centers, integer, weights, integer, integer)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 64, 8)
+        x, c = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
+        weight = emit.at(emit.data(4), args[5])
+        return _emit_squares(emit, bits_of(rows), x, [c], [weight], args[6])[0]
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def four_square_distances(
+    typingctx: Any, rows: Any, rows_at: Any, centers: Any, names: Any, n_features: Any, out: Any
+) -> Any:
+    """:func:`square_distance` of a row and the centres ``names[:4]``, to ``out[:4]``.
+
+    Side by side they take about as long as two, one after the other.
+    """
+    integer = types.int64
+    sig = types.void(rows, integer, centers, names, integer, out)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 64, 8)
+        x = emit.at(emit.data(0), args[1])
+        cs = _named(emit, emit.data(2), emit.data(3), args[4])
+        for q, square in enumerate(_emit_squares(emit, bits_of(rows), x, cs, [], args[4])):
+            builder.store(square, emit.at(emit.data(5), q))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def four_weighted_square_distances(
+    typingctx: Any,
+    rows: Any,
+    rows_at: Any,
+    centers: Any,
+    weights: Any,
+    names: Any,
+    n_features: Any,
+    out: Any,
+) -> Any:
+    """:func:`weighted_square_distance` of a row and the centres ``names[:4]``, to ``out[:4]``."""
+    integer = types.int64
+    sig = types.void(rows, integer, centers, weights, names, integer, out)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 64, 8)
+        x = emit.at(emit.data(0), args[1])
+        cs, ws = (_named(emit, emit.data(i), emit.data(4), args[5]) for i in (2, 3))
+        for q, square in enumerate(_emit_squares(emit, bits_of(rows), x, cs, ws, args[5])):
+            builder.store(square, emit.at(emit.data(6), q))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+def _named(emit: Emitter, table: Any, names: Any, n_features: Any) -> list[Any]:
+    """Pointers to the rows of a table that the first four names say."""
+    numbers = [emit.builder.sext(emit.builder.load(emit.at(names, q)), I64) for q in range(4)]
+    return [emit.at(table, emit.builder.mul(number, n_features)) for number in numbers]
+
+
+def _emit_squares(
+    emit: Emitter, bits: int, x: Any, centers: list[Any], weights: list[Any], n_features: Any
+) -> list[Any]:
+    """Sums of (x - c)² of each centre, times its weights if there are any, of `bits` bits."""
+    builder = emit.builder
+    narrow = ir.VectorType(ir.FloatType() if bits == 32 else ir.DoubleType(), 8)
+
+    def squares(f: Any, read: Any) -> list[Any]:
+        def number(pointer: Any) -> Any:
+            value = read(emit.at(pointer, f), narrow)
+            return value if bits == 64 else builder.fpext(value, emit.vector)
+
+        row, found = number(x), []
+        for q, center in enumerate(centers):
+            difference = builder.fsub(row, number(center))
+            square = builder.fmul(difference, difference)
+            if weights:
+                square = builder.fmul(square, read(emit.at(weights[q], f), emit.vector))
+            found.append(square)
+        return found
+
+    zero = ir.Constant(emit.vector, [0.0] * 8)
+    whole = builder.mul(builder.lshr(n_features, ir.Constant(I64, 3)), ir.Constant(I64, 8))
+    left = builder.sub(n_features, whole)
+    entry = builder.block
+    loop, last, rest, done = (
+        builder.append_basic_block(name) for name in ("eight", "eight.last", "rest", "eight.done")
+    )
+    builder.cbranch(builder.icmp_signed(">", whole, ir.Constant(I64, 0)), loop, last)
+    builder.position_at_end(loop)
+    f = builder.phi(I64)
+    f.add_incoming(ir.Constant(I64, 0), entry)
+    totals = [builder.phi(emit.vector) for _ in centers]
+    added = [
+        builder.fadd(total, square)
+        for total, square in zip(totals, squares(f, emit.load), strict=True)
+    ]
+    following = builder.add(f, ir.Constant(I64, 8))
+    f.add_incoming(following, loop)
+    for total, more in zip(totals, added, strict=True):
+        total.add_incoming(zero, entry)
+        total.add_incoming(more, loop)
+    builder.cbranch(builder.icmp_signed("<", following, whole), loop, last)
+
+    builder.position_at_end(last)
+    sums = [builder.phi(emit.vector) for _ in centers]
+    for total, more in zip(sums, added, strict=True):
+        total.add_incoming(zero, entry)
+        total.add_incoming(more, loop)
+    builder.cbranch(builder.icmp_signed(">", left, ir.Constant(I64, 0)), rest, done)
+    builder.position_at_end(rest)
+    # The other lanes get a zero more, which changes no bit of a sum of squares.
+    few = partial(_load_first, emit, left)
+    ends = [
+        builder.fadd(total, square) for total, square in zip(sums, squares(whole, few), strict=True)
+    ]
+    builder.branch(done)
+    builder.position_at_end(done)
+    results = [builder.phi(emit.vector) for _ in centers]
+    for result, total, more in zip(results, sums, ends, strict=True):
+        result.add_incoming(total, last)
+        result.add_incoming(more, rest)
+    return [_added_pairwise(emit, result) for result in results]
+
+
+def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
+    """The first numbers of a vector, and zeros; what lies behind them is not touched."""
+    builder, bits = emit.builder, 32 if isinstance(kind.element, ir.FloatType) else 64
+    lanes, flag = ir.VectorType(I32, 8), ir.VectorType(ir.IntType(1), 8)
+    mask = builder.icmp_signed(
+        "<", ir.Constant(lanes, list(range(8))), emit.spread(builder.trunc(count, I32))
+    )
+    place = builder.bitcast(pointer, kind.as_pointer())
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(kind, [kind.as_pointer(), I32, flag, kind]),
+        f"llvm.masked.load.v8f{bits}.p0",
+    )
+    nothing = ir.Constant(kind, [0.0] * 8)
+    return builder.call(function, [place, ir.Constant(I32, 4), mask, nothing])
+
+
+def _added_pairwise(emit: Emitter, lanes: Any) -> Any:
+    """The sum of eight lanes: halves on halves."""
+    for half in (4, 2, 1):
+        lanes = emit.builder.fadd(
+            emit.shuffle(lanes, lanes, list(range(half))),
+            emit.shuffle(lanes, lanes, list(range(half, 2 * half))),
+        )
+    return emit.builder.extract_element(lanes, ir.Constant(I32, 0))

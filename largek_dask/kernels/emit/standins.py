@@ -20,6 +20,8 @@ __all__ = [
     "LANES",
     "clear",
     "conclude",
+    "four_square_distances",
+    "four_weighted_square_distances",
     "frozen",
     "scan",
     "scan_sparse",
@@ -27,6 +29,7 @@ __all__ = [
     "square_distance",
     "square_lengths",
     "transpose",
+    "weighted_square_distance",
 ]
 
 LANES = 8
@@ -182,6 +185,45 @@ def square_distance(
     x = rows[rows_at : rows_at + n_features].astype(np.float64)
     c = centers[centers_at : centers_at + n_features].astype(np.float64)
     return float(((x - c) ** 2).sum())
+
+
+def weighted_square_distance(
+    rows: Array,
+    rows_at: int,
+    centers: Array,
+    centers_at: int,
+    weights: Array,
+    weights_at: int,
+    n_features: int,
+) -> float:
+    """Twin of :func:`largek_dask.kernels.emit.rows.weighted_square_distance`."""
+    x = rows[rows_at : rows_at + n_features].astype(np.float64)
+    c = centers[centers_at : centers_at + n_features].astype(np.float64)
+    return float(((x - c) ** 2 * weights[weights_at : weights_at + n_features]).sum())
+
+
+def four_square_distances(
+    rows: Array, rows_at: int, centers: Array, names: Array, n_features: int, out: Array
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emit.rows.four_square_distances`."""
+    for q in range(4):
+        at = int(names[q]) * n_features
+        out[q] = square_distance(rows, rows_at, centers, at, n_features)
+
+
+def four_weighted_square_distances(
+    rows: Array,
+    rows_at: int,
+    centers: Array,
+    weights: Array,
+    names: Array,
+    n_features: int,
+    out: Array,
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emit.rows.four_weighted_square_distances`."""
+    for q in range(4):
+        at = int(names[q]) * n_features
+        out[q] = weighted_square_distance(rows, rows_at, centers, at, weights, at, n_features)
 
 
 def scan_sparse(

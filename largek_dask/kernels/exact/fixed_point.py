@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LOW_BITS", "LOW_MASK", "LOW_SCALE", "FixedPoint"]
+__all__ = ["LOW_BITS", "LOW_MASK", "LOW_SCALE", "FixedPoint", "power_above"]
 
 LOW_BITS = 50
 """Bits of a low limb."""
@@ -68,6 +68,8 @@ class FixedPoint:
     """A weight counts steps of 2^-weight_bits; 0 for integer weights."""
     integer_weights: bool
     """Weights are integers (of a total up to 2^36): a row of weight w is w equal rows."""
+    extent: int
+    """No ``|x - shift|`` is above 2^extent."""
     wide: bool = False
     """Sums have a low limb of 50 bits more, for light rows beside heavy ones, and for the many
     beside few that lie far out."""
@@ -107,7 +109,7 @@ class FixedPoint:
             What a feature of most rows differs by; unknown by default.
         """
         total = float(n_rows) if total_weight is None else total_weight
-        a, v, m = _power(max_abs), _power(total), _power(max_weight)
+        a, v, m = power_above(max_abs), power_above(total), power_above(max_weight)
         integer_weights = integer_weights and v <= _MAX_INTEGER_TOTAL
         if integer_weights:
             weight_bits = 0
@@ -115,13 +117,13 @@ class FixedPoint:
         else:
             weight_bits = _clip(min(50 - m, 60 - v))
             bits = min(50 - m - a, 60 - v - a)
-        grid = cls(shift, _clip(bits), weight_bits, integer_weights)
+        grid = cls(shift, _clip(bits), weight_bits, integer_weights, a)
         lightest = max_weight if min_weight is None else min_weight
-        digits = grid.bits + (0 if integer_weights else _power(lightest))
+        digits = grid.bits + (0 if integer_weights else power_above(lightest))
         exact = integer_data and integer_weights and bits >= 0
         coarse = False
         if spread is not None and spread > 0 and not exact:
-            coarse = digits + _power(spread) < _DIGITS_OF_MANY
+            coarse = digits + power_above(spread) < _DIGITS_OF_MANY
         unequal = not integer_weights and not grid.is_right(max_abs, lightest)
         return replace(grid, wide=coarse or unequal)
 
@@ -133,11 +135,11 @@ class FixedPoint:
         """The smallest weight of rows whose mean has the bits that are wanted."""
         if self.integer_weights:
             return 1.0
-        digits = min(self.bits + _power(max_abs), self.weight_bits) + LOW_BITS * self.wide
+        digits = min(self.bits + power_above(max_abs), self.weight_bits) + LOW_BITS * self.wide
         return 2.0 ** max(_DIGITS[self.shift.itemsize] - digits, -1074)
 
 
-def _power(value: float) -> int:
+def power_above(value: float) -> int:
     """The least e with value <= 2^e (0 for 0); one more where value was rounded down."""
     return int(np.frexp(value)[1]) if value > 0 else 0
 

@@ -46,6 +46,8 @@ N_LIMBS = 2 * UNIT + 3
 BLOCK_VALUES = 1 << 15
 """Values that stay in the second-level cache while :func:`peel` works on them."""
 BLOCK_ROWS = 1 << 15
+_WIDTH = 64
+"""Values that are added up together are peeled as a square of this side."""
 
 _MASK = (1 << LIMB) - 1
 _MAX_PENDING = 1 << 29
@@ -169,6 +171,41 @@ def _add(limbs: Any, low: Any, values: Any, weight: Any, cells: Any, sign: Any) 
             value = product
         if value != 0.0 and not add_one(limbs, low, cell, value, sign):
             skipped += 1
+    return skipped
+
+
+@njit
+def _add_together(limbs: Any, values: Any, weight: Any) -> Any:
+    """Add (n,) values times weights to the one column of a table (see :func:`peel`).
+
+    Returns how many were not finite.
+    """
+    n, skipped = values.shape[0], 0
+    products, rests = np.empty((_WIDTH, _WIDTH)), np.empty((_WIDTH, _WIDTH))
+    step = _WIDTH * _WIDTH
+    flat, flat_rests = products.reshape(step), rests.reshape(step)
+    for begin in range(0, n, step):
+        size = min(step, n - begin)
+        rows = (size + _WIDTH - 1) // _WIDTH
+        largest: Any = 0
+        largest_rest: Any = 0
+        for i in range(size):
+            value = values[begin + i]
+            if weight.shape[0] > 0:
+                own = weight[begin + i]
+                value = value if own != 0.0 else 0.0
+                product = value * own
+                rest = two_product_error(value, own, product)
+                flat_rests[i] = rest
+                largest_rest = max(largest_rest, np.float64(rest).view(np.int64) & _ABS_BITS)
+                value = product
+            flat[i] = value
+            largest = max(largest, np.float64(value).view(np.int64) & _ABS_BITS)
+        flat[size : rows * _WIDTH] = 0.0
+        skipped += peel(products[:rows], limbs, largest)
+        if largest_rest > 0:
+            flat_rests[size : rows * _WIDTH] = 0.0
+            skipped += peel(rests[:rows], limbs, largest_rest)
     return skipped
 
 
@@ -302,6 +339,12 @@ class ExactSums:
         return _scaled(sum(totals), exponent)
 
     def _change(self, values: Any, weight: Any, cells: Any, sign: int) -> None:
+        if cells is None and self.n_cells == 1:
+            limbs = np.zeros((N_LIMBS, 1), np.int64)
+            known = _NO_WEIGHT if weight is None else readonly(weight)
+            self.n_not_finite += sign * _add_together(limbs, readonly(values), known)
+            self.add_table(sign * limbs)
+            return
         lowest, highest = map(int, _exponents(readonly(values)))
         if lowest <= highest:
             lowest, highest = max(lowest, 1) - 1, max(highest, 1) - 1

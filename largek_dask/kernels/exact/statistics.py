@@ -7,7 +7,7 @@ exact, and the mean is rounded once from the true one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.exact.fixed_point import FixedPoint, power_above
 from largek_dask.kernels.exact.numbers import N_LIMBS, UNIT, ExactSums
 from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle
 from largek_dask.kernels.exact.scan import (
@@ -26,7 +27,6 @@ from largek_dask.kernels.exact.scan import (
     scan_weighted,
 )
 from largek_dask.kernels.exact.sparse_scan import SparseScan
-from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 
@@ -69,6 +69,36 @@ class Statistics:
     grid: FixedPoint
     """Fixed-point grid of the sums of these rows."""
 
+    def of_weights(self, weight: NDArray[np.float64]) -> Statistics:
+        """The same, of some of the rows with weights (m,) of their own, none of them 0.
+
+        Where rows lie is as it was; what is said of weights, and the grid, are those of these.
+        """
+        total = ExactSums(1)
+        total.add(weight)
+        most, least = float(weight.max()), float(weight.min())
+        whole = bool((weight == np.floor(weight)).all())
+        grid = FixedPoint.choose(
+            self.shift,
+            self.max_abs,
+            n_rows=len(weight),
+            total_weight=total.value,
+            max_weight=most,
+            min_weight=least,
+            integer_weights=whole,
+        )
+        return replace(
+            self,
+            n_rows=len(weight),
+            n_total=len(weight),
+            total_weight=total.value,
+            max_weight=most,
+            min_weight=least,
+            integer_weights=whole,
+            # few rows far out leave all others few steps, whatever the weights
+            grid=replace(grid, wide=grid.wide or self.grid.wide),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values that give back the same bits."""
         return {
@@ -99,6 +129,7 @@ class Statistics:
         """The statistics that :meth:`to_dict` wrote."""
         dtype = np.dtype(values["dtype"])
         shift = readonly(_from_hex(values["shift"]).astype(dtype))
+        max_abs = float.fromhex(values["max_abs"])
         return cls(
             n_rows=values["n_rows"],
             n_total=values["n_total"],
@@ -106,7 +137,7 @@ class Statistics:
             dtype=dtype,
             mean=readonly(_from_hex(values["mean"])),
             shift=shift,
-            max_abs=float.fromhex(values["max_abs"]),
+            max_abs=max_abs,
             total_weight=float.fromhex(values["total_weight"]),
             max_weight=float.fromhex(values["max_weight"]),
             # what older stores leave out: they have no weights
@@ -115,7 +146,7 @@ class Statistics:
             n_bad=values["n_bad"],
             first_bad=values["first_bad"],
             first_bad_weight=values["first_bad_weight"],
-            grid=FixedPoint(shift=shift, **values["grid"]),
+            grid=FixedPoint(shift=shift, extent=power_above(max_abs), **values["grid"]),
         )
 
 

@@ -17,10 +17,15 @@ __all__ = [
     "INTEGERS",
     "ONES",
     "REALS",
+    "carry",
     "change",
     "change_sparse",
     "change_sparse_wide",
     "change_wide",
+    "first_refused",
+    "steps_below",
+    "times",
+    "whole_steps",
 ]
 
 _MAGIC = 6755399441055744.0  # 1.5 * 2^52
@@ -133,27 +138,39 @@ def change_sparse(
 
 
 @njit
-def _low_steps(value: Any) -> Any:
+def steps_below(value: Any) -> Any:
     """What rounding to whole steps leaves of a value, in steps of a low limb."""
     rest = value - ((value + _MAGIC) - _MAGIC)
     return np.float64(rest * LOW_SCALE + _MAGIC).view(np.int64) - _MAGIC_BITS
 
 
 @njit
-def _whole_steps(value: Any) -> Any:
+def whole_steps(value: Any) -> Any:
     """A value rounded to whole steps."""
     return np.float64(value + _MAGIC).view(np.int64) - _MAGIC_BITS
+
+
+@njit
+def first_refused(weight: Any, kind: Any, scale: Any, wide: Any) -> Any:
+    """The first row whose weight is none of those that the grid can represent, or -1."""
+    for i in range(weight.shape[0]):
+        if kind == REALS and wide:
+            if not _is_held(weight[i] * scale):
+                return i
+        elif _steps(weight[i], kind, scale) < 0:
+            return i
+    return -1
 
 
 @njit
 def _is_held(value: Any) -> Any:
     """Whether a weight, in steps, is one that wide sums hold."""
     in_range = 0.0 <= value <= _MAX_STEPS
-    return in_range and (value == 0.0 or _whole_steps(value) > 0 or _low_steps(value) > 0)
+    return in_range and (value == 0.0 or whole_steps(value) > 0 or steps_below(value) > 0)
 
 
 @njit
-def _carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
+def carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
     """Add to one sum of two limbs; its lower one stays in [0, 2^50)."""
     t = low[at] + low_steps
     high[at] += steps + (t >> LOW_BITS)
@@ -161,7 +178,7 @@ def _carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
 
 
 @njit
-def _times(steps: Any, low_steps: Any, weight: Any) -> Any:
+def times(steps: Any, low_steps: Any, weight: Any) -> Any:
     """Both limbs of a value times an integer weight, as far as the lower one may be carried."""
     upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
     return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
@@ -182,9 +199,9 @@ def _add_weight(weight: Any, kind: Any, scale: Any, a: Any, b: Any, high: Any, l
     if not _is_held(t):
         return np.int64(-1)
     if a >= 0:
-        _carry(high, low, a, -_whole_steps(t), -_low_steps(t))
+        carry(high, low, a, -whole_steps(t), -steps_below(t))
     if b >= 0:
-        _carry(high, low, b, _whole_steps(t), _low_steps(t))
+        carry(high, low, b, whole_steps(t), steps_below(t))
     return np.int64(1)
 
 
@@ -216,11 +233,11 @@ def change_wide(
         factor = own if kind == REALS else 1.0
         for f in range(d):
             t = factor * (np.float64(x[i, f]) - shift[f]) * scale
-            steps, low_steps = _times(_whole_steps(t), _low_steps(t), w)
+            steps, low_steps = times(whole_steps(t), steps_below(t), w)
             if a >= 0:
-                _carry(sums[a], low[a], f, -steps, -low_steps)
+                carry(sums[a], low[a], f, -steps, -low_steps)
             if b >= 0:
-                _carry(sums[b], low[b], f, steps, low_steps)
+                carry(sums[b], low[b], f, steps, low_steps)
     return -1
 
 
@@ -252,9 +269,9 @@ def change_sparse_wide(
         factor = own if kind == REALS else 1.0
         for p in range(indptr[i], indptr[i + 1]):
             t = factor * np.float64(data[p]) * scale
-            steps, low_steps = _times(_whole_steps(t), _low_steps(t), w)
+            steps, low_steps = times(whole_steps(t), steps_below(t), w)
             if a >= 0:
-                _carry(sums[a], low[a], indices[p], -steps, -low_steps)
+                carry(sums[a], low[a], indices[p], -steps, -low_steps)
             if b >= 0:
-                _carry(sums[b], low[b], indices[p], steps, low_steps)
+                carry(sums[b], low[b], indices[p], steps, low_steps)
     return -1

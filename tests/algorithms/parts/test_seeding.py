@@ -52,7 +52,7 @@ def test_lost_distances_are_found_again(init, weighted, rows_20k):
             totals.append(passes.total)
     assert found[0].tobytes() == found[1].tobytes()
     assert totals[0].rebuilt == 0
-    assert (totals[1].rebuilt > 0) == (init not in ("random", "two-level"))
+    assert (totals[1].rebuilt > 0) == (init not in ("random", "two-level", "afk-mc2"))
 
 
 @pytest.mark.parametrize("init", ["k-means++", "greedy-k-means++", "k-means||"])
@@ -125,7 +125,7 @@ def test_fewer_distinct_rows_than_centres(init):
 def test_every_row_a_centre(init):
     x = np.arange(9.0)[:, None] ** 2
     centers = seeds(x, 9, init)
-    if init == "k-means||":
+    if init in ("k-means||", "afk-mc2"):  # which may miss some, and take others twice
         assert centers.shape == (9, 1)
     else:
         assert sorted(centers.ravel()) == sorted(x.ravel())

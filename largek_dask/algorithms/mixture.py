@@ -1,0 +1,156 @@
+"""What every mixture of Gaussians has in common: what is asked, its numbers, its last pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk, TableShape
+from largek_dask.algorithms.choices import MIXTURE_INITS, Covariance
+from largek_dask.algorithms.objective import Objective
+from largek_dask.algorithms.parts.seeding import check_init
+from largek_dask.algorithms.problem import Final, Labelling, Problem
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.evidence import evidence
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
+
+__all__ = ["MIXTURE", "MixtureArrays", "MixtureProblem", "most_probable"]
+
+MIXTURE = Objective("log_likelihood", "F", "nats", "max", change="gain")
+"""The objective of every mixture: the weighted sum of the rows' log-likelihoods, over all
+components. Steps know F, the variational lower bound of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureArrays:
+    """The numbers of a mixture, without where they came from.
+
+    The names of the fields are those under which the arrays are stored and sent.
+    """
+
+    means: NDArray[Any]
+    """(k, d), compute dtype, in the coordinates of the data."""
+    variances: NDArray[np.float64]
+    """(1, 1) where all components share one, (k, 1), or (k, d) of every feature."""
+    log_weights: NDArray[np.float64]
+    """(k,) logarithms of the weights, which add up to 1; -infinity of a retired component."""
+    alive: NDArray[np.bool_]
+    """(k,) components that are not retired."""
+    counts: NDArray[np.float64]
+    """(k,) weight of the rows whose most probable component it is."""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute, compute dtype."""
+
+
+def most_probable(arrays: MixtureArrays) -> Labelling:
+    """Rows go to their most probable component; log-likelihoods over all of them add up.
+
+    Rows are packed about the shift of the fit, so that labels are the same as in the fit, to the
+    bit.
+    """
+    return Labelling(
+        _most_probable_chunk,
+        (pack_mixture(arrays.means, arrays.variances, arrays.log_weights, arrays.shift),),
+        {MIXTURE.name: 1, "counts": len(arrays.means)},
+        {
+            "means": arrays.means,
+            "variances": arrays.variances,
+            "log_weights": arrays.log_weights,
+        },
+    )
+
+
+def _most_probable_chunk(
+    chunk: Chunk, sums: dict[str, ExactSums], packed: PackedMixture
+) -> NDArray[np.int32]:
+    """Label a chunk's rows and add their log-likelihoods."""
+    labels, log_likelihood = evidence(chunk.x, packed)
+    # Rows that are skipped weigh 0, so they count nowhere.
+    sums[MIXTURE.name].add(log_likelihood, chunk.weight)
+    sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
+    return labels
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureProblem(Problem):
+    """What is asked of every algorithm for mixtures, whichever it is."""
+
+    objective: ClassVar[Objective] = MIXTURE
+    inits: ClassVar[tuple[str, ...]] = ("auto", *MIXTURE_INITS)
+
+    mixture: Covariance = field(default="iso", kw_only=True)
+    """What the components' covariances are."""
+    weights_init: NDArray[Any] | None = field(default=None, kw_only=True)
+    """(k,) weights of the first components, or None: found with them."""
+    precisions_init: NDArray[Any] | None = field(default=None, kw_only=True)
+    """Inverse variances of the first components, (k,) or of "diag" (k, d); or None."""
+
+    def check(self, table: TableShape) -> None:
+        """Refuse sparse rows, and what is no start of k components."""
+        if table.is_sparse:
+            raise ParameterError(
+                "mixtures are fitted to dense rows only: about 0 a Gaussian says little of sparse "
+                "ones. Give them as a dense array, or cluster them with KMeans."
+            )
+        if not isinstance(self.init, str):
+            check_init(self.init, self.n_clusters, table.n_features)
+        elif self.init not in self.inits:
+            told = ", ".join(map(repr, self.inits))
+            raise ParameterError(f"init must be one of {told} or an array, got {self.init!r}.")
+        shape = (self.n_clusters,)
+        if self.weights_init is not None:
+            _check_positive("weights_init", self.weights_init, shape)
+            if abs(float(self.weights_init.sum()) - 1) > MOST_AMISS:
+                raise ParameterError(
+                    f"weights_init must add up to 1, not {float(self.weights_init.sum())!r}."
+                )
+            if self.mixture == "iso" and np.ptp(self.weights_init) > MOST_AMISS:
+                raise ParameterError(
+                    'weights_init: the components of an "iso" mixture have equal weights; '
+                    'leave it out, or ask for "isoflex".'
+                )
+        if self.precisions_init is not None:
+            wide = (*shape, table.n_features) if self.mixture == "diag" else shape
+            _check_positive("precisions_init", self.precisions_init, wide)
+
+    def labelling(self, arrays: MixtureArrays) -> Labelling:
+        """By the most probable component."""
+        return most_probable(arrays)
+
+    def complaint(
+        self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
+    ) -> str | None:
+        """Which components are retired, and how many others have collapsed."""
+        told, k = [], self.n_clusters
+        gone = np.flatnonzero(~final.arrays.alive)
+        if len(gone):
+            named = ", ".join(map(str, gone[:NAMED])) + (", ..." if len(gone) > NAMED else "")
+            told.append(
+                f"{len(gone)} of {k} components are retired ({named}): their rows are too few or "
+                "too alike to have a variance, and no move was found for them."
+            )
+        if fallen := int(last.get("collapsed") or 0):
+            told.append(
+                f"{fallen} of {k} components have collapsed: they have less than one row, or rows "
+                "so alike that their variance is the least that is allowed (reg_covar)."
+            )
+        return " ".join([*told, "Ask for fewer components."]) if told else None
+
+
+NAMED = 10
+"""Retired components whose numbers a warning says, at most."""
+MOST_AMISS = 1e-6
+"""How far the sum of starting weights may be from 1: they may have been rounded to float32."""
+
+
+def _check_positive(name: str, values: NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Refuse what is not an array of this shape of positive numbers."""
+    if values.shape != shape:
+        raise ParameterError(f"{name} has shape {values.shape}, and it must be {shape}.")
+    if values.dtype.kind not in "iuf" or not (np.isfinite(values) & (values > 0)).all():
+        raise ParameterError(f"{name} must hold positive numbers.")

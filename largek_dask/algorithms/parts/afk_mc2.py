@@ -1,0 +1,188 @@
+"""AFK-MC2: starting centres drawn by D² about, in a few passes over the rows for all of them.
+
+O. Bachem, M. Lucic, H. Hassani, A. Krause, Fast and provably good seedings for k-means, NIPS 2016.
+
+k-means++ draws each centre in proportion to ``w d2``, the row's weight times its squared distance
+to the centres so far. Here a Metropolis chain draws it instead: its m states are rows proposed by a
+law that is drawn from beforehand, that of lightweight coresets about the first centre
+(:mod:`~largek_dask.algorithms.parts.mass_draws`), and only their distances have to be known. From a
+row x to a row y it goes with probability
+
+    min(1, w_y d2_y q_x / (w_x d2_x q_y))
+
+so that what it is drawn by tends to D² the longer the chain is, weights and all (without these in
+the ratio it would tend to the law of rows of equal weight). That takes no pass over the rows, but
+``k^2 m / 2`` distances: beyond some 10,000 centres most of a fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes, Rng
+from largek_dask.algorithms.parts.mass_draws import draw_by_mass
+from largek_dask.kernels.blocks import Table, dense_rows, rows_at
+from largek_dask.kernels.distances import PackedCenters, pack_centers
+from largek_dask.kernels.sampling import update_d2
+from largek_dask.kernels.threads import Threads
+
+__all__ = ["AFK_MC2_PASSES", "CHAIN", "afk_mc2_start", "states_of_chain"]
+
+CHAIN = 20
+"""States of a chain; 200 suits data in which a few clusters lie far from all others."""
+AFK_MC2_PASSES = 6
+"""Two to draw the first centre, two to draw what is proposed, and each is fetched."""
+LEAST_PIECE = 2_048
+"""Rows that one thread takes at a time, at least."""
+
+
+def afk_mc2_start(
+    passes: Passes, rng: Rng, n_clusters: int, chain: int = CHAIN
+) -> tuple[NDArray[Any], int]:
+    """Starting centres, the same ones whatever the chunks, threads and workers are.
+
+    Parameters
+    ----------
+    passes : Passes
+    rng : Rng
+    n_clusters : int
+        ``n_clusters * chain`` rows are held, or all where these are fewer.
+    chain : int
+        States of the chain that a centre is the end of.
+
+    Returns
+    -------
+    centers : (k, d), compute dtype
+        Rows. Where all that is proposed lies on centres that are there already, one of these again.
+    n_evaluated : int
+        Distances that were computed.
+
+    Raises
+    ------
+    DataError
+        No row weighs anything.
+    """
+    first = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1)
+    centers = np.empty((n_clusters, passes.n_features), passes.statistics.dtype)
+    centers[0] = dense_rows(passes.take(first.rows).x)[0]
+    if n_clusters == 1:
+        return centers, 0
+    n = (n_clusters - 1) * chain
+    drawn = draw_by_mass(passes, rng.generator(0, "afk-mc2"), n, centers[0])
+    uniforms = rng.generator(0, "afk-mc2-chain").random(n).reshape(-1, chain)
+
+    rows, places = _by_last_use(drawn.rows)
+    x, weight, _ = passes.take(rows)
+    weights = 1.0 if weight is None else weight[places]
+    # Over all rows w / q is below twice the weight of all: no product with d2 overflows.
+    factors = weights / drawn.probabilities
+    factors /= factors.max()
+    evaluated = _draw_centers(
+        centers,
+        x,
+        places.reshape(-1, chain),
+        factors.reshape(-1, chain),
+        uniforms,
+        passes.statistics.shift,
+        passes.threads,
+    )
+    return centers, passes.statistics.n_rows + evaluated
+
+
+def _by_last_use(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each of the rows once, those that are last needed last first; and where each of all is.
+
+    So those that are still needed are the first ones at any time.
+    """
+    distinct, last = np.unique(rows[::-1], return_index=True)
+    order = np.argsort(last, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return distinct[order], place[np.searchsorted(distinct, rows)]
+
+
+def _draw_centers(
+    centers: NDArray[Any],
+    x: Table,
+    places: NDArray[np.int64],
+    factors: NDArray[np.float64],
+    uniforms: NDArray[np.float64],
+    shift: NDArray[Any],
+    threads: Threads,
+) -> int:
+    """Write all centres but the first; returns how many distances were computed.
+
+    Parameters
+    ----------
+    centers : (k, d)
+        The first is there.
+    x : (u, d)
+        What is proposed, each row once; those that are still needed are always the first ones.
+    places : (k - 1, m)
+        Which of these are the states of the chain of every further centre.
+    factors : (k - 1, m)
+        Weight by probability of these.
+    uniforms : (k - 1, m)
+    """
+    k = len(centers)
+    # Some centres at a time: until the last of them is drawn only what is proposed for these meets
+    # them one by one; after that all the rest meets them at once. Both take as long.
+    step = isqrt(k)
+    d2 = np.full(len(x), np.inf)
+    evaluated = _meet(x, pack_centers(centers[:1], shift), d2, threads)
+    for begin in range(1, k, step):
+        end = min(begin + step, k)
+        block = slice(begin - 1, end - 1)
+        own = places[block].ravel()
+        chain = places.shape[1]
+        near, near_d2, gain = rows_at(x, own), d2[own], factors[block].ravel()
+        for t in range(begin, end):
+            at = (t - begin) * chain
+            states = slice(at, at + chain)
+            end_state = states_of_chain(
+                (gain[states] * near_d2[states]).tolist(), uniforms[t - 1].tolist()
+            )[-1]
+            centers[t] = dense_rows(near[at + end_state : at + end_state + 1])[0]
+            later = slice(at + chain, len(own))
+            if later.start < later.stop:
+                update_d2(near[later], pack_centers(centers[t : t + 1], shift), near_d2[later])
+                evaluated += later.stop - later.start
+        if end < k:
+            n = int(places[end - 1 :].max()) + 1
+            evaluated += _meet(x[:n], pack_centers(centers[begin:end], shift), d2[:n], threads)
+    return evaluated
+
+
+def _meet(x: Table, packed: PackedCenters, d2: NDArray[np.float64], threads: Threads) -> int:
+    """Account for new centres in the rows' squared distances; how many distances that were."""
+    step = max(LEAST_PIECE, -(-len(x) // threads.n))
+
+    def some(begin: int) -> None:
+        update_d2(x[begin : begin + step], packed, d2[begin : begin + step])
+
+    threads.map(some, range(0, len(x), step))
+    return len(x) * packed.n_clusters
+
+
+def states_of_chain(gains: Sequence[float], uniforms: Sequence[float]) -> list[int]:
+    """The states that a chain goes through, by their place among what is proposed.
+
+    Parameters
+    ----------
+    gains : sequence of m floats
+        What each is drawn for, beside what it was proposed for: ``w d2 / q``.
+    uniforms : sequence of m floats in [0, 1)
+        The first is not asked: the first that is proposed is the first state.
+    """
+    state, states = 0, [0]
+    for proposed in range(1, len(gains)):
+        # A row on a centre is always left, for another one as well.
+        if gains[state] == 0 or uniforms[proposed] * gains[state] < gains[proposed]:
+            state = proposed
+        states.append(state)
+    return states

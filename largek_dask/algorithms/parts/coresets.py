@@ -1,0 +1,127 @@
+"""Lightweight coresets: a few weighted rows on which the cost of any centres is about that on all.
+
+O. Bachem, M. Lucic, A. Krause, Scalable k-means clustering via lightweight coresets, KDD 2018,
+algorithm 1. Half of the draws are by weight, half by weight times squared distance to the mean:
+
+    q = w / 2W + w |x - mean|^2 / 2 sum(w |x - mean|^2)
+
+and a row that was drawn weighs ``w / (n q)`` for each time, so that any sum over the coreset is an
+unbiased estimate of the sum over all rows. Rows far out, which a uniform sample may lack
+altogether, are drawn for certain as soon as they matter for the cost.
+
+Unlike there, draws are spaced evenly along the rows unless independent ones are asked for: the
+estimates stay unbiased, and vary less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes, Rng
+from largek_dask.algorithms.parts.mass_draws import draws_by_mass
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.jit import readonly
+
+__all__ = ["Coreset", "draw_coreset", "draw_coresets"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coreset:
+    """Rows that stand for all.
+
+    ``passes.subset(coreset.rows, coreset.factors, own_weights=True)`` are passes over them.
+    """
+
+    rows: NDArray[np.int64]
+    """(m,) global indices, ascending, each once."""
+    factors: NDArray[np.float64]
+    """(m,) what the weight of each is multiplied by."""
+    missing: NDArray[np.float64]
+    """(m,) probability that another coreset of the kind lacks the row."""
+    n_draws: int
+    """m or more: a row that was drawn several times is one, of the summed weight."""
+    uniform: bool
+    """Drawn by weight alone."""
+    independent: bool
+    """Draws were independent, not evenly spaced."""
+    n_evaluated: int
+    """Distances to the mean that were computed."""
+
+
+def draw_coreset(
+    passes: Passes, rng: Rng, n: int, *, uniform: bool = False, independent: bool = False
+) -> Coreset:
+    """Draw a coreset, the same one whatever the chunks, threads and workers are.
+
+    Parameters
+    ----------
+    passes : Passes
+        Two passes are taken, the second over the chunks only in which there are rows to find.
+    rng : Rng
+    n : int
+        Draws, at least 1. There may be more than rows.
+    uniform : bool
+        Draw by weight alone: a plain sample, the honest rival.
+    independent : bool
+        Independent draws, as published; else draw ``i`` is one of the ``i``-th of n equal parts
+        of all rows' mass.
+
+    Raises
+    ------
+    ParameterError
+        ``n`` is below 1.
+    DataError
+        No row weighs anything.
+    """
+    [drawn] = draw_coresets(
+        passes, [rng.generator(0, "coreset")], n, uniform=uniform, independent=independent
+    )
+    return drawn
+
+
+def draw_coresets(
+    passes: Passes,
+    generators: Sequence[np.random.Generator],
+    n: int,
+    *,
+    uniform: bool = False,
+    independent: bool = False,
+) -> list[Coreset]:
+    """Draw as many coresets as there are generators, in the two passes that one takes.
+
+    Parameters and errors are those of :func:`draw_coreset`.
+    """
+    if n < 1:
+        raise ParameterError(f"a coreset is of at least 1 row, got {n}.")
+    center = None if uniform else passes.statistics.mean
+    evaluated = 0 if uniform else passes.statistics.n_rows
+    out = []
+    for drawn in draws_by_mass(passes, generators, n, center, spaced=not independent):
+        rows, first, times = np.unique(drawn.rows, return_index=True, return_counts=True)
+        factors = times / (n * drawn.probabilities[first])
+        expected = n * drawn.by_line[:, first]
+        missing = np.exp(-expected.sum(0)) if independent else _missing(expected).prod(axis=0)
+        out.append(
+            Coreset(
+                readonly(rows),
+                readonly(factors),
+                readonly(missing),
+                n,
+                uniform,
+                independent,
+                evaluated,
+            )
+        )
+    return out
+
+
+def _missing(expected: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probability that evenly spaced draws lack rows, by how often they are to be drawn.
+
+    A row as long as this lies anywhere in parts of length 1, each of which has its draw anywhere.
+    """
+    return np.where(expected < 1, 1 - expected + expected**3 / 6, (2 - expected).clip(0) ** 3 / 6)

@@ -1,0 +1,775 @@
+"""vc-GMM: truncated variational EM for mixtures of very many Gaussians.
+
+Every row has few candidates, the components that it may come from; only among these it is shared
+out, and only near these new candidates are looked for. So a step costs a few log joints a row,
+however many components there are, and the free energy F, a lower bound of the log-likelihood, rises
+in every step (J. Lücke, D. Forster, k-means as a variational EM approximation of Gaussian mixture
+models, 2019; F. Hirschberger, D. Forster, J. Lücke, A variational EM acceleration for efficient
+clustering at very large scales, TPAMI 2022; on coresets: D. Forster, J. Lücke, Can clustering scale
+sublinearly with its clusters?, AISTATS 2018).
+
+What differs from the paper (DESIGN.md says why): the start is a truncated search with
+moves, for it decides where EM ends; rows that share their best candidate meet one list of
+components, its nearest, instead of each a union of its own, so that they meet it on the register
+tile; and the stop rule is 2 ΔF / (D W), about the relative change of the variance, since |ΔF / F|
+hangs on the unit of measurement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
+from largek_dask.algorithms.choices import COVARIANCES, Covariance
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
+from largek_dask.algorithms.objective import Objective
+from largek_dask.algorithms.parts.afk_mc2 import afk_mc2_start
+from largek_dask.algorithms.parts.coresets import Coreset, draw_coresets
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.seeding import initial_centers
+from largek_dask.algorithms.parts.two_level import coarse_centers
+from largek_dask.algorithms.problem import Problem
+from largek_dask.algorithms.truncated import Truncated
+from largek_dask.algorithms.vcgmm.components import Components, equal_components, updated
+from largek_dask.algorithms.vcgmm.moves import (
+    MEANT,
+    ComponentMoves,
+    collapsed,
+    find_moves,
+    retired,
+)
+from largek_dask.algorithms.vcgmm.passes import (
+    NEAREST_COMPONENTS,
+    EMPass,
+    EMTotal,
+    NearComponents,
+    pass_over,
+    row_bytes_of,
+)
+from largek_dask.algorithms.vcgmm.report import report_of
+from largek_dask.algorithms.vcgmm.start import (
+    START,
+    bound_of_labels,
+    mean_variance,
+    random_neighbourhoods,
+    start_rows,
+    steps_of_pairs,
+)
+from largek_dask.algorithms.vcgmm.state import Trial, VCGMMState
+from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn
+from largek_dask.kernels.bounds.neighbours import n_compared
+from largek_dask.kernels.exact.transcendental import log
+
+__all__ = ["VCGMM"]
+
+CANDIDATES = 5
+WIDE_CANDIDATES = 16
+"""Where wide components overlap others: with few candidates the largest takes the rows of all."""
+LIST = 32
+"""Components that a row meets, at least; and `LISTS` times its candidates."""
+LISTS = 3
+SHARED = 1
+PUBLISHED_SHARED = 2
+"""Iterations with one variance and equal weights before components have their own."""
+SETTLING = 2
+"""Iterations after these, at least, before F may end a fit."""
+TABLE_AGE = 3
+"""Iterations after which neighbours are found again, at least."""
+TABLE_SHARE = 5
+"""How many times as long as a table of neighbours the iterations take that it is for. On 262,144
+rows x 32, k = 32,000, made for 1, 3, 6, 12 or 25 iterations, F a row after 5 s was -53.03, -52.97,
+-52.99, -52.99 and -53.12."""
+PAIR_WORK = 0.125
+"""What a pair of components takes in a table, in log joints of a row (measured)."""
+FULL_EVERY = 10
+"""Iterations after which all components are looked through, where that is cheap."""
+ROW_WORK = 16.0
+"""What an iteration takes of a row beside log joints of its list, in these (measured)."""
+GIVEN_BYTES = 256 << 20
+"""Candidates of all rows go into checkpoints where they take no more than this."""
+KEPT_BYTES = 256 << 20
+"""Most that models since the last anchor may take in a checkpoint, where candidates do not go."""
+
+
+@dataclass(frozen=True)
+class VCGMM(Algorithm[VCGMMState]):
+    """Mixtures of Gaussians by truncated variational EM.
+
+    Parameters
+    ----------
+    candidates : int or "auto"
+        Components that a row is shared out among (C' of the paper), 1 to 32; "auto": 5, or 16 of
+        "isoflex", where a few wide components overlap all others.
+    neighbours : int or "auto"
+        Components near the best candidate of a row that it meets in an iteration, at least as many
+        as candidates; "auto": 32, or three times the candidates.
+    explore : int
+        Components drawn at random that it meets besides (the "+1" of the paper).
+    covariance : {"iso", "isoflex", "diag"}
+        "iso": one variance and equal weights, as in the paper. "isoflex": a variance and a weight a
+        component. "diag": a variance a component and feature, and a weight a component.
+    initial_e_steps : int
+        Passes that look for candidates before the first M-step, where the start gives no variance.
+    coreset : int, optional
+        Learn from about so many rows, drawn as a lightweight coreset (Bachem et al. 2018), and
+        held in the driver's process; None, or where there are no more: from all rows.
+    reg_covar : float
+        No variance is below this share of the mean variance of the data,
+    least_variance : float
+        or below this. These are lower limits: nothing is added to variances.
+    relative_eps : float, optional
+        Stop as published, when |ΔF / F| is below this, whatever ``tol`` is.
+    moves : bool
+        Components of "isoflex" and "diag" that collapse, or are hardly missed, are given a new
+        start where F would rise most. Those that nothing mends are retired.
+    published : bool
+        The E-step of the paper: candidates and neighbourhoods begin at random, a row searches the
+        neighbourhoods of all its candidates, and what rows have met on their way makes the next
+        neighbourhoods, of ``neighbours`` components (as many as candidates by default).
+
+    Notes
+    -----
+    F is equation 4 of Hirschberger et al., section 2, the posteriors among candidates equation 3,
+    the M-step equation 6, what makes a candidate equation 7, the first variance equation 8.
+
+    ``cost`` in ``history_`` is F over all rows (of the start: as if every row had one candidate).
+    In ``extra``: ``gain`` is 2 ΔF / (D W), which ``tol`` is compared with; ``iteration`` counts
+    iterations of EM, 0 while first means are looked for; ``lower_bound`` is F over the weight of
+    the rows that were learnt from; ``energy`` is the mean squared distance of the rows to the means
+    as they are shared out; ``alive`` are the components with a weight. But of "iso": ``collapsed``
+    of these have less than a row, or variances at the floor; ``moves`` are those that the next
+    iteration tries, ``back`` is 1 where it has undone them, and ``retired`` are given up. F never
+    falls, but for iterations after such.
+
+    Log joints and distances that are computed are counted apart: ``evaluations`` of the rows in
+    this step, ``evaluations_lists`` of components for new lists, and in the first step
+    ``evaluations_coreset`` for drawing one and ``evaluations_seeding`` of AFK-MC².
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.repeat(np.eye(3, dtype=np.float32), 50, axis=0)
+    >>> km = lk.KMeans(3, algorithm=lk.VCGMM(), random_state=0).fit(x)
+    >>> len(set(km.labels_.tolist()))
+    3
+    """
+
+    candidates: int | Literal["auto"] = "auto"
+    neighbours: int | Literal["auto"] = "auto"
+    explore: int = 0
+    covariance: Covariance = "iso"
+    initial_e_steps: int = 0
+    coreset: int | None = None
+    reg_covar: float = 1e-6
+    least_variance: float = 0.0
+    relative_eps: float | None = None
+    moves: bool = True
+    published: bool = False
+    problem: Problem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[Problem]] = KMeansProblem
+    """Hard clusters, unless a mixture is asked for (``MixtureProblem``)."""
+    state_copies: ClassVar[int] = 24
+    """Models since the last anchor, and candidates of few rows."""
+
+    def __post_init__(self) -> None:
+        if self.candidates != "auto":
+            _check_integer("candidates", self.candidates, 1, 32)
+        if self.neighbours != "auto":
+            _check_integer("neighbours", self.neighbours, 1, None)
+        _check_integer("explore", self.explore, 0, 32)
+        _check_integer("initial_e_steps", self.initial_e_steps, 0, None)
+        if self.coreset is not None:
+            _check_integer("coreset", self.coreset, 1, None)
+        if self.covariance not in COVARIANCES:
+            told = ", ".join(map(repr, COVARIANCES))
+            more = " (factor analysers are planned)" if self.covariance in ("full", "tied") else ""
+            raise ParameterError(
+                f"covariance must be one of {told}{more}, got {self.covariance!r}."
+            )
+        for name in ("reg_covar", "least_variance", "relative_eps"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ParameterError(f"{name} must be a number of at least 0, got {value!r}.")
+
+    @classmethod
+    def paper(cls, **parameters: Any) -> VCGMM:
+        """The algorithm as it was published, but that a first pass more tells the variance.
+
+        AFK-MC² seeds (m = 20) unless ``init`` says otherwise; 5 candidates, neighbourhoods of 5;
+        the end at ``|ΔF / F| < 1e-4``. ``parameters`` are other values of the fields.
+        """
+        return cls(**{"published": True, "relative_eps": 1e-4} | parameters)
+
+    # --- what it is asked -------------------------------------------------------------------------
+
+    @property
+    def objective(self) -> Objective:
+        """That of the problem; ``tol`` is compared with the gain of an iteration."""
+        kind = self.solves if self.problem is None else type(self.problem)
+        return replace(kind.objective, change="gain")
+
+    @property
+    def _k(self) -> int:
+        assert self.problem is not None
+        return self.problem.n_clusters
+
+    @property
+    def _width(self) -> int:
+        """Candidates of a row: no more than there are components."""
+        return min(self._candidates, self._k)
+
+    @property
+    def _candidates(self) -> int:
+        if self.candidates != "auto":
+            return self.candidates
+        if self.covariance != "isoflex" or self.published:
+            return CANDIDATES
+        known = WIDE_CANDIDATES if self.neighbours == "auto" else self.neighbours
+        return max(CANDIDATES, min(WIDE_CANDIDATES, known))
+
+    @property
+    def _length(self) -> int:
+        """Components on a list, or of a neighbourhood."""
+        return self._length_of(self._k)
+
+    def _length_of(self, k: int) -> int:
+        if self.published:
+            length = self._candidates if self.neighbours == "auto" else self.neighbours
+            return min(k, length)
+        usual = max(LIST, LISTS * self._candidates)
+        length = usual if self.neighbours == "auto" else self.neighbours
+        return min(k, max(length, self._candidates))
+
+    def _keeps(self, k: int) -> bool:
+        """Whether candidates of rows are kept: not if every pass looks through all components."""
+        return self.published or self._length_of(k) < k
+
+    def _coreset_of(self, table: TableShape) -> int | None:
+        """How many rows of such a table are drawn; None: all are learnt from."""
+        if self.coreset is None or self.coreset >= table.n_rows:
+            return None
+        return self.coreset
+
+    @property
+    def _own_from(self) -> int:
+        """Iterations before components have variances of their own, where none are given."""
+        if self.covariance == "iso":
+            return 0
+        return PUBLISHED_SHARED if self.published else SHARED
+
+    def _rows(self, passes: Passes, coreset: Coreset | None) -> Passes:
+        """The rows that are learnt from."""
+        if coreset is None:
+            return passes
+        return passes.subset(coreset.rows, coreset.factors, own_weights=True)
+
+    def check(self, table: TableShape) -> None:
+        """Refuse sparse rows and too small a coreset; warn of what is cut for so few components."""
+        if table.is_sparse:
+            raise ParameterError("VCGMM needs dense rows, and these are sparse.")
+        if self.coreset is not None and self.coreset < self._k:
+            raise ParameterError(
+                f"coreset={self.coreset} is less than n_clusters={self._k}: give it some rows for "
+                "each component."
+            )
+        usual = VCGMM()
+        taken = {"candidates": self._width, "neighbours": self._length}
+        asked = {name: getattr(self, name) for name in taken}
+        cut = [
+            f"{name}={asked[name]} is taken as {number}"
+            for name, number in taken.items()
+            if asked[name] not in (number, getattr(usual, name))
+        ]
+        if cut:
+            warn(
+                f"{' and '.join(cut)}: there are {self._k} components, and a row meets at least as "
+                "many as are its candidates.",
+                ParameterWarning,
+            )
+
+    # --- init and step ----------------------------------------------------------------------------
+
+    def init(self, passes: Passes, rng: Rng) -> VCGMMState:
+        """The coreset, if there is to be one, and where the search for first means begins."""
+        assert self.problem is not None
+        drawn, unseen = None, None
+        if (n := self._coreset_of(passes)) is not None:
+            drawn, unseen = self._draw(passes, rng, n)
+        rows = self._rows(passes, drawn)
+        spread = mean_variance(rows)
+        if spread <= 0:
+            if isinstance(self.problem, MixtureProblem):
+                raise DataError(
+                    f"All rows are equal (n_samples={passes.n_rows}): a mixture of Gaussians has "
+                    "no variance to learn."
+                )
+            # Hard clusters are the same whatever it is.
+            spread = 1.0
+        state = VCGMMState(
+            step=0,
+            shift=passes.statistics.shift,
+            masses=np.zeros(self._k),
+            weight=rows.statistics.total_weight,
+            floor=max(self.reg_covar * spread, self.least_variance),
+            own_from=self._own_from,
+            coreset=drawn,
+            unseen=unseen,
+        )
+        init = self.problem.init
+        if isinstance(init, str) and init == "auto":
+            init = "afk-mc2" if self.published else "k-means"
+        begun: tuple[tuple[str, float], ...] = ()
+        if drawn is not None:
+            begun = (("evaluations_coreset", float(drawn.n_evaluated)),)
+        if isinstance(init, str) and init == "k-means":
+            return replace(state, search=self._search().init(rows, rng), begun=begun)
+        if isinstance(init, str) and init == "afk-mc2":
+            means, n_evaluated = afk_mc2_start(rows, rng, self._k)
+            begun = (*begun, ("evaluations_seeding", float(n_evaluated)))
+        else:
+            means = initial_centers(rows, rng, self._k, init)
+        coarse = coarse_centers(start_rows(rows, rng), self._k, state.shift)
+        components, knows_variances = self._first_components(means, spread, state.shift)
+        return replace(
+            state,
+            components=components,
+            coarse=coarse,
+            looks=self.initial_e_steps + (not knows_variances),
+            own_from=0 if knows_variances else state.own_from,
+            begun=begun,
+        )
+
+    def _draw(self, passes: Passes, rng: Rng, n: int) -> list[Coreset]:
+        """The coreset, and another one to hold against it."""
+        purposes = ("coreset", "unseen")
+        drawn, unseen = draw_coresets(passes, [rng.generator(0, name) for name in purposes], n)
+        if len(drawn.rows) < self._k:
+            raise ParameterError(
+                f"coreset={n} has found {len(drawn.rows)} rows, fewer than there are components "
+                f"({self._k}): ask for a larger one."
+            )
+        return [drawn, unseen]
+
+    def _first_components(
+        self, means: NDArray[Any], spread: float, shift: NDArray[Any]
+    ) -> tuple[Components, bool]:
+        """Components about these means, and whether their variances were given."""
+        components = equal_components(means, spread, shift, self.covariance)
+        asked = self.problem
+        if not isinstance(asked, MixtureProblem):
+            return components, False
+        if asked.weights_init is not None:
+            weights = np.ascontiguousarray(asked.weights_init, np.float64)
+            components = replace(components, log_weights=log(weights))
+        if asked.precisions_init is None:
+            return components, False
+        variances = 1 / np.ascontiguousarray(asked.precisions_init, np.float64)
+        if self.covariance == "iso":
+            variances = np.cumsum(variances)[-1:] / len(variances)
+        variances = variances.reshape(components.variances.shape)
+        return replace(components, variances=variances), True
+
+    def _search(self) -> Truncated:
+        """The search for first means."""
+        assert self.problem is not None
+        problem = KMeansProblem(self._k, tol=self.problem.tol)
+        return replace(START, problem=problem)
+
+    def step(self, passes: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
+        """One step of the search for first means, or one iteration of EM."""
+        rows = self._rows(passes, state.coreset)
+        step = self._iteration if state.search is None else self._step_of_search
+        after, info = step(rows, rng, replace(state, begun=()))
+        return after, replace(info, extra={**info.extra, **dict(state.begun)})
+
+    def _step_of_search(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
+        search = self._search()
+        assert state.search is not None
+        after, info = search.step(rows, rng, state.search)
+        d, total = rows.n_features, rows.statistics.total_weight
+        cost, extra = info.cost, {**info.extra, "iteration": 0.0, "energy": info.cost / total}
+        # The search tells a share of all distances that there are.
+        extra["evaluations"] = float(round(info.extra["distances"] * self._k * info.rows))
+        if isinstance(self.problem, MixtureProblem):
+            cost = bound_of_labels(info.cost, self._k, d, total, state.floor)
+            extra["lower_bound"] = cost / total
+        told = replace(info, cost=cost, converged=False, extra=extra)
+        state = replace(state, step=state.step + 1, search=after)
+        if not info.converged:
+            return state, told
+        found = search.model(after)
+        variance = max(after.cost / (d * total), state.floor)
+        components = equal_components(found.centers, variance, state.shift, self.covariance)
+        return (
+            replace(state, search=None, components=components, coarse=after.coarse),
+            told,
+        )
+
+    def _iteration(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
+        """One E-step and one M-step; or, while no variance is known, candidates alone."""
+        state, n_evaluated = self._with_table(rows, rng, state)
+        pass_ = self._next_pass(rows, rng, state)
+        wanted = self._is_full(rows, state, pass_)
+        total, kept = pass_over(rows, state.history, pass_, self.covariance, wanted=wanted)
+        history = _history_after(state, pass_)
+        if kept is not None:
+            last = replace(pass_.to_keep(), kind="given", given=kept, near=None, coarse=None)
+            history = replace(history, entries=(last,))
+        pass_.forget()
+        after = replace(
+            state,
+            step=state.step + 1,
+            history=history,
+            table_age=state.table_age + 1,
+            restored=None,
+        )
+        if self.published:
+            assert state.table is not None
+            after = replace(after, table=total.pairs.neighbourhoods(state.table))
+        if state.looks:
+            after, info = self._looked(rows, after, total)
+        elif state.trial is not None and not total.sums.bound > state.bound:
+            after, info = self._undone(after, state.trial, pass_, total)
+        else:
+            after, info = self._maximised(rows, rng, after, pass_, total)
+        of_lists = {"evaluations_lists": float(n_evaluated)}
+        return after, replace(info, extra={**info.extra, **of_lists})
+
+    def _looked(self, rows: Passes, state: VCGMMState, total: EMTotal) -> tuple[VCGMMState, Info]:
+        """The variance as the first candidates tell it (the paper's first E-step)."""
+        d, weight = rows.n_features, rows.statistics.total_weight
+        least = total.least.value
+        variance = max(least / (d * weight), state.floor)
+        assert state.components is not None
+        variances = np.full_like(state.components.variances, variance)
+        components = replace(state.components, variances=variances)
+        cost = least
+        extra = {
+            "iteration": 0.0,
+            "evaluations": float(total.n_evaluated),
+            "energy": least / weight,
+        }
+        if isinstance(self.problem, MixtureProblem):
+            cost = bound_of_labels(least, self._k, d, weight, state.floor)
+            extra["lower_bound"] = cost / weight
+        return (
+            replace(state, components=components, looks=state.looks - 1),
+            Info(cost, total.n_rows, extra=extra),
+        )
+
+    def _maximised(
+        self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMTotal
+    ) -> tuple[VCGMMState, Info]:
+        """The M-step, and what the iteration has gained."""
+        assert state.components is not None
+        sums, trial = total.sums, state.trial
+        shared = state.iteration < state.own_from
+        components = updated(state.components, sums, self.covariance, state.floor, shared=shared)
+        bound, weight = sums.bound, sums.total
+        gained = bound - state.bound
+        gain = 2 * gained / (rows.n_features * weight)
+        tried = state.tried.later()
+        if trial is not None:
+            assert self.problem is not None
+            tried = tried.after(trial.split, risen=True, paid=gain > self.problem.tol)
+        after = replace(
+            state,
+            components=components,
+            masses=sums.masses,
+            bound=bound,
+            iteration=state.iteration + 1,
+            tried=tried,
+            trial=None,
+        )
+        compared = np.isfinite(state.bound) and not _is_settling(state)
+        after, mended = self._mended(rows, rng, after, opens=compared)
+        extra = self._extra(pass_, total, bound, after) | mended
+        converged = False
+        # A fit does not end while something is tried, or is to be.
+        if compared and not (self._mends and (after.trial or not after.tried.gave_up)):
+            if self.relative_eps is None:
+                extra["gain"] = gain
+                converged = gain <= 0
+            else:
+                converged = abs(gained) < self.relative_eps * abs(bound)
+        cost = bound if isinstance(self.problem, MixtureProblem) else sums.squares
+        return after, Info(cost, total.n_rows, converged=converged, extra=extra)
+
+    def _extra(
+        self, pass_: EMPass, total: EMTotal, bound: float, after: VCGMMState
+    ) -> dict[str, float]:
+        """What ``history_`` says of an iteration."""
+        known = _without_trial(after)
+        components = known.components
+        assert components is not None
+        extra = {
+            "iteration": float(after.iteration),
+            "neighbours": float(self._k if pass_.kind == "all" else self._length),
+            "evaluations": float(total.n_evaluated),
+            "lower_bound": bound / total.sums.total,
+            "energy": total.sums.squares / total.sums.total,
+            "alive": float(np.count_nonzero(np.isfinite(components.log_weights))),
+        }
+        if self.covariance != "iso":
+            row = total.sums.total / max(1, total.n_rows)
+            fallen = collapsed(components, known.masses, row, known.floor)
+            extra["collapsed"] = float(np.count_nonzero(fallen))
+        return extra
+
+    # --- moves ------------------------------------------------------------------------------------
+
+    @property
+    def _mends(self) -> bool:
+        """Whether components that collapse are given a new start."""
+        return self.moves and self.covariance != "iso" and not self.published and self._k > 2
+
+    def _mended(
+        self, rows: Passes, rng: Rng, state: VCGMMState, *, opens: bool
+    ) -> tuple[VCGMMState, dict[str, float]]:
+        """The state with moves that are to be tried, or without what cannot be mended.
+
+        And how many components are moved, and retired. ``opens``: a trial may begin.
+        """
+        if not self._mends:
+            return state, {}
+        told = {"moves": 0.0, "back": 0.0, "retired": 0.0}
+        if not opens:
+            return state, told
+        components, masses, tried = state.components, state.masses, state.tried
+        assert components is not None
+        row = state.weight / rows.n_rows
+        fallen = collapsed(components, masses, row, state.floor)
+        if not (tried.gave_up or tried.pause):
+            assert self.problem is not None
+            tol = self.problem.tol
+            moves = find_moves(rows, rng, state, fallen, self.covariance, self._width, tol)
+            if moves is not None:
+                return _opened(state, moves), told | {"moves": float(len(moves.split))}
+            tried = tried.without()
+        hopeless = fallen & (masses < MEANT * row)
+        if not (tried.may_retire and hopeless.any()):
+            return replace(state, tried=tried), told
+        components, masses = retired(components, masses, hopeless)
+        # F falls: it is not compared with what it was.
+        after = replace(
+            state, components=components, masses=masses, tried=tried.retired(), bound=-np.inf
+        )
+        return after, told | {"retired": float(np.count_nonzero(hopeless))}
+
+    def _undone(
+        self, state: VCGMMState, trial: Trial, pass_: EMPass, total: EMTotal
+    ) -> tuple[VCGMMState, Info]:
+        """The state from before moves that have not paid; the next pass restores candidates."""
+        before = trial.before
+        after = replace(
+            before,
+            step=state.step,
+            iteration=state.iteration + 1,
+            history=state.history,
+            tried=state.tried.after(trial.split, risen=False, paid=False),
+            restored=len(before.history),
+        )
+        told = {"moves": 0.0, "retired": 0.0, "back": 1.0}
+        extra = self._extra(pass_, total, after.bound, after) | told
+        cost = after.bound if isinstance(self.problem, MixtureProblem) else total.sums.squares
+        return after, Info(cost, total.n_rows, extra=extra)
+
+    # --- the next pass ----------------------------------------------------------------------------
+
+    def _with_table(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
+        """The state with lists that do for the next pass, and what these took in log joints."""
+        k, length = self._k, self._length
+        if self.published:
+            if state.table is not None:
+                return state, 0
+            drawn = random_neighbourhoods(rng, k, length)
+            return replace(state, table=drawn), 0
+        if length >= k:
+            return state, 0
+        if state.table is not None and state.table_age < self._table_age(rows.n_rows):
+            return state, 0
+        assert state.components is not None
+        pairs = None if state.trial is None else state.trial.pairs
+        near = NearComponents(state.components, length, pairs)
+        made = replace(state, near=near, table=near.table(rows.threads.n), table_age=0)
+        return made, k * n_compared(k, length)
+
+    def _table_age(self, n_rows: int) -> int:
+        """Iterations that neighbours do for: these take `TABLE_SHARE` times as long as a table."""
+        k, length = self._k, self._length
+        iteration = n_rows * (length + ROW_WORK)
+        table = PAIR_WORK * k * n_compared(k, length)
+        return max(TABLE_AGE, int(np.ceil(TABLE_SHARE * table / iteration)))
+
+    def _next_pass(self, rows: Passes, rng: Rng, state: VCGMMState) -> EMPass:
+        assert state.components is not None
+        k, length = self._k, self._length
+        kind: Literal["lists", "nearest", "cells", "all", "unions", "drawn"] = "lists"
+        first = not state.history.entries
+        if self.published:
+            kind = "drawn" if first else "unions"
+        elif length >= k or self._looks_through(rows, state):
+            kind = "all"
+        elif first:
+            kind = "nearest" if k <= NEAREST_COMPONENTS else "cells"
+        near = kind in ("lists", "nearest", "unions", "drawn")
+        key = int(rng.generator(state.step, "explore").integers(1 << 62)) if near else 0
+        return EMPass(
+            kind,
+            state.components,
+            self._width,
+            near=state.near if near else None,
+            listed=state.table if near else None,
+            coarse=state.coarse if kind == "cells" else None,
+            explore=self.explore if near else 0,
+            key=key,
+            scale=steps_of_pairs(rows) if self.published else 0.0,
+            counts=not state.looks,
+            keeps=self._keeps(k),
+            save=kind == "lists" and state.trial is not None,
+            restore=kind == "lists" and state.restored is not None,
+        )
+
+    def _looks_through(self, rows: Passes, state: VCGMMState) -> bool:
+        """Whether the next pass looks through all components."""
+        if not state.history.entries or state.trial is not None:
+            return False
+        cheap = self._is_cheap(self._k)
+        due = state.iteration > 0 and state.iteration % FULL_EVERY == 0
+        if cheap and due:
+            return True
+        return self._kept_bytes(state) > KEPT_BYTES and not self._may_be_given(rows)
+
+    def _is_cheap(self, k: int) -> bool:
+        """Whether all components may be looked through every now and then."""
+        return k <= FULL_EVERY / 2 * (self._length_of(k) + ROW_WORK)
+
+    def _kept_bytes(self, state: VCGMMState) -> int:
+        """What the models since the last anchor take."""
+        assert state.components is not None
+        return len(state.history) * state.components.nbytes
+
+    def _may_be_given(self, rows: Passes) -> bool:
+        return self._given_bytes(rows.n_rows, self._k) <= GIVEN_BYTES
+
+    def _given_bytes(self, n_rows: int, k: int) -> int:
+        """What the candidates of so many rows take."""
+        return n_rows * row_bytes_of(k, min(self._candidates, k))
+
+    def _is_full(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
+        """Whether candidates take less room than the models that lead to them."""
+        if pass_.is_anchor or state.trial is not None or not self._may_be_given(rows):
+            return False
+        return self._kept_bytes(state) > self._given_bytes(rows.n_rows, self._k)
+
+    # --- what it has ------------------------------------------------------------------------------
+
+    def model(self, state: VCGMMState) -> CenterArrays | MixtureArrays:
+        """The components as of the last M-step; of hard clusters their means."""
+        state = _without_trial(state)
+        components = state.components
+        if state.search is not None:
+            found = self._search().model(state.search)
+            if not isinstance(self.problem, MixtureProblem):
+                return found
+            variance = state.floor
+            if np.isfinite(state.search.cost):
+                variance = max(
+                    state.search.cost / (state.weight * found.centers.shape[1]), variance
+                )
+            components = equal_components(found.centers, variance, state.shift, self.covariance)
+            return components.arrays(found.counts)
+        assert components is not None
+        if isinstance(self.problem, MixtureProblem):
+            return components.arrays(state.masses)
+        return CenterArrays(components.means, state.masses, state.shift)
+
+    def outlook(self, table: TableShape, k: int) -> Outlook:
+        """Of a coreset two passes draw it and one fetches it; another fetches what it lacks."""
+        drawn = self._coreset_of(table)
+        n = table.n_rows if drawn is None else drawn
+        anchors = self._anchors(n, table.n_features, k)
+        if drawn is not None:
+            return Outlook(before=3, after=1, rows=n, anchors=anchors)
+        # For the mean variance, and for rows to begin with.
+        return Outlook(before=2, after=0, rows=None, anchors=anchors)
+
+    def _anchors(self, n_rows: int, d: int, k: int) -> str:
+        """How often all components are looked through."""
+        if not self._keeps(k):
+            return "in every step: rows meet no fewer than all"
+        if self._is_cheap(k) and not self.published:
+            return f"every {FULL_EVERY} iterations"
+        given = self._given_bytes(n_rows, k)
+        if given <= GIVEN_BYTES:
+            return "never: candidates of all rows go into a checkpoint instead, where models do not"
+        shape = {"iso": 1, "isoflex": k, "diag": k * d}[self.covariance]
+        model = 4 * k * d + 8 * (shape + k)
+        every = KEPT_BYTES // model + 1
+        return f"every {every} iterations: a checkpoint holds no more models"
+
+    def report(self, passes: Passes, rng: Rng, state: VCGMMState) -> dict[str, float | str]:
+        """Of a coreset: whether what was learnt from it holds for other rows."""
+        state = _without_trial(state)
+        components, coreset, unseen = state.components, state.coreset, state.unseen
+        if components is None or coreset is None or unseen is None or state.looks:
+            return {}
+        first = EMPass("all", components, self._width, keeps=False)
+        then = None
+        if self._length < self._k > NEAREST_COMPONENTS:
+            # Among all would take longer than the fit.
+            near = NearComponents(components, max(self._length, LIST))
+            listed = near.table(passes.threads.n)
+            first = replace(first, kind="nearest", near=near, listed=listed, keeps=True)
+            then = replace(first, kind="lists")
+        return report_of(passes, coreset, unseen, first, then, self.covariance)
+
+    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+        """Bytes that are kept for every row: candidates, or what the search for means keeps."""
+        if self._coreset_of(table) is not None:
+            return 0
+        kept = row_bytes_of(k, min(self._candidates, k)) if self._keeps(k) else 0
+        if self.covariance != "iso" and self.moves and not self.published:
+            # Those from before moves beside them.
+            kept *= 2
+        return max(kept, START.row_bytes(table, k, budget))
+
+
+def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
+    """The state with moves that the next pass begins with."""
+    assert state.components is not None
+    trial = Trial(state, tuple(moves.split.tolist()), tuple(moves.moved.tolist()))
+    moved = moves.apply(state.components, state.masses)
+    # Lists of moved components are those of where they are now.
+    return replace(state, components=moved, trial=trial, near=None, table=None)
+
+
+def _without_trial(state: VCGMMState) -> VCGMMState:
+    """The state before moves of which nothing is known yet."""
+    return state if state.trial is None else state.trial.before
+
+
+def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:
+    """The passes over the rows, this one included."""
+    if pass_.restore:
+        # What was undone need not be repeated: from where it began this leads here, too.
+        kept = replace(pass_, restore=False).to_keep()
+        return state.history.then(kept, back_to=state.restored)
+    return state.history.then(pass_.to_keep(), anchor=pass_.is_anchor)
+
+
+def _is_settling(state: VCGMMState) -> bool:
+    """Variances are shared, or have just ceased to be: F says nothing of an end."""
+    return bool(state.own_from) and state.iteration < state.own_from + SETTLING
+
+
+def _check_integer(name: str, value: Any, least: int, most: int | None) -> None:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        told = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ParameterError(f"{name} must be an integer of {told}, got {value!r}.")

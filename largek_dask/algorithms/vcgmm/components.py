@@ -1,0 +1,118 @@
+"""The components of a mixture, and what one M-step makes of them (methods: Hirschberger et al.).
+
+``iso``: one variance, equal weights. ``isoflex``: a variance and a weight a component. ``diag``: a
+variance a component and feature, and a weight a component.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.choices import Covariance
+from largek_dask.algorithms.mixture import MixtureArrays
+from largek_dask.kernels.exact.soft_sums import SoftSums
+from largek_dask.kernels.exact.transcendental import log
+from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
+
+__all__ = ["Components", "equal_components", "updated"]
+
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """Means, variances and weights; read-only."""
+
+    means: NDArray[Any]
+    """(k, d), compute dtype."""
+    variances: Real
+    """(1, 1) of all, (k, 1) of each component, or (k, d) of each of its features."""
+    log_weights: Real
+    """(k,); minus infinity of a component that is retired."""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute."""
+
+    def packed(self) -> PackedMixture:
+        """As kernels want them."""
+        return pack_mixture(self.means, self.variances, self.log_weights, self.shift)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays of k rows."""
+        return self.means.nbytes + self.variances.nbytes + self.log_weights.nbytes
+
+    def arrays(self, counts: Real) -> MixtureArrays:
+        """As those of a model."""
+        return MixtureArrays(
+            means=self.means,
+            variances=self.variances,
+            log_weights=self.log_weights,
+            alive=np.isfinite(self.log_weights),
+            counts=counts,
+            shift=self.shift,
+        )
+
+
+def equal_components(
+    means: NDArray[Any], variance: float, shift: NDArray[Any], covariance: Covariance
+) -> Components:
+    """Components of equal weight and one variance, in the shape of their kind."""
+    k, d = means.shape
+    shape = {"iso": (1, 1), "isoflex": (k, 1), "diag": (k, d)}[covariance]
+    return Components(means, np.full(shape, variance), _equal_log_weights(np.ones(k, bool)), shift)
+
+
+def updated(
+    before: Components, sums: SoftSums, covariance: Covariance, floor: float, *, shared: bool
+) -> Components:
+    """The M-step: components that raise F most for the responsibilities that were added up.
+
+    Parameters
+    ----------
+    before : Components
+        Those of the E-step. A component without mass keeps its mean and its variance.
+    sums : SoftSums
+    covariance : {"iso", "isoflex", "diag"}
+    floor : float
+        No variance is below it.
+    shared : bool
+        One variance and equal weights for now, whatever the kind.
+    """
+    masses = sums.masses
+    means = sums.means(before.means)
+    squares = sums.variances(before.means, means)
+    d = means.shape[1]
+    total = sums.total
+    if shared or covariance == "iso":
+        # Of components and features; each in order, so that the sum has the same bits anywhere.
+        whole = _in_order(squares)
+        variance = max(whole / (d * total), floor) if total > 0 else floor
+        alive = np.isfinite(before.log_weights)
+        variances = np.full(before.variances.shape, variance)
+        return Components(means, variances, _equal_log_weights(alive), before.shift)
+    known = masses > 0
+    divisor = np.where(known, masses, 1.0)[:, None] * (d if covariance == "isoflex" else 1)
+    variances = np.where(known[:, None], np.maximum(squares / divisor, floor), before.variances)
+    with np.errstate(divide="ignore"):
+        log_weights = np.where(known, log(np.where(known, masses, 1.0)), -np.inf)
+    log_weights = log_weights - _log(total)
+    return Components(means, variances, log_weights, before.shift)
+
+
+def _equal_log_weights(alive: NDArray[np.bool_]) -> Real:
+    """(k,) minus the logarithm of how many are alive, for those that are."""
+    out: Real = np.where(alive, -_log(float(np.count_nonzero(alive))), -np.inf)
+    return out
+
+
+def _log(value: float) -> float:
+    return float(log(np.array([value]))[0])
+
+
+def _in_order(values: Real) -> float:
+    """The sum, added one after the other: numpy's depends on the vector width."""
+    return float(np.cumsum(values.reshape(-1))[-1])

@@ -1,0 +1,244 @@
+"""Moves of components that say nothing of the rows to where a second one is missed.
+
+Where components have variances of their own, one may *collapse*: it is left with less than a row,
+or with rows so alike (most often a single one) that its variance is at the floor. EM alone never
+mends it. A move gives it a new start: another component is split in two, the one whose split raises
+F most, and it takes over one of the halves. Moves are tried, many at a time: the next iteration
+begins with them, and unless F has risen by then everything goes back to where it was, the rows'
+candidates as well.
+
+What a split would gain is found on a seeded sample, by EM of two halves, each component alone
+(:mod:`~largek_dask.kernels.halves`). What a collapsed component leaves is lost: a row that
+it had for itself at the floor tells much in F, though nothing of other rows; so only moves whose
+gain is larger are tried.
+
+What cannot be mended is retired: it has weight 0 and keeps its number, its mean and its variance,
+and it may come back by a move. One that has rows enough but equal ones, several of them, stays: it
+is right about them. F falls when components are retired, and nowhere else: what one tells of a
+lone row is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes, Rng, RowSample
+from largek_dask.algorithms.choices import Covariance
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.moves import Splits, choose_moves
+from largek_dask.algorithms.vcgmm.components import Components
+from largek_dask.algorithms.vcgmm.passes import NEAREST_COMPONENTS, EMPass, candidates_of, pass_over
+from largek_dask.algorithms.vcgmm.state import VCGMMState
+from largek_dask.kernels.bounds.near_components import nearest_components
+from largek_dask.kernels.exact.transcendental import log
+from largek_dask.kernels.halves import MOST_ROWS, Halves, shares_of, split_components
+
+__all__ = [
+    "MEANT",
+    "ComponentMoves",
+    "collapsed",
+    "find_moves",
+    "retired",
+]
+
+SPLIT_VALUES = 1 << 26
+"""Values (rows times features) of the sample that splits are tried on, at most."""
+LEAST_SHARE = 1 / 64
+"""Least share of a row for it to count among those of a component."""
+SPLITS = 4
+"""Components whose splits are tried for every one that may move,"""
+LEAST_SPLITS = 256
+"""but at least this number of them in all."""
+CHOICE = 4
+"""Components to choose from for every one that may move."""
+MEANT = 2.0
+"""Rows of a component at the floor that is more than one row that nobody else wanted."""
+LOCKED = 4
+"""Nearest components of one that is moved that stay as they are."""
+MOVED_SHARE = 10
+"""One of this number of components moves at a time, at most."""
+
+Real = NDArray[np.float64]
+Which = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentMoves:
+    """Moves: components that are split, and those that take over the second halves."""
+
+    split: Which
+    """(m,)"""
+    moved: Which
+    """(m,)"""
+    halves: Halves
+    """The halves of those that are split."""
+
+    def apply(self, components: Components, masses: Real) -> Components:
+        """The components after the moves; ``masses`` are those that their weights tell."""
+        means, variances = components.means.copy(), components.variances.copy()
+        masses = masses.copy()
+        whole = masses[self.split]
+        for h, which in enumerate((self.split, self.moved)):
+            means[which] = self.halves.means[:, h]
+            variances[which] = self.halves.variances[:, h]
+            masses[which] = whole * self.halves.shares[:, h]
+        # What the moved ones had is shared out again: weights add up to 1.
+        return replace(components, means=means, variances=variances, log_weights=log_shares(masses))
+
+
+def log_shares(masses: Real) -> Real:
+    """(k,) logarithms of the share of each in all; minus infinity without mass."""
+    return log(masses / float(np.cumsum(masses)[-1]))
+
+
+def collapsed(components: Components, masses: Real, row: float, floor: float) -> NDArray[np.bool_]:
+    """(k,) components with a weight, but less than a row's, or with all variances at the floor.
+
+    Parameters
+    ----------
+    components : Components
+        With variances of their own.
+    masses : (k,)
+    row : float
+        The mean weight of a row.
+    floor : float
+        Where a feature that is constant is in every component: it takes all features.
+    """
+    at_floor = (components.variances <= floor).all(axis=1)
+    return np.isfinite(components.log_weights) & (at_floor | (masses < row))
+
+
+def retired(
+    components: Components, masses: Real, which: NDArray[np.bool_]
+) -> tuple[Components, Real]:
+    """Components and masses with some of them (k,) retired."""
+    left = np.where(which, 0.0, masses)
+    return replace(components, log_weights=log_shares(left)), left
+
+
+def find_moves(
+    rows: Passes,
+    rng: Rng,
+    state: VCGMMState,
+    fallen: NDArray[np.bool_],
+    covariance: Covariance,
+    width: int,
+    tol: float,
+) -> ComponentMoves | None:
+    """Moves that are worth a trial, or None.
+
+    Parameters
+    ----------
+    rows : Passes
+    rng : Rng
+    state : VCGMMState
+    fallen : (k,)
+        Components that have collapsed: they are not split.
+    covariance : {"isoflex", "diag"}
+    width : int
+        Candidates of a row.
+    tol : float
+        What moves have to gain together, as 2 ΔF / (D W).
+    """
+    components, masses, tried = state.components, state.masses, state.tried
+    assert components is not None
+    k, packed = len(masses), components.packed()
+    which = to_split(masses, fallen, tried.failed)
+    halves, losses = find_splits(rows, rng, state, covariance, width, which)
+    # The sample may lack the rows of those that have few.
+    alone = losses_at_floor(packed.constants, masses, state.bound / state.weight)
+    losses = np.where(fallen, np.maximum(losses, alone), losses)
+    losses = np.where(masses > 0, losses, 0.0)
+    most = tried.most or max(1, k // MOVED_SHARE)
+    cheapest = np.argsort(losses, kind="stable")[: CHOICE * most]
+    near = nearest_components(packed, min(k, LOCKED + 1), rows.threads.n)[cheapest, 1:]
+    splits = Splits(which, halves.gains, np.arange(len(which)))
+    found = choose_moves(splits, losses, cheapest, near, most=most, split_takers=False)
+    if not 2 * found.gain > tol * components.means.shape[1] * state.weight:
+        return None
+    i = found.halves
+    parts = Halves(halves.gains[i], halves.means[i], halves.variances[i], halves.shares[i])
+    return ComponentMoves(found.split, found.removed, parts)
+
+
+def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -> Which:
+    """(m,) components to try splits of, ascending: those of the largest masses."""
+    rank = np.where(vacant, 0.0, masses)
+    rank[list(failed)] = 0.0
+    most = max(LEAST_SPLITS, SPLITS * len(masses) // MOVED_SHARE)
+    which = np.argsort(-rank, kind="stable")[:most]
+    return np.sort(which[rank[which] > 0])
+
+
+def find_splits(
+    rows: Passes,
+    rng: Rng,
+    state: VCGMMState,
+    covariance: Covariance,
+    width: int,
+    which: Which,
+) -> tuple[Halves, Real]:
+    """Halves of the components ``which`` (m,), and what each of all is good for, from a sample.
+
+    Returns
+    -------
+    halves : Halves
+        Gains are those of F, over all rows.
+    losses : (k,)
+        What F loses without each component, at most.
+    """
+    components = state.components
+    assert components is not None
+    k, d = components.means.shape
+    sample = rows.subset(
+        RowSample(rng, "split", min(MOST_ROWS * k, SPLIT_VALUES // d), ascending=True)
+    )
+    # Rows meet the list of the nearest component, where there are lists and these are not too many.
+    kind: Literal["nearest", "cells", "all"] = "all" if state.table is None else "nearest"
+    if k > NEAREST_COMPONENTS and state.coarse is not None:
+        kind = "cells"
+    pass_ = EMPass(
+        kind,
+        components,
+        width,
+        listed=state.table if kind == "nearest" else None,
+        coarse=state.coarse if kind == "cells" else None,
+        counts=False,
+    )
+    _, kept = pass_over(sample, History(), pass_, covariance, wanted=True)
+    assert kept is not None
+    x, weight, _ = sample.take()
+    packed, candidates = components.packed(), candidates_of(kept)
+    shares, losses = shares_of(x, weight, candidates, packed)
+    row, place = np.nonzero(shares >= LEAST_SHARE)
+    of = candidates[row, place]
+    order = np.argsort(of, kind="stable")
+    starts = np.searchsorted(of[order], np.arange(k + 1))
+    total = rows.statistics.total_weight
+    halves = split_components(
+        x,
+        weight,
+        row[order],
+        shares[row, place][order],
+        starts,
+        which,
+        packed,
+        state.floor,
+        total / rows.statistics.n_rows,
+        rows.threads,
+    )
+    sampled = float(len(x)) if weight is None else float(np.cumsum(weight)[-1])
+    sample.close()
+    return replace(halves, gains=halves.gains * state.masses[which]), losses * (total / sampled)
+
+
+def losses_at_floor(constants: Real, masses: Real, mean: float) -> Real:
+    """(k,) about what F loses without each component, if all its rows lie at its middle.
+
+    There ``constants`` (k,) are its log joints; ``mean`` is F of a unit of weight.
+    """
+    return np.where(masses > 0, masses * np.maximum(constants - mean, 0.0), 0.0)

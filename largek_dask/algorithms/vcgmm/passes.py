@@ -1,0 +1,414 @@
+"""What one pass of EM over rows is, wherever these are.
+
+An :class:`EMPass` holds all that has to be known beside the rows and their candidates: the
+components, which of them rows meet, and what is added up. Candidates (the set K of a row, its
+members by log joint, best first) are all that is kept of a row. They depend on the passes since the
+last anchor; whoever has lost them carries these out again, without adding anything up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk, Passes
+from largek_dask.algorithms.choices import Covariance
+from largek_dask.algorithms.parts.derived import Derives
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.totals import Additive
+from largek_dask.algorithms.truncated.far import numbers_of
+from largek_dask.algorithms.truncated.lists import lists_of_cells
+from largek_dask.algorithms.vcgmm.components import Components
+from largek_dask.kernels.bounds.candidates import search_candidates, search_components
+from largek_dask.kernels.bounds.lists import Lists, order_by_label
+from largek_dask.kernels.bounds.near_components import nearest_components
+from largek_dask.kernels.bounds.unions import PairSums, search_unions
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.soft_sums import SoftSums
+from largek_dask.kernels.exact.sums import FixedPoint
+from largek_dask.kernels.mixtures import PackedMixture
+from largek_dask.kernels.threads import Threads
+
+__all__ = [
+    "NEAREST_COMPONENTS",
+    "EMPass",
+    "EMTotal",
+    "NearComponents",
+    "candidates_of",
+    "em_chunk",
+    "pass_over",
+    "row_bytes_of",
+]
+
+STATE = "vc-gmm"
+"""Name of the row state."""
+PARTS_A_THREAD = 8
+"""Shares of a search: so that threads end together, and a stop need not wait for all of it."""
+NEAREST_COMPONENTS = 2_000
+"""Up to this many components rows first meet the list of their nearest one, which is found among
+all; beyond, those of their coarse cell."""
+LEAST_COUNTED = 1 << 14
+"""Rows that a thread adds up in sums of its own, at least."""
+NOBODY = 0xFFFF
+"""In a row's state: no candidate in this place."""
+
+Labels = NDArray[np.int32]
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NearComponents(Derives):
+    """The nearest components of every one, as what they are found from."""
+
+    components: Components
+    width: int
+    pairs: Labels | None = None
+    """(m, 2) components, each once, that are on each other's list wherever they rank: the halves of
+    one that is split. A narrow one ranks far behind for a wide one about it."""
+
+    def table(self, n_threads: int = 1) -> Labels:
+        """(k, width), each itself first."""
+        table = nearest_components(self.components.packed(), self.width, n_threads)
+        if self.pairs is None:
+            return table
+        table = table.copy()
+        one, other = np.hstack([self.pairs.T, self.pairs.T[::-1]])
+        lacks = ~(table[one] == other[:, None]).any(axis=1)
+        table[one[lacks], -1] = other[lacks]
+        return table
+
+    @cached_property
+    def remade(self) -> Labels:
+        """The table, made once while this object is needed."""
+        return self.table()
+
+
+@dataclass(frozen=True)
+class EMPass(Derives):
+    """One pass.
+
+    Pickles without what is packed, and is packed again where it arrives.
+    """
+
+    kind: Literal["lists", "nearest", "cells", "all", "given", "unions", "drawn"]
+    """"lists": rows meet the list of their best candidate, and "unions": the lists of all their
+    candidates, as published. What the others leave depends on nothing that was kept, they are
+    anchors. "nearest": rows meet the list of the component whose mean is nearest; "cells": the
+    components of their nearest coarse cell; "all": all components. "drawn": as "unions", of
+    candidates drawn at random. "given": candidates are those of ``given``, and nothing is looked
+    for."""
+    components: Components
+    width: int
+    """Candidates of a row, C'."""
+    near: NearComponents | None = None
+    """What the lists are made from."""
+    listed: Labels | None = None
+    """(k, L) the lists, where they are here."""
+    coarse: NDArray[Any] | None = None
+    """(cells, d) coarse centres."""
+    given: NDArray[Any] | None = None
+    """(n, C') candidates of all rows, as they are kept."""
+    explore: int = 0
+    """Components drawn for every row that it meets besides."""
+    key: int = 0
+    """What these are drawn by."""
+    scale: float = 0.0
+    """Steps a unit of squared distance, in which the published search adds distances up."""
+    counts: bool = True
+    """Responsibilities are added up."""
+    keeps: bool = True
+    """Candidates are kept of rows: a later pass may begin with them."""
+    save: bool = False
+    """The candidates that rows come with stay beside those that are found."""
+    restore: bool = False
+    """Rows come with the candidates that the last pass has saved."""
+
+    @property
+    def is_anchor(self) -> bool:
+        """Whether the candidates after it depend on the rows and this pass alone."""
+        return self.kind not in ("lists", "unions")
+
+    @cached_property
+    def packed(self) -> PackedMixture:
+        """The components as kernels want them."""
+        return self.components.packed()
+
+    @cached_property
+    def packed_coarse(self) -> PackedCenters:
+        """The coarse centres as kernels want them."""
+        assert self.coarse is not None
+        return pack_centers(self.coarse, self.components.shift)
+
+    @cached_property
+    def lists(self) -> Lists:
+        """The lists as kernels want them."""
+        if self.kind == "cells":
+            assert self.coarse is not None
+            parts = self.components
+            return Lists(*lists_of_cells(parts.means, self.coarse, parts.shift))
+        if self.listed is not None:
+            return Lists.of(self.listed)
+        assert self.near is not None
+        return Lists.of(self.near.remade)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        return state if self.listed is None else {**state, "near": None}
+
+    def to_keep(self) -> EMPass:
+        """The same pass in little room; it adds nothing up."""
+        return replace(self, listed=None if self.near is not None else self.listed, counts=False)
+
+    def forget(self) -> None:
+        """Let go of what can be made again."""
+        super().forget()
+        if self.near is not None:
+            self.near.forget()
+
+
+@dataclass
+class EMTotal(Additive):
+    """What a pass adds up."""
+
+    sums: SoftSums
+    least: ExactSums = field(default_factory=ExactSums)
+    """``weight * ||x - mean||^2`` of every row's nearest candidate, where responsibilities are not
+    added up."""
+    n_rows: int = 0
+    n_evaluated: int = 0
+    """Log joints, or distances, that were computed."""
+    pairs: PairSums = field(default_factory=PairSums.nothing)
+    """Distances to components that rows have met, where neighbourhoods are made of them."""
+    kept: dict[int, NDArray[Any]] = field(default_factory=dict)
+    """Candidates by chunk, where they are asked for."""
+
+    @classmethod
+    def of(cls, k: int, d: int, grid: FixedPoint, covariance: Covariance) -> EMTotal:
+        """An empty one."""
+        return cls(SoftSums(k, d, grid, covariance))
+
+
+def row_bytes_of(k: int, width: int) -> int:
+    """Bytes that are kept of a row."""
+    return width * _kept_dtype(k).itemsize
+
+
+def em_chunk(chunk: Chunk, total: EMTotal, pass_: EMPass, wanted: bool = False) -> None:
+    """One pass over a chunk."""
+    n, k, width = len(chunk.x), len(pass_.components.means), pass_.width
+    if pass_.kind == "given":
+        assert pass_.given is not None
+        chunk.keep(candidates=pass_.given[chunk.start : chunk.start + n])
+        return
+    candidates, squares = np.full((n, width), -1, np.int32), np.full((n, width), np.inf)
+    if pass_.kind == "drawn":
+        candidates[:] = _drawn(chunk.numbers(), pass_.key, width, k)
+    elif not pass_.is_anchor and chunk.state is not None:
+        candidates[:] = candidates_of(chunk.state["saved" if pass_.restore else "candidates"])
+    if chunk.weight is not None:
+        candidates[chunk.weight == 0] = -1
+    total.n_rows += n
+    if pass_.kind in ("unions", "drawn"):
+        _search_unions(chunk, total, pass_, candidates, squares)
+    else:
+        candidates, squares = _search(chunk, total, pass_, candidates, squares)
+    if pass_.counts:
+        _count(chunk, total, pass_, candidates, squares)
+    else:
+        found = candidates[:, 0] >= 0
+        total.least.add(np.where(found, squares[:, 0], 0.0), chunk.weight)
+    kept = {"candidates": _to_keep(candidates, k)}
+    if wanted:
+        total.kept[chunk.index] = kept["candidates"]
+    if pass_.save:
+        assert chunk.state is not None
+        kept["saved"] = chunk.state["candidates"]
+    if pass_.keeps:
+        chunk.keep(**kept)
+
+
+def _search_unions(
+    chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squares: Real
+) -> None:
+    """The published search."""
+    assert pass_.listed is not None
+    k = len(pass_.components.means)
+    drawn = np.empty((len(candidates), 0), np.int32)
+    if pass_.explore:
+        drawn = _drawn(chunk.numbers(), pass_.key + pass_.width, pass_.explore, k)
+    evaluated, pairs = search_unions(
+        chunk.x, pass_.listed, drawn, pass_.packed, candidates, squares, pass_.scale
+    )
+    total.n_evaluated += evaluated
+    total.pairs.merge(pairs)
+
+
+def _search(
+    chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squares: Real
+) -> tuple[Labels, Real]:
+    """Find every row's candidates (n, C') among those near it, and the squares to them."""
+    x, weight, threads = chunk.x, chunk.weight, chunk.threads
+    if pass_.kind == "all":
+
+        def look(span: tuple[int, int]) -> int:
+            return search_components(x, pass_.packed, candidates, squares, *span, keep=False)
+
+        total.n_evaluated += sum(threads.map(look, _spans(len(x), threads.n)))
+        if weight is not None:
+            candidates[weight == 0] = -1
+        return candidates, squares
+    if not pass_.explore:
+        total.n_evaluated += _search_lists(x, weight, pass_, candidates, squares, threads)
+        return candidates, squares
+    # Those that are drawn compete with the members of the set before.
+    n, width = candidates.shape
+    drawn = _drawn(chunk.numbers(), pass_.key, pass_.explore, len(pass_.components.means))
+    for q in range(pass_.explore):
+        known = np.hstack([candidates, drawn[:, :q]]) == drawn[:, q : q + 1]
+        drawn[known.any(axis=1), q] = -1
+    if weight is not None:
+        drawn[weight == 0] = -1
+    more, found = np.hstack([candidates, drawn]), np.full((n, width + pass_.explore), np.inf)
+    total.n_evaluated += n * pass_.explore
+    total.n_evaluated += _search_lists(x, weight, pass_, more, found, threads)
+    return np.ascontiguousarray(more[:, :width]), np.ascontiguousarray(found[:, :width])
+
+
+def _search_lists(
+    x: NDArray[Any],
+    weight: Real | None,
+    pass_: EMPass,
+    candidates: Labels,
+    squares: Real,
+    threads: Threads,
+) -> int:
+    """Rows meet the list of their best candidate, nearest component, or nearest coarse cell."""
+    n, lists, n_more = len(x), pass_.lists, 0
+    groups = np.ascontiguousarray(candidates[:, 0])
+    if pass_.kind in ("nearest", "cells"):
+        centers = pass_.packed_coarse if pass_.kind == "cells" else pass_.packed.centers
+
+        def choose(span: tuple[int, int]) -> None:
+            nearest(x[slice(*span)], centers, groups[slice(*span)])
+
+        threads.map(choose, _spans(n, threads.n))
+        if weight is not None:
+            groups[weight == 0] = -1
+        n_more = n * centers.n_clusters
+    order, starts = order_by_label(groups, lists.n_groups, n_threads=threads.n)
+
+    def meet(span: tuple[int, int]) -> int:
+        return search_candidates(
+            x, order, starts, lists, pass_.packed, candidates, squares, begin=span[0], end=span[1]
+        )
+
+    # Shares of about equal work, cut between groups.
+    work = np.cumsum(np.diff(starts) * lists.lengths)
+    parts = threads.n * PARTS_A_THREAD
+    inner = np.searchsorted(work, np.arange(1, parts) * (work[-1] / parts))
+    cuts = np.unique([0, *inner, lists.n_groups]).tolist()
+    return n_more + sum(threads.map(meet, list(pairwise(cuts))))
+
+
+def _count(chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squares: Real) -> None:
+    """Add responsibilities up; sums are exact, so threads may share the rows."""
+    n, threads = len(chunk.x), chunk.threads
+    step = max(LEAST_COUNTED, -(-n // threads.n))
+    k, d = pass_.components.means.shape
+
+    def count(begin: int) -> SoftSums:
+        at = slice(begin, begin + step)
+        weight = None if chunk.weight is None else chunk.weight[at]
+        part = total.sums
+        if begin:
+            part = SoftSums(k, d, part.grid, part.covariance)
+        part.add(chunk.x[at], weight, candidates[at], squares[at], pass_.packed)
+        return part
+
+    _, *others = threads.map(count, range(0, max(n, 1), step))
+    for other in others:
+        total.sums.merge(other)
+
+
+def _drawn(rows: NDArray[np.int64], key: int, n: int, k: int) -> Labels:
+    """(rows, n) components drawn for rows by their index, the same ones in whatever chunk."""
+    drawn = [np.minimum(numbers_of(rows, key + q) * k, k - 1) for q in range(n)]
+    return np.stack(drawn, 1).astype(np.int32)
+
+
+def _kept_dtype(k: int) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if k <= NOBODY else np.int32)
+
+
+def _to_keep(candidates: Labels, k: int) -> NDArray[Any]:
+    """Candidates in little room; -1 becomes the largest number there is."""
+    return candidates.astype(_kept_dtype(k))
+
+
+def candidates_of(kept: NDArray[Any]) -> Labels:
+    """What :func:`_to_keep` was given."""
+    if kept.dtype == np.int32:
+        return kept
+    shown = kept.astype(np.int32)
+    shown[shown == NOBODY] = -1
+    return shown
+
+
+def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
+    """(begin, end) of shares of n rows."""
+    step = max(4096, -(-n // (n_threads * PARTS_A_THREAD)))
+    return [(begin, min(begin + step, n)) for begin in range(0, n, step)]
+
+
+def pass_over(
+    passes: Passes, history: History[EMPass], pass_: EMPass, covariance: Covariance, *, wanted: bool
+) -> tuple[EMTotal, NDArray[Any] | None]:
+    """One pass over all rows of ``passes``.
+
+    Parameters
+    ----------
+    passes : Passes
+    history : History
+        Of passes over these rows, of which this is the next.
+    pass_ : EMPass
+    covariance : {"iso", "isoflex", "diag"}
+        What the sums are to give variances of.
+    wanted : bool
+        Candidates are asked for.
+
+    Returns
+    -------
+    total : EMTotal
+    kept : (n, C') or None
+        Candidates of all rows, as they are kept.
+    """
+    k, d = pass_.components.means.shape
+    state = history.next_state(STATE, _broadcast, anchor=pass_.is_anchor)
+    total: EMTotal = passes.reduce(
+        em_chunk,
+        pass_,
+        wanted,
+        start=partial(EMTotal.of, k, d, passes.statistics.grid, covariance),
+        combine=EMTotal.combine,
+        state=state if pass_.keeps else None,
+        joined=True,
+    )
+    for earlier in history.entries:
+        # They may have been replayed.
+        if earlier.is_derived:
+            earlier.forget()
+    if not wanted:
+        return total, None
+    parts = [total.kept[index] for index in sorted(total.kept)]
+    return total, parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _broadcast(pass_: EMPass) -> tuple[Any, ...]:
+    """What repeats a pass."""
+    return (pass_,)

@@ -1,0 +1,143 @@
+"""What vc-GMM keeps from step to step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.parts.coresets import Coreset
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.truncated.state import TruncatedState
+from largek_dask.algorithms.vcgmm.components import Components
+from largek_dask.algorithms.vcgmm.passes import EMPass, NearComponents
+
+__all__ = ["Trial", "Tried", "VCGMMState"]
+
+MOST_FAILED = 4
+"""Trials in a row that may fail before no more are made."""
+MOST_RETIRED = 3
+"""Times that components are retired: a row that is far from all may collapse another one."""
+PAUSE = 3
+"""Iterations that EM has for itself between trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What has become of moves so far."""
+
+    n_failed: int = 0
+    """Trials that have failed since one has paid."""
+    most: int = 0
+    """Moves of the next trial, at most; 0: as many as there may be."""
+    failed: tuple[int, ...] = ()
+    """Components whose split, tried alone, has failed since then."""
+    pause: int = 0
+    """Iterations until the next trial, at least."""
+    n_retired: int = 0
+    """How often components have been retired."""
+
+    @property
+    def gave_up(self) -> bool:
+        """No more is tried."""
+        return self.n_failed >= MOST_FAILED
+
+    @property
+    def may_retire(self) -> bool:
+        """Nothing more is tried to mend components, and not too many have been retired."""
+        return self.gave_up and self.n_retired < MOST_RETIRED
+
+    def after(self, split: tuple[int, ...], *, risen: bool, paid: bool) -> Tried:
+        """When a trial of these splits has ended.
+
+        What has raised F by next to nothing is let stand, but counts as failed.
+        """
+        if paid:
+            return Tried(pause=PAUSE, n_retired=self.n_retired)
+        return replace(
+            self,
+            n_failed=self.n_failed + 1,
+            most=max(1, len(split) // 2),
+            failed=(*self.failed, *split) if len(split) == 1 else self.failed,
+            pause=PAUSE if risen else 0,
+        )
+
+    def retired(self) -> Tried:
+        """When what could not be mended is retired: it may come back, where that costs nothing."""
+        return Tried(n_retired=self.n_retired + 1)
+
+    def later(self) -> Tried:
+        """One iteration later."""
+        return replace(self, pause=max(0, self.pause - 1))
+
+    def without(self) -> Tried:
+        """When there was nothing to try."""
+        return replace(self, n_failed=MOST_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Moves that the next iteration begins with, and where to go back to unless F rises."""
+
+    before: VCGMMState
+    """As it was without them."""
+    split: tuple[int, ...]
+    """Components that are split,"""
+    moved: tuple[int, ...]
+    """and those that have taken over the second halves."""
+
+    @property
+    def pairs(self) -> NDArray[np.int32]:
+        """(m, 2) these and those."""
+        return np.array([self.split, self.moved], np.int32).T
+
+
+@dataclass(frozen=True, slots=True)
+class VCGMMState:
+    """Between two steps."""
+
+    step: int
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute."""
+    masses: NDArray[np.float64]
+    """(k,) weight of the rows as shared out in the last iteration."""
+    floor: float
+    """No variance is below it."""
+    weight: float
+    """Total weight of the rows that are learnt from."""
+    coreset: Coreset | None = None
+    """The rows that are learnt from; None: all."""
+    unseen: Coreset | None = None
+    """Another one like it, to see in the end what the model is like elsewhere."""
+    begun: tuple[tuple[str, float], ...] = ()
+    """Evaluations before the first step, which tells them: names and numbers."""
+    search: TruncatedState | None = None
+    """The search for first means, while it goes on."""
+    components: Components | None = None
+    """Those that the next iteration shares rows out among; None during the search."""
+    coarse: NDArray[Any] | None = None
+    """(about sqrt(k), d) coarse centres."""
+    looks: int = 0
+    """Passes that only look for candidates, before the first M-step."""
+    own_from: int = 0
+    """Iterations with one variance and equal weights before components have their own; 0 where
+    these were given."""
+    iteration: int = 0
+    """Iterations of EM so far."""
+    bound: float = -np.inf
+    """F as the last iteration has met it, before its M-step."""
+    history: History[EMPass] = field(default_factory=History)
+    """Passes over the rows since the last anchor."""
+    near: NearComponents | None = None
+    table: NDArray[np.int32] | None = None
+    """(k, L) lists of components, and what they are made from."""
+    table_age: int = 0
+    """Iterations since the table was made."""
+    tried: Tried = field(default_factory=Tried)
+    """What has become of moves."""
+    trial: Trial | None = None
+    """Moves that ``components`` are after, until they have raised F."""
+    restored: int | None = None
+    """Passes of the history whose outcome the next pass goes back to."""

@@ -1,0 +1,540 @@
+"""Mixtures of very many Gaussians with scikit-learn's face."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import DensityMixin
+from sklearn.utils.validation import check_is_fitted
+
+from largek_dask.algorithms.choices import Covariance
+from largek_dask.algorithms.mixture import MixtureArrays
+from largek_dask.algorithms.vcgmm import VCGMM
+from largek_dask.driver.options import FitOptions, check_integer
+from largek_dask.errors import ParameterError
+from largek_dask.estimators.base import RowsEstimator, draw_seed
+from largek_dask.kernels.exact.transcendental import exp
+from largek_dask.model import CentersModel, MixtureModel, Model
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from sklearn.mixture import GaussianMixture
+
+    from largek_dask.driver.fit import FitResult
+    from largek_dask.driver.run import Snapshot
+
+__all__ = ["Mixture"]
+
+
+class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
+    """Mixture of very many Gaussians of rows in memory, on disk, in an object store or a cluster.
+
+    By vc-GMM, truncated variational EM: the cost of an iteration grows far more slowly than the
+    number of components, and no table of all rows by all components is ever held. The same data,
+    seed and versions give the same bits, whatever the number of threads and workers.
+
+    Parameters
+    ----------
+    n_components : int
+        Gaussians of the mixture.
+    covariance : {"iso", "isoflex", "diag"}
+        "iso": one variance for all, and equal weights. "isoflex": a variance and a weight for each
+        component. "diag": a variance for each component and feature, and a weight for each
+        component.
+    init : {"k-means", "two-level", "afk-mc2", "random", "auto"}, array or fitted object
+        How the first components are found. "k-means": truncated search with moves, whose clusters
+        are the first components; "auto" is the same. Or the (n_components, n_features) means
+        themselves. Or a fitted ``KMeans``, ``Mixture`` or model to go on from: its means, and of a
+        mixture its weights and variances as well. (scikit-learn's ``clone`` forgets fits, not
+        models: where it is cloned, give ``model_``.)
+    weights_init : array of shape (n_components,), optional
+        Weights of the first components, but of "iso", where they are equal.
+    means_init : array of shape (n_components, n_features), optional
+        scikit-learn's name of an array as ``init``.
+    precisions_init : array, optional
+        Inverse variances of the first components, (n_components,), or of "diag"
+        (n_components, n_features).
+    candidates : int or "auto"
+        Components that a row is shared out among, 1 to 32. More cost more, and raise the
+        likelihood where components overlap; "auto": 5, or 16 of "isoflex".
+    neighbours : int or "auto"
+        Components near its best one that a row meets in an iteration.
+    explore : int
+        Components drawn at random that a row meets besides.
+    coreset : int, optional
+        Learn from about so many rows, which stand for all; None, or where there are no more: from
+        all rows.
+    reg_covar : float
+        No variance is below this share of the mean variance of the data,
+    least_variance : float
+        or below this: lower limits, nothing is added.
+    moves : bool
+        Components of "isoflex" and "diag" that collapse onto single rows, or are hardly missed, are
+        tried where the likelihood would rise most.
+    n_init : int
+        Starts with different first components; the likeliest is kept.
+    max_iter : int
+        Steps of one start at most: those of the search for first means, and iterations of EM.
+    tol : float
+        Stop when an iteration raises F by less than ``tol / 2`` nats a row and feature: about the
+        relative change of the variance, whatever the unit of the data.
+    max_time : float or str, optional
+        Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of runs before
+        a resume and of the last pass counts.
+    on_bad_rows : {"raise", "skip"}
+        What becomes of rows with NaN or infinity; skipped ones get the label -1.
+    normalize : {None, "l2"}
+        "l2": every row is given unit length; part of the model.
+    dither : bool
+        Noise in [0, 1) is added to rows of integers, such as images, which have no density without
+        it; part of the model.
+    random_state : int, RandomState, Generator or None
+        Source of the one seed of the fit. Same data, seed and versions give the same bits.
+    client : distributed.Client, optional
+        Compute on that cluster; None: threads of this process.
+    n_threads : int, optional
+        Computing threads of this process; None: one a core.
+    memory_limit : int or str, optional
+        Most that a process keeps for its rows from step to step (labels, bounds): bytes, or a size
+        such as "2GiB". It changes speed only.
+    checkpoint : str or path, optional
+        Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
+        job: same data, parameters and seed; the stop rules may differ.
+    verbose : int
+        1: a line of progress on standard error.
+    callbacks : sequence of callable
+        Each is called with a ``Snapshot`` after every step; a true result stops the fit.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_components,)
+        0 of a component that is retired.
+    means_ : ndarray of shape (n_components, n_features)
+    covariances_, precisions_ : ndarray
+        Variances and their inverses: of "diag" (n_components, n_features), else (n_components,), as
+        scikit-learn's "diag" and "spherical".
+    lower_bound_ : float
+        F of the last iteration over the weight of the rows that it learnt from: a lower bound of
+        their mean log-likelihood.
+    log_likelihood_ : float
+        Of the fitted rows, each counted by its weight: exact, over all components.
+    labels_ : ndarray of shape (n_rows,), int32
+        Index of each row's most probable component, -1 for skipped rows.
+    converged_ : bool
+        Whether ``tol`` was reached.
+    n_iter_ : int
+        Steps, as ``max_iter`` counts them.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the columns, where fit saw a DataFrame with such.
+    history_ : tuple of dict
+        One entry a step: ``step cost rows seconds n_changed shift converged extra``. ``cost`` is
+        F; ``extra["lower_bound"]`` is F and ``extra["energy"]`` the mean squared distance, both
+        of a row: they need not agree which model is the better one, and decisions follow F.
+    stop_reason_ : str
+        "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass", "callback",
+        "cancelled" or "interrupted".
+    model_ : MixtureModel
+        What ``save`` writes.
+
+    Notes
+    -----
+    What rises in every iteration is F = Σ w log Σ π N(x; μ, σ²), the inner sum over the candidates
+    of a row only (Hirschberger et al., section 2, equation 4). Rows are shared out by their
+    truncated posteriors (equation 3), and the M-step is equation 6. A component becomes a candidate
+    where its joint density is larger than that of another (proposition 1, equation 7); it is looked
+    for near the best one (section 3). ``lower_bound_`` is F of a row. ``log_likelihood_`` has the
+    inner sum over all components, equation 2. What differs from the paper is in DESIGN.md.
+
+    J. Lücke, D. Forster, k-means as a variational EM approximation of Gaussian mixture models,
+    Pattern Recognition Letters 125, 2019. F. Hirschberger, D. Forster, J. Lücke, A variational EM
+    acceleration for efficient clustering at very large scales, IEEE TPAMI 44(12), 2022.
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> rng = np.random.default_rng(0)
+    >>> x = np.concatenate([rng.normal(0, 1, (500, 2)), rng.normal(20, 3, (500, 2))])
+    >>> mixture = lk.Mixture(2, covariance="isoflex", random_state=0).fit(x)
+    >>> np.sort(np.sqrt(mixture.covariances_)).round(0)
+    array([1., 3.])
+    >>> bool(mixture.score_samples([[50.0, 0.0]]) < mixture.score_samples(x).min())
+    True
+    """
+
+    weights_: NDArray[np.float64]
+    means_: NDArray[Any]
+    covariances_: NDArray[np.float64]
+    precisions_: NDArray[np.float64]
+    lower_bound_: float
+    log_likelihood_: float
+    converged_: bool
+    model_: MixtureModel
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        covariance: Covariance = "iso",
+        init: str | NDArray[Any] | Model | RowsEstimator = "k-means",
+        weights_init: NDArray[Any] | None = None,
+        means_init: NDArray[Any] | None = None,
+        precisions_init: NDArray[Any] | None = None,
+        candidates: int | Literal["auto"] = "auto",
+        neighbours: int | Literal["auto"] = "auto",
+        explore: int = 0,
+        coreset: int | None = None,
+        reg_covar: float = 1e-6,
+        least_variance: float = 0.0,
+        moves: bool = True,
+        n_init: int = 1,
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        max_time: float | str | None = None,
+        on_bad_rows: Literal["raise", "skip"] = "raise",
+        normalize: Literal["l2"] | None = None,
+        dither: bool = False,
+        random_state: Any = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+        memory_limit: int | str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        verbose: int = 0,
+        callbacks: Sequence[Callable[[Snapshot], object]] = (),
+    ) -> None:
+        self.n_components = n_components
+        self.covariance = covariance
+        self.init = init
+        self.weights_init = weights_init
+        self.means_init = means_init
+        self.precisions_init = precisions_init
+        self.candidates = candidates
+        self.neighbours = neighbours
+        self.explore = explore
+        self.coreset = coreset
+        self.reg_covar = reg_covar
+        self.least_variance = least_variance
+        self.moves = moves
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.on_bad_rows = on_bad_rows
+        self.normalize = normalize
+        self.dither = dither
+        self.random_state = random_state
+        self.client = client
+        self.n_threads = n_threads
+        self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.verbose = verbose
+        self.callbacks = callbacks
+
+    # --- fitting ----------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find the mixture of ``X``.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame, URL, zarr.Array, dask.array.Array or Rows
+            (n_rows, n_features) numbers. Only what lies in memory already is held as a whole.
+        y : ignored
+        sample_weight : array-like of shape (n_rows,), number or URL, optional
+            Weight 2 counts as two rows, weight 0 as none.
+
+        Returns
+        -------
+        self
+            Also after Ctrl-C (with a warning), with the best model so far.
+
+        Raises
+        ------
+        ParameterError
+            A parameter is wrong by itself or for these data.
+        DataError
+            ``X`` or ``sample_weight`` is no table of finite numbers, or all rows are equal.
+
+        Warns
+        -----
+        DegenerateDataWarning
+            Components are retired.
+        InterruptedFitWarning
+            The fit was interrupted.
+        """
+        options = self._check_parameters()
+        rows = self._open(X, sample_weight, reset=True)
+        try:
+            result = self._run(rows, options)
+        except ParameterError as error:
+            # Whoever computes calls components of a mixture clusters, too.
+            told = str(error).replace("n_clusters", "n_components")
+            raise type(error)(told) from error
+        self._keep(result)
+        self._tell_interruption()
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int32]:
+        """``fit``, then ``labels_``."""
+        return self.fit(X, sample_weight=sample_weight).labels_
+
+    def _keep(self, result: FitResult) -> None:
+        arrays = result.arrays
+        assert isinstance(arrays, MixtureArrays)
+        assert result.value is not None
+        self.model_ = MixtureModel.of(result)
+        self.means_ = arrays.means
+        self.weights_ = exp(arrays.log_weights)
+        self.covariances_ = _variances(arrays, self.covariance)
+        self.precisions_ = 1 / self.covariances_
+        self.log_likelihood_ = result.value
+        bound = result.history[-1]["extra"]["lower_bound"]
+        assert bound is not None
+        self.lower_bound_ = bound
+        self.converged_ = result.stop_reason in ("converged", "tol")
+
+    # --- using it ---------------------------------------------------------------------------------
+
+    def predict(self, X: Any, *, out: str | None = None) -> Any:
+        """Index of the most probable component of every row.
+
+        Parameters
+        ----------
+        X : as for ``fit``
+        out : str, optional
+            URL of a new Zarr array to write them to, chunk by chunk, instead of returning them.
+
+        Returns
+        -------
+        int32 array of shape (n_rows,), or None
+            -1 for skipped rows.
+
+        Raises
+        ------
+        NotFittedError
+            There is no model yet.
+        ParameterError
+            Another number of columns, or other column names, than in fit.
+        """
+        return self._model().predict(self._open(X, reset=False), out=out, **self._where())
+
+    def predict_proba(self, X: Any, *, dense: bool | None = None, out: str | None = None) -> Any:
+        """Probabilities that rows come from components.
+
+        Parameters
+        ----------
+        X : as for ``fit``
+        dense : bool, optional
+            Whether in a dense array, or in a sparse one of those above 2^-20, of which each row
+            adds up to 1; None: dense up to 1,000 components.
+        out : str, optional
+            URL of a new Zarr group to write them to, chunk by chunk, instead of returning them:
+            sparse (CSR), in AnnData's layout.
+
+        Returns
+        -------
+        array or scipy.sparse.csr_matrix of shape (n_rows, n_components), or None
+        """
+        rows = self._open(X, reset=False)
+        return self._model().predict_proba(rows, dense=dense, out=out, **self._where())
+
+    def score_samples(self, X: Any, *, out: str | None = None) -> Any:
+        """Log-likelihood of every row, over all components: the strangest row's is the lowest.
+
+        But for rows so far out that a component has them alone: ``model_.counts`` tells which.
+
+        Parameters
+        ----------
+        X : as for ``fit``
+        out : str, optional
+            URL of a new Zarr array to write them to, chunk by chunk, instead of returning them.
+
+        Returns
+        -------
+        float64 array of shape (n_rows,), or None
+            NaN for skipped rows.
+        """
+        return self._model().score_samples(self._open(X, reset=False), out=out, **self._where())
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Mean log-likelihood of a row."""
+        model = self._model()
+        return model.score(self._open(X, sample_weight, reset=False), **self._where())
+
+    def bic(self, X: Any) -> float:
+        """Bayesian information criterion on ``X``: the lower the better."""
+        return self._model().bic(self._open(X, reset=False), **self._where())
+
+    def aic(self, X: Any) -> float:
+        """Akaike information criterion on ``X``: the lower the better."""
+        return self._model().aic(self._open(X, reset=False), **self._where())
+
+    def sample(
+        self, n_samples: int = 1, random_state: Any = None
+    ) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """Draw rows from the mixture.
+
+        Parameters
+        ----------
+        n_samples : int
+        random_state : int, RandomState, Generator or None
+            None: that of the estimator.
+
+        Returns
+        -------
+        rows : array (n_samples, n_features)
+        components : int32 array (n_samples,)
+            Which each was drawn from.
+        """
+        model = self._model()
+        check_integer("n_samples", n_samples, 1)
+        seed = draw_seed(self.random_state if random_state is None else random_state)
+        return model.sample(n_samples, seed=seed)
+
+    def to_sklearn(self) -> GaussianMixture:
+        """A fitted ``sklearn.mixture.GaussianMixture`` with the same components.
+
+        Its ``score_samples`` agrees to 1e-5 for rows of float64. Those of float32 it squares as
+        they are, and loses digits where they are large beside their variances: convert them. It
+        neither normalises nor dithers: with ``normalize="l2"`` give it rows of unit length.
+        """
+        from sklearn.mixture import GaussianMixture
+
+        check_is_fitted(self)
+        kind = "diag" if self.covariance == "diag" else "spherical"
+        found = GaussianMixture(self.n_components, covariance_type=kind)
+        found.weights_ = self.weights_ / self.weights_.sum()
+        found.means_ = self.means_.astype(np.float64)
+        found.covariances_ = self.covariances_.copy()
+        found.precisions_ = self.precisions_.copy()
+        found.precisions_cholesky_ = np.sqrt(self.precisions_)
+        found.lower_bound_ = self.lower_bound_
+        found.lower_bounds_ = [self.lower_bound_]
+        found.converged_ = self.converged_
+        found.n_iter_ = self.n_iter_
+        found.n_features_in_ = self.n_features_in_
+        if hasattr(self, "feature_names_in_"):
+            found.feature_names_in_ = self.feature_names_in_
+        return found
+
+    def _model(self) -> MixtureModel:
+        check_is_fitted(self)
+        return self.model_
+
+    def _where(self) -> dict[str, Any]:
+        """Where to compute."""
+        return {"client": self.client, "n_threads": self.n_threads}
+
+    # --- parameters -------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> FitOptions:
+        """The options of a fit, but for its seed; wrong parameters are refused."""
+        check_integer("n_components", self.n_components, 1)
+        if not isinstance(self.dither, (bool, np.bool_)):
+            raise ParameterError(f"dither must be True or False, got {self.dither!r}.")
+        algorithm = VCGMM(
+            candidates=self.candidates,
+            neighbours=self.neighbours,
+            explore=self.explore,
+            covariance=self.covariance,
+            coreset=self.coreset,
+            reg_covar=self.reg_covar,
+            least_variance=self.least_variance,
+            moves=self.moves,
+        )
+        start = self._start()
+        self._check_surroundings()
+        return FitOptions(
+            n_clusters=self.n_components,
+            algorithm=algorithm,
+            mixture=self.covariance,
+            init=start.means,
+            weights_init=start.weights,
+            precisions_init=start.precisions,
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            max_time=self.max_time,
+            on_bad_rows=self.on_bad_rows,
+            normalize=self.normalize,
+            dither="uniform" if self.dither else None,
+            memory_limit=self.memory_limit,
+        )
+
+    def _start(self) -> _Start:
+        """What the fit begins with; arrays that are given come before those of a model."""
+        init = self.init
+        if self.means_init is not None:
+            if not isinstance(init, str) or init not in ("k-means", "auto"):
+                raise ParameterError("means_init is another name of init: give one of them.")
+            init = self.means_init
+        start = _Start(init)
+        if isinstance(init, (Model, RowsEstimator)):
+            start = _start_from(_fitted(init), self.covariance, self.n_components, self.normalize)
+        return _Start(
+            start.means,
+            start.weights if self.weights_init is None else self.weights_init,
+            start.precisions if self.precisions_init is None else self.precisions_init,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What the first components are."""
+
+    means: Any
+    """They, or the name of a way to find them."""
+    weights: Any = None
+    precisions: Any = None
+
+
+def _fitted(init: Model | RowsEstimator) -> Model:
+    """The model to go on from."""
+    if isinstance(init, Model):
+        return init
+    model = getattr(init, "model_", None)
+    if model is None:
+        raise ParameterError(f"init is a {type(init).__name__} that is not fitted: fit it first.")
+    assert isinstance(model, Model)
+    return model
+
+
+def _start_from(model: Model, covariance: Covariance, k: int, normalize: str | None) -> _Start:
+    """The means of a model, and what else it knows."""
+    if model.n_clusters != k:
+        raise ParameterError(
+            f"init has {model.n_clusters} clusters or components, and n_components={k}."
+        )
+    if model.normalize != normalize:
+        raise ParameterError(
+            f"init was fitted with normalize={model.normalize!r}, and normalize={normalize!r} is "
+            "asked for: they must be the same."
+        )
+    if isinstance(model, CentersModel):
+        return _Start(model.centers)
+    if not isinstance(model, MixtureModel):
+        raise ParameterError(f"init is a model of the kind {model.kind!r}, which has no means.")
+    arrays = model.arrays
+    precisions = 1 / _variances(arrays, covariance)
+    if covariance == "iso":
+        return _Start(arrays.means, None, precisions)
+    # Those that are retired are given another chance.
+    weights = exp(arrays.log_weights)
+    weights = np.where(arrays.alive, weights, weights[arrays.alive].min())
+    weights /= np.cumsum(weights)[-1]
+    return _Start(arrays.means, weights, precisions)
+
+
+def _variances(arrays: MixtureArrays, covariance: Covariance) -> NDArray[np.float64]:
+    """(k, d) variances of "diag", of the others (k,); means over features where these differ."""
+    k, d = arrays.means.shape
+    variances = arrays.variances
+    if covariance == "diag":
+        return np.broadcast_to(variances, (k, d)).copy()
+    each = np.cumsum(variances, axis=1)[:, -1] / variances.shape[1]
+    return np.broadcast_to(each, (k,)).copy()

@@ -1,0 +1,77 @@
+"""The components of a mixture that rows of each one may come from as well.
+
+Of equal variances these are the nearest. Otherwise distance misleads: a wide component far away
+explains a row better than a narrow one close by. What counts is the log joint that a row of the one
+may expect of the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.bounds.neighbours import Pairs, nearest_centers, nearest_pairs
+from largek_dask.kernels.dense.panels import PAD
+from largek_dask.kernels.mixtures import PackedMixture
+
+__all__ = ["nearest_components"]
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+
+
+def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Labels:
+    r"""The components that rows of each one most probably come from besides.
+
+    Of unequal variances c' is ranked under c by the expected log joint of a row of c,
+
+    .. math:: \log \pi_{c'} - \tfrac12 \sum_f \left[ \log 2\pi\sigma^2_{c'f}
+       + \frac{\sigma^2_{cf} + (\mu_{cf} - \mu_{c'f})^2}{\sigma^2_{c'f}} \right]
+
+    That is minus a score of the tile: what is said of c, its mean and the expected squares of its
+    rows, times what is said of c', its factors and where its scores start from.
+
+    Parameters
+    ----------
+    packed : PackedMixture
+    m : int
+        1 to k.
+    n_threads : int
+        No result depends on it.
+
+    Returns
+    -------
+    int32 array (k, m)
+        Each component itself first, then the others, most probable first, in the compute dtype and
+        with its rounding; ties go to the lowest index, and retired components come last. Of very
+        many components, among those of near groups (:mod:`~.neighbours`).
+    """
+    k = packed.n_components
+    if not 1 <= m <= k:
+        raise ParameterError(f"m must be between 1 and {k}, got {m}.")
+    if packed.covariance == "iso" and packed.alive.all():
+        return nearest_centers(packed.centers, m, n_threads)
+    return nearest_pairs(_pairs(packed), packed.centers, m, n_threads)
+
+
+def _pairs(packed: PackedMixture) -> Pairs:
+    """Factors and starts of the components, and what they meet of the others."""
+    form, (k, d) = packed.weighted_form, packed.means.shape
+    n_factors = form.factors.shape[1]
+    found, factors = np.empty((2, k, n_factors + 1), packed.dtype)
+    found[:, :n_factors] = form.factors[:k]
+    # (retired ones begin at infinity, and that times 0 is not a number)
+    found[:, n_factors] = np.minimum(form.starts[:k], np.finfo(packed.dtype).max)
+    means = packed.centers.values.astype(np.float64)
+    squares = means * means + packed.variances
+    if packed.covariance != "diag":
+        squares = np.cumsum(squares, axis=1)[:, -1:]
+    factors[:, :d] = means
+    factors[:, d:n_factors] = squares
+    factors[:, n_factors] = 1
+    nothing = np.zeros(-(-(n_factors + 1) // PAD) * PAD, packed.dtype)
+    starts = np.zeros(k, packed.dtype)
+    return Pairs(found, nothing, factors, starts, direct=False, distances=False)

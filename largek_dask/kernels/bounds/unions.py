@@ -1,0 +1,228 @@
+"""The E-step of var-GMM-S as published: each row searches the neighbourhoods of its candidates.
+
+D. Forster, J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018,
+Algorithm 1. It is what the faster search by lists (:mod:`~.candidates`) is measured against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.bounds.lists import order_by_label
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.mixtures import PackedMixture, log_joint
+from largek_dask.kernels.rows import native_blocks
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.standins import square_distance
+else:
+    from largek_dask.kernels.emit.rows import square_distance
+
+__all__ = ["PairSums", "search_unions"]
+
+BLOCK = 4_096
+"""Rows whose searches are kept at a time."""
+
+Labels = NDArray[np.int32]
+Places = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class PairSums:
+    """What rows of each component have found of others: squared distances, added up in steps."""
+
+    keys: Places
+    """(m,) ascending: ``c * k + other`` where a row whose nearest is c has met the other."""
+    steps: Places
+    """(m,) sums of squared distances, in steps."""
+    counts: Places
+    """(m,) rows."""
+
+    @classmethod
+    def nothing(cls) -> PairSums:
+        """No pairs."""
+        return cls(*(np.empty(0, np.int64) for _ in range(3)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.keys.nbytes + self.steps.nbytes + self.counts.nbytes
+
+    def merge(self, other: PairSums) -> PairSums:
+        """Add another one's into this one, which is returned."""
+        keys, at = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
+        sums = np.zeros((2, len(keys)), np.int64)
+        for row, mine, theirs in zip(
+            sums, (self.steps, self.counts), (other.steps, other.counts), strict=True
+        ):
+            np.add.at(row, at, np.concatenate([mine, theirs]))
+        self.keys, self.steps, self.counts = keys, *sums
+        return self
+
+    def neighbourhoods(self, before: Labels) -> Labels:
+        """(k, G): each component, and the others with the least mean distance of those met.
+
+        Where fewer than G - 1 were met, those of ``before`` (k, G) stay.
+        """
+        k, width = before.shape
+        out = before.copy()
+        means = self.steps / np.maximum(self.counts, 1)
+        owner, other = np.divmod(self.keys, k)
+        order = np.lexsort((other, means, owner))
+        begins = np.searchsorted(owner[order], np.arange(k + 1))
+        for c in range(k):
+            met = other[order[begins[c] : begins[c + 1]][: width - 1]]
+            stay = [b for b in before[c, 1:].tolist() if b not in set(met.tolist())]
+            out[c, 1:] = [*met.tolist(), *stay][: width - 1]
+        return out
+
+
+def search_unions(
+    x: NDArray[Any],
+    near: Labels,
+    drawn: Labels,
+    packed: PackedMixture,
+    candidates: Labels,
+    squares: NDArray[np.float64],
+    scale: float,
+) -> tuple[int, PairSums]:
+    """Find the best of the neighbourhoods of every row's candidates.
+
+    Parameters
+    ----------
+    x : (n, d)
+        Rows of any real type.
+    near : (k, G) int32
+        Neighbourhoods, each component the first of its own.
+    drawn : (n, e) int32
+        Components that rows meet besides; e may be 0.
+    packed : PackedMixture
+        "iso" or "isoflex".
+    candidates : (n, C') int32
+        Before and, written to, afterwards: by log joint, best first; -1: none. Rows whose first
+        is -1 are left out.
+    squares : (n, C') float64
+        Written to: squared distances to the candidates.
+    scale : float
+        Steps a unit of squared distance, in which distances of pairs are added up.
+
+    Returns
+    -------
+    n_evaluated : int
+        Distances computed.
+    pairs : PairSums
+    """
+    k, width = len(packed.means), near.shape[1]
+    most = candidates.shape[1] * (width + 1) + drawn.shape[1]
+    met, found = np.empty((BLOCK, most), np.int32), np.empty((BLOCK, most))
+    counts, stamps = np.empty(BLOCK, np.int64), np.full(k, -1)
+    pairs, n_evaluated = PairSums.nothing(), 0
+    for part, rows in native_blocks(x):
+        block = rows.astype(packed.dtype, copy=False)
+        for begin in range(0, len(block), BLOCK):
+            at = slice(part.start + begin, part.start + min(begin + BLOCK, len(block)))
+            stamps[:] = -1
+            n_evaluated += _search(
+                readonly(np.ascontiguousarray(block[begin : begin + BLOCK])), packed.means,
+                packed.constants, packed.halves, readonly(near), readonly(drawn[at]),
+                candidates[at], squares[at], met, found, counts, stamps,
+            )  # fmt: skip
+            nearest = candidates[at, 0]
+            order, starts = order_by_label(np.ascontiguousarray(nearest), k)
+            room = int(counts[: len(nearest)].sum())
+            keys, steps, times = (np.empty(room, np.int64) for _ in range(3))
+            stamps[:] = -1
+            n = _pairs(
+                readonly(order), readonly(starts), met, found, counts, scale, stamps, keys, steps,
+                times,
+            )  # fmt: skip
+            pairs.merge(PairSums(keys[:n], steps[:n], times[:n]))
+    return n_evaluated, pairs
+
+
+@njit
+def _search(
+    x: Any, means: Any, constants: Any, halves: Any, near: Any, drawn: Any, candidates: Any,
+    squares: Any, met: Any, found: Any, counts: Any, stamps: Any,
+) -> Any:  # fmt: skip
+    n, d = x.shape
+    rows, centers = x.reshape(n * d), means.reshape(means.size)
+    width, total = candidates.shape[1], 0
+    best = np.empty(width)
+    for i in range(n):
+        count = 0
+        if candidates[i, 0] < 0:
+            counts[i] = 0
+            squares[i, :] = np.inf
+            continue
+        # members first: of equal ones the first met stays
+        for q in range(width):
+            c = candidates[i, q]
+            if c >= 0 and stamps[c] != i:
+                stamps[c] = i
+                met[i, count] = c
+                count += 1
+        for q in range(width):
+            c = candidates[i, q]
+            if c < 0:
+                continue
+            for g in range(near.shape[1]):
+                other = near[c, g]
+                if stamps[other] != i:
+                    stamps[other] = i
+                    met[i, count] = other
+                    count += 1
+        for e in range(drawn.shape[1]):
+            other = drawn[i, e]
+            if stamps[other] != i:
+                stamps[other] = i
+                met[i, count] = other
+                count += 1
+        counts[i] = count
+        total += count
+        for q in range(width):
+            best[q], candidates[i, q], squares[i, q] = -np.inf, -1, np.inf
+        for p in range(count):
+            c = met[i, p]
+            square = square_distance(rows, i * d, centers, np.int64(c) * d, d)
+            found[i, p] = square
+            value = log_joint(constants[c], halves[c], square)
+            q = width
+            while q > 0 and value > best[q - 1]:
+                if q < width:
+                    best[q], candidates[i, q] = best[q - 1], candidates[i, q - 1]
+                    squares[i, q] = squares[i, q - 1]
+                q -= 1
+            if q < width:
+                best[q], candidates[i, q], squares[i, q] = value, c, square
+    return total
+
+
+@njit
+def _pairs(
+    order: Any, starts: Any, met: Any, found: Any, counts: Any, scale: Any, stamps: Any, keys: Any,
+    steps: Any, times: Any,
+) -> Any:  # fmt: skip
+    """Add distances up by pairs of components; how many pairs there are, keys not in order."""
+    k, n = starts.size - 1, 0
+    for c in range(k):
+        first = n
+        for p in range(starts[c], starts[c + 1]):
+            i = order[p]
+            for m in range(counts[i]):
+                other = met[i, m]
+                if other == c:
+                    continue
+                if stamps[other] < first:
+                    stamps[other] = n
+                    keys[n], steps[n], times[n] = np.int64(c) * k + other, 0, 0
+                    n += 1
+                at = stamps[other]
+                steps[at] += np.int64(np.rint(found[i, m] * scale))
+                times[at] += 1
+    return n

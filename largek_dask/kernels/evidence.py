@@ -1,0 +1,491 @@
+"""How likely rows are under a mixture, their most probable component, and their posteriors.
+
+Every row meets every component on the register tile, whose scores are rounded. How far each may be
+from the log joint that it stands for is bounded (:class:`_Bounds`), so it is known which components
+may lie within `NEAR` nats of the best one: their log joints are computed anew in float64, in the
+direct form, and so is the choice among them. Others count by their scores, down to `FAR` nats; what
+is left out adds up to less than k e^-45 of a row's likelihood. No bit depends on the tile.
+
+Of many components few are so near to a row, and others to the next row of its panel: those of each
+lane are picked by a bit mask, and their exponentials taken together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from largek_dask.kernels.arguments import check_rows, converted
+from largek_dask.kernels.dense import panels
+from largek_dask.kernels.exact.transcendental import exp_of, log, log_of
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.mixtures import PackedMixture, log_joint
+from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.rank_standins import lowest_bit, within
+    from largek_dask.kernels.emit.standins import (
+        scan,
+        square_distance,
+        square_lengths,
+        weighted_square_distance,
+    )
+else:
+    from largek_dask.kernels.emit.dense import scan
+    from largek_dask.kernels.emit.ranks import lowest_bit, within
+    from largek_dask.kernels.emit.rows import (
+        square_distance,
+        square_lengths,
+        weighted_square_distance,
+    )
+
+__all__ = ["evidence", "posteriors"]
+
+NEAR = 14.0
+"""Components that may be so near the best one, in nats, are computed exactly: e^-14 is 2^-20, and a
+score's error of 2^-20 in it is lost in float64 sums of log-likelihoods."""
+FAR = 45.0
+"""What is certainly farther than this counts for nothing: e^-45 is 2^-65."""
+UNSURE = 2.0**-5
+"""A score that may be off by half of this, or more, is none to count by."""
+_TOGETHER = 128
+"""Components whose scores are looked at while they are in the first-level cache."""
+_TERMS = 256
+"""Components between which exponentials are taken: with a panel of rows 96 KB."""
+_KEPT = 8
+"""Posteriors that a row is expected to have."""
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int32]
+
+
+def evidence(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
+    """The most probable component of every row, and the row's log-likelihood over all of them.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Dense rows of any real type.
+    packed : PackedMixture
+
+    Returns
+    -------
+    labels : int32 array (n,)
+        By the largest log joint in float64; ties go to the lowest index.
+    log_likelihood : float64 array (n,)
+        The smallest number there is where all squares overflow float64.
+    """
+    n = check_rows(x, packed.n_features)
+    labels, found = np.empty(n, np.int32), np.empty(n)
+    none = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0)
+    for rows, block in converted(x, packed.dtype):
+        _Search(packed).run(block, 0, NEAR, 1.0, labels[rows], found[rows], *none)
+    return labels, found
+
+
+def posteriors(
+    x: Array, packed: PackedMixture, least: float = 2.0**-20
+) -> tuple[NDArray[np.int64], Labels, Floats]:
+    """The components that have a share in each row, and their shares.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Dense rows of any real type.
+    packed : PackedMixture
+    least : float
+        Components are left out whose probability is not above this; what is kept of a row adds up
+        to 1. Probabilities below 2^-64 are left out in any case, the most probable component never.
+
+    Returns
+    -------
+    indptr : int64 array (n + 1,)
+        Row i has the places ``indptr[i] : indptr[i + 1]`` of the other two.
+    indices : int32 array
+        Components, ascending in every row.
+    probabilities : float64 array
+    """
+    n = check_rows(x, packed.n_features)
+    least = min(max(least, 2.0**-64), 1.0)
+    near = min(FAR, max(NEAR, 1.0 - float(log(np.array([least]))[0])))
+    counts = np.zeros(n, np.int64)
+    parts: list[tuple[Labels, Floats]] = [(np.empty(0, np.int32), np.empty(0))]
+    for rows, block in converted(x, packed.dtype):
+        search, begin, size = _Search(packed), 0, len(block)
+        labels, found = np.empty(size, np.int32), np.empty(size)
+        room = max(packed.n_components, _KEPT * size)
+        indices, shares = np.empty(room, np.int32), np.empty(room)
+        while begin < size:
+            out = counts[rows], indices, shares
+            begin, written = search.run(block, begin, near, least, labels, found, *out)
+            parts.append((indices[:written].copy(), shares[:written].copy()))
+    indptr = np.zeros(n + 1, np.int64)
+    np.cumsum(counts, out=indptr[1:])
+    indices, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return indptr, indices, shares
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bounds:
+    r"""What the tile multiplies with, and how far its scores may be from log joints.
+
+    With weights w (half a precision of each feature), v the mean and x the row less the shift, the
+    tile gives S = Σ w (x - v)² as Σ w v² - Σ 2 w v x + Σ w x². A sum of n products and sums, of
+    numbers that have been rounded a few times before, is off by
+    γ_n Σ w (|x| + |v|)² at most (:class:`~.dense.doubts.Rounding`), and
+    (|x| + |v|)² ≤ 2 (x - v)² + 8 v². So |computed - S| ≤ e with e = γ (2 S + 8 V), V = Σ w v², and
+    S ≤ computed + e: what is true of the computed S is
+    e ≤ γ / (1 - 2γ) (2 computed + 8 V). The log joint constant - S lies between
+    ``lower - lower_share * computed`` and ``upper - upper_share * computed``, where the shares have
+    the factor 1 ∓ 2γ, and the others 8γV. Sums (x - v)² of few features (the direct form)
+    have no V.
+    """
+
+    factors: Array
+    """(k padded, d or 2 d) of the features, and of their squares."""
+    starts: Array
+    """(k padded,)"""
+    offsets: Array
+    """(d padded,) what packing takes off a row."""
+    lower: Array
+    lower_share: Array
+    upper: Array
+    upper_share: Array
+    shares: Floats
+    """(k,) what a computed S is multiplied with: half the precision, or 1 where that is in it."""
+    largest: float
+    """Rows whose squared length times this is finite and far from overflow are safe on the tile;
+    infinity if none is."""
+
+
+def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _Bounds:
+    k, d = packed.means.shape
+    dtype = packed.dtype
+    kind = np.finfo(dtype)
+    diagonal = packed.covariance == "diag"
+    direct = packed.centers.direct and not diagonal
+    # (of padding and retired components nothing is asked)
+    weights = packed.precisions / 2 if diagonal else packed.halves[:, None]
+    lengths = np.empty(k)
+    with np.errstate(all="ignore"):
+        _lengths(readonly(packed.centers.values), readonly(weights), lengths)
+        n_terms = 2 * d + 20
+        gamma = n_terms * float(kind.eps) / 2
+        gamma = 1.02 * gamma / (1 - 4 * gamma) if gamma < 0.125 else np.inf
+        off = np.zeros(k) if direct else 8 * lengths
+        underflow = n_terms * 16 * float(kind.smallest_subnormal)
+        off = gamma * (off + np.abs(packed.constants)) + underflow * np.maximum(packed.halves, 1)
+        off[~packed.alive] = 0.0
+        shares = np.ones(k) if diagonal else packed.halves.copy()
+        factors, starts, offsets = dense.factors, dense.starts, dense.offsets
+        largest = 1.0
+        if diagonal:
+            factors, offsets = packed.form.factors, packed.form.offsets
+            starts = np.zeros(len(factors), dtype)
+            starts[:k] = lengths
+            largest = max(1.0, float(weights.max()))
+        widest = max(float(lengths.max()), float(np.abs(factors).max()), float(starts[:k].max()))
+        return _Bounds(
+            factors,
+            readonly(starts),
+            offsets,
+            _rounded(packed.constants - off, dtype, -np.inf),
+            _rounded(shares * (1 + 2 * gamma), dtype, np.inf),
+            _rounded(packed.constants + off, dtype, np.inf),
+            _rounded(shares * (1 - 2 * gamma), dtype, 0.0),
+            readonly(shares),
+            largest if widest < _safe(dtype) else np.inf,
+        )
+
+
+def _rounded(values: Floats, dtype: np.dtype[Any], towards: float) -> Array:
+    """In another type, and never on the other side; infinite stays what it is."""
+    narrow = values.astype(dtype)
+    moved = np.nextafter(narrow, dtype.type(towards))
+    return readonly(np.where(np.isfinite(narrow), moved, narrow).astype(dtype))
+
+
+def _safe(dtype: np.dtype[Any]) -> float:
+    """Squares below this do not overflow, whatever is done with them on the tile."""
+    limit: float = float(np.finfo(dtype).max) ** 0.75
+    return limit
+
+
+@njit
+def _lengths(values: Any, weights: Any, out: Any) -> None:
+    """Weighted squared lengths."""
+    k, d = values.shape
+    last = weights.shape[1] - 1
+    for c in range(k):
+        total = 0.0
+        for f in range(d):
+            value = np.float64(values[c, f])
+            total += weights[c, min(f, last)] * value * value
+        out[c] = total
+
+
+class _Search:
+    """A mixture and the scratch memory of a thread that searches it."""
+
+    def __init__(self, packed: PackedMixture) -> None:
+        diagonal, dtype = packed.covariance == "diag", packed.dtype
+        direct = packed.centers.direct and not diagonal
+        tile = select_tile().for_form(direct)
+        width = tile.vectors * tile.lanes_of(dtype.itemsize)
+        k, d = packed.means.shape
+        bounds = packed.centers.prepared.get(_bounds, packed, packed.centers.dense)
+        n_tiles = -(-k // tile.centres)
+        blocks = panels.Blocking(panels=1, tiles=n_tiles, features=0)
+        wide = 2 * d if diagonal else d
+        space = panels.workspace(tile, dtype, False, wide, blocks, (0, 0))
+        self._kernel = _weigh(tile, dtype, direct, diagonal)
+        self._model = (
+            packed.means, packed.precisions, packed.constants, packed.halves, bounds.shares,
+            bounds.factors, bounds.starts, bounds.offsets, bounds.lower, bounds.lower_share,
+            bounds.upper, bounds.upper_share, bounds.largest, _safe(dtype),
+        )  # fmt: skip
+        lists = np.empty(width * k, np.int32), np.empty(width, np.int64)
+        limits = tuple(np.empty(width, dtype) for _ in range(5))
+        far = np.empty(width), np.empty(width * _TERMS), np.empty(width, np.int64)
+        self._scratch = (space, *lists, *limits, *far, np.empty(k), np.empty(k))
+
+    def run(self, block: Array, begin: int, near: float, least: float, *out: Any) -> Any:
+        """Rows from `begin` on, until there is no room for posteriors: where, and how many."""
+        return self._kernel(block, begin, *self._model, *self._scratch, near, least, *out)
+
+
+@cache
+def _weigh(tile: Tile, dtype: panels.Dtype, direct: bool, diagonal: bool) -> panels.Kernel:
+    """The search of all components, a panel of rows at a time."""
+    meet = _meet(tile, dtype, direct, diagonal)
+    collect, settle = _collect(tile, dtype), _settle(dtype, diagonal)
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    pack = panels.pack_rows(dtype, width)
+
+    @njit(_signature(dtype), _nrt=False)
+    def run(
+        x: Any, first: Any, means: Any, precisions: Any, constants: Any, halves: Any, shares: Any,
+        factors: Any, starts: Any, offsets: Any, lower: Any, lower_share: Any, upper: Any,
+        upper_share: Any, largest: Any, safe: Any, space: Any, lists: Any, counts: Any, best: Any,
+        limits: Any, nears: Any, loose: Any, edges: Any, totals: Any, far: Any, filled: Any,
+        joints: Any, terms: Any, near: Any, least: Any, labels: Any, found: Any, kept: Any,
+        indices: Any, probabilities: Any,
+    ) -> Any:  # fmt: skip
+        n, d = x.shape
+        rows = x.reshape(n * d)
+        panel, spare = space[0], space[1]
+        written = 0
+        for begin in range(first, n, width):
+            m = min(width, n - begin)
+            pack(rows, begin, m, d, offsets, panel, 0, spare)
+            meet(d, factors, starts, lower, lower_share, space, best)
+            collect(
+                m, constants, shares, lower, lower_share, upper, upper_share, space, largest, safe,
+                near, best, limits, nears, loose, edges, totals, far, filled, lists, counts,
+            )  # fmt: skip
+            for q in range(m):
+                if indices.size > 0 and written + counts[q] > indices.size:
+                    return begin + q, written
+                written = settle(
+                    rows, begin + q, d, means, precisions, constants, halves, best[q], totals[q],
+                    lists[q * constants.size :], counts[q], joints, terms, least, labels, found,
+                    kept, indices, probabilities, written,
+                )  # fmt: skip
+        return n, written
+
+    return run
+
+
+@cache
+def _meet(tile: Tile, dtype: panels.Dtype, direct: bool, diagonal: bool) -> panels.Kernel:
+    """A packed panel against all components: their S, and the best that is certain of each row."""
+    lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
+    width = tile.vectors * lanes
+    spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
+    together = max(1, _TOGETHER // centres)
+
+    @panels.inner
+    def meet(
+        d: Any, factors: Any, starts: Any, lower: Any, lower_share: Any, space: Any, best: Any
+    ) -> None:
+        panel, _, norms, values, labels, sums, _, _, _ = space
+        k, wide = lower.size, factors.shape[1]
+        flat = factors.reshape(factors.size)
+        square_lengths(width, 1, panel, 0, width, d, norms)
+        if diagonal:
+            for f in range(d):
+                own = panel[f * width : (f + 1) * width]
+                square = panel[(d + f) * width : (d + f + 1) * width]
+                for q in range(width):
+                    square[q] = own[q] * own[q]
+        for q in range(width):
+            best[q] = -np.inf
+        n_tiles = (k + centres - 1) // centres
+        for t in range(0, n_tiles, together):
+            count = min(together, n_tiles - t)
+            scan(
+                spec, panel, 0, flat, wide, 0, wide, starts, t * centres, count,
+                values, labels, 0, sums, t * centres * width, sums, -1,
+            )  # fmt: skip
+            for c in range(t * centres, min(k, (t + count) * centres)):
+                level, share = lower[c], lower_share[c]
+                own = sums[c * width : (c + 1) * width]
+                for q in range(width):
+                    square = own[q] if direct or diagonal else own[q] + norms[q]
+                    square = max(square, real(0))
+                    own[q] = square
+                    value = level - share * square
+                    best[q] = value if value > best[q] else best[q]
+
+    return meet
+
+
+@cache
+def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
+    """Of each row of a panel the components to be computed anew, ascending, and what others add."""
+    width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
+    slack = 4 * float(np.finfo(dtype).eps)
+    more, unsure = real(slack), real(UNSURE)
+    every, one = np.uint64((1 << width) - 1), np.uint64(1)
+
+    @panels.inner
+    def collect(
+        m: Any, constants: Any, shares: Any, lower: Any, lower_share: Any, upper: Any,
+        upper_share: Any, space: Any, largest: Any, safe: Any, near: Any, best: Any, limits: Any,
+        nears: Any, loose: Any, edges: Any, totals: Any, far: Any, filled: Any, lists: Any,
+        counts: Any,
+    ) -> None:  # fmt: skip
+        _, _, norms, _, _, sums, _, _, _ = space
+        k = constants.size
+        for q in range(width):
+            counts[q], totals[q] = 0, 0.0
+            # (the limits are rounded, too)
+            level = np.float64(best[q])
+            level -= slack * abs(level)
+            limits[q], nears[q] = real(level - FAR), real(level - near)
+            if not np.float64(norms[q]) * largest < safe:
+                # on the tile anything may have overflowed: all components may count
+                limits[q] = nears[q] = -np.inf
+            loose[q] = limits[q] - more * abs(limits[q])
+        for begin in range(0, k, _TERMS):
+            filled[:] = 0
+            for c in range(begin, min(k, begin + _TERMS)):
+                constant = constants[c]
+                if constant == -np.inf:
+                    continue
+                level, share, low, low_share, half = (
+                    upper[c], upper_share[c], lower[c], lower_share[c], shares[c]
+                )  # fmt: skip
+                mask: Any = every
+                if share > 0:
+                    # A little more than the scores that may count: they are looked at below.
+                    above, times = level + more * abs(level), (real(1) + more) / share
+                    for q in range(width):
+                        edges[q] = (above - loose[q]) * times
+                    mask = within(width, sums, c * width, edges)
+                while mask != 0:
+                    q = lowest_bit(mask)
+                    mask &= mask - one
+                    if q >= m:
+                        break
+                    square = sums[c * width + q]
+                    high = level - share * square
+                    if not high < nears[q] or not high - (low - low_share * square) < unsure:
+                        lists[q * k + counts[q]] = c
+                        counts[q] += not high < limits[q]
+                    else:
+                        term = constant - half * np.float64(square) - np.float64(best[q])
+                        far[q * _TERMS + filled[q]] = term
+                        filled[q] += not high < limits[q]
+            add(m, far, filled, totals)
+
+    @panels.inner
+    def add(m: Any, far: Any, filled: Any, totals: Any) -> None:
+        for q in range(m):
+            own, n, total = far[q * _TERMS :], filled[q], totals[q]
+            for p in range(n):
+                own[p] = exp_of(min(own[p], 0.0))
+            for p in range(n):
+                total += own[p]
+            totals[q] = total
+
+    return collect
+
+
+@cache
+def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
+    """One row: the log joints of what may be near, the sum, and what they are of it."""
+
+    @panels.inner
+    def settle(
+        rows: Any, i: Any, d: Any, means: Any, precisions: Any, constants: Any, halves: Any,
+        level: Any, others: Any, members: Any, n: Any, joints: Any, terms: Any, least: Any,
+        labels: Any, found: Any, kept: Any, indices: Any, probabilities: Any, written: Any,
+    ) -> Any:  # fmt: skip
+        flat, weights = means.reshape(means.size), precisions.reshape(precisions.size)
+        best, label = -np.inf, np.int32(members[0] if n > 0 else 0)
+        for p in range(n):
+            c = np.int64(members[p])
+            if diagonal:
+                exact = weighted_square_distance(rows, i * d, flat, c * d, weights, c * d, d)
+            else:
+                exact = square_distance(rows, i * d, flat, c * d, d)
+            joints[p] = log_joint(constants[c], halves[c], exact)
+            if joints[p] > best:
+                best, label = joints[p], np.int32(c)
+        labels[i], found[i] = label, -_LARGEST
+        if best == -np.inf:
+            # farther from everything than can be told
+            if indices.size > 0:
+                kept[i], indices[written], probabilities[written] = 1, label, 1.0
+                written += 1
+            return written
+        for p in range(n):
+            terms[p] = exp_of(min(joints[p] - best, 0.0))
+        # (nothing is added up beside rows that all components may count for)
+        total = others * exp_of(min(np.float64(level) - best, 0.0)) if others > 0 else 0.0
+        for p in range(n):
+            total += terms[p]
+        found[i] = best + log_of(total)
+        if indices.size > 0:
+            begin, limit, sum_kept = written, least * total, 0.0
+            for p in range(n):
+                if terms[p] > limit or members[p] == label:
+                    indices[written], probabilities[written] = members[p], terms[p]
+                    sum_kept += terms[p]
+                    written += 1
+            for p in range(begin, written):
+                probabilities[p] /= sum_kept
+            kept[i] = written - begin
+        return written
+
+    return settle
+
+
+_LARGEST = 1.7976931348623157e308
+
+
+def _signature(dtype: panels.Dtype) -> tuple[Any, ...]:
+    """The types of what :func:`_weigh` is called with."""
+    x, means, factors, starts, offsets, *bounds = panels.real_arrays(
+        dtype, 2, 2, 2, 1, 1, 1, 1, 1, 1
+    )
+    floats = types.Array(types.float64, 1, "C", readonly=True)
+    table = types.Array(types.float64, 2, "C", readonly=True)
+    real = types.Array(numba.from_dtype(dtype), 1, "C")
+    own, signed = types.Array(types.float64, 1, "C"), types.Array(types.int32, 1, "C")
+    longs = types.Array(types.int64, 1, "C")
+    model = (x, types.int64, means, table, floats, floats, floats, factors, starts, offsets)
+    reals = (real,) * 5
+    scratch = (panels.workspace_type(dtype), signed, longs, *reals, own, own, longs, own, own)
+    return (
+        *model, *bounds, types.float64, types.float64, *scratch, types.float64, types.float64,
+        signed, own, longs, signed, own,
+    )  # fmt: skip

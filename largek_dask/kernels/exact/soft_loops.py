@@ -1,0 +1,242 @@
+"""Compiled loops of :mod:`~largek_dask.kernels.exact.soft_sums`.
+
+What a row adds to the components it belongs to is a list of *entries* ``(row, component, share)``:
+its shares are above 0, whole multiples of 1 / unit, and add up to 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK
+from largek_dask.kernels.exact.sum_loops import (
+    INTEGERS,
+    ONES,
+    REALS,
+    carry,
+    steps_below,
+    times,
+    whole_steps,
+)
+from largek_dask.kernels.exact.transcendental import exp_of, log_of
+from largek_dask.kernels.jit import njit
+
+__all__ = [
+    "DIGIT",
+    "add_masses",
+    "add_rows",
+    "add_rows_wide",
+    "add_squares",
+    "corrections",
+    "respond",
+]
+
+_MAGIC = 6755399441055744.0  # 1.5 * 2^52
+_MAGIC_BITS = 0x4338000000000000  # its bit pattern
+_LANES = 256  # rows that are worked on together: their log joints stay in the first-level cache
+DIGIT = 22
+"""Bits of the lower digit of a mass of rows of integer weights."""
+_DIGIT_MASK = (1 << DIGIT) - 1
+
+
+@njit
+def respond(
+    candidates: Any,
+    squares: Any,
+    weight: Any,
+    constants: Any,
+    halves: Any,
+    unit: Any,
+    rows: Any,
+    components: Any,
+    shares: Any,
+    energy: Any,
+    evidence: Any,
+) -> Any:
+    """Responsibilities of the candidates of each row, as entries; returns how many.
+
+    ``evidence`` becomes the logarithm of the sum of a row's joint densities, ``energy`` a share of
+    ``squares`` an entry. The most responsible candidate takes what rounding leaves. Rows of weight
+    0 have no entries, and nothing of them is looked at.
+    """
+    n, width = candidates.shape
+    joint = np.empty((width, _LANES))
+    best, total = np.empty(_LANES), np.empty(_LANES)
+    lead, left = np.empty(_LANES, np.int64), np.empty(_LANES)
+    used = 0
+    for begin in range(0, n, _LANES):
+        m = min(_LANES, n - begin)
+        for i in range(m):
+            absent = weight.shape[0] > 0 and weight[begin + i] == 0.0
+            for q in range(width):
+                c = -1 if absent else candidates[begin + i, q]
+                value = -np.inf
+                if c >= 0:
+                    value = constants[c] - halves[c] * squares[begin + i, q]
+                joint[q, i] = value
+        _normalize(joint, m, unit, best, total, lead, left)
+        for i in range(m):
+            evidence[begin + i] = best[i] + log_of(total[i])
+        for i in range(m):
+            if weight.shape[0] > 0 and weight[begin + i] == 0.0:
+                continue
+            joint[lead[i], i] += left[i]
+            for q in range(width):
+                if joint[q, i] > 0.0:
+                    share = joint[q, i] / unit
+                    rows[used], components[used] = begin + i, candidates[begin + i, q]
+                    shares[used], energy[used] = share, share * squares[begin + i, q]
+                    used += 1
+    return used
+
+
+@njit
+def _normalize(joint: Any, m: Any, unit: Any, best: Any, total: Any, lead: Any, left: Any) -> None:
+    """Log joints become responsibilities in whole steps; ``left`` is what they lack of a unit."""
+    width = joint.shape[0]
+    for i in range(m):
+        best[i], lead[i], total[i], left[i] = joint[0, i], 0, 0.0, unit
+    for q in range(1, width):
+        for i in range(m):
+            more = joint[q, i] > best[i]
+            best[i] = joint[q, i] if more else best[i]
+            lead[i] = q if more else lead[i]
+    for q in range(width):
+        for i in range(m):
+            # where all candidates are retired none has a finite one
+            value = exp_of(joint[q, i] - (best[i] if best[i] > -np.inf else 0.0))
+            joint[q, i] = value
+            total[i] += value
+    for q in range(width):
+        for i in range(m):
+            share = joint[q, i] / (total[i] if total[i] > 0.0 else 1.0) * unit
+            share = (share + _MAGIC) - _MAGIC
+            joint[q, i] = share
+            left[i] -= share
+
+
+@njit
+def add_masses(
+    components: Any, shares: Any, weight: Any, kind: Any, scale: Any, high: Any, low: Any
+) -> None:
+    """Add entries, and their weights, to two limbs (real weights) or two digits (others)."""
+    for p in range(components.shape[0]):
+        c = components[p]
+        if kind == REALS:
+            value = shares[p] * weight[p] * scale
+            carry(high, low, c, whole_steps(value), steps_below(value))
+        else:
+            steps = np.int64(shares[p] * scale)
+            w = np.int64(1) if kind == ONES else np.int64(weight[p])
+            high[c] += (steps >> DIGIT) * w
+            low[c] += (steps & _DIGIT_MASK) * w
+
+
+@njit
+def add_rows(
+    x: Any,
+    rows: Any,
+    components: Any,
+    shares: Any,
+    weight: Any,
+    kind: Any,
+    shift: Any,
+    scale: Any,
+    sums: Any,
+) -> None:
+    """Add the shares of rows to the sums of their components."""
+    d = x.shape[1]
+    row = np.empty(d)
+    last = -1
+    for p in range(rows.shape[0]):
+        if rows[p] != last:
+            last = rows[p]
+            for f in range(d):
+                row[f] = (np.float64(x[last, f]) - shift[f]) * scale
+        c = components[p]
+        factor = shares[p] * weight[p] if kind == REALS else shares[p]
+        if kind == INTEGERS:
+            w = np.int64(weight[p])
+            for f in range(d):
+                sums[c, f] += whole_steps(row[f] * factor) * w
+        else:
+            for f in range(d):
+                sums[c, f] += whole_steps(row[f] * factor)
+
+
+@njit
+def add_rows_wide(
+    x: Any,
+    rows: Any,
+    components: Any,
+    shares: Any,
+    weight: Any,
+    kind: Any,
+    shift: Any,
+    scale: Any,
+    sums: Any,
+    low: Any,
+) -> None:
+    """As `add_rows`, in two limbs."""
+    d = x.shape[1]
+    row = np.empty(d)
+    last = -1
+    for p in range(rows.shape[0]):
+        if rows[p] != last:
+            last = rows[p]
+            for f in range(d):
+                row[f] = (np.float64(x[last, f]) - shift[f]) * scale
+        factor = shares[p] * weight[p] if kind == REALS else shares[p]
+        w = np.int64(weight[p]) if kind == INTEGERS else np.int64(1)
+        c = components[p]
+        for f in range(d):
+            _add_limbs(sums, low, c, f, row[f] * factor, w)
+
+
+@njit
+def add_squares(
+    x: Any,
+    rows: Any,
+    components: Any,
+    shares: Any,
+    weight: Any,
+    kind: Any,
+    about: Any,
+    scale: Any,
+    squares: Any,
+    low: Any,
+) -> None:
+    """Add the shares of the squares of ``x - about[component]``, in two limbs."""
+    for p in range(rows.shape[0]):
+        i, c = rows[p], components[p]
+        factor = (shares[p] * weight[p] if kind == REALS else shares[p]) * scale
+        w = np.int64(weight[p]) if kind == INTEGERS else np.int64(1)
+        for f in range(x.shape[1]):
+            difference = np.float64(x[i, f]) - about[c, f]
+            _add_limbs(squares, low, c, f, difference * difference * factor, w)
+
+
+@njit
+def _add_limbs(high: Any, low: Any, c: Any, f: Any, value: Any, w: Any) -> None:
+    """Add ``w`` times a value in steps to a sum of two limbs."""
+    whole, part = whole_steps(value), steps_below(value)
+    if w != 1:
+        whole, part = times(whole, part, w)
+    part += low[c, f]
+    high[c, f] += whole + (part >> LOW_BITS)
+    low[c, f] = part & LOW_MASK
+
+
+@njit
+def corrections(
+    sums: Any, masses: Any, step: Any, shift: Any, old: Any, new: Any, out: Any
+) -> None:
+    """What sums of squares about ``old`` lack of those about ``new``, a component and feature."""
+    for c in range(old.shape[0]):
+        for f in range(old.shape[1]):
+            about = np.float64(old[c, f])
+            moved = np.float64(new[c, f]) - about
+            mean = np.float64(sums[c, f]) * step - masses[c] * (about - shift[f])
+            out[c, f] = moved * (masses[c] * moved - 2.0 * mean)

@@ -1,0 +1,416 @@
+"""Exact sums of rows that belong to several components of a mixture, each by a share.
+
+One pass over the rows gives all that an M-step needs, and the free energy of the E-step before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.soft_loops import (
+    DIGIT,
+    add_masses,
+    add_rows,
+    add_rows_wide,
+    add_squares,
+    corrections,
+    respond,
+)
+from largek_dask.kernels.exact.sum_loops import INTEGERS, ONES, REALS, first_refused
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.rows import native_blocks
+
+__all__ = ["MOST_CANDIDATES", "SHARE_BITS", "SoftSums"]
+
+SHARE_BITS = {4: 24, 8: 44}
+"""Bits of a responsibility, by bytes of the compute dtype."""
+MOST_CANDIDATES = 4096
+"""Candidates of a row; of more, rounding could take more than the most responsible one has."""
+_ENTRIES = 1 << 15  # responsibilities that are held at a time
+_DIGITS = 25  # what every grid has below its extent, but that of integer data with steps of 1
+_NO_WEIGHT = readonly(np.empty(0))
+_DIGIT_MASK = (1 << DIGIT) - 1
+
+
+class Mixture(Protocol):
+    """What is asked of a :class:`~largek_dask.kernels.mixtures.PackedMixture`."""
+
+    @property
+    def means(self) -> NDArray[Any]:
+        """(k, d) in the compute dtype."""
+
+    @property
+    def constants(self) -> NDArray[np.float64]:
+        """(k,) log joint of a row at the mean."""
+
+    @property
+    def halves(self) -> NDArray[np.float64]:
+        """(k,) what squares are multiplied by."""
+
+
+class SoftSums:
+    """Sums over rows of all that an M-step of a Gaussian mixture needs.
+
+    No order of adding or merging changes a bit, and a row of integer weight w is w equal rows.
+
+    Parameters
+    ----------
+    n_components, n_features : int
+    grid : FixedPoint
+        Chosen for the rows that will be added.
+    covariance : {"iso", "isoflex", "diag"}
+        One variance in all, one a component, or one a component and feature.
+
+    Notes
+    -----
+    *Responsibilities* of a row for its candidates are rounded to whole multiples of h = 2^-B, and
+    the most responsible candidate takes what rounding leaves, so that they add up to exactly 1.
+    Then every sum here is that of an M-step for responsibilities s' instead of the true s. It
+    raises ``F(s', model) = F(s, model) - sum gamma KL(s' || s)``, so no more than the divergence
+    is lost. With C' candidates that is at most ``(C' - 1) h / 2`` a row, and a second-order term
+    below ``C'^3 h^2 / 4``: a candidate at s >= h / 2 loses at most ``delta^2 / s <= h / 2`` for its
+    error delta <= h / 2, one below is rounded to 0 and loses s < h / 2, and the most responsible
+    one has s >= 1 / C'. F may fall by 2^-18 of its size in float32 and by 1e-12 in float64. B = 24
+    keeps the loss at C' = 5 below 2^-23, and B = 44 below 1.2e-13, a row: enough as long as F is
+    above 1/32 and 1/8 nats a row.
+
+    *Sums* of ``gamma s' (x - shift)`` are integers on ``grid``. A row adds to each sum at most what
+    it would add as a whole, so the grid's proof holds as it is. Those of float64 data have a low
+    limb always, for shares down to 2^-44, and those of integer data, whose steps are 1; a mean is
+    off by no more than half a step times the number of its rows over its mass.
+
+    *Masses* of rows of integer weights are exact: two digits of base 2^22, whose sums remain below
+    2^58 since the total weight is at most 2^36. Those of other weights have two limbs.
+
+    *Squares*, which variances come from, are those about the old means. One a component and
+    feature is a sum of two limbs with its own step 2^-b: rows and means lie within 2^e of the shift
+    (the grid's extent; means further out are replaced by the nearest point within, since any
+    reference serves), so squares are at most ``2^(2e + 2)``, their sum at most
+    ``W 2^(2e + 2) <= 2^(64 + e - bits)``, as ``W <= 2^(62 - e - bits)`` on every grid. With
+    ``b = bits - e - 3`` it remains below 2^61, and a single one, since ``bits <= 50 - e`` (less the
+    bits of the largest weight, where that is real), within the 2^50 that can be rounded by adding
+    1.5 * 2^52. The low limb reaches 50 bits further: with 10^6 rows, one of them 10^6 away, to
+    2^-48 in squares of the others' units. The fewer ones of "iso" and "isoflex" are sums without
+    any rounding.
+    """
+
+    __slots__ = (
+        "_evidence",
+        "_low",
+        "_low_masses",
+        "_low_squares",
+        "_masses",
+        "_squares",
+        "_sums",
+        "covariance",
+        "grid",
+    )
+
+    def __init__(
+        self, n_components: int, n_features: int, grid: FixedPoint, covariance: str
+    ) -> None:
+        if grid.shift.shape != (n_features,):
+            raise ValueError(f"the grid has {len(grid.shift)} features, not {n_features}")
+        if covariance not in ("iso", "isoflex", "diag"):
+            raise ValueError(f"covariance is {covariance!r}, neither 'iso', 'isoflex' nor 'diag'")
+        self.grid = grid
+        self.covariance = covariance
+        shape = n_components, n_features
+        self._sums: NDArray[np.int64] = np.zeros(shape, np.int64)
+        self._low: NDArray[np.int64] = np.zeros(shape if self._is_wide else (0, 0), np.int64)
+        self._masses: NDArray[np.int64] = np.zeros(n_components, np.int64)
+        self._low_masses: NDArray[np.int64] = np.zeros(n_components, np.int64)
+        self._evidence = ExactSums()
+        self._squares: Any = ExactSums(1 if covariance == "iso" else n_components)
+        self._low_squares: NDArray[np.int64] = np.zeros((0, 0), np.int64)
+        if covariance == "diag":
+            self._squares = np.zeros(shape, np.int64)
+            self._low_squares = np.zeros(shape, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the sums."""
+        integers = self._sums, self._low, self._masses, self._low_masses, self._low_squares
+        exact = int(self._evidence.nbytes + self._squares.nbytes)
+        return exact + sum(part.nbytes for part in integers)
+
+    def add(
+        self,
+        x: NDArray[Any],
+        weight: NDArray[np.float64] | None,
+        candidates: NDArray[np.int32],
+        squares: NDArray[np.float64],
+        packed: Mixture,
+    ) -> None:
+        """Add rows to the components that they belong to.
+
+        Parameters
+        ----------
+        x : (n, d)
+        weight : (n,) float64, optional
+            Rows that weigh 0 are absent.
+        candidates : (n, C') int32
+            The components that a row may belong to, each at most once; -1 is none.
+        squares : (n, C') float64
+            Their squared distances, those of "diag" divided by the variances.
+        packed : PackedMixture
+            The mixture that the responsibilities are found by.
+
+        Raises
+        ------
+        ValueError
+            A weight that the grid cannot represent (as in ``ClusterSums.add``), or more than
+            ``MOST_CANDIDATES``. Nothing is added then.
+        """
+        grid, n_candidates = self.grid, candidates.shape[1]
+        if n_candidates > MOST_CANDIDATES:
+            raise ValueError(f"{n_candidates} candidates a row are above {MOST_CANDIDATES}")
+        if weight is None and not grid.integer_weights:
+            weight = np.ones(len(x))
+        kind = (ONES if weight is None else INTEGERS) if grid.integer_weights else REALS
+        known = _NO_WEIGHT if weight is None else readonly(weight)
+        refused = first_refused(known, kind, 2.0**grid.weight_bits, self._is_wide)
+        if refused >= 0:
+            raise ValueError(
+                f"row {refused} weighs {known[refused]!r}, and the grid of these sums was chosen "
+                "for " + ("integer" if grid.integer_weights else "other") + " weights"
+            )
+        about = self._reference(packed.means) if self.covariance == "diag" else None
+        n_rows = max(1, _ENTRIES // n_candidates)
+        room = _Entries(min(n_rows, len(x)), n_candidates)
+        for at, block in _blocks(x, n_rows):
+            own = known[at]
+            rows, components, shares, energy = room.of(
+                candidates[at], squares[at], own, packed, self._unit
+            )
+            self._evidence.add(room.evidence[: len(block)], None if weight is None else own)
+            each = own[rows] if weight is not None else own
+            entries = rows, components, shares, readonly(each), kind
+            self._add_entries(block, entries)
+            if about is not None:
+                scale = 2.0**self._square_bits
+                add_squares(block, *entries, about, scale, self._squares, self._low_squares)
+            else:
+                cells = None if self.covariance == "iso" else components
+                self._squares.add(energy, None if weight is None else each, cells)
+
+    def merge(self, other: SoftSums) -> SoftSums:
+        """Add another accumulator of the same grid into this one, which is returned."""
+        self._sums += other._sums
+        if self._is_wide:
+            _merge_low(self._sums, self._low, other._low)
+        self._masses += other._masses
+        if self.grid.integer_weights:
+            self._low_masses += other._low_masses
+        else:
+            _merge_low(self._masses, self._low_masses, other._low_masses)
+        self._evidence.merge(other._evidence)
+        if self.covariance == "diag":
+            self._squares += other._squares
+            _merge_low(self._squares, self._low_squares, other._low_squares)
+        else:
+            self._squares.merge(other._squares)
+        return self
+
+    @property
+    def bound(self) -> float:
+        """Free energy: the sum over rows of the weighted log of the sum of joint densities."""
+        return self._evidence.value
+
+    @property
+    def masses(self) -> NDArray[np.float64]:
+        """(k,) sums of weighted responsibilities."""
+        low_bits, unit = self._mass_units
+        carried = self._masses + (self._low_masses >> low_bits)
+        rest = self._low_masses & ((1 << low_bits) - 1)
+        out: NDArray[np.float64] = (carried + rest * 2.0**-low_bits) * (unit * 2.0**low_bits)
+        return out
+
+    @property
+    def total(self) -> float:
+        """Total weight of the rows added."""
+        low_bits, unit = self._mass_units
+        low = _exact_sum(self._low_masses)
+        return float((_exact_sum(self._masses) << low_bits) + low) * unit
+
+    @property
+    def squares(self) -> float:
+        """Weighted sum of squared distances from the old means, by responsibility.
+
+        That of "diag" is not divided by variances.
+        """
+        if self.covariance != "diag":
+            return float(self._squares.value)
+        low = sum(map(_exact_sum, self._low_squares.T))
+        high = sum(map(_exact_sum, self._squares.T))
+        return float((high << LOW_BITS) + low) * 2.0 ** -(LOW_BITS + self._square_bits)
+
+    def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
+        """(k, d) means in the coordinates of the data, compute dtype.
+
+        Components without mass keep their row of ``fallback``.
+        """
+        masses = self.masses
+        means: NDArray[np.float64] = self._totals / np.where(masses > 0, masses, 1)[:, None]
+        means *= 2.0**-self.grid.bits
+        means += self.grid.shift.astype(np.float64)
+        empty = masses <= 0
+        means[empty] = fallback[empty]
+        return means.astype(self.grid.shift.dtype)
+
+    def variances(self, old_means: NDArray[Any], new_means: NDArray[Any]) -> NDArray[np.float64]:
+        """Sums of weighted squares about ``new_means``, by responsibility; not yet divided.
+
+        Parameters
+        ----------
+        old_means : (k, d)
+            Those of the mixture that rows were added by.
+        new_means : (k, d)
+            As they are kept, rounded: they need not be the exact means.
+
+        Returns
+        -------
+        squares : (1, 1), (k, 1) or (k, d)
+            For "iso", "isoflex", "diag".
+
+        Notes
+        -----
+        From squares R about the old means m, with S and N the sums and masses:
+        ``R - 2 (mu - m) (S - N m) + N (mu - m)^2``, never from ``E x^2 - mu^2``, which cancels
+        where components are tight beside the data's extent.
+        """
+        diag = self.covariance == "diag"
+        old = self._reference(old_means) if diag else readonly(old_means.astype(np.float64))
+        lacking: NDArray[np.float64] = np.empty(self._sums.shape)
+        corrections(
+            readonly(self._totals),
+            self.masses,
+            2.0**-self.grid.bits,
+            self.grid.shift.astype(np.float64),
+            old,
+            readonly(new_means.astype(np.float64)),
+            lacking,
+        )
+        if diag:
+            known = self._squares + self._low_squares * (1 / LOW_SCALE)
+            found = known * 2.0**-self._square_bits + lacking
+        elif self.covariance == "isoflex":
+            n, d = lacking.shape
+            rest = ExactSums(n)
+            rest.add(lacking.reshape(-1), None, np.repeat(np.arange(n), d))
+            found = (self._squares.values + rest.values)[:, None]
+        else:
+            rest = ExactSums()
+            rest.add(lacking.reshape(-1))
+            found = np.array([[self._squares.value + rest.value]])
+        out: NDArray[np.float64] = np.maximum(found, 0.0)
+        return out
+
+    @property
+    def _is_wide(self) -> bool:
+        grid = self.grid
+        return grid.wide or grid.shift.dtype == np.float64 or grid.bits + grid.extent < _DIGITS
+
+    @property
+    def _unit(self) -> float:
+        """A responsibility of 1, in steps."""
+        return 2.0 ** SHARE_BITS[self.grid.shift.itemsize]
+
+    @property
+    def _square_bits(self) -> int:
+        """Squares of "diag" count steps of 2^-_square_bits."""
+        return max(-900, min(900, self.grid.bits - self.grid.extent - 3))
+
+    @property
+    def _mass_units(self) -> tuple[int, float]:
+        """Bits of the low part of a mass, and what its last one is worth."""
+        if self.grid.integer_weights:
+            return DIGIT, 1 / self._unit
+        return LOW_BITS, 2.0 ** -(LOW_BITS + self.grid.weight_bits)
+
+    @property
+    def _totals(self) -> NDArray[np.float64]:
+        """(k, d) sums in steps of 2^-grid.bits."""
+        if not self._is_wide:
+            return self._sums.astype(np.float64)
+        out: NDArray[np.float64] = self._sums + self._low * (1 / LOW_SCALE)
+        return out
+
+    def _reference(self, means: NDArray[Any]) -> NDArray[np.float64]:
+        """The points that squares of "diag" are about: the old means, none far from the rows."""
+        shift, far = self.grid.shift.astype(np.float64), 2.0**self.grid.extent
+        return readonly(np.clip(means.astype(np.float64), shift - far, shift + far))
+
+    def _add_entries(self, x: NDArray[Any], entries: tuple[Any, ...]) -> None:
+        grid = self.grid
+        rows, components, shares, weight, kind = entries
+        scale = 2.0**grid.weight_bits if kind == REALS else self._unit
+        add_masses(components, shares, weight, kind, scale, self._masses, self._low_masses)
+        own = x, rows, components, shares, weight, kind
+        place = grid.shift.astype(np.float64), 2.0**grid.bits
+        if self._is_wide:
+            add_rows_wide(*own, *place, self._sums, self._low)
+        else:
+            add_rows(*own, *place, self._sums)
+
+
+class _Entries:
+    """Room for what some rows add to their components."""
+
+    __slots__ = ("components", "energy", "evidence", "rows", "shares")
+
+    def __init__(self, n: int, n_candidates: int) -> None:
+        self.rows = np.empty(n * n_candidates, np.int64)
+        self.components = np.empty(n * n_candidates, np.int64)
+        self.shares = np.empty(n * n_candidates)
+        self.energy = np.empty(n * n_candidates)
+        self.evidence = np.empty(n)
+
+    def of(
+        self,
+        candidates: NDArray[np.int32],
+        squares: NDArray[np.float64],
+        weight: NDArray[np.float64],
+        packed: Mixture,
+        unit: float,
+    ) -> tuple[NDArray[Any], ...]:
+        """Row, component, responsibility and share of the squares of each entry."""
+        parts = self.rows, self.components, self.shares, self.energy
+        n = respond(
+            readonly(candidates),
+            readonly(squares),
+            weight,
+            readonly(packed.constants),
+            readonly(packed.halves),
+            unit,
+            *parts,
+            self.evidence,
+        )
+        return tuple(readonly(part[:n]) for part in parts)
+
+
+def _blocks(x: NDArray[Any], n_rows: int) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Few rows at a time, in one of the types that kernels are compiled for."""
+    for at, block in native_blocks(x):
+        for begin in range(0, len(block), n_rows):
+            part = block[begin : begin + n_rows]
+            yield slice(at.start + begin, at.start + begin + len(part)), part
+
+
+def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
+    """Add another accumulator's low limbs, and carry."""
+    low += other
+    high += low >> LOW_BITS
+    low &= LOW_MASK
+
+
+def _exact_sum(values: NDArray[np.int64]) -> int:
+    """The sum of any number of integers, whatever it is."""
+    half = (1 << 32) - 1
+    return (int((values >> 32).sum()) << 32) + int((values & half).sum())

@@ -1,0 +1,236 @@
+r"""Components of a Gaussian mixture as the kernels want them.
+
+One variance is shared by all components (``"iso"``), or each has one of its own (``"isoflex"``), or
+one for each feature (``"diag"``). Whatever is ranked, weighed or summed is the *log joint* of a row
+and a component, ``log pi_c + log N(x; c)``, and is computed in one way only:
+
+.. math:: \mathrm{constants}_c - \mathrm{halves}_c \cdot \mathrm{squares}
+
+in float64, with squares ``sum (x - mean)²`` (``"diag"``: ``sum (x - mean)² precision``) in the
+direct form from the numbers as they were given, in the order of
+:func:`~largek_dask.kernels.emit.rows.square_distance`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.distances import PackedCenters, pack_centers
+from largek_dask.kernels.exact.transcendental import log
+from largek_dask.kernels.jit import njit, readonly
+
+__all__ = ["MixtureForm", "PackedMixture", "log_joint", "pack_mixture"]
+
+_TWO_PI = 6.283185307179586
+_PAD = 8
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+
+@njit
+def log_joint(constant: Any, half: Any, square: Any) -> Any:
+    """The log joint of a row and a component; two roundings, in this order."""
+    return constant - half * square
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixtureForm:
+    """What the tile multiplies rows with, in the compute dtype. All arrays are read-only.
+
+    Scores are to be small: squared distances less the row's squared length (squared distances of
+    few features) for ``"iso"``, minus the log joint for the others. There rows have more features:
+    their squared length about the shift, or each feature's square.
+    """
+
+    factors: Array
+    """(k padded, features) as of :class:`~.dense.panels.DenseForm`, and of the further features."""
+    starts: Array
+    """(k padded,) what scores start from; infinity for padding, and for retired components."""
+    offsets: Array
+    """(d padded,) what is taken off a row."""
+    level: float
+    """The largest number among the constants: scores have its rounding, too."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedMixture:
+    """Components as the kernels want them; made by :func:`pack_mixture`.
+
+    Pickles as its first four arrays and is packed again where it arrives. All are read-only.
+    """
+
+    means: Array
+    """(k, d) in the compute dtype."""
+    variances: Floats
+    """(1, 1) ``"iso"``, (k, 1) ``"isoflex"`` or (k, d) ``"diag"``."""
+    log_weights: Floats
+    """(k,) minus infinity of a retired component."""
+    shift: Array
+    """(d,) what is taken off rows and means, about the data's mean."""
+    constants: Floats
+    """(k,) log weight and normalisation; minus infinity of a retired component."""
+    halves: Floats
+    """(k,) what a sum of squares is multiplied with: half the precision, or 1/2 (``"diag"``)."""
+    precisions: Floats
+    """(k, d) ``"diag"``, else (0, 0)."""
+    centers: PackedCenters
+    """The means as centres of k-means."""
+
+    @property
+    def n_components(self) -> int:
+        """Number of components, retired ones among them."""
+        return int(self.means.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return int(self.means.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The compute dtype: float32 or float64."""
+        return self.means.dtype
+
+    @property
+    def covariance(self) -> str:
+        """``"iso"``, ``"isoflex"`` or ``"diag"``."""
+        if self.variances.shape == (1, 1):
+            return "iso"
+        return "isoflex" if self.variances.shape[1] == 1 else "diag"
+
+    @property
+    def direct(self) -> bool:
+        """Whether the tile's scores are sums of (x - c)²: few features, one variance."""
+        return self.covariance == "iso" and self.centers.direct
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """(k,) the components that are not retired."""
+        return self.log_weights > -np.inf
+
+    @property
+    def form(self) -> MixtureForm:
+        """What dense rows are compared with."""
+        return self.centers.prepared.get(_form, self)
+
+    @property
+    def weighted_form(self) -> MixtureForm:
+        """The same, as if each component had a variance of its own."""
+        return self.centers.prepared.get(_weighted_form, self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays of k rows."""
+        wide = self.variances.nbytes + self.precisions.nbytes
+        return self.centers.nbytes + wide + 3 * self.constants.nbytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pack_mixture, (self.means, self.variances, self.log_weights, self.shift)
+
+
+def pack_mixture(
+    means: Array, variances: Floats, log_weights: Floats, shift: Array
+) -> PackedMixture:
+    """Prepare components for the kernels.
+
+    Parameters
+    ----------
+    means : array (k, d)
+        k ≥ 1, d ≥ 1. Its compute dtype is that of the tile's scores.
+    variances : array (1, 1), (k, 1) or (k, d)
+        Positive and finite; the shape says which kind of mixture it is.
+    log_weights : array (k,)
+        Minus infinity retires a component.
+    shift : array (d,)
+        About the data's mean.
+
+    Raises
+    ------
+    ParameterError
+        Shapes do not fit, a variance is not positive, or a log weight is NaN or plus infinity.
+    """
+    centers = pack_centers(means, shift)
+    k, d = centers.centers.shape
+    variances = np.array(variances, np.float64, order="C")
+    log_weights = np.array(log_weights, np.float64)
+    if variances.shape not in ((1, 1), (k, 1), (k, d)):
+        raise ParameterError(
+            f"variances of {k} components of {d} features must have shape (1, 1), ({k}, 1) or "
+            f"({k}, {d}), got {variances.shape}."
+        )
+    if not ((variances > 0) & (variances < np.inf)).all():
+        raise ParameterError("variances must be positive and finite.")
+    if log_weights.shape != (k,) or not (log_weights < np.inf).all():
+        raise ParameterError(f"log_weights must be {k} numbers below infinity.")
+    wide = variances.shape[1] > 1
+    constants = log_weights - _normalisation(variances, d)
+    halves = np.full(k, 0.5) if wide else np.empty(k)
+    if not wide:
+        halves[:] = (0.5 / variances)[:, 0]
+    precisions = 1 / variances if wide else np.empty((0, 0))
+    return PackedMixture(
+        means=centers.centers,
+        variances=readonly(variances),
+        log_weights=readonly(log_weights),
+        shift=centers.shift,
+        constants=readonly(constants),
+        halves=readonly(halves),
+        precisions=readonly(precisions),
+        centers=centers,
+    )
+
+
+def _normalisation(variances: Floats, d: int) -> Floats:
+    """(k,) or (1,) half the sum of log(2 pi variance) over the features, added in their order."""
+    logs = log((_TWO_PI * variances).ravel()).reshape(variances.shape)
+    if variances.shape[1] == 1:
+        return 0.5 * (d * logs[:, 0])
+    total = np.zeros(len(logs))
+    for column in logs.T:
+        total += column
+    return 0.5 * total
+
+
+def _form(centers: Array, packed: PackedMixture) -> MixtureForm:
+    if packed.covariance != "iso":
+        return packed.weighted_form
+    dense = packed.centers.dense
+    starts = dense.starts.copy()
+    starts[: packed.n_components][~packed.alive] = np.inf
+    return MixtureForm(dense.factors, readonly(starts), dense.offsets, 0.0)
+
+
+def _weighted_form(centers: Array, packed: PackedMixture) -> MixtureForm:
+    k, d = packed.means.shape
+    weights = packed.precisions * 0.5 if packed.covariance == "diag" else packed.halves[:, None]
+    padded = -(-k // _PAD) * _PAD
+    factors = np.zeros((padded, d + weights.shape[1]), packed.dtype)
+    starts = np.full(padded, np.inf, packed.dtype)
+    offsets = np.zeros(-(-d // _PAD) * _PAD, packed.dtype)
+    offsets[:d] = packed.shift
+    _fill(readonly(packed.centers.values), readonly(weights), packed.constants, factors, starts)
+    alive = packed.constants[packed.alive]
+    level = float(np.abs(alive).max(initial=0.0))
+    return MixtureForm(readonly(factors), readonly(starts), readonly(offsets), level)
+
+
+@njit
+def _fill(values: Any, weights: Any, constants: Any, factors: Any, starts: Any) -> None:
+    """Factors of the features, and of their squares; the starts of all scores."""
+    k, d = values.shape
+    last = weights.shape[1] - 1
+    for c in range(k):
+        total = 0.0
+        for f in range(d):
+            weight, value = weights[c, min(f, last)], np.float64(values[c, f])
+            total += weight * value * value
+            factors[c, f] = -2.0 * weight * value
+        for e in range(last + 1):
+            factors[c, d + e] = weights[c, e]
+        starts[c] = total - constants[c]

@@ -1,0 +1,413 @@
+"""The kind of model that is a mixture of Gaussians: densities, and probabilities of components."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk
+from largek_dask.algorithms.mixture import MIXTURE, MixtureArrays, most_probable
+from largek_dask.algorithms.objective import Objective
+from largek_dask.algorithms.problem import Labelling, RowValues
+from largek_dask.data.csr_writer import CSRWriter
+from largek_dask.data.rows import Rows
+from largek_dask.data.stores import normalize
+from largek_dask.driver.final import label_rows
+from largek_dask.driver.labels import LabelStore, group_chunks
+from largek_dask.driver.plan import check_output_fits
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import DataError, OutputError, ParameterError
+from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.evidence import evidence, posteriors
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.transcendental import exp, log
+from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
+from largek_dask.model.base import Model
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from scipy.sparse import csr_matrix
+
+    from largek_dask.passes.base import BasePasses
+
+__all__ = ["MixtureModel"]
+
+MOST_DENSE = 1_000
+"""Components up to which probabilities come in a dense array unless something else is asked for."""
+LEAST = 2.0**-20
+"""Probabilities above this are in a sparse array."""
+LEAST_DENSE = 2.0**-64
+"""Probabilities up to this are 0 in a dense one."""
+GROUP_ROWS = 1 << 18
+"""Rows whose probabilities are held before they are written."""
+LOG_LIKELIHOODS = RowValues("log_likelihoods", "<f8", np.nan, np.nan)
+
+
+class MixtureModel(Model):
+    """Components of a mixture, and all that is needed to tell how likely rows are.
+
+    Rows are compared with all components, exactly; they belong to the most probable one, which
+    need not be that of the nearest mean.
+    """
+
+    kind: ClassVar[str] = "mixture"
+    holds: ClassVar[type[Any]] = MixtureArrays
+    objective: ClassVar[Objective] = MIXTURE
+
+    arrays: MixtureArrays
+
+    @property
+    def means(self) -> NDArray[Any]:
+        """(k, d) in the coordinates of the (normalised) data."""
+        return self.arrays.means
+
+    @property
+    def counts(self) -> NDArray[np.float64]:
+        """(k,) weight of the rows whose most probable component it is."""
+        return self.arrays.counts
+
+    @property
+    def n_features(self) -> int:
+        """Columns d."""
+        return int(self.arrays.means.shape[1])
+
+    @property
+    def covariance(self) -> str:
+        """``"iso"``, ``"isoflex"`` or ``"diag"``."""
+        return self._packed().covariance
+
+    @property
+    def n_parameters(self) -> int:
+        """Free parameters of the components that are not retired, as scikit-learn counts them."""
+        shape, n_alive = self.arrays.variances.shape, int(np.count_nonzero(self.arrays.alive))
+        of_means = n_alive * self.n_features
+        if shape == (1, 1):
+            return of_means + 1
+        return of_means + n_alive * int(shape[1]) + n_alive - 1
+
+    def fit_figures(self) -> dict[str, float]:
+        """F and energy of the last step, and the exact log-likelihood, each of a row.
+
+        The energy is the mean squared distance of the rows to the means as they were shared out.
+        And how many components sit at the least variance or have too few rows ("collapsed"), and
+        how many have no weight any more ("retired").
+        """
+        weight = float(np.cumsum(self.counts)[-1])
+        total = self.provenance.get(MIXTURE.name)
+        last = self.history[-1]["extra"] if self.history else {}
+        figures = {
+            "F": last.get("lower_bound"),
+            "mean_log_likelihood": None if total is None else total / weight,
+            "energy": last.get("energy"),
+            "collapsed_components": last.get("collapsed"),
+            "retired_components": float(np.count_nonzero(~self.arrays.alive)),
+        }
+        return {name: figure for name, figure in figures.items() if figure is not None}
+
+    # --- how likely rows are ----------------------------------------------------------------------
+
+    def score_samples(
+        self,
+        rows: Any,
+        *,
+        out: str | Folder | None = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> NDArray[np.float64] | None:
+        """Log-likelihood of every row over all components, in nats: the strangest have the lowest.
+
+        Parameters
+        ----------
+        rows, out, client, n_threads, storage_options
+            As of :meth:`predict`; ``out`` is an array of float64.
+
+        Returns
+        -------
+        ndarray of float64 (n,) or None
+            NaN for rows that are skipped; None where they were written to ``out``.
+        """
+        opened = self._open(rows)
+        store = None
+        if out is not None:
+            owner = {
+                "model": self.digest(),
+                "data": opened.fingerprint()["content"],
+                "values": LOG_LIKELIHOODS.name,
+            }
+            store = LabelStore(out, opened.chunk_table, owner, storage_options, LOG_LIKELIHOODS)
+        marks = most_probable(self.arrays).marks
+        labelling = Labelling(
+            _likelihood_chunk, (self._packed(),), {MIXTURE.name: 1}, marks, LOG_LIKELIHOODS
+        )
+        with self._passes(opened, client, n_threads) as passes:
+            found = label_rows(passes, labelling, out=store)
+        if store is not None:
+            store.finish({"model": self.digest(), MIXTURE.name: found.sum_of(MIXTURE.name)})
+        return found.labels
+
+    def score(
+        self,
+        rows: Any,
+        *,
+        sample_weight: Any = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+    ) -> float:
+        """Mean log-likelihood of a row, in nats."""
+        total, weight = self._log_likelihood(rows, sample_weight, client, n_threads)
+        return total / weight
+
+    def bic(
+        self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
+    ) -> float:
+        """Bayesian information criterion on these rows: the lower the better."""
+        total, n = self._log_likelihood(rows, None, client, n_threads)
+        return float(self.n_parameters * log(np.array([n]))[0] - 2 * total)
+
+    def aic(
+        self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
+    ) -> float:
+        """Akaike information criterion on these rows: the lower the better."""
+        total, _ = self._log_likelihood(rows, None, client, n_threads)
+        return 2 * self.n_parameters - 2 * total
+
+    def predict_proba(
+        self,
+        rows: Any,
+        *,
+        dense: bool | None = None,
+        out: str | None = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> NDArray[np.float64] | csr_matrix | None:
+        """The probabilities that rows come from components.
+
+        Parameters
+        ----------
+        rows : whatever ``open_rows`` takes
+        dense : bool, optional
+            False: a sparse matrix of the probabilities above 2^-20, of which each row adds up to 1.
+            None: dense up to 1,000 components.
+        out : str, optional
+            URL of a Zarr group to write them to, sparse, in AnnData's layout (CSR), instead of
+            returning them. What a killed run has left is to be removed.
+        client, n_threads, storage_options
+            As of :meth:`predict`.
+
+        Returns
+        -------
+        ndarray of float64 or scipy.sparse.csr_matrix (n, k), or None
+            Rows that are skipped are NaN, or without entries in a sparse matrix.
+
+        Raises
+        ------
+        ParameterError
+            The rows have another number of columns than the model, or ``out`` with ``dense``.
+        NotEnoughMemoryError
+            A dense array does not fit the memory there is; found before computing.
+        OutputError
+            ``out`` exists or cannot be written.
+        """
+        opened, k = self._open(rows), self.n_clusters
+        if out is not None:
+            if dense:
+                raise ParameterError("probabilities are written sparse: leave out dense or out.")
+            self._write_probabilities(opened, out, client, n_threads, storage_options)
+            return None
+        if dense is None:
+            dense = k <= MOST_DENSE
+        if not dense:
+            return self._sparse_probabilities(opened, client, n_threads)
+        check_output_fits((opened.n_rows, k), 8)
+        table = np.zeros((opened.n_rows, k))
+        begin = 0
+        for block, bad in self._probabilities(opened, LEAST_DENSE, client, n_threads):
+            own = table[begin : begin + len(block)]
+            own[block.row_numbers(), block.indices] = block.data
+            own[bad] = np.nan
+            begin += len(block)
+        return table
+
+    def sample(
+        self, n_samples: int = 1, *, seed: int = 0
+    ) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """Draw rows from the mixture.
+
+        Parameters
+        ----------
+        n_samples : int
+        seed : int
+
+        Returns
+        -------
+        rows : array (n_samples, d)
+            Of the compute dtype, in random order.
+        components : int32 array (n_samples,)
+            Which each was drawn from.
+        """
+        check_output_fits((n_samples, 2 * self.n_features), 8)
+        rng = np.random.default_rng(seed)
+        mass = np.cumsum(exp(self.arrays.log_weights - self.arrays.log_weights.max()))
+        places = np.searchsorted(mass, rng.random(n_samples) * mass[-1], side="right")
+        # rounding may lead to the end: the last component with a weight
+        components = np.minimum(places, np.searchsorted(mass, mass[-1])).astype(np.int32)
+        deviations = np.sqrt(np.broadcast_to(self.arrays.variances, self.means.shape))
+        rows = rng.standard_normal((n_samples, self.n_features))
+        rows *= deviations[components]
+        rows += self.means[components]
+        return rows.astype(self.means.dtype), components
+
+    # --- what all kinds of model have -------------------------------------------------------------
+
+    def _open(self, source: Any, sample_weight: Any = None) -> Rows:
+        opened = super()._open(source, sample_weight)
+        if opened.is_sparse:
+            raise ParameterError(
+                "a mixture is compared with dense rows only: give them as a dense array."
+            )
+        return opened
+
+    def _packed(self) -> PackedMixture:
+        arrays = self.arrays
+        return pack_mixture(arrays.means, arrays.variances, arrays.log_weights, arrays.shift)
+
+    def _label(
+        self, passes: BasePasses, out: LabelStore | None
+    ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
+        found = label_rows(passes, most_probable(self.arrays), out=out)
+        return found.labels, {MIXTURE.name: found.sum_of(MIXTURE.name)}
+
+    def _log_likelihood(
+        self, rows: Any, sample_weight: Any, client: Client | None, n_threads: int | None
+    ) -> tuple[float, float]:
+        """Of all rows together, and their weight."""
+        opened = self._open(rows, sample_weight)
+        with self._passes(opened, client, n_threads) as passes:
+            found = label_rows(passes, most_probable(self.arrays), labels=False)
+        weight = math.fsum(found.sums["counts"].values)
+        if not weight > 0:
+            raise DataError("there is no row with a weight to tell the likelihood of.")
+        return found.sum_of(MIXTURE.name), weight
+
+    def _probabilities(
+        self, opened: Rows, least: float, client: Client | None, n_threads: int | None
+    ) -> Iterator[tuple[SparseBlock, NDArray[np.bool_]]]:
+        """Probabilities of some rows after others, and which of these are skipped."""
+        packed = self._packed()
+        with self._passes(opened, client, n_threads) as passes:
+            for group in group_chunks(opened.chunk_table, GROUP_ROWS):
+                parts: dict[int, Any] = passes.reduce(
+                    _posteriors_chunk, packed, least, start=dict, combine=_union, chunks=list(group)
+                )
+                for i in group:
+                    shares, indices, indptr, bad = parts.pop(i)
+                    yield SparseBlock(shares, indices, indptr, self.n_clusters), bad
+
+    def _sparse_probabilities(
+        self, opened: Rows, client: Client | None, n_threads: int | None
+    ) -> csr_matrix:
+        from scipy.sparse import csr_matrix
+
+        found = [block for block, _ in self._probabilities(opened, LEAST, client, n_threads)]
+        lengths = np.concatenate([np.diff(block.indptr) for block in found])
+        return csr_matrix(
+            (
+                np.concatenate([block.data for block in found]),
+                np.concatenate([block.indices for block in found]),
+                np.concatenate([[0], np.cumsum(lengths)]),
+            ),
+            shape=(opened.n_rows, self.n_clusters),
+        )
+
+    def _write_probabilities(
+        self,
+        opened: Rows,
+        out: str,
+        client: Client | None,
+        n_threads: int | None,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        out = normalize(out)
+        place, name = Folder.of(out, storage_options).parent()
+        place.check_writable()
+        if place.exists(name):
+            raise OutputError(
+                f"{out} exists already; nothing was changed. Remove it or choose another output."
+            )
+        writer = CSRWriter(
+            out,
+            n_features=self.n_clusters,
+            dtype=np.dtype(np.float64),
+            storage_options=storage_options,
+        )
+        for block, _ in self._probabilities(opened, LEAST, client, n_threads):
+            writer.append(block)
+        writer.finish({"model": self.digest(), "kind": "probabilities"})
+
+    def _check(self) -> None:
+        arrays = self.arrays
+        shape, dtype = arrays.means.shape, arrays.means.dtype
+        if len(shape) != 2 or 0 in shape or dtype not in (np.float32, np.float64):
+            raise ValueError(f"means of shape {shape} and type {dtype}")
+        k, d = shape
+        for name in ("log_weights", "counts"):
+            found = getattr(arrays, name)
+            if found.shape != (k,) or found.dtype != np.float64:
+                raise ValueError(f"{name} of shape {found.shape} and type {found.dtype}")
+        if arrays.shift.shape != (d,) or arrays.shift.dtype != dtype:
+            raise ValueError(f"a shift of shape {arrays.shift.shape} and type {arrays.shift.dtype}")
+        if arrays.variances.dtype != np.float64:
+            raise ValueError(f"variances of type {arrays.variances.dtype}")
+        if not (np.isfinite(arrays.means).all() and np.isfinite(arrays.shift).all()):
+            raise ValueError("means or a shift that are not finite")
+        if arrays.alive.dtype != np.bool_ or not arrays.alive.any():
+            raise ValueError("no component that is not retired")
+        if not np.array_equal(arrays.alive, np.isfinite(arrays.log_weights)):
+            raise ValueError("retired components with a weight, or others without")
+        try:
+            self._packed()
+        except ParameterError as error:
+            raise ValueError(str(error)) from error
+
+    def _own_facts(self) -> dict[str, str]:
+        facts = {
+            "features": f"{self.n_features:,} ({self.means.dtype.name})",
+            "covariance": self.covariance,
+        }
+        n_retired = int(np.count_nonzero(~self.arrays.alive))
+        return facts | ({"retired": f"{n_retired:,}"} if n_retired else {})
+
+
+def _likelihood_chunk(
+    chunk: Chunk, sums: dict[str, ExactSums], packed: PackedMixture
+) -> NDArray[np.float64]:
+    """Log-likelihoods of a chunk's rows."""
+    _, found = evidence(chunk.x, packed)
+    sums[MIXTURE.name].add(found, chunk.weight)
+    return found
+
+
+def _posteriors_chunk(
+    chunk: Chunk, total: dict[int, Any], packed: PackedMixture, least: float
+) -> None:
+    """Probabilities of a chunk's rows; none of rows that are skipped."""
+    indptr, indices, shares = posteriors(chunk.x, packed, least)
+    bad = np.zeros(len(chunk.x), bool) if chunk.bad is None else chunk.bad
+    if bad.any():
+        kept = SparseBlock(shares, indices, indptr, packed.n_components)
+        numbers = ~bad[kept.row_numbers()]
+        lengths = np.where(bad, 0, np.diff(indptr))
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        indices, shares = indices[numbers], shares[numbers]
+    total[chunk.index] = shares, indices, indptr, bad
+
+
+def _union(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
+    a.update(b)
+    return a

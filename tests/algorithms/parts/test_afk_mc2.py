@@ -1,0 +1,155 @@
+"""AFK-MC2: the law its chains tend to, a plain twin, and whom the centres do not depend on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.parts import afk_mc2
+from largek_dask.algorithms.parts.afk_mc2 import afk_mc2_start, states_of_chain
+from largek_dask.algorithms.parts.coresets import draw_coreset
+from largek_dask.algorithms.parts.mass_draws import draw_by_mass
+from largek_dask.data.sources import open_rows
+from largek_dask.passes.cluster import ClusterPasses
+from largek_dask.passes.local import LocalPasses
+from tests import oracles
+from tests.algorithms.conftest import blobs
+from tests.oracles_mixtures import coreset_probabilities, metropolis_matrix, mh_centers
+from tests.passes.toys import rows_of
+
+
+def start(x, k, seed=0, *, weight=None, chunk=None, n_threads=1, **how):
+    sizes = [len(x)] if chunk is None else [min(chunk, len(x) - b) for b in range(0, len(x), chunk)]
+    with LocalPasses(rows_of(x, sizes, weight), n_threads=n_threads) as passes:
+        return afk_mc2_start(passes, Rng(seed), k, **how)
+
+
+def test_chain_tends_to_weight_times_squared_distance():
+    """Three rows; without weights in the ratio it would be their unweighted law."""
+    w, d2 = np.array([1.0, 4.0, 2.0]), np.array([3.0, 1.0, 5.0])
+    expected = [0.176, 0.235, 0.588]
+    q = w / w.sum() / 2 + w * d2 / (w @ d2) / 2
+    law = np.linalg.matrix_power(metropolis_matrix(w * d2, q), 200)
+    np.testing.assert_allclose(law, [expected] * 3, atol=1e-3)
+    r = np.random.default_rng(0)
+    proposed = r.choice(3, 2_000_000, p=q)
+    states = states_of_chain((w * d2 / q)[proposed].tolist(), r.random(len(proposed)).tolist())
+    found = np.bincount(proposed[states]) / len(states)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_chain_step_by_step():
+    assert states_of_chain([0.0, 0.0, 0.0], [0.9, 0.9, 0.9]) == [0, 1, 2], (
+        "left, though for no gain"
+    )
+    assert states_of_chain([2.0, 1.0, 2.0], [0.0, 0.5, 0.99]) == [0, 0, 2], "equal gain: always"
+    assert states_of_chain([2.0, 1.0, 0.0], [0.0, 0.49, 0.0]) == [0, 1, 1], "to a centre: never"
+    assert states_of_chain([1.0], [0.0]) == [0]
+
+
+@pytest.mark.parametrize("chain", [1, 3])
+def test_law_of_the_second_centre(chain):
+    """Over many seeds: the first by weight, the other by so many steps from a plain draw."""
+    x = np.array([[0.0], [1.0], [3.0], [4.0]])
+    weight = np.array([2.0, 1.0, 1.0, 3.0])
+    expected = np.zeros((4, 4))
+    for first in range(4):
+        d2 = (x[:, 0] - x[first, 0]) ** 2
+        q = np.array([float(p) for p in coreset_probabilities(x, weight, x[first])])
+        steps = np.linalg.matrix_power(metropolis_matrix(weight * d2, q), chain - 1)
+        expected[first] = weight[first] / weight.sum() * (q @ steps)
+    pairs, n = np.zeros((4, 4)), 1500
+    for seed in range(n):
+        centers, _ = start(x, 2, seed, weight=weight, chain=chain)
+        first, second = (int(np.flatnonzero(x[:, 0] == c)[0]) for c in centers[:, 0])
+        pairs[first, second] += 1
+    sigma = np.sqrt(n * expected * (1 - expected)) + 1e-9
+    assert (np.abs(pairs - n * expected) < 5 * sigma).all()
+    assert (np.diag(expected) > 0).all(), "a row on the centre was never proposed"
+
+
+@pytest.mark.parametrize("chain", [1, 4, 20])
+@pytest.mark.parametrize("k", [1, 2, 3, 17, 150])
+@pytest.mark.parametrize("d", [2, 20])
+def test_as_centre_by_centre(k, chain, d):
+    """The same rows are proposed: so the same are accepted, in blocks or not."""
+    x = blobs(400, d, 8, spread=2.0)
+    weight = np.random.default_rng(1).integers(0, 4, len(x)).astype(np.float64)
+    with LocalPasses(rows_of(x, [150, 250], weight), n_threads=1) as passes:
+        centers, evaluated = afk_mc2_start(passes, Rng(5), k, chain)
+        rng, n = Rng(5), (k - 1) * chain
+        [first] = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1).rows
+        drawn = draw_by_mass(passes, rng.generator(0, "afk-mc2"), n, x[first]) if n else None
+    if drawn is None:
+        np.testing.assert_array_equal(centers, x[[first]])
+        assert evaluated == 0
+        return
+    uniforms = rng.generator(0, "afk-mc2-chain").random(n).reshape(-1, chain)
+    proposed = drawn.rows.reshape(-1, chain)
+    q = drawn.probabilities.reshape(-1, chain)
+    expected = mh_centers(x, weight, first, proposed, q, uniforms)
+    np.testing.assert_array_equal(centers, x[expected])
+    assert evaluated <= (weight > 0).sum() + k * (k + 2 * np.sqrt(k)) / 2 * chain
+    assert (weight == 0).any()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_same_centres_whatever_the_chunks_and_threads(weighted, monkeypatch):
+    monkeypatch.setattr(afk_mc2, "LEAST_PIECE", 16)
+    x = blobs(1500, 9, 20, spread=2.0)
+    weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None
+    whole = start(x, 60, weight=weight)
+    for chunk in (1, 7, 1000):
+        centers, evaluated = start(x, 60, weight=weight, chunk=chunk, n_threads=3)
+        assert centers.tobytes() == whole[0].tobytes()
+        assert evaluated == whole[1]
+    assert start(x, 60, 1, weight=weight)[0].tobytes() != whole[0].tobytes()
+
+
+def test_same_centres_on_two_workers(cluster2, tmp_path):
+    import zarr
+
+    x = blobs(2000, 5, 20, spread=2.0)
+    array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, chunks=(128, 5), dtype="f4")
+    array[:] = x
+    with ClusterPasses(open_rows(tmp_path / "x.zarr"), cluster2) as passes:
+        assert passes.n_chunks == 16
+        there, _ = afk_mc2_start(passes, Rng(3), 50)
+    assert there.tobytes() == start(x, 50, 3)[0].tobytes()
+
+
+def test_sparse_rows_are_like_dense_ones():
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    x = np.round(blobs(500, 12, 9, spread=2.0) * (np.arange(12) % 3 == 0), 1) + np.float32(0)
+    with LocalPasses(open_rows(scipy_sparse.csr_matrix(x)), n_threads=1) as passes:
+        assert passes.is_sparse
+        centers, _ = afk_mc2_start(passes, Rng(2), 25)
+    assert {c.tobytes() for c in centers} <= {row.tobytes() for row in x}
+    assert len({c.tobytes() for c in centers}) == 25
+
+
+def test_on_a_coreset():
+    x = blobs(5000, 4, 12, seed=3, spread=500.0)
+    with LocalPasses(rows_of(x, [5000]), n_threads=1) as passes:
+        coreset = draw_coreset(passes, Rng(0), 500)
+        subset = passes.subset(coreset.rows, coreset.factors, own_weights=True)
+        centers, _ = afk_mc2_start(subset, Rng(0), 60)
+    assert {c.tobytes() for c in centers} <= {row.tobytes() for row in x[coreset.rows]}
+    _, inertia = oracles.assign(x.astype(np.float64), centers.astype(np.float64))
+    assert inertia / len(x) < 4 * x.shape[1], "some blob has no centre of its own"
+
+
+def test_better_than_random_rows(rows_20k):
+    """Not as good as exact D2, but near it."""
+
+    def mean_inertia(init):
+        fits = [
+            lk.KMeans(60, algorithm="lloyd", init=init, max_iter=1, random_state=seed)
+            for seed in range(4)
+        ]
+        return np.mean([km.fit(rows_20k).inertia_ for km in fits])
+
+    assert mean_inertia("afk-mc2") < 0.95 * mean_inertia("random")
+    assert mean_inertia("afk-mc2") < 1.1 * mean_inertia("k-means++")

@@ -1,0 +1,243 @@
+"""Mixtures of Gaussians from the shell."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+from scipy.sparse import csr_matrix
+
+import largek_dask as lk
+from largek_dask.cli import main
+from largek_dask.cli.plan import make_plan
+from largek_dask.data.memory_rows import ArrayRows
+from largek_dask.driver.options import FitOptions
+from largek_dask.model import MixtureModel
+from tests.checks import watched_passes
+
+pytestmark = pytest.mark.usefixtures("chunks_as_stored")
+
+K = 4
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A Zarr store of 600 rows about four middles, in four chunks."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(K, 3)) * 8)[rng.integers(K, size=600)] + rng.normal(size=(600, 3))
+    path = tmp_path_factory.mktemp("data") / "x.zarr"
+    zarr.create_array(str(path), data=x.astype(np.float32), chunks=(150, 3))
+    assert lk.open_rows(str(path)).n_chunks == 4
+    return str(path)
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def run_json(*arguments):
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+@pytest.mark.parametrize("kind", ["iso", "isoflex", "diag"])
+def test_fit__says_what_the_estimator_says(data, tmp_path, kind):
+    options = ["--seed", 3, "--set", "candidates=2", "--set", "neighbours=3", "--max-iter", 12]
+    told = run_json("fit", data, "-k", K, "--mixture", kind, "--out", tmp_path / "run", *options)
+    mixture = lk.Mixture(
+        K, covariance=kind, init="auto", candidates=2, neighbours=3, max_iter=12, random_state=3
+    ).fit(data)
+    assert told["digest"] == mixture.model_.digest()
+    assert told["log_likelihood"] == mixture.log_likelihood_
+    assert (told["stop_reason"], told["n_iter"]) == (mixture.stop_reason_, mixture.n_iter_)
+    model = lk.load_model(told["model"])
+    assert isinstance(model, MixtureModel)
+    assert model.provenance["parameters"] == mixture.model_.provenance["parameters"]
+    labels = zarr.open_array(told["labels"], mode="r")[...]
+    np.testing.assert_array_equal(labels, mixture.labels_)
+
+
+def test_fit__tells_whether_a_coreset_was_large_enough(data, tmp_path):
+    options = ["-k", K, "--mixture", "diag", "--set", "coreset=40"]
+    told = run_json("fit", data, *options, "--out", tmp_path / "one")
+    model = lk.load_model(told["model"])
+    assert told["report"] == model.provenance["report"]
+    assert told["report"]["coreset_F"] > told["report"]["unseen_F"]
+    done = run("fit", data, *options, "--out", tmp_path / "two")
+    assert told["report"]["words"] in done.stderr
+    assert "overfitted" in done.stdout
+    whole = run_json("fit", data, "-k", K, "--mixture", "diag", "--out", tmp_path / "whole")
+    assert "report" not in whole
+
+
+def test_fit__tells_F_energy_and_likelihood(data, tmp_path):
+    base = ["fit", data, "-k", K, "--mixture", "diag", "--out", tmp_path / "run"]
+    done = run(*base)
+    rows = [line.strip().split("  ", 1) for line in done.stdout.splitlines() if "  " in line]
+    shown = {row[0]: row[1].strip() for row in rows if len(row) == 2}
+    told = run_json(*base)
+    last = lk.load_model(told["model"]).history[-1]
+    assert told["mixture"] == "diag"
+    assert shown["diag components"].startswith(f"{K} after")
+    assert told["F"] == last["extra"]["lower_bound"] == pytest.approx(last["cost"] / 600)
+    assert told["energy"] == last["extra"]["energy"]
+    assert told["mean_log_likelihood"] == pytest.approx(told["log_likelihood"] / 600)
+    assert told["F"] <= told["mean_log_likelihood"]
+    assert told["retired_components"] == 0
+    for name in ("F", "energy", "mean_log_likelihood", "log_likelihood", "retired_components"):
+        assert shown[name.replace("_", " ")] == f"{told[name]:.10g}"
+    assert re.search(r"F -[\d.]+, energy [\d.]+ a row", done.stderr)
+    for words in (done.stdout, done.stderr):
+        assert "inertia" not in words
+
+
+def test_fit__k_means_says_nothing_of_mixtures(data, tmp_path):
+    told = run_json("fit", data, "-k", K, "--out", tmp_path / "run")
+    assert told.keys().isdisjoint({"F", "energy", "log_likelihood"})
+
+
+def test_fit__the_algorithm_by_its_name(data, tmp_path):
+    base = ["fit", data, "-k", K, "--mixture", "iso", "--max-iter", 3]
+    told = [
+        run_json(*base, "--algorithm", name, "--out", tmp_path / name)["digest"]
+        for name in ("auto", "vc-gmm")
+    ]
+    assert told[0] == told[1]
+    done = run(*base, "--algorithm", "lloyd", "--out", tmp_path / "other", code=1)
+    assert "algorithm must be 'auto', 'vc-gmm' or a VCGMM() for a mixture" in done.stderr
+    done = run(*base, "--set", "batch_rows=5", "--out", tmp_path / "other", code=2)
+    assert "VCGMM has no parameter 'batch_rows'" in done.stderr
+
+
+def test_fit__goes_on_only_with_the_same_covariances(data, tmp_path):
+    base = ["fit", data, "-k", K, "--max-iter", 2, "--out", tmp_path / "run", "--mixture"]
+    run(*base, "diag")
+    done = run(*base, "iso", code=1)
+    assert "the covariance of its algorithm is 'diag', not 'iso'. Give the same" in done.stderr
+
+
+def test_fit__other_covariances_are_refused(data, tmp_path):
+    done = run("fit", data, "-k", K, "--mixture", "full", "--out", tmp_path / "run", code=2)
+    assert "'full' is not one of 'iso', 'isoflex', 'diag'" in done.stderr
+
+
+def test_plan(data):
+    told = run_json("fit", data, "-k", K, "--mixture", "diag", "--plan")
+    assert told["n_clusters"] == K
+    # Four components and five candidates: one pass over all components is one step.
+    assert told["anchors"].startswith("in every step")
+    assert told["row_state"] == 600 * told["row_bytes"] > 0
+    assert told["memory_row_state"] == told["row_state"]
+    assert told["memory_held"] == 0
+    assert told["fits"]
+    # Statistics, the mean variance, and rows to begin with; labels.
+    assert (told["passes_before"], told["passes_after"]) == (3, 1)
+    assert told["passes_most"] == 3 + 300 + 1
+
+
+def test_plan__of_a_coreset_reads_nothing_in_steps(data, tmp_path):
+    """As many passes as it then takes."""
+    options = ["-k", K, "--mixture", "diag", "--set", "coreset=100", "--set", "neighbours=2"]
+    options += ["--set", "candidates=2"]
+    told = run_json("fit", data, *options, "--plan")
+    assert told["rows_step"] == 100
+    assert told["row_bytes"] == 0
+    assert told["memory_held"] >= 100 * (3 * 4 + 8)
+    assert told["memory"] >= told["memory_held"]
+    assert told["steps_a_reading"] is None
+    text = " ".join(run("fit", data, *options, "--plan").stdout.split())
+    assert "none in the steps, 2 for labels and what the coreset lacks" in text
+    assert "kept per row nothing" in text
+    assert "held" in text
+    with watched_passes() as seen:
+        run("fit", data, *options, "--out", tmp_path / "run")
+    assert [passes.total.passes for passes in seen] == [told["passes_most"]]
+
+
+@pytest.mark.parametrize(
+    ("k", "kind", "coreset", "words"),
+    [
+        (200, "diag", None, "every 10 iterations"),
+        (1_000, "diag", 1 << 18, "never"),
+        (1_000, "iso", None, "every 1974 iterations"),
+        (1_000, "diag", None, "every 685 iterations"),
+        (100_000, "diag", None, "every 7 iterations"),
+    ],
+)
+def test_plan__of_80_million_rows(k, kind, coreset, words, monkeypatch):
+    rows = ArrayRows(np.broadcast_to(np.zeros(32, np.float32), (80_000_000, 32)))
+    monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e9)
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 64 << 30)
+    algorithm = lk.VCGMM(covariance=kind, coreset=coreset)
+    plan = make_plan(rows, FitOptions(n_clusters=k, mixture=kind, algorithm=algorithm), 2, None)
+    assert plan.anchors.startswith(words)
+    assert plan.memory <= 5e9
+    if coreset is None:
+        assert 10 <= plan.row_bytes <= (20 if kind == "iso" else 40)
+        assert plan.memory_row_state == 80_000_000 * plan.row_bytes
+        assert plan.steps_a_reading < 1.1
+    else:
+        assert plan.seconds_most < 0.1 * plan.seconds_pass * plan.steps_most
+
+
+@pytest.fixture(scope="module")
+def fitted(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("fitted") / "run"
+    return run_json("fit", data, "-k", K, "--mixture", "diag", "--max-iter", 9, "--out", out)
+
+
+def test_predict_and_score(data, fitted, tmp_path):
+    model = lk.load_model(fitted["model"])
+    scored = run_json("score", fitted["model"], data)
+    assert scored["score"] == model.score(data)
+    assert scored["score"] == pytest.approx(fitted["log_likelihood"] / 600, rel=1e-12)
+    told = run_json("predict", fitted["model"], data, "--out", tmp_path / "labels.zarr")
+    assert (told["holds"], told["n_rows"]) == ("labels", 600)
+    labels = zarr.open_array(str(tmp_path / "labels.zarr"), mode="r")[...]
+    np.testing.assert_array_equal(labels, model.predict(data))
+
+
+def test_predict__densities(data, fitted, tmp_path):
+    base = ["predict", fitted["model"], data, "--out", tmp_path / "densities.zarr", "--density"]
+    assert run_json(*base)["holds"] == "log_likelihoods"
+    found = zarr.open_array(str(tmp_path / "densities.zarr"), mode="r")[...]
+    np.testing.assert_array_equal(found, lk.load_model(fitted["model"]).score_samples(data))
+    assert "exists already" in run(*base, code=1).stderr
+    assert "log likelihoods" in run(*base, "--force").stdout
+
+
+def test_predict__probabilities(data, fitted, tmp_path):
+    url = str(tmp_path / "probabilities.zarr")
+    base = ["predict", fitted["model"], data, "--out", url, "--proba"]
+    assert run_json(*base)["holds"] == "probabilities"
+    group = zarr.open_group(url, mode="r")
+    assert group.attrs["encoding-type"] == "csr_matrix"
+    parts = tuple(group[name][...] for name in ("data", "indices", "indptr"))
+    found = csr_matrix(parts, shape=group.attrs["shape"])
+    expected = lk.load_model(fitted["model"]).predict_proba(data, dense=False)
+    assert (found != expected).nnz == 0
+    # And the package reads it as rows.
+    assert lk.open_rows(url).shape == (600, K)
+    assert "exists already" in run(*base, code=1).stderr
+    assert "probabilities" in run(*base, "--force").stdout
+
+
+def test_predict__one_thing_a_run(data, fitted, tmp_path):
+    base = ["predict", fitted["model"], data, "--out", tmp_path / "out.zarr"]
+    done = run(*base, "--proba", "--density", code=2)
+    assert "give --density or --proba: a run writes one of them" in done.stderr
+    run(*base)
+    done = run(*base, "--density", "--force", code=1)
+    assert "holds labels, not log likelihoods: remove it yourself" in done.stderr
+
+
+def test_predict__centres_have_no_densities(data, tmp_path):
+    told = run_json("fit", data, "-k", K, "--max-iter", 2, "--out", tmp_path / "run")
+    for what in ("--density", "--proba"):
+        done = run("predict", told["model"], data, what, "--out", tmp_path / "out.zarr", code=1)
+        assert f"{what} is for mixtures, and" in done.stderr
+        assert "fit one with --mixture" in done.stderr
+    assert not (tmp_path / "out.zarr").exists()

@@ -1,0 +1,90 @@
+"""Stores of rows with weights: never half of them, and never weights that are not theirs."""
+
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import zarr
+
+from largek_dask.data.ingest import ingest
+from largek_dask.data.sources import open_rows
+from largek_dask.data.stores import ATTRIBUTE
+from largek_dask.data.weighted_store import write_weighted_rows
+from largek_dask.errors import DataError, IncompleteStoreError, OutputError
+
+X = np.arange(12.0).reshape(4, 3)
+WEIGHTS = np.array([1.0, 0.5, 0.0, 7.0])
+ROWS = np.array([3, 5, 6, 2**40])
+
+
+@pytest.fixture
+def store(tmp_path):
+    write_weighted_rows(tmp_path / "few.zarr", X, WEIGHTS, ROWS, {"kind": "coreset", "seed": 4})
+    return tmp_path / "few.zarr"
+
+
+def test_weighted_store__comes_back(store):
+    for rows in (open_rows(store), pickle.loads(pickle.dumps(open_rows(store)))):
+        np.testing.assert_array_equal(rows.read(0), X)
+        np.testing.assert_array_equal(rows.read_weight(0), WEIGHTS)
+    np.testing.assert_array_equal(open_rows(store, component="rows").read(0)[:, 0], ROWS)
+    notes = zarr.open_group(store, mode="r").attrs[ATTRIBUTE]
+    assert notes["kind"] == "coreset"
+    assert notes["seed"] == 4
+
+
+def test_weighted_store__other_weights_go_first(store):
+    np.testing.assert_array_equal(
+        open_rows(store, sample_weight=np.full(4, 2.0)).read_weight(0), np.full(4, 2.0)
+    )
+
+
+def test_weighted_store__anywhere(tmp_path):
+    write_weighted_rows("memory://few.zarr", X, WEIGHTS, ROWS, {})
+    np.testing.assert_array_equal(open_rows("memory://few.zarr").read_weight(0), WEIGHTS)
+
+
+def test_weighted_store__an_array_that_is_called_so_is_not_enough(tmp_path):
+    group = zarr.create_group(tmp_path / "x.zarr")
+    group["X"], group["weights"] = X, WEIGHTS
+    assert open_rows(tmp_path / "x.zarr").weight is None
+
+
+def test_weighted_store__what_is_not_whole_is_refused(store):
+    shutil.rmtree(store / "weights")
+    with pytest.raises(DataError, match="lacks its array 'weights'"):
+        open_rows(store)
+    group = zarr.open_group(store, mode="r+")
+    group.update_attributes({ATTRIBUTE: dict(group.attrs[ATTRIBUTE]) | {"complete": False}})
+    with pytest.raises(IncompleteStoreError):
+        open_rows(store)
+
+
+def test_weighted_store__a_lost_chunk_is_found(store):
+    chunks = [path for path in (store / "X" / "c").rglob("*") if path.is_file()]
+    assert chunks
+    for path in chunks:
+        path.unlink()
+    with pytest.raises(DataError, match="missing"):
+        open_rows(store).read(0)
+
+
+def test_weighted_store__replaces_nothing(store):
+    with pytest.raises(OutputError, match="exists already"):
+        write_weighted_rows(store, X, WEIGHTS, ROWS, {})
+    write_weighted_rows(store, X[:2], WEIGHTS[:2], ROWS[:2], {}, force=True)
+    assert open_rows(store).n_rows == 2
+
+
+def test_weighted_store__that_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be"):
+        write_weighted_rows(tmp_path / "file" / "few.zarr", X, WEIGHTS, ROWS, {})
+
+
+def test_ingest__loses_no_weights(store, tmp_path):
+    with pytest.raises(DataError, match="weights, which would be lost"):
+        ingest(store, tmp_path / "other.zarr", progress=False)
+    other = ingest(store, tmp_path / "other.zarr", component="X", progress=False)
+    np.testing.assert_array_equal(other.read(0), X)

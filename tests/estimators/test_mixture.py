@@ -1,0 +1,506 @@
+"""Mixture: scikit-learn's face over vc-GMM."""
+
+import inspect
+import pickle
+import re
+from dataclasses import fields, replace
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from scipy.sparse import csr_matrix
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.mixture import GaussianMixture
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import largek_dask as lk
+from largek_dask.data.dithered_rows import dithered
+from largek_dask.driver.options import OPTIONS
+from largek_dask.errors import (
+    CheckpointError,
+    InterruptedFitWarning,
+    OutputError,
+    ParameterError,
+)
+from largek_dask.model import MixtureModel
+from tests.checks import watched_passes
+from tests.mixtures import log_joints, log_sums
+
+K, D = 4, 3
+KINDS = ["iso", "isoflex", "diag"]
+SHAPES = {"iso": (K,), "isoflex": (K,), "diag": (K, D)}
+RNG = np.random.default_rng(5)
+MIDDLES = np.array([[0, 0, 0], [6, 0, 0], [0, 6, 0], [0, 0, 6]], float)
+SPREADS = np.array([0.5, 1, 1.5, 2])
+WHICH = RNG.choice(K, 600, p=[0.1, 0.2, 0.3, 0.4])
+X = MIDDLES[WHICH] + SPREADS[WHICH, None] * RNG.normal(size=(600, D))
+
+pytestmark = pytest.mark.usefixtures("chunks_as_stored")
+
+
+def fitted(kind="isoflex", x=X, k=K, *, weight=None, **parameters):
+    mixture = lk.Mixture(k, covariance=kind, **{"random_state": 0, "n_threads": 1, **parameters})
+    return mixture.fit(x, sample_weight=weight)
+
+
+def joints_of(mixture, x=X):
+    """As numpy computes them from the attributes."""
+    variances = mixture.covariances_.reshape(len(mixture.means_), -1)
+    return log_joints(x, mixture.means_, variances, np.log(mixture.weights_))
+
+
+# --- what a fit gives -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_attribute(kind):
+    mixture = fitted(kind)
+    assert mixture.means_.shape == (K, D)
+    assert mixture.weights_.shape == (K,)
+    assert mixture.weights_.sum() == pytest.approx(1, abs=1e-15)
+    assert mixture.covariances_.shape == mixture.precisions_.shape == SHAPES[kind]
+    np.testing.assert_allclose(mixture.precisions_ * mixture.covariances_, 1)
+    joints = joints_of(mixture)
+    np.testing.assert_array_equal(mixture.labels_, joints.argmax(1))
+    assert mixture.labels_.dtype == np.int32
+    assert mixture.log_likelihood_ == pytest.approx(log_sums(joints).sum(), rel=1e-12)
+    # F of the last iteration: a bound, and EM has come to rest.
+    mean = mixture.log_likelihood_ / len(X)
+    assert mean - 1e-3 < mixture.lower_bound_ <= mean
+    assert mixture.lower_bound_ * len(X) == pytest.approx(mixture.history_[-1]["cost"])
+    assert mixture.converged_
+    assert mixture.stop_reason_ == "tol"
+    assert len(mixture.history_) == mixture.n_iter_ > 2
+    assert mixture.n_features_in_ == D
+    assert isinstance(mixture.model_, MixtureModel)
+    assert mixture.model_.digest() == fitted(kind).model_.digest()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_finds_what_was_planted(kind):
+    mixture = fitted(kind)
+    near = ((mixture.means_[:, None] - MIDDLES) ** 2).sum(-1).argmin(0)
+    assert sorted(near) == list(range(K))
+    np.testing.assert_allclose(mixture.means_[near], MIDDLES, atol=1)
+    if kind == "iso":
+        assert len(set(mixture.covariances_)) == len(set(mixture.weights_)) == 1
+        return
+    spreads = np.sqrt(mixture.covariances_[near].reshape(K, -1).mean(1))
+    np.testing.assert_allclose(spreads, SPREADS, rtol=0.15)
+    np.testing.assert_allclose(mixture.weights_[near], [0.1, 0.2, 0.3, 0.4], atol=0.05)
+
+
+def test_not_converged_is_told():
+    mixture = fitted(max_iter=2)
+    assert (mixture.converged_, mixture.stop_reason_, mixture.n_iter_) == (False, "max_iter", 2)
+
+
+def test_coreset_and_candidates():
+    mixture = fitted("diag", coreset=200, candidates=2, neighbours=3, explore=1)
+    engine = mixture.model_.provenance["engine"]
+    asked = {"coreset": 200, "candidates": 2, "neighbours": 3, "explore": 1, "covariance": "diag"}
+    assert asked.items() <= engine.items()
+    assert max(entry["rows"] for entry in mixture.history_) <= 200
+    assert abs(mixture.lower_bound_ - mixture.log_likelihood_ / len(X)) < 0.5
+    np.testing.assert_array_equal(mixture.labels_, joints_of(mixture).argmax(1))
+
+
+# --- what it is used for --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_it_is_a_mixture_of_scikit_learn(kind, dtype):
+    x = X.astype(dtype)
+    mixture, new = fitted(kind, x), (x[::2] * 1.5).astype(dtype)
+    other = mixture.to_sklearn()
+    assert isinstance(other, GaussianMixture)
+    np.testing.assert_allclose(mixture.score_samples(new), other.score_samples(new), atol=1e-5)
+    np.testing.assert_array_equal(mixture.predict(new), other.predict(new))
+    np.testing.assert_allclose(mixture.predict_proba(new), other.predict_proba(new), atol=1e-5)
+    assert mixture.score(new) == pytest.approx(other.score(new), rel=1e-6)
+    if kind != "iso":
+        assert mixture.bic(new) == pytest.approx(other.bic(new), rel=1e-6)
+        assert mixture.aic(new) == pytest.approx(other.aic(new), rel=1e-6)
+    # scikit-learn has no mixture of one variance and equal weights.
+    n_less = 2 * K - 2 if kind == "iso" else 0
+    assert other.aic(new) - mixture.aic(new) == pytest.approx(2 * n_less, abs=1e-2)
+    assert (other.converged_, other.n_iter_) == (mixture.converged_, mixture.n_iter_)
+    assert other.lower_bound_ == mixture.lower_bound_
+    assert other.sample(10)[0].shape == (10, D)
+
+
+def test_score_is_the_mean_over_the_weights():
+    mixture, weight = fitted(), np.linspace(0, 3, len(X))
+    expected = np.average(mixture.score_samples(X), weights=weight)
+    assert mixture.score(X, sample_weight=weight) == pytest.approx(expected, rel=1e-12)
+    assert mixture.score(X) * len(X) == pytest.approx(mixture.log_likelihood_, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scikit_learn_agrees_far_from_the_origin_where_it_is_given_float64(kind):
+    x = (X + 3_000).astype(np.float32)
+    mixture = fitted(kind, x)
+    expected = mixture.to_sklearn().score_samples(x.astype(float))
+    np.testing.assert_allclose(mixture.score_samples(x), expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::largek_dask.errors.DegenerateDataWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("k", [K, 20])
+def test_a_strange_row_has_the_lowest_density_or_a_component_alone(kind, k):
+    x = X.copy()
+    x[17] = 300
+    mixture = fitted(kind, x, k)
+    alone = np.flatnonzero(mixture.model_.counts[mixture.labels_] < 2)
+    lowest = mixture.score_samples(x).argmin()
+    assert 17 in {lowest, *alone}
+    assert len(alone) < 5
+
+
+def test_predict_proba__dense_or_sparse():
+    mixture = fitted()
+    dense = mixture.predict_proba(X)
+    assert isinstance(dense, np.ndarray)
+    sparse = mixture.predict_proba(X, dense=False)
+    assert sparse.shape == dense.shape
+    assert sparse.nnz < dense.size
+    np.testing.assert_allclose(sparse.toarray(), dense, atol=K * 2**-20)
+    np.testing.assert_allclose(np.asarray(sparse.sum(1)).ravel(), 1, rtol=1e-12)
+
+
+def test_what_is_found_of_rows_goes_from_zarr_to_zarr(tmp_path):
+    url, out = str(tmp_path / "x.zarr"), {name: str(tmp_path / name) for name in "abc"}
+    lk.ingest(X, url, chunk_rows=150, progress=False)
+    assert lk.open_rows(url).n_chunks == 4
+    mixture = fitted("diag", url)
+    assert mixture.predict(url, out=out["a"]) is None
+    assert mixture.score_samples(url, out=out["b"]) is None
+    assert mixture.predict_proba(url, out=out["c"]) is None
+    np.testing.assert_array_equal(zarr.open_array(out["a"])[...], mixture.labels_)
+    np.testing.assert_array_equal(zarr.open_array(out["b"])[...], mixture.score_samples(X))
+    group = zarr.open_group(out["c"], mode="r")
+    parts = tuple(group[name][...] for name in ("data", "indices", "indptr"))
+    shares = mixture.predict_proba(X, dense=False)
+    assert (csr_matrix(parts, shape=group.attrs["shape"]) != shares).nnz == 0
+    with pytest.raises(OutputError, match="exists already"):
+        mixture.predict(url, out=out["a"])
+
+
+def test_sample():
+    mixture = fitted("diag")
+    rows, components = mixture.sample(4_000, random_state=1)
+    assert rows.shape == (4_000, D)
+    for c in range(K):
+        own = rows[components == c]
+        assert len(own) / 4_000 == pytest.approx(mixture.weights_[c], abs=0.03)
+        np.testing.assert_allclose(own.mean(0), mixture.means_[c], atol=0.4)
+        np.testing.assert_allclose(own.var(0), mixture.covariances_[c], rtol=0.25)
+    np.testing.assert_array_equal(mixture.sample(5)[0], mixture.sample(5, random_state=0)[0])
+    assert not np.array_equal(mixture.sample(5)[0], mixture.sample(5, random_state=2)[0])
+    with pytest.raises(ParameterError, match="n_samples must be an integer of at least 1, got 0"):
+        mixture.sample(0)
+
+
+@pytest.mark.parametrize(
+    "method", ["predict", "predict_proba", "score_samples", "score", "bic", "aic"]
+)
+def test_rows_have_the_features_of_the_fit(method):
+    with pytest.raises(NotFittedError):
+        getattr(lk.Mixture(2), method)(X)
+    mixture = fitted(max_iter=1)
+    with pytest.raises(ValueError, match="X has 2 features, but Mixture is expecting 3"):
+        getattr(mixture, method)(X[:, :2])
+
+
+@pytest.mark.parametrize("method", ["sample", "to_sklearn"])
+def test_what_needs_no_rows_needs_a_fit(method):
+    with pytest.raises(NotFittedError):
+        getattr(lk.Mixture(2), method)()
+
+
+# --- what it is given -----------------------------------------------------------------------------
+
+
+def test_sample_weight__number_zero_and_repeats():
+    start = X[:K]
+    base = fitted(init=start)
+    assert fitted(init=start, weight=1).model_.digest() == base.model_.digest()
+    weight = np.random.default_rng(0).integers(0, 3, len(X)).astype(float)
+    repeated = np.repeat(np.arange(len(X)), weight.astype(int))
+    weighted, plain = fitted(init=start, weight=weight), fitted(x=X[repeated], init=start)
+    np.testing.assert_array_equal(weighted.means_, plain.means_)
+    np.testing.assert_array_equal(weighted.covariances_, plain.covariances_)
+    np.testing.assert_array_equal(weighted.labels_[repeated], plain.labels_)
+    assert weighted.log_likelihood_ == plain.log_likelihood_
+    assert weighted.lower_bound_ == plain.lower_bound_
+
+
+def test_fit_predict_is_fit_then_labels():
+    weight = np.linspace(0, 2, len(X))
+    mixture = lk.Mixture(K, random_state=0)
+    labels = clone(mixture).fit_predict(X, sample_weight=weight)
+    np.testing.assert_array_equal(labels, mixture.fit(X, sample_weight=weight).labels_)
+
+
+def test_rows_that_are_skipped():
+    x = X.copy()
+    x[[3, 77], 1] = np.nan
+    mixture = fitted(x=x, on_bad_rows="skip")
+    assert np.flatnonzero(mixture.labels_ == -1).tolist() == [3, 77]
+    kept = np.delete(np.arange(len(X)), [3, 77])
+    expected = log_sums(joints_of(mixture, x[kept])).sum()
+    assert mixture.log_likelihood_ == pytest.approx(expected, rel=1e-12)
+    assert mixture.predict(x)[3] == -1
+
+
+def test_unit_length_is_part_of_the_model():
+    x = X + 3
+    mixture = fitted("diag", x, normalize="l2")
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        mixture.score_samples(x), mixture.to_sklearn().score_samples(unit), atol=1e-5
+    )
+
+
+def test_integers_are_dithered_on_request(tmp_path):
+    x = np.clip(X * 3 + 12, 0, 60).astype(np.uint8)
+    mixture = fitted("diag", x, dither=True)
+    noisy = dithered(x, 0, 0)
+    assert mixture.model_.provenance["parameters"]["dither"] == "uniform"
+    assert mixture.model_.digest() == fitted("diag", noisy).model_.digest()
+    expected = log_sums(joints_of(mixture, noisy))
+    np.testing.assert_allclose(mixture.score_samples(x), expected, rtol=1e-9)
+    assert mixture.score(x) == pytest.approx(expected.mean(), rel=1e-9)
+    np.testing.assert_array_equal(mixture.predict(x), mixture.labels_)
+    # Whoever has the model has its noise, and chunks are no matter.
+    mixture.model_.save(str(tmp_path / "model.zarr"))
+    lk.ingest(x, str(tmp_path / "x.zarr"), chunk_rows=150, progress=False)
+    loaded = lk.load_model(str(tmp_path / "model.zarr"))
+    found = loaded.score_samples(str(tmp_path / "x.zarr"))
+    np.testing.assert_array_equal(found, mixture.score_samples(x))
+    other = fitted("diag", str(tmp_path / "x.zarr"), dither=True, checkpoint=tmp_path / "run")
+    assert other.model_.digest() == mixture.model_.digest()
+    assert fitted("diag", x).model_.digest() != mixture.model_.digest()
+    with pytest.raises(CheckpointError, match="another job: its dither is 'uniform', not None"):
+        fitted("diag", str(tmp_path / "x.zarr"), checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("x", "dither", "message"),
+    [
+        (X, True, "dither is for dense rows of integers, and these are float64"),
+        (X, "uniform", "dither must be True or False, got 'uniform'"),
+    ],
+)
+def test_what_cannot_be_dithered(x, dither, message):
+    with pytest.raises(ParameterError, match=message):
+        fitted(x=x, dither=dither)
+
+
+def test_tables_and_pipelines():
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    mixture = fitted(x=table)
+    assert mixture.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert mixture.to_sklearn().feature_names_in_.tolist() == ["a", "b", "c"]
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        np.testing.assert_array_equal(mixture.predict(X), mixture.labels_)
+    pipeline = make_pipeline(StandardScaler(), lk.Mixture(K, random_state=0)).fit(X)
+    scaled = (X - X.mean(0)) / X.std(0)
+    assert pipeline.score(X) == pytest.approx(fitted("iso", scaled).score(scaled), rel=1e-6)
+
+
+def test_stores_in_chunks_give_the_same_bits(tmp_path):
+    url = str(tmp_path / "x.zarr")
+    lk.ingest(X, url, chunk_rows=150, progress=False)
+    with watched_passes() as seen:
+        there = fitted("diag", url, n_threads=2)
+    assert seen[0].n_chunks == 4
+    here = fitted("diag", init="auto")
+    assert there.model_.digest() == here.model_.digest()
+    np.testing.assert_array_equal(there.labels_, here.labels_)
+    np.testing.assert_array_equal(there.score_samples(url), here.score_samples(X))
+    assert there.score(url) == here.score(X)
+
+
+def test_checkpoint__goes_on_and_only_with_the_same_job(tmp_path):
+    folder = tmp_path / "run"
+    with dask.config.set({"largek.checkpoints.seconds": 0}):
+        first = fitted("diag", max_iter=3, checkpoint=folder)
+        assert first.n_iter_ == 3
+        again = fitted("diag", checkpoint=folder)
+    assert again.history_[:3] == first.history_
+    assert again.model_.digest() == fitted("diag").model_.digest()
+
+
+def test_callbacks_and_progress(capsys):
+    mixture = fitted(callbacks=[lambda snapshot: snapshot.record["step"] == 2], verbose=1)
+    assert (mixture.stop_reason_, mixture.converged_) == ("callback", False)
+    assert "F -" in capsys.readouterr().err
+
+
+def test_interrupted__the_best_so_far(monkeypatch):
+    def interrupt(snapshot):
+        if snapshot.record["step"] == 4:
+            raise KeyboardInterrupt
+
+    with pytest.warns(InterruptedFitWarning, match="after 4 steps"):
+        mixture = fitted(callbacks=[interrupt])
+    assert mixture.means_.shape == (K, D)
+    np.testing.assert_array_equal(mixture.labels_, joints_of(mixture).argmax(1))
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+
+OTHERS = {
+    "n_components": 7, "init": "random", "n_init": 2, "max_iter": 5, "tol": 0.25, "max_time": 9.0,
+    "on_bad_rows": "skip", "normalize": "l2", "memory_limit": 1234, "random_state": 4,
+    "weights_init": np.full(1, 1.0), "precisions_init": np.full(1, 2.0), "covariance": "diag",
+    "dither": True, "candidates": 3, "neighbours": 9, "explore": 2, "coreset": 500,
+    "reg_covar": 1e-3, "least_variance": 0.5, "moves": False,
+}  # fmt: skip
+"""Another value than the default of every parameter that is an option, or one of the algorithm."""
+CALLED = {"n_components": "n_clusters", "random_state": "seed", "covariance": "mixture"}
+SURROUNDINGS = {"client", "n_threads", "checkpoint", "verbose", "callbacks"}
+OF_KMEANS = {"algorithm", "effort", "empty_clusters"}
+OF_PAPERS = {"initial_e_steps", "relative_eps", "published", "problem", "moves", "least_variance"}
+
+
+def test_others_are_all_parameters():
+    mine = set(inspect.signature(lk.Mixture.__init__).parameters) - {"self", "means_init"}
+    assert set(OTHERS) == mine - SURROUNDINGS
+    known = {CALLED.get(name, name) for name in mine}
+    assert set(OPTIONS) - known == OF_KMEANS
+    assert {field.name for field in fields(lk.VCGMM)} - set(OTHERS) <= OF_PAPERS
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_it_passes_them_on(name, monkeypatch):
+    found = []
+
+    def heard(rows, options, **_):
+        found.append(options)
+        raise StopIteration
+
+    monkeypatch.setattr("largek_dask.estimators.base.fit", heard)
+    with pytest.raises(StopIteration):
+        lk.Mixture(**{name: OTHERS[name]}).fit(X)
+    [options] = found
+    there = options if CALLED.get(name, name) in OPTIONS else options.algorithm
+    expected = "uniform" if name == "dither" else OTHERS[name]
+    assert getattr(there, CALLED.get(name, name)) == expected
+    # The very algorithm that will run: its covariance is that of the problem.
+    assert options.make_algorithm() == options.algorithm
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(OTHERS) - {"n_components", "random_state", "covariance", "dither", "init"})
+)
+def test_defaults_are_those_of_the_options_and_of_the_algorithm(name):
+    default = inspect.signature(lk.Mixture.__init__).parameters[name].default
+    expected = OPTIONS[name].default if name in OPTIONS else getattr(lk.VCGMM(), name)
+    assert default == expected
+
+
+def test_documented_parameters_and_attributes():
+    described = inspect.getdoc(lk.Mixture)
+    section = re.findall(r"Parameters\n-+\n(.*?)\n\n", described, re.DOTALL)[0]
+    named = re.findall(r"^(\w+) : ", section, re.MULTILINE)
+    assert named == [*inspect.signature(lk.Mixture.__init__).parameters][1:]
+    attributes = re.findall(r"Attributes\n-+\n(.*?)\n\n", described, re.DOTALL)[0]
+    mixture = fitted(x=pd.DataFrame(X, columns=["a", "b", "c"]), max_iter=1)
+    named = re.findall(r"^(\w+_)\b", attributes.replace(", precisions_", "\nprecisions_"), re.M)
+    assert set(named) == {name for name in vars(mixture) if name.endswith("_")}
+
+
+def test_clone_pickle_and_parameters():
+    mixture = fitted("diag", candidates=3)
+    again = pickle.loads(pickle.dumps(mixture))
+    np.testing.assert_array_equal(again.predict(X), mixture.labels_)
+    np.testing.assert_array_equal(again.score_samples(X), mixture.score_samples(X))
+    fresh = clone(mixture)
+    assert fresh.get_params() == mixture.get_params()
+    assert not hasattr(fresh, "means_")
+    assert fresh.set_params(candidates=2).candidates == 2
+    assert repr(fresh).startswith("Mixture(")
+
+
+# --- how it begins --------------------------------------------------------------------------------
+
+
+def first_bound(mixture):
+    return mixture.history_[0]["cost"]
+
+
+def bound_of(means, variances, weights):
+    return log_sums(log_joints(X, means, variances, np.log(weights))).sum()
+
+
+@pytest.mark.parametrize("name", ["init", "means_init"])
+def test_arrays(name):
+    weights, precisions = np.array([0.4, 0.3, 0.2, 0.1]), np.array([1, 2, 0.5, 0.25])
+    given = {name: MIDDLES + 0.1, "weights_init": weights, "precisions_init": precisions}
+    begun = fitted(max_iter=1, candidates=K, **given)
+    expected = bound_of(MIDDLES + 0.1, 1 / precisions[:, None], weights)
+    assert first_bound(begun) == pytest.approx(expected, rel=1e-9)
+
+
+def test_means_have_one_name():
+    with pytest.raises(ParameterError, match="means_init is another name of init"):
+        fitted(init="random", means_init=MIDDLES)
+    with pytest.raises(ParameterError, match="means_init is another name of init"):
+        fitted(init=MIDDLES, means_init=MIDDLES)
+
+
+@pytest.mark.parametrize("given", ["estimator", "model"])
+@pytest.mark.parametrize("after", KINDS)
+@pytest.mark.parametrize("before", KINDS)
+def test_goes_on_from_a_mixture(before, after, given):
+    start = fitted(before)
+    init = start if given == "estimator" else start.model_
+    begun = fitted(after, init=init, max_iter=1, candidates=K)
+    variances = start.covariances_.reshape(K, -1)
+    if after != "diag":
+        variances = variances.mean(1, keepdims=True)
+    weights = start.weights_
+    if after == "iso":
+        # It has one variance and equal weights, whatever it goes on from.
+        variances = np.full((K, 1), variances.mean())
+        weights = np.full(K, 1 / K)
+    expected = bound_of(start.means_, variances, weights)
+    assert first_bound(begun) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("given", ["estimator", "model"])
+def test_goes_on_from_k_means(given):
+    km = lk.KMeans(K, random_state=3, n_threads=1).fit(X)
+    init = km if given == "estimator" else km.model_
+    found = fitted("diag", init=init)
+    assert found.model_.digest() == fitted("diag", init=km.cluster_centers_).model_.digest()
+    assert found.converged_
+
+
+def test_retired_components_begin_again():
+    start = fitted()
+    arrays = start.model_.arrays
+    log_weights = np.log(np.array([0.5, 0, 0.3, 0.2]), where=[1, 0, 1, 1], out=np.full(K, -np.inf))
+    retired = replace(arrays, log_weights=log_weights, alive=np.array([True, False, True, True]))
+    begun = fitted(init=replace(start.model_, arrays=retired), max_iter=1, candidates=K)
+    weights = np.array([0.5, 0.2, 0.3, 0.2]) / 1.2
+    expected = bound_of(start.means_, start.covariances_[:, None], weights)
+    assert first_bound(begun) == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_cannot_be_gone_on_from():
+    with pytest.raises(ParameterError, match="init is a KMeans that is not fitted: fit it first"):
+        fitted(init=lk.KMeans(K))
+    with pytest.raises(ParameterError, match=r"init has 3 clusters or components, and n_compo.*=4"):
+        fitted(init=lk.KMeans(3, random_state=0, max_iter=1).fit(X))
+    unit = fitted(max_iter=1, normalize="l2")
+    with pytest.raises(ParameterError, match="fitted with normalize='l2', and normalize=None"):
+        fitted(init=unit)
