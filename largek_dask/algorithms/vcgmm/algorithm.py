@@ -37,11 +37,11 @@ from largek_dask.algorithms.problem import Problem
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vcgmm.components import Components, equal_components, updated
 from largek_dask.algorithms.vcgmm.moves import (
-    MEANT,
     ComponentMoves,
     collapsed,
     find_moves,
     retired,
+    to_retire,
 )
 from largek_dask.algorithms.vcgmm.passes import (
     NEAREST_COMPONENTS,
@@ -551,7 +551,7 @@ class VCGMM(Algorithm[VCGMMState]):
             if moves is not None:
                 return _opened(state, moves), told | {"moves": float(len(moves.split))}
             tried = tried.without()
-        hopeless = fallen & (masses < MEANT * row)
+        hopeless = to_retire(components, masses, fallen, row)
         if not (tried.may_retire and hopeless.any()):
             return replace(state, tried=tried), told
         components, masses = retired(components, masses, hopeless)

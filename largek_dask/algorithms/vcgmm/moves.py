@@ -38,11 +38,11 @@ from largek_dask.kernels.exact.transcendental import log
 from largek_dask.kernels.halves import MOST_ROWS, Halves, shares_of, split_components
 
 __all__ = [
-    "MEANT",
     "ComponentMoves",
     "collapsed",
     "find_moves",
     "retired",
+    "to_retire",
 ]
 
 SPLIT_VALUES = 1 << 26
@@ -110,6 +110,22 @@ def collapsed(components: Components, masses: Real, row: float, floor: float) ->
     """
     at_floor = (components.variances <= floor).all(axis=1)
     return np.isfinite(components.log_weights) & (at_floor | (masses < row))
+
+
+def to_retire(
+    components: Components, masses: Real, fallen: NDArray[np.bool_], row: float
+) -> NDArray[np.bool_]:
+    """(k,) those of the fallen that are little more than a row that nobody else wanted.
+
+    At most half of those that are alive, the lightest: the others take in their rows, so they
+    need not fall themselves. Where there are as many components as rows, all have fallen.
+    """
+    hopeless = np.flatnonzero(fallen & (masses < MEANT * row))
+    n_alive = int(np.count_nonzero(np.isfinite(components.log_weights)))
+    lightest = hopeless[np.argsort(masses[hopeless], kind="stable")]
+    found = np.zeros(len(masses), bool)
+    found[lightest[: n_alive // 2]] = True
+    return found
 
 
 def retired(

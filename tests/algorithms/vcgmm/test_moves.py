@@ -384,6 +384,31 @@ def test_retired():
     assert left.means is parts.means
 
 
+def test_at_most_half_of_those_alive_are_retired():
+    masses = np.array([1.9, 9.0, 1.0, 0.5, 0.0, 1.0])
+    parts = components_of(np.ones((6, 1)), np.log([0.2, 0.5, 0.1, 0.1, 1.0, 0.1]))
+    parts = replace(parts, log_weights=np.where(masses > 0, parts.log_weights, -np.inf))
+    all_alive = masses > 0
+    found = moves.to_retire(parts, masses, all_alive, 1.0)
+    assert found.tolist() == [False, False, True, True, False, False], "two of five, the lightest"
+    fallen = np.array([True, True, False, False, False, False])
+    assert moves.to_retire(parts, masses, fallen, 1.0).tolist() == [True] + [False] * 5
+    assert not moves.to_retire(parts, masses, fallen, 0.9).any(), "more than two rows"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_component_for_every_row(kind):
+    """All have fallen: whoever is left takes in the rows of the others."""
+    r = np.random.default_rng(180)
+    x = r.standard_t(2, (115, 10))
+    result = mixture(x, 115, kind, asked={"init": x})
+    retired = told(result, "retired")
+    assert retired.max() == 57
+    assert result.arrays.alive.any()
+    assert np.isclose(np.exp(result.arrays.log_weights).sum(), 1)
+    assert not falls(result, "f8").size
+
+
 def test_moves_share_the_weight_out():
     parts = components_of(np.ones((3, 1)), np.log([0.5, 0.25, 0.25]))
     halves = Halves(
