@@ -555,9 +555,15 @@ class VCGMM(Algorithm[VCGMMState]):
         if not (tried.may_retire and hopeless.any()):
             return replace(state, tried=tried), told
         components, masses = retired(components, masses, hopeless)
-        # F falls: it is not compared with what it was.
+        # F falls: it is not compared with what it was. Lists are made anew, without the retired
+        # ones: a row whose candidates were all of them would come from nobody.
         after = replace(
-            state, components=components, masses=masses, tried=tried.retired(), bound=-np.inf
+            state,
+            components=components,
+            masses=masses,
+            tried=tried.retired(),
+            bound=-np.inf,
+            table=None,
         )
         return after, told | {"retired": float(np.count_nonzero(hopeless))}
 

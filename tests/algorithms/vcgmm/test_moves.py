@@ -23,6 +23,7 @@ from largek_dask.kernels.mixtures import pack_mixture
 from tests.algorithms import test_contract
 from tests.algorithms.conftest import blobs
 from tests.checks import fit_asked
+from tests.fuzz import Case
 
 KINDS = ["isoflex", "diag"]
 FALL = {"f4": 2.0**-18, "f8": 1e-12}
@@ -407,6 +408,26 @@ def test_a_component_for_every_row(kind):
     assert result.arrays.alive.any()
     assert np.isclose(np.exp(result.arrays.log_weights).sum(), 1)
     assert not falls(result, "f8").size
+
+
+def test_rows_of_the_retired_find_the_others():
+    """Where few are left, no neighbour of a row's only candidate may be alive."""
+    x = Case(
+        seed=2000884, kind="outlier", n=2222, d=8, dtype="float32", layout="F", weights="none",
+        k=300, algorithm="mixture single", init="auto", tol=1e-4, max_iter=100, source="array",
+        also="",
+    ).rows()  # fmt: skip
+    km = lk.Mixture(
+        300, covariance="isoflex", candidates=1, neighbours=12, tol=1e-4, random_state=2000884
+    )
+    with pytest.warns(DegenerateDataWarning, match="are retired"):
+        km.fit(x)
+    steps = [step for step in km.history_ if step["extra"]["iteration"]]
+    retired = [step["extra"]["retired"] for step in steps]
+    assert sum(retired) > 0
+    assert retired[-1] == 0
+    assert steps[retired.index(1)]["extra"]["alive"] < 12
+    assert all(step["cost"] is not None for step in steps)
 
 
 def test_moves_share_the_weight_out():
