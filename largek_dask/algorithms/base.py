@@ -201,6 +201,7 @@ class Passes(TableShape, Protocol):
         weights: NDArray[np.float64] | None = None,
         *,
         own_weights: bool = False,
+        cuts: Sequence[int] = (),
     ) -> Passes:
         """Passes over some of the rows, which are fetched once and held in the driver's process.
 
@@ -222,6 +223,8 @@ class Passes(TableShape, Protocol):
             These weights are unlike those of the table (real numbers, or larger): what the
             statistics of the subset say of weights, and the grid of its sums, are its own. Else
             they are the table's, as all the rest is.
+        cuts : sequence of int
+            With a slice: no chunk holds rows from both sides of such an end of a share.
         """
 
     def close(self) -> None:

@@ -163,7 +163,7 @@ class Lloyd(Algorithm[LloydState]):
             centers, n_moved, _ = relocate_empty(passes, packed, centers, empty)
             extra["relocated"] = float(n_moved)
         info = Info(
-            cost=total.sums.cost(state.centers, total.squares),
+            cost=total.sums.cost(state.centers, total.squares.value),
             rows=passes.n_rows,
             n_changed=tally.n_changed,
             shift=squared_movement(centers, state.centers) / variance if variance > 0 else 0.0,

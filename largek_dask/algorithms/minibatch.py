@@ -198,7 +198,7 @@ class MiniBatch(Algorithm[MiniBatchState]):
             after = replace(state, means=means, votes=votes)
         weight = float(total.sums.counts.sum())
         # The batch's cost under the centres that it met, scaled to all rows: an estimate.
-        cost = total.sums.cost(packed.centers, total.squares)
+        cost = total.sums.cost(packed.centers, total.squares.value)
         scale = passes.statistics.total_weight / weight if weight > 0 else 0.0
         n_rows = total.tally.n_rows
         info = Info(cost=cost * scale, rows=n_rows, extra={"batch_rows": float(n_rows)})

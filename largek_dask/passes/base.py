@@ -404,6 +404,7 @@ class BasePasses(ABC):
         weights: NDArray[np.float64] | None = None,
         *,
         own_weights: bool = False,
+        cuts: Sequence[int] = (),
     ) -> Subset:
         """Passes over some of the rows; see ``algorithms.base.Passes.subset``."""
         if self._subsets is None:
@@ -411,7 +412,7 @@ class BasePasses(ABC):
             from largek_dask.passes.subset import Subsets
 
             self._subsets = Subsets()
-        return self._subsets.find(self, rows, weights, own_weights=own_weights)
+        return self._subsets.find(self, rows, weights, own_weights=own_weights, cuts=cuts)
 
     def forget_subset(self, passes: Subset) -> None:
         """Let go of a subset that has been closed."""

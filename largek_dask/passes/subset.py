@@ -84,6 +84,10 @@ class Subset(LocalPasses):
         self.chunk_table = self.held.chunk_table
         self._edges[asked] = self.n_chunks
 
+    def is_cut_at(self, slices: Sequence[RowSlice]) -> bool:
+        """Whether no chunk goes beyond the end of any of these slices."""
+        return all(rows in self._edges for rows in slices)
+
     def pieces(self, rows: RowSlice) -> list[TakenRows] | None:
         """The rows of a slice that has been asked for."""
         return self.held.pieces(self._edges[rows]) if rows in self._edges else None
@@ -186,13 +190,15 @@ class Subsets:
         weights: NDArray[np.float64] | None = None,
         *,
         own_weights: bool = False,
+        cuts: Sequence[int] = (),
     ) -> Subset:
         """What is kept, or made anew; see ``algorithms.base.Passes.subset``."""
         known = self._kept.get(type(asked))
+        if isinstance(asked, RowSlice):
+            ends = sorted({asked.end, *(cut for cut in cuts if asked.begin < cut < asked.end)})
+            return self._slice(of, [replace(asked, end=end) for end in ends], known)
         if known is not None and known.is_for(asked, weights, own_weights):
             return known.passes
-        if isinstance(asked, RowSlice):
-            return self._slice(of, asked, known)
         if known is not None:
             # What a sample was drawn from stays, for the next one may begin with it.
             del self._kept[type(asked)]
@@ -235,30 +241,37 @@ class Subsets:
 
     # --- slices -----------------------------------------------------------------------------------
 
-    def _slice(self, of: BasePasses, asked: RowSlice, known: _Kept | None) -> Subset:
-        """The rows of a slice; those of a slice that it begins with are there already."""
+    def _slice(self, of: BasePasses, asked: Sequence[RowSlice], known: _Kept | None) -> Subset:
+        """The rows of the last of these slices, each of which begins the next one.
+
+        Those of a slice that has been asked for, cut as it is to be, are there already.
+        """
         there = None if known is None else known.asked
-        follows = (
-            isinstance(there, RowSlice)
-            and there.end <= asked.end
-            and replace(there, end=asked.end) == asked
-        )
-        if known is not None and follows:
+        n_there = 0
+        if known is not None and isinstance(there, RowSlice):
+            # What comes behind it is fetched, in pieces that end where the others do.
+            n_there = sum(rows.end <= there.end for rows in asked)
+            follows = replace(there, end=asked[-1].end) == asked[-1] and there.end <= asked[-1].end
+            if not follows or not known.passes.is_cut_at([*asked[:n_there], there]):
+                n_there, there = 0, None
+        if known is not None and there is not None:
             assert isinstance(there, RowSlice)
             held, begin = known.passes, there.end
         else:
             if known is not None:
                 known.passes.close()
             held = Subset(of, HeldRows(of.n_features, of.statistics.dtype, of.is_sparse))
-            begin = asked.begin
-        collected: CollectedRows = of.reduce(
-            collect_slice,
-            start=CollectedRows,
-            combine=CollectedRows.combine,
-            rows=replace(asked, begin=begin),
-        )
-        held.extend(list(collected.pieces(of.threads.n)), asked)
-        return self._keep(asked, None, held)
+            begin = asked[-1].begin
+        for rows in asked[n_there:]:
+            collected: CollectedRows = of.reduce(
+                collect_slice,
+                start=CollectedRows,
+                combine=CollectedRows.combine,
+                rows=replace(rows, begin=begin),
+            )
+            held.extend(list(collected.pieces(of.threads.n)), rows)
+            begin = rows.end
+        return self._keep(asked[-1], None, held)
 
     def _spaced(self, of: BasePasses, asked: SpacedRows) -> TakenRows:
         """Evenly spaced rows of a slice: of one that is not held only these are fetched."""

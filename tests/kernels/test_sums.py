@@ -268,7 +268,7 @@ def test_cost_is_the_inertia_of_any_centres(table, data):
     w = np.ones(len(x)) if weight is None else weight
     exact = (w * ((x.astype(float) - centers.astype(float)[labels]) ** 2).sum(axis=1)).sum()
     scale = statistics.total_weight * x.shape[1] * spread**2
-    assert sums.cost(centers, squares) == pytest.approx(exact, rel=1e-9, abs=1e-11 * scale)
+    assert sums.cost(centers, squares.value) == pytest.approx(exact, rel=1e-9, abs=1e-11 * scale)
 
 
 def test_one_outlier_hides_no_ordinary_row():

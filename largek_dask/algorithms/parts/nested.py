@@ -63,11 +63,14 @@ class NestedRows:
         everything = rows == self.passes.n_rows
         return NestedBatch(self.passes, None if everything else self.first(rows), False)
 
-    def worth_gathering(self, rows: int, k: int) -> bool:
-        """Whether a step on so few rows takes no longer in one place than a pass over a cluster."""
+    def worth_gathering(self, rows: int, k: int, n_passes: int = 1) -> bool:
+        """Whether a step on so few rows takes no longer in one place than a pass over a cluster.
+
+        Or than ``n_passes`` of them, each over its part of the rows.
+        """
         values = rows * self.passes.row_values
         alone = self.passes.n_threads == 1
-        return values <= GATHERED_VALUES and (alone or values * k <= GATHERED_WORK)
+        return values <= GATHERED_VALUES and (alone or values * k // n_passes <= GATHERED_WORK)
 
     def sample(self, rows: int, k: int) -> tuple[Any, NDArray[np.float64], int]:
         """The first rows, without those that weigh nothing.

@@ -317,7 +317,7 @@ class Truncated(Algorithm[TruncatedState]):
         last = next_pass(passes, state)
         total, labels = pass_over(passes, state.history, last, state.step + 1, "all", retain=False)
         assert labels is not None
-        cost = total.sums.cost(state.centers, total.squares)
+        cost = total.sums.cost(state.centers, total.squares.value)
         return labels, cost, total.sums.counts
 
     def share_of_labels(self, k: int) -> float:
@@ -372,8 +372,8 @@ def run_pass(
         n_rows = sample.n_rows
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     centers = total.sums.means(state.centers)
-    cost = scale * total.sums.cost(centers, total.squares)
-    by_means = scale * total.sums.cost(state.centers, total.squares) - cost
+    cost = scale * total.sums.cost(centers, total.squares.value)
+    by_means = scale * total.sums.cost(state.centers, total.squares.value) - cost
     k = len(centers)
     length = k if pass_.kind == "unsettled" else min(k, task.length)
     n_searched = n_rows if pass_.is_anchor else total.tally.n_evaluated // length
@@ -432,7 +432,7 @@ def _centers_after(
     if not goes_on:
         return done.centers, done.cost
     centers = overstep(state.centers, done.centers, state.moves)
-    return centers, done.scale * done.total.sums.cost(centers, done.total.squares)
+    return centers, done.scale * done.total.sums.cost(centers, done.total.squares.value)
 
 
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
-from largek_dask.kernels.exact.squares import Squares, check_origin
+from largek_dask.kernels.exact.squares import check_origin
 from largek_dask.kernels.exact.sum_loops import (
     INTEGERS,
     ONES,
@@ -153,14 +153,14 @@ class ClusterSums:
         means[empty] = fallback[empty]
         return means
 
-    def cost(self, centers: NDArray[Any], squares: Squares) -> float:
+    def cost(self, centers: NDArray[Any], squares: float) -> float:
         """Inertia of the rows added here if each belongs to its label's row of ``centers``.
 
         Parameters
         ----------
         centers : (k, d)
             In the coordinates of the data; they need not be the means.
-        squares : Squares
+        squares : float
             Sum of ``weight * ||x - shift||^2`` of the same rows.
 
         Notes
@@ -177,7 +177,7 @@ class ClusterSums:
             2.0**-self.grid.bits,
             2.0**-self.grid.weight_bits,
         )
-        return max(0.0, float(squares.value - 2.0 * linear + quadratic))
+        return max(0.0, float(squares - 2.0 * linear + quadratic))
 
     def _change(self, x: Any, old: Any, new: Any, weight: Any) -> None:
         grid = self.grid

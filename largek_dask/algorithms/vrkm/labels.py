@@ -1,0 +1,438 @@
+"""Rounds over a table of labels: variance reduction that needs no step size.
+
+The gradient of a row is its centre minus the row, so what SVRG looks up from a snapshot, and SAGA
+(A. Defazio, F. Bach, S. Lacoste-Julien, NIPS 2014) keeps as a vector, is here one label. With
+each row's latest one, sums S and weights v of all rows under these labels are exact, and no scan
+is needed. A round labels one R-th of the rows; what the others would change by, were they asked as
+well, is expected from the latest rounds: a row visited i rounds ago has i/R of a visit's change
+outstanding, which adds up to (R - 1)/2 rounds' changes (A, alpha). Centres are
+``(S + A) / (v + alpha)``.
+
+The objective of the table, ``sum w ||x||^2 - sum_j ||S_j||^2 / v_j``, is exact and free after every
+round. Without A no round can raise it: each row goes to a nearer centre, and centres to the means
+of their rows. That is what is gone back to where A does not pay, and what the fit ends with; so it
+ends where Lloyd's algorithm stands still.
+
+The first epochs are on a sample of the nested order (:mod:`..parts.nested`), which doubles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import (
+    Algorithm,
+    Chunk,
+    Info,
+    Passes,
+    Rng,
+    RowSlice,
+    RowState,
+    TableShape,
+)
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts.nested import GATHERED_VALUES, NestedRows
+from largek_dask.algorithms.parts.relocation import relocate_empty, returns
+from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
+from largek_dask.algorithms.parts.totals import Tally
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.exact.extrapolated import Outstanding
+from largek_dask.kernels.exact.movement import squared_movement
+from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+
+__all__ = ["LabelTable", "LabelTableState"]
+
+ROWS_A_CENTER = 100
+"""Rows a centre of the first sample, at least."""
+LEAST_ROWS = 5_000
+"""Rows of the first sample at least."""
+MODEL_VALUES = 1 << 26
+"""Numbers of the centres of all rounds of an epoch together, at most: they are in checkpoints."""
+UPDATE_WORK = 8
+"""What bringing one coordinate of a centre up to date costs, in products of a distance."""
+CALM_SHARE = 0.002
+"""Share of the rows that change their label in an epoch after which nothing is expected of the
+others any more."""
+MOST_HALVED = 3
+"""How often what is expected is halved, until it is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTableState:
+    """Between two epochs."""
+
+    step: int
+    centers: NDArray[Any]
+    """(k, d) centres that the next round assigns rows to."""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute."""
+    stages: tuple[int, ...]
+    """Rows of all samples so far, and of the next epoch, in rows of the nested order."""
+    sums: NDArray[np.int64]
+    """(k, d) exact sums of the rows under their labels (``ClusterSums.limbs``)."""
+    weights: NDArray[np.int64]
+    """(k,) their weights, likewise."""
+    counts: NDArray[np.float64]
+    """(k,) the weights, in those of rows."""
+    expected_sums: NDArray[np.float64]
+    """(k, d) A: what the sums are expected to change by."""
+    expected_weights: NDArray[np.float64]
+    """(k,) alpha: what the weights are expected to change by."""
+    factor: float
+    """Rounds whose change is expected of the rows that were not asked: (R - 1)/2, or less."""
+    known: int = 0
+    """Rows of the nested order that have labels."""
+    squares: float = 0.0
+    """``sum w ||x - shift||^2`` over the rows that have labels."""
+    least: float = np.inf
+    """Lowest objective of the table after an epoch over as many rows."""
+    n_halved: int = 0
+    """How often the factor was halved."""
+    is_calm: bool = False
+    """Nothing is expected any more: the objective of the table falls until no label changes."""
+    models: tuple[NDArray[Any], ...] = ()
+    """The centres of each round of the last epoch, by which lost labels are found again."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the next epoch, in rows of the nested order (up to n_rows)."""
+        return self.stages[-1]
+
+    def begins_anew(self, n: int) -> bool:
+        """Whether no row of the next epoch has a label: those of a sample are not those of all."""
+        return self.known == 0 or self.known < self.rows == n
+
+
+@dataclass(kw_only=True)
+class RoundTotal(Tally):
+    """What one round changes."""
+
+    moved: ClusterSums
+    """Change of the sums by rows that had a label before."""
+    entered: ClusterSums
+    """Sums of rows that had none."""
+    squares: Squares
+    """Of the rows that had none."""
+    touched: NDArray[np.bool_]
+    """(k,) clusters that lost rows, or got some."""
+
+    @classmethod
+    def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
+        """Nothing as yet."""
+        sums = partial(ClusterSums, k, d, grid)
+        return cls(
+            moved=sums(), entered=sums(), squares=Squares(1), touched=np.zeros(k, np.bool_)
+        )
+
+
+def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters) -> None:
+    """Label one round's rows of a chunk by their nearest centre."""
+    labels = nearest(chunk.x, centers)
+    total.n_rows += len(labels)
+    total.n_evaluated += len(labels) * centers.n_clusters
+    if chunk.state is None:
+        total.entered.add(chunk.x, labels, chunk.weight)
+        total.squares.add(row_squares(chunk.x, total.entered.grid.shift), chunk.weight)
+        total.touched[labels] = True
+        changed = labels >= 0
+    else:
+        old = chunk.state["labels"]
+        total.moved.move(chunk.x, old, labels, chunk.weight)
+        changed = labels != old
+        total.touched[labels[changed]] = True
+        total.touched[old[changed]] = True
+    if chunk.weight is not None:
+        changed = changed & (chunk.weight > 0)
+    total.n_changed += int(np.count_nonzero(changed))
+    chunk.keep(labels=labels)
+
+
+@dataclass(frozen=True)
+class LabelTable(Algorithm[LabelTableState]):
+    """See :class:`~largek_dask.algorithms.vrkm.algorithm.VRKM` with ``table="labels"``."""
+
+    rounds: int = 10
+    smoothing: float = 0.5
+    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+
+    def init(self, passes: Passes, rng: Rng) -> LabelTableState:
+        """Starting centres, no rows labelled yet."""
+        assert self.problem is not None
+        k, d, how = self.problem.n_clusters, passes.n_features, self.problem.init
+        rows = first_rows(passes.n_rows, k, passes.row_values)
+        if isinstance(how, str) and how == "auto":
+            x, weight, size = NestedRows(passes, rng).sample(rows, k)
+            centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
+        else:
+            centers = initial_centers(passes, rng, k, how)
+        sums, weights = ClusterSums(k, d, passes.statistics.grid).limbs()
+        return LabelTableState(
+            step=0,
+            centers=centers,
+            shift=passes.statistics.shift,
+            stages=(rows,),
+            sums=sums,
+            weights=weights,
+            counts=np.zeros(k),
+            expected_sums=np.zeros((k, d)),
+            expected_weights=np.zeros(k),
+            factor=(self._rounds(passes, k) - 1) / 2,
+        )
+
+    def _rounds(self, table: TableShape, k: int) -> int:
+        """R: rounds of an epoch; 1 where a round would cost more than it gains."""
+        d = table.n_features
+        most = MODEL_VALUES // (k * d)
+        if table.is_sparse:
+            most = min(most, max(2, table.n_rows * table.row_values // (UPDATE_WORK * d)))
+        return max(1, min(self.rounds, most))
+
+    def step(
+        self, passes: Passes, rng: Rng, state: LabelTableState
+    ) -> tuple[LabelTableState, Info]:
+        """One epoch: R rounds, each of which labels its share of the rows and moves the centres."""
+        k = len(state.centers)
+        n_rounds = self._rounds(passes, k)
+        # Of a cluster, passes over few rows take longer than to compute them here.
+        small = NestedRows(passes, rng).worth_gathering(passes.n_rows, k, n_rounds)
+        table = _Table(passes, rng, state, n_rounds, small and passes.n_threads is None)
+        epoch = _Epoch(state, passes, self.smoothing)
+        for q in range(n_rounds):
+            packed = pack_centers(epoch.centers, state.shift)
+            epoch.take(table.label(q, packed))
+        epoch.settle()
+        n_moved, extra = self._relocate(table, epoch)
+        return self._ended(passes, table, epoch, n_moved, extra)
+
+    def _relocate(self, table: _Table, epoch: _Epoch) -> tuple[int, dict[str, float]]:
+        """Move centres without rows to far ones; how many, and what is told of it."""
+        assert self.problem is not None
+        empty = np.flatnonzero(epoch.sums.counts == 0)
+        if not len(empty) or self.problem.empty_clusters == "keep":
+            return 0, {}
+        packed = pack_centers(epoch.centers, epoch.state.shift)
+        epoch.centers, n_moved, _ = relocate_empty(table.passes, packed, epoch.centers, empty)
+        epoch.expected.sums[empty] = 0.0
+        epoch.expected.weights[empty] = 0.0
+        return n_moved, {"relocated": float(n_moved)}
+
+    def _ended(
+        self,
+        passes: Passes,
+        table: _Table,
+        epoch: _Epoch,
+        n_moved: int,
+        extra: dict[str, float],
+    ) -> tuple[LabelTableState, Info]:
+        """The state after an epoch, and what it has done."""
+        state, all_weight = epoch.state, passes.statistics.total_weight
+        everything = state.rows == passes.n_rows
+        counts, cost = epoch.sums.counts, epoch.cost
+        weight = sum(counts.tolist())
+        sums, weights = epoch.sums.limbs()
+        calm = everything and not epoch.rests and epoch.n_changed < CALM_SHARE * epoch.n_rows
+        if calm and not state.is_calm:
+            epoch.expect_nothing()
+        after = replace(
+            state,
+            step=state.step + 1,
+            centers=epoch.centers,
+            stages=self._next_stages(passes, epoch),
+            sums=sums,
+            weights=weights,
+            counts=counts,
+            expected_sums=epoch.expected.sums,
+            expected_weights=epoch.expected.weights,
+            factor=epoch.factor,
+            known=state.rows,
+            squares=epoch.squares,
+            least=min(cost, epoch.least),
+            n_halved=epoch.n_halved,
+            is_calm=state.is_calm or calm,
+            models=tuple(epoch.models),
+        )
+        shift = None
+        if everything and not epoch.rests:
+            # Mean variance of the features: what scikit-learn's `tol` is relative to.
+            variance = epoch.squares / (all_weight * passes.n_features)
+            shift = (
+                squared_movement(epoch.centers, state.centers) / variance if variance > 0 else 0.0
+            )
+        before = state.models[0] if state.models else None
+        converged = state.is_calm and (
+            (epoch.n_changed == 0 and not n_moved) or returns(epoch.centers, before)
+        )
+        info = Info(
+            cost=cost * (all_weight / weight if weight > 0 and not everything else 1.0),
+            rows=epoch.n_rows,
+            n_changed=epoch.n_changed,
+            shift=shift if not n_moved else None,
+            converged=everything and converged,
+            extra={
+                "batch_rows": float(epoch.n_rows),
+                "gathered": float(table.gathered),
+                "rounds": float(len(epoch.models)),
+                "distances": epoch.n_evaluated / max(1, epoch.n_rows * len(counts)),
+                "factor": 0.0 if after.is_calm else epoch.factor,
+                **extra,
+            },
+        )
+        return after, info
+
+    def _next_stages(self, passes: Passes, epoch: _Epoch) -> tuple[int, ...]:
+        """The first sample is gone over twice; then it doubles, until it is everything."""
+        stages, n = epoch.state.stages, passes.n_rows
+        if epoch.rests or stages[-1] == n:
+            return stages
+        doubled = min(2 * stages[-1], n)
+        return (*stages, doubled if doubled * passes.row_values <= GATHERED_VALUES else n)
+
+    def model(self, state: LabelTableState) -> CenterArrays:
+        """The centres that the next round would assign rows to."""
+        return CenterArrays(state.centers, state.counts, state.shift)
+
+    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+        """Bytes that are kept for every row: its label, and its place in the seeded order."""
+        return 8
+
+
+def first_rows(n: int, k: int, row_values: int) -> int:
+    """Rows of the first sample: halves of all rows, so that the last doubling is a whole one."""
+    rows, least = n, max(ROWS_A_CENTER * k, LEAST_ROWS)
+    while -(-rows // 2) >= least:
+        rows = -(-rows // 2)
+    return rows if rows * row_values <= GATHERED_VALUES else n
+
+
+class _Epoch:
+    """The table of labels, and the centres, from round to round."""
+
+    def __init__(self, state: LabelTableState, passes: Passes, smoothing: float) -> None:
+        k, d = state.centers.shape
+        grid = passes.statistics.grid
+        self.state = state
+        self.smoothing = smoothing
+        self.centers = state.centers
+        self.rests = state.begins_anew(passes.n_rows)
+        """Centres stay as they are until every row has a label."""
+        if self.rests:
+            self.sums, self.squares = ClusterSums(k, d, grid), 0.0
+            self.expected = Outstanding.nothing(k, d)
+        else:
+            self.sums = ClusterSums.of(state.sums, state.weights, grid)
+            self.squares = state.squares
+            self.expected = Outstanding(state.expected_sums.copy(), state.expected_weights.copy())
+        self.factor = state.factor
+        # Of other rows than before there is no lowest objective yet.
+        self.least = state.least if state.known == state.rows else np.inf
+        self.n_halved = state.n_halved
+        self.models: list[NDArray[Any]] = []
+        self.n_rows = self.n_changed = self.n_evaluated = 0
+        self.touched = np.zeros(len(state.centers), np.bool_)
+        self.cost = np.inf
+
+    def take(self, total: RoundTotal) -> None:
+        """Bring the table up to date with one round, and move the centres."""
+        self.models.append(self.centers)
+        self.n_rows += total.n_rows
+        self.n_changed += total.n_changed
+        self.n_evaluated += total.n_evaluated
+        self.sums.merge(total.moved)
+        self.sums.merge(total.entered)
+        self.squares += total.squares.value
+        if self.rests:
+            self.touched |= total.touched
+            return
+        factor = 0.0 if self.state.is_calm else self.factor
+        self.centers = self.centers.copy()
+        self.expected.move(
+            self.centers, self.sums, total.moved, total.touched, self.smoothing, factor
+        )
+
+    def settle(self) -> None:
+        """The objective of the table at the end; what is expected is halved if it has risen."""
+        if self.rests:
+            self.centers = self.centers.copy()
+            self.expected.move(self.centers, self.sums, None, self.touched, 0.0, 0.0)
+        means = self.sums.means(self.centers)
+        self.cost = self.sums.cost(means, self.squares)
+        if self.cost > self.least and self.factor and not self.state.is_calm:
+            self.n_halved += 1
+            self.factor = 0.0 if self.n_halved > MOST_HALVED else self.factor / 2
+            self.expect_nothing()
+
+    def expect_nothing(self) -> None:
+        """Back to the means of the table."""
+        self.expected.clear()
+        self.centers = self.sums.means(self.centers)
+
+
+class _Table:
+    """Where the rows of each round are, and the labels that they have."""
+
+    def __init__(
+        self, passes: Passes, rng: Rng, state: LabelTableState, n_rounds: int, gathers: bool
+    ) -> None:
+        n, everything = passes.n_rows, state.rows == passes.n_rows
+        self._state = state
+        self._rng, self._n, self._n_rounds = rng, n, n_rounds
+        self.gathered = gathers or not everything
+        self.passes = passes
+        """Over all rows that are to have labels."""
+        if self.gathered:
+            # Of all rows, the rounds are the same whether they are gathered or not.
+            stages = [0, n] if everything else [0, *state.stages]
+            ends = [_ends(*stage, n_rounds) for stage in pairwise(stages)]
+            cuts = [end for stage in ends for end in stage[1:]]
+            self.passes = passes.subset(RowSlice(rng, 0, state.rows, n), cuts=cuts)
+            self._chunks = _chunks(passes, self.passes, ends)
+
+    def label(self, q: int, packed: PackedCenters) -> RoundTotal:
+        """Label the rows of round ``q``."""
+        state = self._state
+        k, d = packed.n_clusters, self.passes.n_features
+        slice_ = RowSlice(self._rng, *_ends(0, self._n, self._n_rounds)[q : q + 2], self._n)
+        before = slice_
+        replay: tuple[tuple[PackedCenters], ...] = ()
+        if not state.begins_anew(self._n):
+            replay = ((pack_centers(state.models[q], state.shift),),)
+            if self.gathered:
+                before = RowSlice(self._rng, 0, state.known, self._n)
+        total: RoundTotal = self.passes.reduce(
+            round_chunk,
+            packed,
+            start=partial(RoundTotal.of, k, d, self.passes.statistics.grid),
+            combine=RoundTotal.combine,
+            state=RowState(
+                f"vrkm-{q}", state.step + 1, replay, rebuild_rows=before if replay else None
+            ),
+            rows=None if self.gathered else slice_,
+            chunks=self._chunks[q] if self.gathered else None,
+        )
+        return total
+
+
+def _ends(begin: int, end: int, n_rounds: int) -> list[int]:
+    """Where rounds begin among the rows of the nested order from ``begin`` on, and the end."""
+    return [begin + (end - begin) * q // n_rounds for q in range(n_rounds + 1)]
+
+
+def _chunks(of: Passes, held: Passes, stages: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Chunks of held rows that are in each round."""
+    sizes = np.diff(of.chunk_table)
+    rounds: list[list[int]] = [[] for _ in stages[0][1:]]
+    for ends in stages:
+        rows = [int((sizes * end // of.n_rows).sum()) for end in ends]
+        cuts = np.searchsorted(held.chunk_table, rows).tolist()
+        for chunks, span in zip(rounds, pairwise(cuts), strict=True):
+            chunks.extend(range(*span))
+    return rounds

@@ -1,0 +1,146 @@
+"""Means of clusters, moved ahead by what their sums are still going to change by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.exact.sums import ClusterSums
+from largek_dask.kernels.jit import njit, readonly
+
+__all__ = ["LEAST_SHARE", "Outstanding"]
+
+LEAST_SHARE = 0.3
+"""Where a cluster would be left with no more than this share of its weight, its plain mean is
+taken."""
+
+
+class Outstanding:
+    """What rows that were not asked lately are expected to change sums and weights by.
+
+    An exponentially weighted mean of the changes of a round, times the rounds that a change is
+    outstanding for.
+
+    Parameters
+    ----------
+    sums : (k, d) float64
+        About the grid's shift.
+    weights : (k,) float64
+    """
+
+    __slots__ = ("live", "sums", "weights")
+
+    def __init__(self, sums: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+        self.sums = sums
+        self.weights = weights
+        self.live: NDArray[np.bool_] = (weights != 0) | sums.any(axis=1)
+        """(k,) clusters of which anything is expected."""
+
+    @classmethod
+    def nothing(cls, k: int, d: int) -> Outstanding:
+        """No change is expected."""
+        return cls(np.zeros((k, d)), np.zeros(k))
+
+    def copy(self) -> Outstanding:
+        """One that may be written to."""
+        return Outstanding(self.sums.copy(), self.weights.copy())
+
+    def clear(self) -> None:
+        """No change is expected any more."""
+        self.sums[self.live] = 0.0
+        self.weights[:] = 0.0
+        self.live[:] = False
+
+    def move(
+        self,
+        centers: NDArray[Any],
+        sums: ClusterSums,
+        change: ClusterSums | None,
+        touched: NDArray[np.bool_],
+        smoothing: float,
+        factor: float,
+    ) -> None:
+        """Take in the changes of one round, and write the means that are expected (k, d).
+
+        ``A <- (1 - smoothing) A + smoothing factor change``, the same of the weights, and
+        ``(S + A) / (v + alpha)`` as the mean; the plain one ``S / v`` where the cluster would lose
+        most of its weight, or where nothing is expected of it. A cluster without weight keeps its
+        centre. Feature by feature in 64-bit floats.
+
+        Parameters
+        ----------
+        centers : (k, d)
+            Written to, where ``touched`` or anything is expected.
+        sums : ClusterSums
+            S and v, with the change.
+        change : ClusterSums or None
+            None: none, and nothing is expected (``factor`` is 0).
+        touched : (k,) bool
+            Clusters that the round has changed; ``change`` is 0 elsewhere.
+        smoothing, factor : float
+        """
+        grid = sums.grid
+        expects = change is not None and factor != 0
+        changed = change if change is not None else sums
+        _move(
+            readonly(sums.totals),
+            readonly(sums.weights),
+            readonly(changed.totals),
+            readonly(changed.weights),
+            readonly(touched),
+            1.0 - smoothing if expects else 0.0,
+            smoothing * factor if expects else 0.0,
+            2.0**-grid.bits,
+            2.0**-grid.weight_bits,
+            grid.shift.astype(np.float64),
+            self.sums,
+            self.weights,
+            self.live,
+            centers,
+        )
+
+
+@njit
+def _move(
+    sums: Any,
+    weights: Any,
+    changes: Any,
+    weight_changes: Any,
+    touched: Any,
+    kept: float,
+    gain: float,
+    step: float,
+    weight_step: float,
+    shift: Any,
+    ahead: Any,
+    weights_ahead: Any,
+    live: Any,
+    centers: Any,
+) -> None:
+    for j in range(sums.shape[0]):
+        if not (touched[j] or live[j]):
+            continue
+        if gain != 0.0 or live[j]:
+            expected = kept * weights_ahead[j] + gain * (np.float64(weight_changes[j]) * weight_step)
+            any_expected = expected != 0.0
+            weights_ahead[j] = expected
+            for f in range(sums.shape[1]):
+                coming = kept * ahead[j, f] + gain * (np.float64(changes[j, f]) * step)
+                any_expected |= coming != 0.0
+                ahead[j, f] = coming
+            live[j] = any_expected
+        if weights[j] <= 0:
+            continue
+        weight = np.float64(weights[j]) * weight_step
+        total = weight + weights_ahead[j]
+        if live[j] and total > LEAST_SHARE * weight:
+            for f in range(sums.shape[1]):
+                mean = (np.float64(sums[j, f]) * step + ahead[j, f]) / total
+                centers[j, f] = mean + shift[f]
+        else:
+            # As `ClusterSums.means_float64`, to the last bit: Lloyd's step must find it at rest.
+            divisor, scale = np.float64(weights[j]), step / weight_step
+            for f in range(sums.shape[1]):
+                centers[j, f] = np.float64(sums[j, f]) / divisor * scale + shift[f]
