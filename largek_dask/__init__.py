@@ -23,6 +23,7 @@ _PUBLIC = {
     "load_model": "largek_dask.model",
     "open_rows": "largek_dask.data.sources",
 }
+_MODULES = {"scores": "largek_dask.estimators.scores"}
 
 __all__ = [
     "VCGMM",
@@ -38,6 +39,7 @@ __all__ = [
     "ingest",
     "load_model",
     "open_rows",
+    "scores",
 ]
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.vcgmm import VCGMM
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows
+    from largek_dask.estimators import scores
     from largek_dask.estimators.kmeans import KMeans
     from largek_dask.estimators.mixture import Mixture
     from largek_dask.model import Model, load_model
@@ -59,8 +62,11 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_PUBLIC[name]), name)
         globals()[name] = value
         return value
+    if name in _MODULES:
+        module = globals()[name] = import_module(_MODULES[name])
+        return module
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted({*globals(), *_PUBLIC, *_MODULES})

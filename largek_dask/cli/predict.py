@@ -140,11 +140,19 @@ def remove_written(kind: str, url: str, storage_options: Mapping[str, Any] | Non
 )
 @click.argument("model_url", metavar="MODEL")
 @click.argument("data")
+@click.option(
+    "--labels",
+    "truth",
+    metavar="TRUTH",
+    help="The class of every row, known from elsewhere: a Zarr array or .npy file of one integer a "
+    "row. Tells how far clusters agree with classes, too.",
+)
 @option_scheduler
 @option_storage
 def score(
     model_url: str,
     data: str,
+    truth: str | None,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
@@ -153,17 +161,62 @@ def score(
 
     Of a model of centres that is minus the sum of squared distances; also the mean squared
     distance of a row.
+
+    With --labels also how far clusters agree with classes: accuracy (with the best matching of
+    clusters and classes), nmi (normalised mutual information), ari (adjusted Rand index) and
+    purity. They leave out rows of class -1 and those that the model skips. DATA are read twice.
     """
-    from largek_dask.data.sources import open_rows
+    from largek_dask.data.sources import open_rows, read_integers
     from largek_dask.model import load_model
 
     begun = perf_counter()
     model = load_model(model_url)
     rows = open_rows(data, storage_options=storage_options)
+    classes = None
+    if truth is not None:
+        from largek_dask.estimators.scores import check_integers
+
+        found = read_integers(truth, rows.n_rows, what="--labels", storage_options=storage_options)
+        classes = check_integers(found, "--labels")
+    told: dict[str, Any] = {}
     with connected(scheduler) as client:
-        value = model.score(rows, client=client)
-    told = {"score": value, **model.score_figures(value, rows.n_rows)}
-    shown = {name.replace("_", " "): f"{figure:.10g}" for name, figure in told.items()}
+        told["score"] = model.score(rows, client=client)
+        told |= model.score_figures(told["score"], rows.n_rows)
+        if classes is not None:
+            told |= agreement(model.predict(rows, client=client), classes)
+    n_left_out = told.pop("n_left_out", None)
+    shown = {
+        name.replace("_", " "): "not computed" if figure is None else f"{figure:.10g}"
+        for name, figure in told.items()
+    }
     told |= {"n_rows": rows.n_rows, "seconds": perf_counter() - begun}
-    shown |= {"rows": f"{rows.n_rows:,}", "time": human_seconds(told["seconds"])}
+    shown["rows"] = f"{rows.n_rows:,}"
+    if n_left_out is not None:
+        told["n_left_out"] = n_left_out
+        shown["rows left out"] = f"{n_left_out:,}"
+    shown["time"] = human_seconds(told["seconds"])
     emit(told, as_json, lambda: key_values(shown))
+
+
+def agreement(labels: Any, classes: Any) -> dict[str, Any]:
+    """How far the labels of rows agree with their classes, by the name of the score.
+
+    ``accuracy`` is None, with a warning, where its table does not fit the memory there is: the
+    others need none, and a pass over all rows is behind them.
+    """
+    from largek_dask.errors import NotEnoughMemoryError, ParameterWarning, warn
+    from largek_dask.estimators.scores import Contingency
+
+    table = Contingency.of(labels, classes)
+    accuracy = None
+    try:
+        accuracy = table.accuracy()
+    except NotEnoughMemoryError as error:
+        warn(f"The accuracy is not computed. {error}", ParameterWarning)
+    return {
+        "accuracy": accuracy,
+        "nmi": table.nmi(),
+        "ari": table.ari(),
+        "purity": table.purity(),
+        "n_left_out": table.n_left_out,
+    }

@@ -16,7 +16,7 @@ from largek_dask.data.rows import Column, Rows
 from largek_dask.data.stores import filesystem, is_local
 from largek_dask.errors import DataError
 
-__all__ = ["NpyRows", "open_npy_column", "open_npz"]
+__all__ = ["NpyRows", "open_npy", "open_npy_column", "open_npz"]
 
 
 class NpyRows(SlicedRows):
@@ -36,7 +36,7 @@ class NpyRows(SlicedRows):
     ) -> None:
         self.storage_options = dict(storage_options) if storage_options else None
         super().__init__(
-            _open_array(location, self.storage_options),
+            open_npy(location, self.storage_options),
             location=location,
             chunk_table=chunk_table,
             weight=weight,
@@ -72,8 +72,17 @@ def _reopen(
     )
 
 
-def _open_array(location: str, storage_options: Mapping[str, Any] | None) -> Any:
-    """Something with shape, dtype and row slices."""
+def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
+    """The array of a ``.npy`` file: something with shape, dtype and row slices.
+
+    Mapped into memory, or a table of rows that are asked for, or (remote, not two-dimensional or in
+    Fortran order) loaded.
+
+    Raises
+    ------
+    DataError
+        Not there, damaged, or an array of Python objects.
+    """
     try:
         if is_local(location):
             return np.lib.format.open_memmap(location, mode="r")
@@ -194,4 +203,4 @@ def _sparse_of(arrays: Any, where: str) -> Any:
 
 def open_npy_column(location: str, storage_options: Mapping[str, Any] | None) -> Column:
     """Row weights of a ``.npy`` file."""
-    return ArrayColumn(_open_array(location, storage_options))
+    return ArrayColumn(open_npy(location, storage_options))

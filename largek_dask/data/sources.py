@@ -8,18 +8,26 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, FrameRows, SlicedRows, SparseRows
-from largek_dask.data.numpy_files import NpyRows, open_npy_column, open_npz
+from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
+from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Column, Rows
-from largek_dask.data.stores import check_complete, location_of, normalize, open_node
+from largek_dask.data.stores import (
+    check_complete,
+    location_of,
+    normalize,
+    open_node,
+    read_stored,
+)
 from largek_dask.data.svmlight import SVMLIGHT
 from largek_dask.data.weighted_store import own_weights
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import DataError, ParameterError
 
-__all__ = ["open_rows"]
+__all__ = ["open_rows", "read_integers"]
 
 TABLE_FILES = (".csv", ".tsv", ".parquet", ".pq", ".h5", ".hdf5", ".h5ad", *SVMLIGHT)
 
@@ -215,6 +223,66 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
 
         return dask_column(sample_weight)
     return ArrayColumn(sample_weight)
+
+
+def read_integers(
+    url: str | os.PathLike[str],
+    n_rows: int,
+    *,
+    what: str,
+    storage_options: Mapping[str, Any] | None = None,
+) -> NDArray[Any]:
+    """One integer for each of ``n_rows`` rows, as stored: labels, classes.
+
+    Parameters
+    ----------
+    url : str or path
+        A one-dimensional Zarr array or ``.npy`` file, anywhere fsspec reaches.
+    n_rows : int
+    what : str
+        What errors call it.
+    storage_options : mapping, optional
+        Passed to fsspec.
+
+    Raises
+    ------
+    DataError
+        Not there, damaged, of another shape or length, or not of integers; the latter three are
+        found before anything is read.
+    IncompleteStoreError
+        A store whose writing did not end.
+    """
+    where = normalize(url)
+    named, is_complete = f"{what} {where}", False
+    if where.lower().endswith(".npy"):
+        array = open_npy(where, storage_options)
+    else:
+        array = open_node(where, None, storage_options)
+        is_complete = bool(check_complete(array, where).get("complete"))
+        if isinstance(array, zarr.Group):
+            held = ", ".join(sorted(name for name, _ in array.members())) or "nothing"
+            raise DataError(
+                f"{named} is a Zarr group (it holds {held}); give the path of one array, such as "
+                f"{where}/NAME."
+            )
+    if len(array.shape) != 1:
+        raise DataError(f"{named} has shape {tuple(array.shape)}; give one integer per row.")
+    if array.shape[0] != n_rows:
+        raise DataError(
+            f"{named} has {array.shape[0]:,} entries, but the data have {n_rows:,} rows: give one "
+            "integer for each."
+        )
+    if array.dtype.kind not in "iu":
+        raise DataError(
+            f"{named} holds {array.dtype}, not integers: write whole numbers with .astype(int), "
+            "and number names from 0 on."
+        )
+    try:
+        return patiently(lambda: read_stored(array, 0, n_rows, complete=is_complete))
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise DataError(f"{named} cannot be read: {error}") from error
 
 
 def _is_of(source: Any, module: str, name: str) -> bool:

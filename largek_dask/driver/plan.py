@@ -143,8 +143,10 @@ def space_needed(
     return written + FILES + (rows.n_rows * LABEL_BYTES if labels else 0)
 
 
-def check_output_fits(shape: tuple[int, int], itemsize: int) -> None:
-    """Refuse to make an array in memory that does not fit it.
+def check_output_fits(
+    shape: tuple[int, int], itemsize: int, advice: str = "Take fewer rows at a time."
+) -> None:
+    """Refuse to make an array in memory that does not fit it; ``advice`` is what to do instead.
 
     Raises
     ------
@@ -156,7 +158,7 @@ def check_output_fits(shape: tuple[int, int], itemsize: int) -> None:
     if needed > available:
         raise NotEnoughMemoryError(
             f"An array of shape {shape} needs {_gigabytes(needed)}, and this machine has "
-            f"{_gigabytes(available)}. Take fewer rows at a time."
+            f"{_gigabytes(available)}. {advice}"
         )
 
 

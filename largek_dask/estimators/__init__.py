@@ -1,1 +1,1 @@
-"""scikit-learn's interface: `KMeans` and `Mixture`."""
+"""scikit-learn's interface: `KMeans` and `Mixture`; scores of labels."""

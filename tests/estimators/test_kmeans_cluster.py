@@ -100,7 +100,9 @@ def test_command_line_with_a_scheduler(cluster, url, tmp_path, monkeypatch):
     np.testing.assert_array_equal(*labels)
     run_json("predict", "there/model.zarr", url, "--out", "again.zarr", *address)
     np.testing.assert_array_equal(zarr.open_array("again.zarr", mode="r")[...], labels[0])
-    assert run_json("score", "there/model.zarr", url, *address)["score"] == -here["inertia"]
+    score = ["score", "there/model.zarr", url, "--labels", "here/labels.zarr"]
+    scored = run_json(*score, *address)
+    assert (scored["score"], scored["accuracy"]) == (-here["inertia"], 1)
 
 
 def test_doctor_looks_at_the_cluster(cluster):

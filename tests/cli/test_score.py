@@ -1,0 +1,165 @@
+"""``largek score --labels``: how far a model's clusters agree with known classes."""
+
+import json
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+import largek_dask as lk
+from largek_dask.cli import main
+
+pytestmark = pytest.mark.usefixtures("chunks_as_stored")
+
+NAMES = ["accuracy", "nmi", "ari", "purity"]
+TRUTH = np.random.default_rng(2).integers(3, size=400)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """400 rows of three classes in four chunks; two hold NaN."""
+    x = np.eye(3)[TRUTH] * 4 + np.random.default_rng(3).normal(size=(400, 3))
+    x[[7, 390]] = np.nan
+    path = tmp_path_factory.mktemp("data") / "x.zarr"
+    zarr.create_array(str(path), data=x.astype(np.float32), chunks=(100, 3))
+    assert lk.open_rows(str(path)).n_chunks == 4
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def model(data, tmp_path_factory):
+    """Five clusters, and the labels of the fit."""
+    km = lk.KMeans(5, random_state=0, on_bad_rows="skip").fit(data)
+    url = str(tmp_path_factory.mktemp("model") / "model.zarr")
+    km.model_.save(url)
+    return url, km.labels_
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def run_json(*arguments):
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def write(folder, values, kind):
+    """Classes where the command line finds them."""
+    url = f"memory:/{folder}/truth" if kind.startswith("remote") else f"{folder}/truth"
+    if kind.endswith("npy"):
+        with fsspec.open(f"{url}.npy", "wb") as file:
+            np.save(file, values)
+        return f"{url}.npy"
+    zarr.create_array(f"{url}.zarr", data=values, chunks=(150, *values.shape[1:]))
+    return f"{url}.zarr"
+
+
+@pytest.mark.parametrize("kind", ["zarr", "npy", "remote zarr", "remote npy"])
+@pytest.mark.parametrize("dtype", ["int64", "uint8", ">i4"])
+def test_it_tells_what_the_functions_tell(data, model, tmp_path, kind, dtype):
+    url, labels = model
+    plain = run_json("score", url, data)
+    told = run_json("score", url, data, "--labels", write(tmp_path, TRUTH.astype(dtype), kind))
+    assert [told[name] for name in NAMES] == [
+        getattr(lk.scores, name)(labels, TRUTH) for name in NAMES
+    ]
+    assert 0.5 < told["accuracy"] < told["purity"] < 1
+    assert (told["n_left_out"], told["n_rows"]) == (2, 400)
+    # The score of the model is what it is without classes.
+    assert told["score"] == plain["score"]
+    assert told.keys() - plain.keys() == {*NAMES, "n_left_out"}
+
+
+def test_it_is_shown(data, model, tmp_path):
+    truth = TRUTH.copy()
+    truth[:50] = -1
+    done = run("score", model[0], data, "--labels", write(tmp_path, truth, "npy"))
+    rows = [line.strip().split("  ", 1) for line in done.stdout.splitlines() if "  " in line]
+    shown = {row[0]: row[1].strip() for row in rows if len(row) == 2}
+    # Row 7 is of both kinds.
+    assert (shown["rows"], shown["rows left out"]) == ("400", "51")
+    for name in NAMES:
+        expected = getattr(lk.scores, name)(model[1], truth)
+        assert shown[name] == f"{expected:.10g}"
+    assert "left out" not in run("score", model[0], data).stdout
+
+
+def test_labels_of_a_run_are_classes_too(data, model, tmp_path):
+    """What `largek predict` has written: a clustering agrees with itself."""
+    run("predict", model[0], data, "--out", tmp_path / "labels.zarr")
+    told = run_json("score", model[0], data, "--labels", tmp_path / "labels.zarr")
+    assert [told[name] for name in NAMES] == [1, 1, 1, 1]
+    assert told["n_left_out"] == 2
+
+
+@pytest.mark.parametrize("kind", ["zarr", "npy", "remote npy"])
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (TRUTH[:-1], "has 399 entries, but the data have 400 rows"),
+        (np.append(TRUTH, 0), "has 401 entries, but the data have 400 rows"),
+        (TRUTH.astype(float), "holds float64, not integers"),
+        (TRUTH > 0, "holds bool, not integers"),
+        (TRUTH[:, None], "has shape (400, 1); give one integer per row"),
+        (np.where(TRUTH, TRUTH, -2), "--labels holds -2 in row"),
+        (np.full(400, -1), "no row is left to score"),
+    ],
+)
+def test_what_is_not_one_integer_a_row_is_refused(data, model, tmp_path, kind, values, words):
+    url = write(tmp_path, values, kind)
+    done = run("score", model[0], data, "--labels", url, code=1)
+    assert words in done.stderr
+    assert "no row" in words or "--labels" in done.stderr
+    assert done.stdout == ""
+
+
+def test_it_is_refused_before_rows_are_read(data, model, tmp_path, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("rows are read")
+
+    monkeypatch.setattr("largek_dask.model.CentersModel.score", never)
+    for values in (TRUTH[:-1], TRUTH - 2):
+        url = write(tmp_path, values, "npy")
+        assert "--labels" in run("score", model[0], data, "--labels", url, code=1).stderr
+
+
+def test_what_is_not_there_or_is_no_array(data, model, tmp_path):
+    base = ["score", model[0], data, "--labels"]
+    assert "does not exist" in run(*base, tmp_path / "no.npy", code=1).stderr
+    assert "does not exist" in run(*base, tmp_path / "no.zarr", code=1).stderr
+    (tmp_path / "truth.csv").write_text("1\n2\n")
+    assert "a Zarr store is a folder" in run(*base, tmp_path / "truth.csv", code=1).stderr
+    done = run(*base, model[0], code=1)
+    assert "is a Zarr group (it holds centers, counts, shift)" in done.stderr
+
+
+def test_chunks_that_are_lost_are_no_classes(data, model, tmp_path):
+    """A complete store without one of its chunks is not one of zeros."""
+    run("predict", model[0], data, "--out", tmp_path / "labels.zarr")
+    chunks = sorted(path for path in (tmp_path / "labels.zarr" / "c").rglob("*") if path.is_file())
+    chunks[0].unlink()
+    done = run("score", model[0], data, "--labels", tmp_path / "labels.zarr", code=1)
+    assert "cannot be read" in done.stderr
+    assert "is missing" in done.stderr
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_accuracy_that_does_not_fit_leaves_the_others(data, model, tmp_path, monkeypatch):
+    url = write(tmp_path, TRUTH, "npy")
+    expected = run_json("score", model[0], data, "--labels", url)
+    monkeypatch.setattr(
+        "largek_dask.estimators.scores.check_output_fits",
+        lambda shape, itemsize, advice: (_ for _ in ()).throw(
+            lk.errors.NotEnoughMemoryError(f"An array of shape {shape} is too large. {advice}")
+        ),
+    )
+    done = run("score", model[0], data, "--labels", url, "--json")
+    told = json.loads(done.stdout)
+    assert told["accuracy"] is None
+    assert [told[name] for name in NAMES[1:]] == [expected[name] for name in NAMES[1:]]
+    assert "Warning: The accuracy is not computed. An array of shape (3, 5)" in done.stderr
+    assert "not computed" in run("score", model[0], data, "--labels", url).stdout
