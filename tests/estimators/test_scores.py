@@ -293,6 +293,14 @@ def test_many_clusters_and_classes_take_no_dense_table() -> None:
     assert (found.nmi(), found.ari(), found.purity()) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("bits", [7, 8, 15, 16])
+def test_numbers_at_the_ends_of_a_type(bits: int) -> None:
+    for k in range(2**bits - 2, 2**bits + 4):
+        found = Contingency.of(np.arange(k), np.arange(k)[::-1] // 2)
+        np.testing.assert_array_equal(found.cells.indices, np.arange(k)[::-1] // 2)
+        assert (found.n_clusters, found.n_classes) == (k, (k + 1) // 2)
+
+
 @every_score
 def test_rows_are_counted_block_by_block(
     score: Callable[[Any, Any], float], monkeypatch: pytest.MonkeyPatch
