@@ -8,7 +8,7 @@ once, in ``largek_dask.driver``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -98,6 +98,17 @@ class Chunk(Protocol):
     threads: Threads
     """Those that the chunk has for itself: one, unless chunks are shown as one (``joined``)."""
 
+    def __len__(self) -> int:
+        """Rows."""
+
+    def pieces(self, rows: slice) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
+        """``x`` and ``weight`` of some of the rows, in pieces that fit a processor's cache.
+
+        A share of a table that lies elsewhere in this process is copied piece by piece: what is
+        shown goes with the next piece. Where a pass asks for a share of the rows and ``joined``,
+        they are shown here only, and ``x`` and ``weight`` are those of all rows.
+        """
+
     def numbers(self) -> NDArray[np.int64]:
         """(n,) global indices of the rows; in a subset, those in the table that it is of."""
 
@@ -180,7 +191,8 @@ class Passes(TableShape, Protocol):
         joined : bool
             ``chunk_fn`` does not depend on where chunks begin and end, and is faster on many rows:
             those that lie in one piece in this process may be shown as one chunk, which has all
-            ``chunk.threads``. Rows that weigh 0 may hold NaN or infinity in it.
+            ``chunk.threads``. Rows that weigh 0 may hold NaN or infinity in it. A share of them is
+            shown by ``chunk.pieces``.
 
         Raises
         ------

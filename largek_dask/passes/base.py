@@ -154,7 +154,7 @@ class BasePasses(ABC):
             state=None if state is None else self._state_spec(state, rows),
             rows=rows,
             # Chunks that show rows otherwise than they lie cannot be shown as one.
-            joined=joined and rows is None and self._shown_as_they_lie(),
+            joined=joined and self._shown_as_they_lie(),
             preparation=self._preparation(),
         )
         replay = () if state is None else state.replay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ __all__ = ["JOINED", "ChunkView", "Preparation", "Preparer"]
 
 JOINED = -1
 """Index of all chunks shown as one."""
+PIECE_BYTES = 7 << 19
+"""Bytes of rows that are copied at a time (see ``passes.collected.BLOCK_BYTES``)."""
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
@@ -50,6 +52,33 @@ class ChunkView:
     """What :meth:`numbers` gives, if that is not where the rows lie."""
     release: Callable[[], object] | None = None
     """Has ``state`` forgotten, so that its arrays need no copies to be written to."""
+    spread: bool = False
+    """``x`` and ``weight`` are those of all rows; the chunk's own are at ``rows``."""
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.x) if self.rows is None else len(self.rows)
+
+    def pieces(self, rows: slice) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
+        """``x`` and ``weight`` of some of the rows; see ``algorithms.base.Chunk.pieces``."""
+        begin, end, _ = rows.indices(len(self))
+        if not self.spread:
+            weight = None if self.weight is None else self.weight[begin:end]
+            yield slice(begin, end), self.x[begin:end], weight
+            return
+        assert self.rows is not None
+        row_bytes = max(1, self.x.shape[1] * self.x.itemsize)
+        n = min(max(1, PIECE_BYTES // row_bytes), max(1, end - begin))
+        # Memory that is filled again and again: fresh pages cost more than the rows do (measured).
+        room = np.empty((n, self.x.shape[1]), self.x.dtype)
+        for first in range(begin, end, n):
+            at = slice(first, min(first + n, end))
+            places = self.rows[at]
+            x = room[: len(places)]
+            # "clip" spares a buffer; all places are inside
+            self.x.take(places, axis=0, out=x, mode="clip")
+            weight = None if self.weight is None else self.weight[places]
+            yield at, readonly(x), weight
 
     def numbers(self) -> NDArray[np.int64]:
         """(n,) global indices of the rows; in a subset, those in the table that it is of."""
@@ -110,7 +139,11 @@ class Preparer:
             A row holds NaN or infinity and ``on_bad_rows`` is "raise".
         """
         if index == JOINED:
-            return ChunkView(index, 0, part.x, part.weight, known=self._rows.numbers(None))
+            known = self._rows.numbers(None)
+            spread = part.rows is not None
+            return ChunkView(
+                index, 0, part.x, part.weight, part.rows, known=known, spread=spread
+            )
         start = int(self._rows.chunk_table[index])
         x, weight, chosen = part.x, part.weight, part.rows
         if sliced and chosen is None:

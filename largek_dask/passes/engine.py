@@ -406,7 +406,7 @@ class Engine:
             self.store.put(state.name, state.epoch, index, state.generation, view.kept)
             report.evictions += self.store.evictions - before
         report.compute += time.perf_counter() - began
-        report.rows += len(view.x)
+        report.rows += len(view)
         report.chunks += 1
         report.cached += block.cached
         report.bytes_read += block.bytes_read

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,11 @@ class ChunkReader:
         """The rows of a chunk that a pass asks for."""
         if index == JOINED:
             assert self._joined is not None
-            return self._joined.span
+            n = self._joined.span.of
+            if rows is None or (rows.begin == 0 and rows.end == rows.of):
+                return self._joined.span
+            # Not rows of an order of all: their part of every chunk's.
+            return Span(rows.begin, rows.end, rows.of, rows.rng)
         n = self._sizes[index]
         if rows is None:
             return Span(0, n, n)
@@ -136,6 +141,8 @@ class ChunkReader:
         assert part is not None
         if part.span == span:
             return part
+        if index == JOINED:
+            return replace(part, span=span, rows=self._places(span))
         if span.order is None:
             places = slice(span.begin - part.span.begin, span.end - part.span.begin)
             x, weight = part.x[places], None if part.weight is None else part.weight[places]
@@ -162,11 +169,41 @@ class ChunkReader:
             x = readonly(part.x.take(places, axis=0))
         taken = Part(span, x, weight, readonly(positions))
         # Out of a larger share: that one will be needed again.
-        cached = again and part.rows is None and self._cache.put(index, taken)
+        # One that others come before takes turns with them: what is kept is the order.
+        kept = again and part.rows is None and span.begin == 0
+        cached = kept and self._cache.put(index, taken)
         if not cached and not known:
-            kept = {"rows": order, "settled": np.array([settled])}
-            self._store.put(_name(span), 0, index, 0, kept)
+            self._keep_order(index, span, order, settled)
         return taken
+
+    def _keep_order(self, index: int, span: Span, order: NDArray[np.int32], settled: int) -> None:
+        kept = {"rows": order, "settled": np.array([settled])}
+        self._store.put(_name(span), 0, index, 0, kept)
+
+    def _places(self, span: Span) -> NDArray[np.int64]:
+        """Where the rows of a share of every chunk are among all, ascending."""
+        assert span.order is not None
+        name = f"places {span.order.seed} {span.order.stream} {span.begin} {span.end} {span.of}"
+        with self._lock:
+            if name not in self._permutations:
+                self._permutations.add(name)
+                self._store.begin(name, 0, 0)
+        known = self._store.get(name, JOINED, 0)
+        if known is not None:
+            return readonly(known["rows"])
+        table, found = self._rows.chunk_table, []
+        for index, start in enumerate(table[:-1].tolist()):
+            own = self.span(index, RowSlice(span.order, span.begin, span.end, span.of))
+            rows = np.arange(own.begin, own.end)
+            if own.order is not None:
+                order, settled, is_kept = self._order(index, own)
+                if not is_kept:
+                    self._keep_order(index, own, order, settled)
+                rows = _ascending(order[own.begin : own.end], own.of)
+            found.append(start + rows)
+        places = np.concatenate(found)
+        self._store.put(name, 0, JOINED, 0, {"rows": places})
+        return readonly(places)
 
     def _order(self, index: int, span: Span) -> tuple[NDArray[np.int32], int, bool]:
         """The chunk's seeded permutation, how many places are settled, and whether it was kept so.

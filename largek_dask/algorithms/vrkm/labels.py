@@ -42,6 +42,7 @@ from largek_dask.algorithms.parts.nested import GATHERED_VALUES, NestedRows
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.parts.totals import Tally
+from largek_dask.kernels.blocks import Table
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.extrapolated import Outstanding
 from largek_dask.kernels.exact.movement import squared_movement
@@ -123,6 +124,8 @@ class RoundTotal(Tally):
     """Of the rows that had none."""
     touched: NDArray[np.bool_]
     """(k,) clusters that lost rows, or got some."""
+    n_entered: int = 0
+    """Rows that had no label."""
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
@@ -132,26 +135,53 @@ class RoundTotal(Tally):
             moved=sums(), entered=sums(), squares=Squares(1), touched=np.zeros(k, np.bool_)
         )
 
+    def empty(self) -> RoundTotal:
+        """Nothing as yet, of as many clusters."""
+        return RoundTotal.of(*self.moved.sums.shape, self.moved.grid)
+
+    def count(
+        self,
+        x: Table,
+        weight: NDArray[np.float64] | None,
+        old: NDArray[np.int32] | None,
+        labels: NDArray[np.int32],
+    ) -> None:
+        """Count (n, d) rows for their new clusters, and no longer for their old ones.
+
+        ``labels`` of rows that weigh nothing become -1: such a row is absent, whatever it holds.
+        """
+        if weight is not None:
+            labels[weight <= 0] = -1
+        self.n_rows += len(labels)
+        if old is None:
+            changed = labels >= 0
+            self.n_entered += len(labels)
+            self.entered.add(x, labels, weight)
+            self.squares.add(row_squares(x, self.entered.grid.shift), weight)
+        else:
+            changed = labels != old
+            self.moved.move(x, old, labels, weight)
+            self.touched[old[changed]] = True
+        self.touched[labels[changed]] = True
+        self.n_changed += int(np.count_nonzero(changed))
+
 
 def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters) -> None:
     """Label one round's rows of a chunk by their nearest centre."""
-    labels = nearest(chunk.x, centers)
-    total.n_rows += len(labels)
-    total.n_evaluated += len(labels) * centers.n_clusters
-    if chunk.state is None:
-        total.entered.add(chunk.x, labels, chunk.weight)
-        total.squares.add(row_squares(chunk.x, total.entered.grid.shift), chunk.weight)
-        total.touched[labels] = True
-        changed = labels >= 0
-    else:
-        old = chunk.state["labels"]
-        total.moved.move(chunk.x, old, labels, chunk.weight)
-        changed = labels != old
-        total.touched[labels[changed]] = True
-        total.touched[old[changed]] = True
-    if chunk.weight is not None:
-        changed = changed & (chunk.weight > 0)
-    total.n_changed += int(np.count_nonzero(changed))
+    n, old = len(chunk), None if chunk.state is None else chunk.state["labels"]
+    labels = np.empty(n, np.int32)
+    step = max(1, -(-n // chunk.threads.n))
+
+    def share(begin: int) -> RoundTotal:
+        part = total if begin == 0 else total.empty()
+        for at, x, weight in chunk.pieces(slice(begin, begin + step)):
+            nearest(x, centers, labels[at])
+            part.count(x, weight, None if old is None else old[at], labels[at])
+        return part
+
+    for part in chunk.threads.map(share, range(0, n, step))[1:]:
+        total.merge(part)
+    total.n_evaluated += n * centers.n_clusters
     chunk.keep(labels=labels)
 
 
@@ -346,9 +376,11 @@ class _Epoch:
         self.n_rows += total.n_rows
         self.n_changed += total.n_changed
         self.n_evaluated += total.n_evaluated
-        self.sums.merge(total.moved)
-        self.sums.merge(total.entered)
-        self.squares += total.squares.value
+        if total.n_entered:
+            self.sums.merge(total.entered)
+            self.squares += total.squares.value
+        if total.n_entered < total.n_rows:
+            self.sums.merge(total.moved)
         if self.rests:
             self.touched |= total.touched
             return
@@ -417,6 +449,7 @@ class _Table:
             ),
             rows=None if self.gathered else slice_,
             chunks=self._chunks[q] if self.gathered else None,
+            joined=not self.gathered,
         )
         return total
 
