@@ -18,6 +18,7 @@ _PUBLIC = {
     "NMBatch": "largek_dask.algorithms.nmbatch",
     "Truncated": "largek_dask.algorithms.truncated",
     "VCGMM": "largek_dask.algorithms.vcgmm",
+    "VRKM": "largek_dask.algorithms.vrkm",
     "connect": "largek_dask.service.client",
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
@@ -27,6 +28,7 @@ _MODULES = {"scores": "largek_dask.estimators.scores"}
 
 __all__ = [
     "VCGMM",
+    "VRKM",
     "KMeans",
     "Lloyd",
     "MiniBatch",
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.nmbatch import NMBatch
     from largek_dask.algorithms.truncated import Truncated
     from largek_dask.algorithms.vcgmm import VCGMM
+    from largek_dask.algorithms.vrkm import VRKM
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows
     from largek_dask.estimators import scores

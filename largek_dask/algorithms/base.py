@@ -273,6 +273,8 @@ class Outlook:
     """Rows that steps go through, held in the driver's process; None: all, where they are."""
     anchors: str
     """How often steps look through all clusters, in words."""
+    readings: int = 1
+    """Times that a step reads what does not stay in memory, of rows that lie in no random order."""
 
 
 class ModelArrays(Protocol):

@@ -3,6 +3,11 @@
 D. Sculley, Web-scale k-means clustering, WWW 2010 (Algorithm 1); ``mbatch`` in J. Newling,
 F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016 (Algorithm 4), which measures against it. There
 every assignment ever made counts; their repair (section 3.1) lets only a row's latest one count.
+
+With batches of one row it is the stochastic gradient descent of L. Bottou, Y. Bengio, Convergence
+properties of the k-means algorithms, NIPS 1994 (SGD-KM in Y. Zhao et al., Large-scale k-means
+clustering via variance reduction, Algorithm 1 with m = 1). A share of one row of all chunks is none
+for most batches, and such batches take turns row by row, so that is done in a kernel of its own.
 """
 
 from __future__ import annotations
@@ -18,18 +23,21 @@ from largek_dask.algorithms.base import (
     Algorithm,
     Chunk,
     Info,
+    Outlook,
     Passes,
     Rng,
     RowSlice,
     TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts.gathered import check_gathered, gather_rows
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.running import moved_means
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.stochastic import sgd_rows
 
 __all__ = [
     "BatchTotal",
@@ -128,17 +136,21 @@ class MiniBatchState:
 
 @dataclass(frozen=True)
 class MiniBatch(Algorithm[MiniBatchState]):
-    """Sculley's mini-batch k-means; a step is one batch.
+    """Sculley's mini-batch k-means; a step is one batch, or many of one row.
 
     Batches are successive slices of every chunk's one seeded permutation, in proportion to the
     chunk's rows, so that data sorted by class are sampled evenly; after the last slice the
     first comes again. The running means never settle to a fixed point: the loop ends by
     ``max_iter`` (batches) or ``max_time``.
 
+    Batches of one row (with all votes) are rows drawn with replacement, held in the memory of the
+    process that drives the fit, and a step is as many of them as there are rows.
+
     Parameters
     ----------
     batch_rows : int or "auto"
-        Rows of a batch; "auto" is ten rows a cluster and at least 4,096.
+        Rows of a batch; "auto" is ten rows a cluster and at least 4,096. 1 is SGD-KM, for up to
+        2^27 values (rows by features); with ``votes="latest"`` it is a batch like any other.
     votes : "all" or "latest"
         Which assignments a centre is the mean of: all that were ever made, as published, or
         each row's latest (Newling and Fleuret's repair). The latter takes 4 bytes a row where
@@ -158,9 +170,26 @@ class MiniBatch(Algorithm[MiniBatchState]):
         if self.votes not in ("all", "latest"):
             raise ParameterError(f"votes must be 'all' or 'latest', got {self.votes!r}.")
 
+    @property
+    def _by_row(self) -> bool:
+        return self.batch_rows == 1 and self.votes == "all"
+
+    def check(self, table: TableShape) -> None:
+        """Refuse a table that cannot be held, where it has to be."""
+        if self._by_row:
+            check_gathered(table, "batch_rows")
+
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row: its place in the seeded order of its chunk."""
-        return 4
+        """Bytes that are kept for every row: its place in its chunk's seeded order, or itself."""
+        return 8 * table.n_features if self._by_row else 4
+
+    def outlook(self, table: TableShape, k: int) -> Outlook | None:
+        """Rows that are taken one after the other are read once, and held."""
+        if not self._by_row:
+            return None
+        assert self.problem is not None
+        before = self.problem.passes_to_start() + 1
+        return Outlook(before=before, after=0, rows=table.n_rows, anchors="for every row")
 
     def init(self, passes: Passes, rng: Rng) -> MiniBatchState:
         """Starting centres, without votes."""
@@ -178,6 +207,8 @@ class MiniBatch(Algorithm[MiniBatchState]):
 
     def step(self, passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
         """Assign one batch and let its rows vote."""
+        if self._by_row:
+            return _one_by_one(passes, rng, state)
         k, d = state.means.shape
         n = passes.n_rows
         rows = max(10 * k, 4096) if self.batch_rows == "auto" else self.batch_rows
@@ -207,6 +238,17 @@ class MiniBatch(Algorithm[MiniBatchState]):
     def model(self, state: MiniBatchState) -> CenterArrays:
         """The running means, rounded to the compute dtype."""
         return CenterArrays(state.means.astype(state.shift.dtype), state.votes, state.shift)
+
+
+def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
+    """The state after as many batches of one row as there are rows."""
+    rows = gather_rows(passes, rng)
+    order = rows.draws(rng, state.step, "sgd rows", 1.0)
+    means, votes, cost, weight = sgd_rows(rows.x, rows.weight, order, state.means, state.votes)
+    # Each row's cost under the centres that it met, scaled to all rows: an estimate.
+    scale = passes.statistics.total_weight / weight
+    info = Info(cost=cost * scale, rows=len(order), extra={"batch_rows": 1.0})
+    return replace(state, step=state.step + 1, means=means, votes=votes), info
 
 
 def _latest(

@@ -13,6 +13,7 @@ from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vcgmm import VCGMM
+from largek_dask.algorithms.vrkm import VRKM
 from largek_dask.errors import ParameterError
 
 __all__ = ["ALGORITHMS", "MIXTURES", "algorithm_of", "algorithm_of_mixture"]
@@ -24,6 +25,7 @@ ALGORITHMS: dict[str, type[Any]] = {
     "nmbatch": NMBatch,
     "truncated": Truncated,
     "vc-gmm": VCGMM,
+    "vrkm": VRKM,
 }
 """Algorithms by the name a user gives."""
 MIXTURES = "vc-gmm"

@@ -61,6 +61,8 @@ class Estimate:
     """Rows that a step goes through."""
     share_cached: float
     """Share of the data that stays in memory between passes."""
+    readings_step: int
+    """Times that a step reads what does not stay in memory."""
     anchors: str | None
     """How often steps look through all clusters, where that is known."""
     seconds_compute: float
@@ -77,7 +79,7 @@ class Estimate:
     @property
     def seconds_pass(self) -> float:
         """Reading and computing overlap: the slower one counts."""
-        return max(self.seconds_compute, self.seconds_read)
+        return max(self.seconds_compute, self.seconds_read * self.readings_step)
 
     @property
     def seconds_steps(self) -> float:
@@ -95,7 +97,7 @@ class Estimate:
     @property
     def steps_a_reading(self) -> float | None:
         """Steps in which as much is read as the data are; None: nothing is read in any."""
-        read = 0.0 if self.rows_step < self.n_rows else 1 - self.share_cached
+        read = 0.0 if self.rows_step < self.n_rows else self.readings_step * (1 - self.share_cached)
         return 1 / read if read > 0 else None
 
     def as_json(self) -> dict[str, Any]:
@@ -165,7 +167,12 @@ class Estimate:
         if steps is None:
             return "none in the steps: their rows stay in memory"
         share = f"{self.share_cached:.0%} of the data stay in memory"
-        return f"for {steps:.3g} steps: {share}"
+        if self.readings_step == 1:
+            return f"for {steps:.3g} steps: {share}"
+        return (
+            f"for {steps:.3g} steps: {share}, and a step has {self.readings_step} rounds; "
+            "of a store written by 'largek ingest --shuffle' each reads only its rows"
+        )
 
 
 def make_plan(
@@ -230,6 +237,7 @@ def make_plan(
         passes_most=before + loop + (n_init if outlook is None else after),
         passes_after=after,
         rows_step=rows_step,
+        readings_step=1 if outlook is None or rows.shuffled else outlook.readings,
         steps_most=n_init * options.max_iter,
         share_cached=min(1.0, n_processes * cached / rows.nbytes),
         anchors=None if outlook is None else outlook.anchors,

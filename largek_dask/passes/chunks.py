@@ -141,9 +141,7 @@ class Preparer:
         if index == JOINED:
             known = self._rows.numbers(None)
             spread = part.rows is not None
-            return ChunkView(
-                index, 0, part.x, part.weight, part.rows, known=known, spread=spread
-            )
+            return ChunkView(index, 0, part.x, part.weight, part.rows, known=known, spread=spread)
         start = int(self._rows.chunk_table[index])
         x, weight, chosen = part.x, part.weight, part.rows
         if sliced and chosen is None:

@@ -48,6 +48,10 @@ LISTED = {
     # One step on gathered rows, then one on each doubled batch.
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
     "nmbatch-groups": lk.NMBatch(b0=750, rho=0.1, gather=750, bounds="groups"),
+    # A sample, then all rows in a few rounds; rounds of 500 rows; single rows.
+    "vrkm-rounds": lk.VRKM(rounds=3),
+    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=500),
+    "vrkm-paper": lk.VRKM.paper(),
     # All centres for so few clusters, and lists.
     "truncated": lk.Truncated(),
     "truncated-lists": lk.Truncated(neighbours=8),

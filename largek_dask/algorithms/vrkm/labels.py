@@ -18,10 +18,11 @@ The first epochs are on a sample of the nested order (:mod:`..parts.nested`), wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +32,7 @@ from largek_dask.algorithms.base import (
     Algorithm,
     Chunk,
     Info,
+    Outlook,
     Passes,
     Rng,
     RowSlice,
@@ -42,6 +44,7 @@ from largek_dask.algorithms.parts.nested import GATHERED_VALUES, NestedRows
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.parts.totals import Tally
+from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.extrapolated import Outstanding
@@ -59,6 +62,8 @@ MODEL_VALUES = 1 << 26
 """Numbers of the centres of all rounds of an epoch together, at most: they are in checkpoints."""
 UPDATE_WORK = 8
 """What bringing one coordinate of a centre up to date costs, in products of a distance."""
+PLACE_BYTES = 8
+"""Bytes a row of the seeded order of a chunk, and of where the rows of a round are."""
 CALM_SHARE = 0.002
 """Share of the rows that change their label in an epoch after which nothing is expected of the
 others any more."""
@@ -131,13 +136,12 @@ class RoundTotal(Tally):
     def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
         """Nothing as yet."""
         sums = partial(ClusterSums, k, d, grid)
-        return cls(
-            moved=sums(), entered=sums(), squares=Squares(1), touched=np.zeros(k, np.bool_)
-        )
+        return cls(moved=sums(), entered=sums(), squares=Squares(1), touched=np.zeros(k, np.bool_))
 
     def empty(self) -> RoundTotal:
         """Nothing as yet, of as many clusters."""
-        return RoundTotal.of(*self.moved.sums.shape, self.moved.grid)
+        k, d = self.moved.sums.shape
+        return RoundTotal.of(k, d, self.moved.grid)
 
     def count(
         self,
@@ -193,6 +197,16 @@ class LabelTable(Algorithm[LabelTableState]):
     smoothing: float = 0.5
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+
+    def __post_init__(self) -> None:
+        rounds: Any = self.rounds
+        whole = isinstance(rounds, int | np.integer) and not isinstance(rounds, bool)
+        if not (whole and rounds >= 1):
+            raise ParameterError(f"rounds must be an integer of at least 1, got {rounds!r}.")
+        share: Any = self.smoothing
+        number = isinstance(share, Real) and not isinstance(share, bool)
+        if not (number and 0 < float(share) <= 1):
+            raise ParameterError(f"smoothing must be above 0 and at most 1, got {share!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> LabelTableState:
         """Starting centres, no rows labelled yet."""
@@ -332,7 +346,31 @@ class LabelTable(Algorithm[LabelTableState]):
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row: its label, and its place in the seeded order."""
-        return 8
+        return 4 + PLACE_BYTES
+
+    def outlook(self, table: TableShape, k: int) -> Outlook:
+        """Every round comes back to every chunk."""
+        assert self.problem is not None
+        return Outlook(
+            before=self.problem.passes_to_start(),
+            after=0,
+            rows=None,
+            anchors="once an epoch, every row",
+            readings=self._rounds(table, k),
+        )
+
+    def report(self, passes: Passes, rng: Rng, state: LabelTableState) -> Mapping[str, float | str]:
+        """That steps were Lloyd's, where centres are too large for rounds."""
+        if self.rounds > 1 and len(state.models) == 1:
+            return {
+                "rounds": 1.0,
+                "words": (
+                    f"steps were Lloyd's: {self.rounds} rounds an epoch need the centres of each, "
+                    f"and {len(state.centers):,} of {passes.n_features:,} features leave room "
+                    "for one"
+                ),
+            }
+        return {}
 
 
 def first_rows(n: int, k: int, row_values: int) -> int:
@@ -432,8 +470,8 @@ class _Table:
         """Label the rows of round ``q``."""
         state = self._state
         k, d = packed.n_clusters, self.passes.n_features
-        slice_ = RowSlice(self._rng, *_ends(0, self._n, self._n_rounds)[q : q + 2], self._n)
-        before = slice_
+        begin, end = _ends(0, self._n, self._n_rounds)[q : q + 2]
+        before = share = RowSlice(self._rng, begin, end, self._n)
         replay: tuple[tuple[PackedCenters], ...] = ()
         if not state.begins_anew(self._n):
             replay = ((pack_centers(state.models[q], state.shift),),)
@@ -447,7 +485,7 @@ class _Table:
             state=RowState(
                 f"vrkm-{q}", state.step + 1, replay, rebuild_rows=before if replay else None
             ),
-            rows=None if self.gathered else slice_,
+            rows=None if self.gathered else share,
             chunks=self._chunks[q] if self.gathered else None,
             joined=not self.gathered,
         )

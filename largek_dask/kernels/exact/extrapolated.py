@@ -123,7 +123,9 @@ def _move(
         if not (touched[j] or live[j]):
             continue
         if gain != 0.0 or live[j]:
-            expected = kept * weights_ahead[j] + gain * (np.float64(weight_changes[j]) * weight_step)
+            expected = kept * weights_ahead[j] + gain * (
+                np.float64(weight_changes[j]) * weight_step
+            )
             any_expected = expected != 0.0
             weights_ahead[j] = expected
             for f in range(sums.shape[1]):

@@ -1,0 +1,72 @@
+"""All rows in one piece where the fit is driven, for what goes through them one by one.
+
+An algorithm whose every row depends on the one before is of no use to several processes: it runs in
+one kernel, over rows that are held in the driver's process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes, Rng, RowSample, TableShape
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import dense_rows
+
+__all__ = ["MOST_VALUES", "GatheredRows", "check_gathered", "gather_rows"]
+
+MOST_VALUES = 1 << 27
+"""Numbers that are gathered at most: 512 MB of float32."""
+
+
+def check_gathered(table: TableShape, name: str) -> None:
+    """Refuse a table that is too large to be gathered.
+
+    Parameters
+    ----------
+    table : TableShape
+        Sparse rows count with all their zeros, for they are held with these.
+    name : str
+        The parameter that is 1, and may be "auto".
+
+    Raises
+    ------
+    ParameterError
+        With the sizes, and the parameter's other value.
+    """
+    values = table.n_rows * table.n_features
+    if values > MOST_VALUES:
+        raise ParameterError(
+            f"{name}=1 takes one row after the other, all held in the process that drives the fit, "
+            f"which is for up to 2**27 values (512 MB of float32): {table.n_rows} rows of "
+            f"{table.n_features} features are {values}. Use {name}='auto', which takes many rows "
+            "at a time, wherever they are."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredRows:
+    """The rows that weigh something, in the order of the table."""
+
+    x: NDArray[Any]
+    """(n, d) dense, compute dtype."""
+    weight: NDArray[np.float64] | None
+    """(n,) positive; None where every row weighs 1."""
+    passes: Passes
+    """Passes over the same rows; ``chunk.start`` is a place in ``x``."""
+
+    def draws(self, rng: Rng, step: int, purpose: str, share: float) -> NDArray[np.int64]:
+        """Places of rows, drawn with replacement: as many as this share of them, at least one."""
+        n = len(self.x)
+        return rng.generator(step, purpose).integers(n, size=max(1, round(share * n)))
+
+
+def gather_rows(passes: Passes, rng: Rng) -> GatheredRows:
+    """Hold the rows here; they are read once and stay until other ones are asked for."""
+    n = passes.n_rows
+    held = passes.subset(RowSample(rng, "all rows", n, ascending=True))
+    x, weight, _ = held.take()
+    return GatheredRows(np.ascontiguousarray(dense_rows(x)), weight, held)

@@ -1,0 +1,572 @@
+"""VRKM and VRKM++ as published: steps of a learning rate, and a snapshot that lessens their noise.
+
+Y. Zhao et al., Large-scale k-means clustering via variance reduction. Where its algorithms are:
+
+==============================  ====================================================================
+lines of Algorithms 3 and 4
+==============================  ====================================================================
+3 to 6: partition, correction   :meth:`SnapshotVRKM._scan`
+7, 8 (Algorithm 3): gradient    :meth:`SnapshotVRKM._gradient`
+6 to 12: the inner loop         :func:`~largek_dask.kernels.stochastic.vrkm_rows`, one row after the
+                                other, or :meth:`SnapshotVRKM._rounds`
+==============================  ====================================================================
+
+An epoch of the paper begins with the partition of all rows; here a step ends with it (and the first
+one begins with one more). It is the same chain of partitions and inner loops, and where it is cut
+shows in no number, but for this: the centres that a step leaves have been measured on all rows. So
+the objective that it tells is that of its own inner loop, a step that has made it worse is found
+out before it is anybody's result, and the model is the mean of the rows of each cluster.
+
+Choices that the paper leaves open:
+
+* A round of rows that share their centres moves these by the sum of the rows' gradients, which is
+  known from counts and from the rows that changed their cluster (:func:`round_step`). The places of
+  a round are the next ones in every chunk's seeded order, each row once until all have had their
+  turn; single rows are drawn with replacement, as printed.
+* With weights, a row's gradient counts as often as it weighs, in units of the mean weight of a row.
+  So weights have no unit, and of a row of weight 0 nothing is left.
+* The published learning rate K / n is safe and slow: an epoch moves a centre 1 - 1/e of its way.
+  "auto" is ten times that, and never so much that the hundredth part of the rows that a round
+  holds could throw a centre beyond their mean by much. Where that is still too large the objective
+  rises, which the scan that ends the epoch tells; then the centres of the snapshot come back, and
+  the rate is halved.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import partial
+from numbers import Real
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import (
+    Algorithm,
+    Chunk,
+    Info,
+    Outlook,
+    Passes,
+    Rng,
+    RowSlice,
+    RowState,
+    TableShape,
+)
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.lloyd import assign_chunk
+from largek_dask.algorithms.parts.bounded import (
+    Assignment,
+    BoundsState,
+    begin_bounds,
+    calm_share,
+    groups_for,
+    row_bytes,
+    with_bounds,
+)
+from largek_dask.algorithms.parts.gathered import GatheredRows, check_gathered, gather_rows
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.relocation import relocate_empty
+from largek_dask.algorithms.parts.seeding import initial_centers
+from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
+from largek_dask.errors import ParameterError, ParameterWarning, warn
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.exact.movement import squared_movement
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.sums import ClusterSums
+from largek_dask.kernels.stochastic import round_step, snapshot_gradient, vrkm_rows
+
+__all__ = ["SnapshotState", "SnapshotVRKM"]
+
+FASTER = 10
+"""How many times the published learning rate "auto" is."""
+MOST_ETA = 0.02
+"""Learning rate of "auto" at most, a row."""
+ROUNDS = 100
+"""Rounds of an epoch of n rows."""
+FAR = 2.0**10
+"""A centre that has moved so many times the extent of the rows is lost, and would soon be
+infinite."""
+ROUNDING = 2.0**-40
+"""What an objective may rise by because it is rounded, as a share of all squared lengths."""
+PLACE_BYTES = 4
+"""Bytes a row of the seeded order of a chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotState:
+    """Between two epochs: the snapshot from which the next one begins."""
+
+    centers: NDArray[np.float64]
+    """(k, d) centres after the position correction: means of the rows of each cluster."""
+    counts: NDArray[np.float64]
+    """(k,) weight of the rows of each cluster in the last scan."""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
+    eta: float
+    """Learning rate of a row of mean weight."""
+    place: int = 0
+    """Where the next round begins, in rows of the seeded order (0 to n_rows)."""
+    epoch: int = 0
+    """Epochs so far."""
+    cost: float = math.inf
+    """Objective of the centres that the last scan assigned rows to."""
+    n_changed: int = 0
+    """Rows whose label the last scan has changed."""
+    n_risen: int = 0
+    """How often an epoch has made the objective worse."""
+    best: NDArray[np.float64] | None = None
+    """(k, d) snapshot of the lowest objective, where that is not the last one."""
+    best_cost: float = math.inf
+    """The objective that belongs to it."""
+    history: History[Assignment] = field(default_factory=History)
+    """The last scan, by which lost labels are found again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What a scan tells beside the state that it leaves."""
+
+    n_evaluated: int
+    n_displaced: int
+    """Centres without rows that were moved."""
+    variance: float
+    """Mean variance of the features."""
+    slack: float
+    """What the objective may be off by."""
+    groups: int
+    """Lower bounds that each row has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Inner:
+    """What the inner loop of an epoch has left."""
+
+    centers: NDArray[np.float64]
+    place: int
+    n_rows: int
+    n_changed: int
+    """Rows that met another nearest centre than in the snapshot."""
+
+
+@dataclass
+class RoundTotal(Additive):
+    """What a round needs to know of its rows."""
+
+    known: ExactSums
+    """Weight of the rows of each cluster under the labels of the snapshot."""
+    change: ClusterSums
+    """The move of the rows to the clusters whose centres are nearest now."""
+    n_rows: int = 0
+    n_changed: int = 0
+
+
+def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters) -> None:
+    """Compare the round's rows of a chunk with the centres of now and with their old labels."""
+    assert chunk.state is not None
+    old = chunk.state["labels"]
+    if chunk.rows is not None:
+        old = old[chunk.rows]
+    labels = nearest(chunk.x, centers)
+    total.known.add(np.ones(len(labels)), chunk.weight, old)
+    total.change.move(chunk.x, old, labels, chunk.weight)
+    changed = labels != old
+    if chunk.weight is not None:
+        changed &= chunk.weight > 0
+    total.n_rows += len(labels)
+    total.n_changed += int(np.count_nonzero(changed))
+
+
+def gradient_chunk(chunk: Chunk, total: ClusterSums) -> None:
+    """Add a chunk's rows to the clusters that they are in."""
+    assert chunk.state is not None
+    total.add(chunk.x, chunk.state["labels"], chunk.weight)
+
+
+@dataclass
+class LabelTotal(Additive):
+    """The labels of all rows."""
+
+    labels: dict[int, NDArray[np.int32]]
+    """By the place of each chunk's first row."""
+
+
+def labels_chunk(chunk: Chunk, total: LabelTotal) -> None:
+    """Hand out the labels of a chunk's rows."""
+    assert chunk.state is not None
+    total.labels[chunk.start] = chunk.state["labels"]
+
+
+@dataclass(frozen=True)
+class SnapshotVRKM(Algorithm[SnapshotState]):
+    """k-means by variance-reduced gradient steps; a step is an epoch.
+
+    Parameters
+    ----------
+    eta : float, "auto" or "paper"
+        Learning rate: how far a row draws its centre towards itself, as a share of the way.
+        "paper" is K / n, with n rows that weigh something; "auto" is ten times that, at most 0.02.
+        Any but "paper" is halved, and the epoch taken back, where the objective has risen.
+    round_rows : int or "auto"
+        Rows that share their centres; "auto" is the hundredth part of all. With 1, rows are taken
+        one after the other as published, and have to fit into the memory of the process that
+        drives the fit.
+    epoch : float
+        Rows of an epoch's inner loop, as a share of all rows (T / n).
+    plus_plus : bool
+        VRKM++ (Algorithm 4). False: VRKM (Algorithm 3), which adds the batch gradient of the
+        snapshot in every step; a second scan finds it, and it is nothing but rounding.
+    """
+
+    eta: float | Literal["auto", "paper"] = "auto"
+    round_rows: int | Literal["auto"] = "auto"
+    epoch: float = 1.0
+    plus_plus: bool = True
+    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+
+    def __post_init__(self) -> None:
+        eta: Any = self.eta
+        rows: Any = self.round_rows
+        epoch: Any = self.epoch
+        if not (eta in ("auto", "paper") if isinstance(eta, str) else _positive(eta)):
+            raise ParameterError(
+                f"eta must be 'auto', 'paper' or a finite number above 0, got {eta!r}."
+            )
+        whole = isinstance(rows, int | np.integer) and not isinstance(rows, bool) and rows >= 1
+        if not (rows == "auto" if isinstance(rows, str) else whole):
+            raise ParameterError(f"round_rows must be 'auto' or at least 1, got {rows!r}.")
+        if not _positive(epoch):
+            raise ParameterError(
+                f"epoch must be a finite number above 0 (1: as many rows as there are), got "
+                f"{epoch!r}."
+            )
+        if not isinstance(self.plus_plus, bool):
+            raise ParameterError(f"plus_plus must be True or False, got {self.plus_plus!r}.")
+
+    @property
+    def _by_row(self) -> bool:
+        return self.round_rows == 1
+
+    @property
+    def _guarded(self) -> bool:
+        return self.eta != "paper"
+
+    def check(self, table: TableShape) -> None:
+        """Refuse a table that cannot be held, where it has to be."""
+        if self._by_row:
+            check_gathered(table, "round_rows")
+
+    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+        """Bytes that are kept for every row: its state, and its place in the order or itself."""
+        own = 8 * table.n_features if self._by_row else PLACE_BYTES
+        return row_bytes(groups_for("auto", table, k, budget)) + own
+
+    def outlook(self, table: TableShape, k: int) -> Outlook | None:
+        """Rows that are taken one after the other are read once, and held."""
+        if not self._by_row:
+            return None
+        assert self.problem is not None
+        before = self.problem.passes_to_start() + 1
+        return Outlook(before=before, after=0, rows=table.n_rows, anchors="once an epoch")
+
+    def init(self, passes: Passes, rng: Rng) -> SnapshotState:
+        """Starting centres; random rows, as published, where nothing else is asked for."""
+        assert self.problem is not None
+        how, k = self.problem.init, self.problem.n_clusters
+        if isinstance(how, str) and how == "auto":
+            how = "random"
+        centers = initial_centers(passes, rng, k, how).astype(np.float64)
+        n = passes.statistics.n_rows
+        if self.eta == "paper":
+            eta = k / n
+        else:
+            eta = min(FASTER * k / n, MOST_ETA) if self.eta == "auto" else float(self.eta)
+        return SnapshotState(centers, np.zeros(k), passes.statistics.shift, eta)
+
+    # --- an epoch ---------------------------------------------------------------------------------
+
+    def step(self, passes: Passes, rng: Rng, state: SnapshotState) -> tuple[SnapshotState, Info]:
+        """One epoch: the inner loop, then the partition and the position correction."""
+        gathered = gather_rows(passes, rng) if self._by_row else None
+        seen = passes if gathered is None else gathered.passes
+        n_rows = 0
+        if not state.history.generation:
+            state, _ = self._scan(seen, state, state.centers)
+            n_rows += seen.n_rows
+        gradient = None
+        if not self.plus_plus:
+            gradient = self._gradient(seen, state)
+            n_rows += seen.n_rows
+        if gathered is None:
+            inner = self._rounds(passes, rng, state, gradient)
+        else:
+            inner = self._one_by_one(gathered, rng, state, gradient)
+        n_rows += inner.n_rows
+        state = replace(state, place=inner.place, epoch=state.epoch + 1)
+        lost = _is_lost(inner.centers, state.centers, passes)
+        if lost and not self._guarded:
+            return self._end(state, n_rows)
+        after, scan, restored = state, None, lost
+        if not lost:
+            after, scan = self._scan(seen, state, inner.centers)
+            n_rows += seen.n_rows
+            risen = after.cost > state.cost + scan.slack
+            restored = risen and self._guarded
+            if risen and not self._guarded:
+                after = self._noted(state, after)
+            elif after.best is not None and after.cost <= after.best_cost:
+                after = replace(after, best=None, best_cost=math.inf)
+        if restored:
+            after = replace(after, eta=state.eta / 2, n_risen=state.n_risen + 1)
+            after, scan = self._scan(seen, after, state.centers)
+            n_rows += seen.n_rows
+        assert scan is not None
+        return after, self._info(seen, state, after, inner, scan, n_rows, restored)
+
+    def _scan(
+        self, passes: Passes, state: SnapshotState, centers: NDArray[np.float64]
+    ) -> tuple[SnapshotState, _Scan]:
+        """Assign all rows to these centres, then move them to their rows' means.
+
+        Lines 3 to 6. The means are not rounded to the compute dtype, but where rows are compared
+        with them.
+        """
+        assert self.problem is not None
+        k, d = centers.shape
+        step = state.history.generation + 1
+        packed = _packed(centers, state.shift)
+        bounds = self._bounds(passes, state, packed)
+        total: AssignmentTotal[Tally] = passes.reduce(
+            assign_chunk,
+            with_bounds(packed, bounds),
+            step,
+            start=partial(AssignmentTotal, k, d, passes.statistics.grid),
+            combine=AssignmentTotal.combine,
+            state=state.history.next_state(
+                "labels", lambda last: (last.pack(state.shift), step - 1), retain=True
+            ),
+        )
+        means, counts = total.sums.means_float64(centers), total.sums.counts
+        empty = np.flatnonzero(counts == 0)
+        n_displaced = 0
+        if len(empty) and self.problem.empty_clusters == "relocate":
+            rounded = means.astype(state.shift.dtype)
+            moved, n_displaced, _ = relocate_empty(passes, packed, rounded, empty)
+            means[empty] = moved[empty]
+        squares = total.squares.value
+        after = replace(
+            state,
+            centers=means,
+            counts=counts,
+            cost=total.sums.cost(packed.centers, total.squares.value),
+            n_changed=total.tally.n_changed,
+            # Labels depend on the centres alone: whatever was before may be forgotten.
+            history=state.history.then(Assignment(packed.centers, bounds), anchor=True),
+        )
+        variance = squares / (passes.statistics.total_weight * d)
+        groups = 0 if bounds is None else bounds.groups.n_groups
+        return after, _Scan(
+            total.tally.n_evaluated, n_displaced, variance, ROUNDING * squares, groups
+        )
+
+    def _bounds(
+        self, passes: Passes, state: SnapshotState, packed: PackedCenters
+    ) -> BoundsState | None:
+        """Go on with the bounds there are, or begin with them where rows have become calm."""
+        last = state.history.last
+        if last is None:
+            return None
+        if last.bounds is not None:
+            return last.bounds.advance(pack_centers(last.centers, state.shift), packed)
+        n_groups = groups_for("auto", passes, packed.n_clusters, passes.state_limit)
+        if state.n_changed > calm_share(n_groups) * passes.n_rows:
+            return None
+        return begin_bounds(packed.centers, state.shift, n_groups)
+
+    def _labels(self, passes: Passes, state: SnapshotState) -> RowState:
+        """The labels of the last scan, for a pass that only reads them."""
+        last = state.history.last
+        assert last is not None
+        k, d = state.centers.shape
+        packed = last.pack(state.shift)
+        return state.history.read_state(
+            "labels",
+            lambda _: (packed, state.history.generation),
+            assign_chunk,
+            partial(AssignmentTotal, k, d, passes.statistics.grid),
+        )
+
+    def _gradient(self, passes: Passes, state: SnapshotState) -> NDArray[np.float64]:
+        """(k, d) batch gradient of the snapshot, by a scan of its own (Algorithm 3, lines 7, 8)."""
+        k, d = state.centers.shape
+        sums: ClusterSums = passes.reduce(
+            gradient_chunk,
+            start=partial(ClusterSums, k, d, passes.statistics.grid),
+            combine=ClusterSums.merge,
+            state=self._labels(passes, state),
+        )
+        return snapshot_gradient(state.centers, sums)
+
+    def _rounds(
+        self,
+        passes: Passes,
+        rng: Rng,
+        state: SnapshotState,
+        gradient: NDArray[np.float64] | None,
+    ) -> _Inner:
+        """The inner loop in rounds, from where the last epoch has ended."""
+        (k, d), n, grid = state.centers.shape, passes.n_rows, passes.statistics.grid
+        size = max(1, n // ROUNDS) if self.round_rows == "auto" else int(self.round_rows)
+        left = max(1, round(self.epoch * n))
+        # A scan of all rows has written them: nobody else knows after a resume.
+        labels = replace(self._labels(passes, state), rebuild_rows=RowSlice(rng, 0, n, n))
+        eta, centers, place = _row_eta(state, passes), state.centers, state.place
+        n_rows = n_changed = 0
+        while left and not _is_lost(centers, state.centers, passes):
+            end = min(place + min(size, left), n)
+            total: RoundTotal = passes.reduce(
+                round_chunk,
+                _packed(centers, state.shift),
+                start=partial(_round_total, k, d, grid),
+                combine=RoundTotal.combine,
+                state=labels,
+                rows=RowSlice(rng, place, end, n),
+            )
+            centers = round_step(
+                centers, state.centers, total.known.values, total.change, eta, gradient
+            )
+            n_rows, n_changed = n_rows + total.n_rows, n_changed + total.n_changed
+            left, place = left - (end - place), 0 if end == n else end
+        return _Inner(centers, place, n_rows, n_changed)
+
+    def _one_by_one(
+        self,
+        rows: GatheredRows,
+        rng: Rng,
+        state: SnapshotState,
+        gradient: NDArray[np.float64] | None,
+    ) -> _Inner:
+        """The inner loop as printed (Algorithm 4, lines 6 to 12)."""
+        found: LabelTotal = rows.passes.reduce(
+            labels_chunk,
+            start=partial(LabelTotal, {}),
+            combine=LabelTotal.combine,
+            state=self._labels(rows.passes, state),
+        )
+        labels = np.concatenate([found.labels[start] for start in sorted(found.labels)])
+        order = rows.draws(rng, state.epoch, "vrkm rows", self.epoch)
+        centers, n_changed = vrkm_rows(
+            rows.x,
+            rows.weight,
+            labels,
+            order,
+            state.centers,
+            _row_eta(state, rows.passes),
+            gradient,
+        )
+        return _Inner(centers, state.place, len(order), n_changed)
+
+    # --- what comes of it -------------------------------------------------------------------------
+
+    def _noted(self, state: SnapshotState, after: SnapshotState) -> SnapshotState:
+        """The state after an epoch that has made the objective worse, where nothing is done."""
+        if not state.n_risen:
+            warn(
+                f"eta='paper' ({state.eta:.3g}, clusters by rows) has raised the objective in "
+                f"epoch {after.epoch}, from {state.cost:.6g} to {after.cost:.6g}. It goes on as "
+                "published; eta='auto' would go back, and halve it.",
+                ParameterWarning,
+            )
+        keeps = state.best is not None and state.best_cost <= state.cost
+        return replace(
+            after,
+            n_risen=state.n_risen + 1,
+            best=state.best if keeps else state.centers,
+            best_cost=state.best_cost if keeps else state.cost,
+        )
+
+    def _end(self, state: SnapshotState, n_rows: int) -> tuple[SnapshotState, Info]:
+        """The best snapshot, and no further step: centres of the published one are not finite."""
+        warn(
+            f"eta='paper' ({state.eta:.3g}, clusters by rows) has thrown centres out of the data "
+            f"in epoch {state.epoch}: the fit ends with the best centres so far. eta='auto' would "
+            "go back, and halve it.",
+            ParameterWarning,
+        )
+        if state.best is not None:
+            state = replace(state, centers=state.best, cost=state.best_cost)
+        extra = {"eta": state.eta, "restored": 1.0}
+        return state, Info(cost=state.cost, rows=n_rows, converged=True, extra=extra)
+
+    def _info(
+        self,
+        passes: Passes,
+        state: SnapshotState,
+        after: SnapshotState,
+        inner: _Inner,
+        scan: _Scan,
+        n_rows: int,
+        restored: bool,
+    ) -> Info:
+        """What the epoch has done; ``state`` is its snapshot."""
+        k = len(after.centers)
+        extra = {
+            "eta": after.eta,
+            "distances": scan.n_evaluated / (passes.n_rows * k),
+            "row_state_bytes": float(row_bytes(scan.groups)),
+        }
+        if restored:
+            extra["restored"] = 1.0
+        if scan.n_displaced:
+            extra["relocated"] = float(scan.n_displaced)
+        # Where no row has changed its cluster the means are the same; where the rows of the inner
+        # loop have not either, the next one does not begin to move. (So it is where the scan of the
+        # means themselves leads to these.) Rounds of the same rows from the same centres lead
+        # to the same centres for ever.
+        same = np.array_equal(after.centers, state.centers)
+        rests = restored or not (after.n_changed or inner.n_changed)
+        repeats = not self._by_row and after.place == state.place and not restored
+        variance, moved = scan.variance, squared_movement(after.centers, state.centers)
+        return Info(
+            cost=after.cost,
+            rows=n_rows,
+            n_changed=after.n_changed,
+            shift=moved / variance if variance > 0 else 0.0,
+            converged=same and (repeats or (rests and not scan.n_displaced)),
+            extra=extra,
+        )
+
+    def model(self, state: SnapshotState) -> CenterArrays:
+        """The centres of the snapshot, rounded to the compute dtype."""
+        return CenterArrays(state.centers.astype(state.shift.dtype), state.counts, state.shift)
+
+
+def _positive(value: Any) -> bool:
+    """Whether it is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return 0.0 < float(value) < math.inf
+
+
+def _packed(centers: NDArray[np.float64], shift: NDArray[Any]) -> PackedCenters:
+    """Centres as rows are compared with them."""
+    return pack_centers(centers.astype(shift.dtype), shift)
+
+
+def _row_eta(state: SnapshotState, passes: Passes) -> float:
+    """The learning rate of a row of weight 1."""
+    known = passes.statistics
+    return state.eta * (known.n_rows / known.total_weight)
+
+
+def _is_lost(centers: NDArray[np.float64], snapshot: NDArray[np.float64], passes: Passes) -> bool:
+    """Whether a centre is not finite, or so far away from the rows that it will not be soon."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        away = np.abs(centers - snapshot).max()
+    return not away <= FAR * passes.statistics.max_abs
+
+
+def _round_total(k: int, d: int, grid: Any) -> RoundTotal:
+    return RoundTotal(ExactSums(k), ClusterSums(k, d, grid))

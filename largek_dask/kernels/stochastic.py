@@ -1,0 +1,357 @@
+"""Centres moved by single rows, one after the other, and by rounds of rows that share them.
+
+Y. Zhao et al., Large-scale k-means clustering via variance reduction: Algorithms 1, 3 and 4.
+
+Whatever the rows are stored as, all computing is in float64: the squared distances of a row are
+sums of ``(x - c)^2`` over its features in their order, for every centre alike (centres lie side by
+side, so vector registers hold several of them, and their width shows in no bit), and an update is
+one subtraction and one multiplication a feature. Of equally near centres the first is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.exact.sums import ClusterSums
+from largek_dask.kernels.jit import njit, readonly
+
+__all__ = ["round_step", "sgd_rows", "snapshot_gradient", "vrkm_rows"]
+
+_NO_WEIGHT = readonly(np.empty(0))
+_NO_GRADIENT = readonly(np.empty((0, 0)))
+
+
+def sgd_rows(
+    x: NDArray[Any],
+    weight: NDArray[np.float64] | None,
+    order: NDArray[np.int64],
+    means: NDArray[np.float64],
+    votes: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float, float]:
+    """Running means, moved by one row after the other (Algorithm 1 with m = 1).
+
+    Parameters
+    ----------
+    x : (n, d) float32 or float64
+    weight : (n,), optional
+        What a row's vote counts; positive.
+    order : (t,) int64
+        The rows as they come, repeats allowed.
+    means : (k, d)
+    votes : (k,)
+        Weight of all votes so far.
+
+    Returns
+    -------
+    means, votes
+        After the last row.
+    cost : float
+        Weighted squared distances of the rows to their centres as they met them, in that order.
+    weight : float
+        Of these rows.
+    """
+    means, votes = np.array(means, np.float64, order="C"), votes.copy()
+    weight = _NO_WEIGHT if weight is None else weight
+    cost, gathered = _sgd_rows(
+        readonly(x), readonly(weight), readonly(order), means, _columns(means), votes
+    )
+    return means, votes, float(cost), float(gathered)
+
+
+def vrkm_rows(
+    x: NDArray[Any],
+    weight: NDArray[np.float64] | None,
+    labels: NDArray[np.int32],
+    order: NDArray[np.int64],
+    snapshot: NDArray[np.float64],
+    eta: float,
+    gradient: NDArray[np.float64] | None = None,
+) -> tuple[NDArray[np.float64], int]:
+    """Centres after one row after the other has moved them by its variance-reduced gradient.
+
+    The inner loop of Algorithm 4 or, with a gradient, of Algorithm 3.
+
+    Parameters
+    ----------
+    x : (n, d) float32 or float64
+    weight : (n,), optional
+        What a row's gradient is multiplied by.
+    labels : (n,) int32
+        Each row's centre in the snapshot.
+    order : (t,) int64
+        The rows as they come, repeats allowed.
+    snapshot : (k, d)
+        Centres after the position correction, from which the epoch begins.
+    eta : float
+        Learning rate of a row of weight 1.
+    gradient : (k, d), optional
+        Batch gradient of the snapshot, added to every column where a row's own does not vanish.
+
+    Returns
+    -------
+    centers : (k, d)
+        They may be infinite or NaN where ``eta`` is too large.
+    n_moved : int
+        Rows whose nearest centre was not that of the snapshot.
+    """
+    snapshot = np.ascontiguousarray(snapshot, np.float64)
+    centers = snapshot.copy()
+    n_moved = _vrkm_rows(
+        readonly(x),
+        readonly(_NO_WEIGHT if weight is None else weight),
+        readonly(labels),
+        readonly(order),
+        readonly(snapshot),
+        eta,
+        readonly(_NO_GRADIENT if gradient is None else np.ascontiguousarray(gradient)),
+        centers,
+        _columns(centers),
+    )
+    return centers, int(n_moved)
+
+
+def _columns(centers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(d, k) a copy whose rows are features."""
+    return np.array(centers.T, order="C")
+
+
+@njit
+def _sgd_rows(x: Any, weight: Any, order: Any, means: Any, columns: Any, votes: Any) -> Any:
+    d, k = columns.shape
+    row, scores = np.empty(d), np.empty(k)
+    cost, gathered = 0.0, 0.0
+    for t in range(order.shape[0]):
+        i = order[t]
+        for f in range(d):
+            row[f] = x[i, f]
+        own = weight[i] if weight.shape[0] > 0 else 1.0
+        j = _nearest(row, columns, scores)
+        cost += own * scores[j]
+        gathered += own
+        votes[j] += own
+        share = own / votes[j]
+        for f in range(d):
+            value = means[j, f] - share * (means[j, f] - row[f])
+            means[j, f] = value
+            columns[f, j] = value
+    return cost, gathered
+
+
+@njit
+def _vrkm_rows(
+    x: Any,
+    weight: Any,
+    labels: Any,
+    order: Any,
+    snapshot: Any,
+    eta: Any,
+    gradient: Any,
+    centers: Any,
+    columns: Any,
+) -> Any:
+    d, k = columns.shape
+    row, scores = np.empty(d), np.empty(k)
+    n_moved = 0
+    for t in range(order.shape[0]):
+        i = order[t]
+        for f in range(d):
+            row[f] = x[i, f]
+        step = eta * weight[i] if weight.shape[0] > 0 else eta
+        a, b = labels[i], _nearest(row, columns, scores)
+        n_moved += a != b
+        if gradient.shape[0] > 0:
+            if a != b or _differ(centers[b], snapshot[b]):
+                _step_all(row, a, b, step, snapshot, gradient, centers, columns)
+        elif a == b:
+            # (c - x) - (c~ - x): nothing where the centre has not moved since the snapshot
+            for f in range(d):
+                value = centers[b, f] - step * (centers[b, f] - snapshot[b, f])
+                centers[b, f] = value
+                columns[f, b] = value
+        else:
+            for f in range(d):
+                value = centers[b, f] - step * (centers[b, f] - row[f])
+                centers[b, f] = value
+                columns[f, b] = value
+            for f in range(d):
+                value = centers[a, f] + step * (snapshot[a, f] - row[f])
+                centers[a, f] = value
+                columns[f, a] = value
+    return n_moved
+
+
+@njit
+def _differ(a: Any, b: Any) -> Any:
+    differ = False
+    for f in range(a.shape[0]):
+        differ |= a[f] != b[f]
+    return differ
+
+
+@njit
+def _step_all(
+    row: Any, a: Any, b: Any, step: Any, snapshot: Any, gradient: Any, centers: Any, columns: Any
+) -> None:
+    """Line 13 of Algorithm 3: the batch gradient moves every centre, the row's own one or two."""
+    for j in range(centers.shape[0]):
+        for f in range(row.shape[0]):
+            own = 0.0
+            if j == a and j == b:
+                own = centers[j, f] - snapshot[j, f]
+            elif j == b:
+                own = centers[j, f] - row[f]
+            elif j == a:
+                own = row[f] - snapshot[j, f]
+            value = centers[j, f] - step * (own + gradient[j, f])
+            centers[j, f] = value
+            columns[f, j] = value
+
+
+@njit
+def _nearest(row: Any, columns: Any, scores: Any) -> Any:
+    """Index of the nearest centre; ``scores`` receives all squared distances.
+
+    Four features are taken at a time so that sums are loaded and stored once for all of them;
+    they are added one after the other all the same.
+    """
+    d, k = columns.shape
+    whole = d // 4 * 4
+    scores[:] = 0.0
+    for f in range(0, whole, 4):
+        x0, x1, x2, x3 = row[f], row[f + 1], row[f + 2], row[f + 3]
+        c0, c1, c2, c3 = columns[f], columns[f + 1], columns[f + 2], columns[f + 3]
+        for j in range(k):
+            d0, d1, d2, d3 = x0 - c0[j], x1 - c1[j], x2 - c2[j], x3 - c3[j]
+            scores[j] = (((scores[j] + d0 * d0) + d1 * d1) + d2 * d2) + d3 * d3
+    for f in range(whole, d):
+        x0, c0 = row[f], columns[f]
+        for j in range(k):
+            d0 = x0 - c0[j]
+            scores[j] += d0 * d0
+    best = 0
+    for j in range(1, k):
+        if scores[j] < scores[best]:
+            best = j
+    return best
+
+
+def snapshot_gradient(snapshot: NDArray[np.float64], sums: ClusterSums) -> NDArray[np.float64]:
+    """(k, d) batch gradient of every cluster, its mean of ``c~ - x`` (Algorithm 3, line 7).
+
+    Parameters
+    ----------
+    snapshot : (k, d)
+        Centres after the position correction: of clusters with rows, their means.
+    sums : ClusterSums
+        Of all rows under the snapshot's labels.
+
+    Notes
+    -----
+    With exact sums nothing is left of it but that the mean was rounded (equation 9).
+    """
+    out = np.zeros(snapshot.shape)
+    grid = sums.grid
+    _gradient(
+        readonly(np.ascontiguousarray(snapshot)),
+        readonly(sums.totals),
+        readonly(sums.weights),
+        2.0 ** (grid.weight_bits - grid.bits),
+        grid.shift.astype(np.float64),
+        out,
+    )
+    return out
+
+
+@njit
+def _gradient(snapshot: Any, sums: Any, weights: Any, step: Any, shift: Any, out: Any) -> None:
+    for j in range(out.shape[0]):
+        weight = np.float64(weights[j])
+        if weight > 0.0:
+            for f in range(out.shape[1]):
+                whole = weight * (snapshot[j, f] - shift[f]) - np.float64(sums[j, f]) * step
+                out[j, f] = whole / weight
+
+
+def round_step(
+    centers: NDArray[np.float64],
+    snapshot: NDArray[np.float64],
+    known: NDArray[np.float64],
+    change: ClusterSums,
+    eta: float,
+    gradient: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
+    r"""Centres after a round of rows that have shared them: ``c - eta * Gamma``.
+
+    With :math:`\tilde n_j` and :math:`n_j` the weight of the round's rows under the snapshot's and
+    their present labels, and :math:`\Delta S_j` the sum of those that came to a cluster minus those
+    that went, all gradients of the round add up to
+
+    .. math:: \Gamma_j = n_j c_j - \tilde n_j \tilde c_j - \Delta S_j
+              = n_j (c_j - \tilde c_j) + (n_j - \tilde n_j) \tilde c_j - \Delta S_j .
+
+    The second form is exactly 0 where nothing has changed since the snapshot.
+
+    Parameters
+    ----------
+    centers, snapshot : (k, d)
+        Centres that the rows met, and those of the position correction.
+    known : (k,)
+        Weight of the round's rows under the labels of the snapshot.
+    change : ClusterSums
+        The move of the round's rows from those labels to their present ones.
+    eta : float
+        Learning rate of a row of weight 1.
+    gradient : (k, d), optional
+        Batch gradient of the snapshot, added once for all weight of the round (Algorithm 3).
+    """
+    grid = change.grid
+    out = np.empty(centers.shape)
+    gathered = 0.0
+    for value in known.tolist():
+        gathered += value
+    _round_step(
+        readonly(np.ascontiguousarray(centers)),
+        readonly(np.ascontiguousarray(snapshot)),
+        readonly(known),
+        readonly(change.totals),
+        readonly(change.weights),
+        2.0**-grid.bits,
+        2.0**-grid.weight_bits,
+        grid.shift.astype(np.float64),
+        eta,
+        gathered,
+        readonly(_NO_GRADIENT if gradient is None else np.ascontiguousarray(gradient)),
+        out,
+    )
+    return out
+
+
+@njit
+def _round_step(
+    centers: Any,
+    snapshot: Any,
+    known: Any,
+    sums: Any,
+    weights: Any,
+    step: Any,
+    weight_step: Any,
+    shift: Any,
+    eta: Any,
+    gathered: Any,
+    gradient: Any,
+    out: Any,
+) -> None:
+    for j in range(centers.shape[0]):
+        came = np.float64(weights[j]) * weight_step
+        weight = known[j] + came
+        for f in range(centers.shape[1]):
+            c, start = centers[j, f], snapshot[j, f]
+            gamma = weight * (c - start) + (
+                came * (start - shift[f]) - np.float64(sums[j, f]) * step
+            )
+            if gradient.shape[0] > 0:
+                gamma += gathered * gradient[j, f]
+            out[j, f] = c - eta * gamma
