@@ -60,8 +60,9 @@ LEAST_ROWS = 5_000
 """Rows of the first sample at least."""
 MODEL_VALUES = 1 << 26
 """Numbers of the centres of all rounds of an epoch together, at most: they are in checkpoints."""
-UPDATE_WORK = 8
-"""What bringing one coordinate of a centre up to date costs, in products of a distance."""
+UPDATE_WORK = 16
+"""What bringing one coordinate of a centre up to date costs, beside what one of the numbers of a
+sparse row (of which a stored coordinate is two) costs in a distance."""
 PLACE_BYTES = 8
 """Bytes a row of the seeded order of a chunk, and of where the rows of a round are."""
 CALM_SHARE = 0.002
@@ -246,9 +247,7 @@ class LabelTable(Algorithm[LabelTableState]):
         """One epoch: R rounds, each of which labels its share of the rows and moves the centres."""
         k = len(state.centers)
         n_rounds = self._rounds(passes, k)
-        # Of a cluster, passes over few rows take longer than to compute them here.
-        small = NestedRows(passes, rng).worth_gathering(passes.n_rows, k, n_rounds)
-        table = _Table(passes, rng, state, n_rounds, small and passes.n_threads is None)
+        table = _Table(passes, rng, state, n_rounds, self._gathers(passes, rng, k, n_rounds))
         epoch = _Epoch(state, passes, self.smoothing)
         for q in range(n_rounds):
             packed = pack_centers(epoch.centers, state.shift)
@@ -256,6 +255,14 @@ class LabelTable(Algorithm[LabelTableState]):
         epoch.settle()
         n_moved, extra = self._relocate(table, epoch)
         return self._ended(passes, table, epoch, n_moved, extra)
+
+    def _gathers(self, passes: Passes, rng: Rng, k: int, n_rounds: int) -> bool:
+        """Whether all rows are held where the fit is driven: no bit of a result depends on it.
+
+        Of a cluster, where passes over few rows take longer than to compute them.
+        """
+        small = NestedRows(passes, rng).worth_gathering(passes.n_rows, k, n_rounds)
+        return small and passes.n_threads is None
 
     def _relocate(self, table: _Table, epoch: _Epoch) -> tuple[int, dict[str, float]]:
         """Move centres without rows to far ones; how many, and what is told of it."""
@@ -323,7 +330,6 @@ class LabelTable(Algorithm[LabelTableState]):
             converged=everything and converged,
             extra={
                 "batch_rows": float(epoch.n_rows),
-                "gathered": float(table.gathered),
                 "rounds": float(len(epoch.models)),
                 "distances": epoch.n_evaluated / max(1, epoch.n_rows * len(counts)),
                 "factor": 0.0 if after.is_calm else epoch.factor,

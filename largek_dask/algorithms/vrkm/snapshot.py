@@ -123,6 +123,11 @@ class SnapshotState:
     history: History[Assignment] = field(default_factory=History)
     """The last scan, by which lost labels are found again."""
 
+    @property
+    def step(self) -> int:
+        """Steps so far."""
+        return self.epoch
+
 
 @dataclass(frozen=True, slots=True)
 class _Scan:

@@ -43,10 +43,6 @@ class Outstanding:
         """No change is expected."""
         return cls(np.zeros((k, d)), np.zeros(k))
 
-    def copy(self) -> Outstanding:
-        """One that may be written to."""
-        return Outstanding(self.sums.copy(), self.weights.copy())
-
     def clear(self) -> None:
         """No change is expected any more."""
         self.sums[self.live] = 0.0
