@@ -490,3 +490,127 @@ def test_chunks_of_picked_rows_are_not_configured():
                 tables.append((passes.n_chunks, subset.chunk_table.tolist()))
     assert [n for n, _ in tables] == [9, 1, 1]
     assert tables[0][1] == tables[1][1] == tables[2][1] == [0, 4_500]
+
+
+# --- slices that are cut --------------------------------------------------------------------------
+
+
+def numbers_chunk(chunk, total):
+    total.extend([chunk.numbers()])
+
+
+def rows_between(held, passes, cuts):
+    """The rows of the chunks that lie between neighbouring cuts."""
+    sizes = np.diff(passes.chunk_table)
+    places = [int((sizes * cut // N).sum()) for cut in cuts]
+    edges = np.searchsorted(held.chunk_table, places)
+    assert held.chunk_table[edges].tolist() == places, "a chunk lies across a cut"
+    return [
+        np.sort(
+            np.concatenate(
+                held.reduce(
+                    numbers_chunk,
+                    start=list,
+                    combine=lambda a, b: a + b,
+                    chunks=list(range(begin, end)),
+                )
+            )
+        )
+        for begin, end in pairwise(edges.tolist())
+    ]
+
+
+def test_no_chunk_lies_across_a_cut(passes):
+    table = passes.chunk_table
+    held = passes.subset(nested(200), cuts=[50, 120, 700])
+    (first, second, third) = rows_between(held, passes, [0, 50, 120, 200])
+    np.testing.assert_array_equal(first, first_rows(50, table=table))
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([first, second])), first_rows(120, table=table)
+    )
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([first, second, third])), first_rows(200, table=table)
+    )
+    assert passes.subset(nested(200), cuts=[50]) is held
+    # What comes behind it is cut as well, and what is there is not fetched again.
+    n_chunks = held.n_chunks
+    assert passes.subset(nested(500), cuts=[50, 120, 300]) is held
+    assert len(rows_between(held, passes, [0, 50, 120, 200, 300, 500])) == 5
+    assert held.n_chunks > n_chunks
+    # Cuts that it lacks: it is made anew.
+    other = passes.subset(nested(500), cuts=[40])
+    assert other is not held
+    rows_between(other, passes, [0, 40, 500])
+
+
+# --- a share of rows in memory, shown as one chunk ------------------------------------------------
+
+
+def pieces_chunk(chunk, total):
+    """Which rows there are, what they hold, and in how many pieces they are shown."""
+    n = len(chunk)
+    shown, at_before = [], 0
+    for at, x, weight in chunk.pieces(slice(1, n)):
+        assert at.start == 1 + at_before
+        at_before += at.stop - at.start
+        assert len(x) == at.stop - at.start == (len(x) if weight is None else len(weight))
+        shown.append((np.array(x), None if weight is None else weight.copy()))
+    assert at_before == n - 1
+    total.append((chunk.index, chunk.numbers(), shown))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("as_one", [False, True])
+def test_pieces_of_a_share(x, weighted, as_one, monkeypatch):
+    monkeypatch.setattr("largek_dask.passes.chunks.PIECE_BYTES", 4 * D * 30)
+    weight = np.arange(N) % 5.0 if weighted else None
+    rows = nested(400)
+    with LocalPasses(rows_of(x, SIZES, weight), n_threads=1) as passes:
+        # The second chunk has one row, and less than half of it is none.
+        for _ in range(2):
+            found = passes.reduce(
+                pieces_chunk, start=list, combine=lambda a, b: a + b, joined=as_one,
+                rows=rows, chunks=None if as_one else [0, 2, 3],
+            )  # fmt: skip
+            assert [index for index, _, _ in found] == ([JOINED] if as_one else [0, 2, 3])
+            numbers = np.concatenate([part[1] for part in found])
+            np.testing.assert_array_equal(numbers, first_rows(400))
+            own = [part[1][1:] for part in found]
+            for (_, _, shown), wanted in zip(found, own, strict=True):
+                np.testing.assert_array_equal(np.concatenate([p[0] for p in shown]), x[wanted])
+                assert (len(shown) > 1) == as_one
+                if weighted:
+                    weights = np.concatenate([p[1] for p in shown])
+                    np.testing.assert_array_equal(weights, weight[wanted])
+        whole = passes.reduce(
+            pieces_chunk, start=list, combine=lambda a, b: a + b, joined=True,
+            rows=RowSlice(RNG, 0, N, N),
+        )  # fmt: skip
+        np.testing.assert_array_equal(whole[0][1], np.arange(N))
+
+
+def share_chunk(chunk, total, generation):
+    """The state of a share is the one that was left for its rows."""
+    if chunk.state is not None:
+        np.testing.assert_array_equal(chunk.state["numbers"], chunk.numbers())
+        np.testing.assert_array_equal(chunk.state["generation"], generation - 1)
+        total[1] += 1
+    total[0] += len(chunk)
+    chunk.keep(numbers=chunk.numbers(), generation=np.full(len(chunk), generation))
+
+
+@pytest.mark.parametrize("memory_limit", [None, 0])
+def test_row_state_of_shares_that_take_turns(x, memory_limit):
+    with LocalPasses(rows_of(x, SIZES), n_threads=1, memory_limit=memory_limit) as passes:
+        for generation in (1, 2, 3):
+            for q in range(3):
+                share = RowSlice(RNG, q * N // 3, (q + 1) * N // 3, N)
+                replay = ((generation - 1,),) if generation > 1 else ()
+                n, known, *_ = passes.reduce(
+                    share_chunk, generation, start=start, combine=combine, joined=True, rows=share,
+                    state=RowState(f"turn-{q}", generation, replay, rebuild_rows=share),
+                )  # fmt: skip
+                assert n == len(np.setdiff1d(first_rows(share.end), first_rows(share.begin)))
+                assert known == (generation > 1)
+                lost = memory_limit == 0 and generation > 1
+                assert passes.last.rebuilt == lost
