@@ -110,7 +110,7 @@ LIMITS = {NMBATCH: 8.0, TRUNCATED: 10.0, TABLE: 40.0, TABLE_ALL: 40.0, LLOYD: 12
 TO_THE_END = 200.0
 """Passes of Lloyd's algorithm to no change, about, and of all its rivals together."""
 SEQUENTIAL = 4.0
-"""A pass row by row takes so many times as long as one of many rows, about."""
+"""How many times as long a pass row by row takes as one of many rows, about."""
 ENERGIES = 14.0
 """Passes that the energies of a run take, about."""
 

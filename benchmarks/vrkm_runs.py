@@ -161,7 +161,7 @@ def halvings(etas: list[float]) -> int:
 
 
 def last_within(passes: list[float], most: float) -> int | None:
-    """The last step that has made no more than so many passes; None: there is none."""
+    """The last step that has made no more than ``most`` passes; None: there is none."""
     within = int(np.searchsorted(passes, most + 1e-6, side="right"))
     return within - 1 if within else None
 
