@@ -24,6 +24,9 @@ NEAR = 1.005
 OF_END = 1.002
 """Times the energy at which Lloyd's algorithm ends."""
 
+FAR = 1e3
+"""Figures of this size are told no closer."""
+
 Record = dict[str, Any]
 Point = tuple[float, float]
 
@@ -58,7 +61,9 @@ def spread(values: Sequence[float], form: str, never: str = "never") -> str:
     """Median, and quartiles in brackets; these are figures of single seeds."""
 
     def told(value: float) -> str:
-        return "–" if np.isnan(value) else format(value, form) if value < np.inf else never
+        if np.isnan(value):
+            return "–"
+        return format(value, form) if value < FAR else "> 1000" if value < np.inf else never
 
     if len(values) == 1 or np.isnan(values).any():
         return told(median(values))

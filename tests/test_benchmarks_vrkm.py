@@ -134,6 +134,7 @@ def test_medians_and_quartiles_of_what_may_never_come():
     assert vrkm_levels.spread([3.0, 1.0, 2.0, 4.0, np.inf], ".0f") == "3 (2 to 4)"
     assert vrkm_levels.spread([1.0, np.inf, np.inf], ".0f") == "never (1 to never)"
     assert vrkm_levels.spread([1.0], ".1f") == "1.0"
+    assert vrkm_levels.spread([1.0, 2e30, np.inf], ".0f", "diverged") == "> 1000 (1 to diverged)"
     assert vrkm_levels.spread([np.nan, np.nan], ".1f") == "–"
     # a rival that never came is beaten, and we are by it
     assert vrkm_levels.ratios([1.0, 1.0, np.inf], [2.0, np.inf, 3.0]) == [0.5, 0.0, np.inf]
