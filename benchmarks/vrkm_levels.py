@@ -41,7 +41,7 @@ def reach(run: Record, level: float) -> Point | None:
 
 
 def after(run: Record, passes: float) -> float:
-    """Energy after this number of passes at most: NaN before the first step, infinite if it is none.
+    """Energy after ``passes`` at most: NaN before the first step, infinite if it is none.
 
     Steps of several passes are looked at where they end.
     """
