@@ -113,6 +113,10 @@ SEQUENTIAL = 4.0
 """How many times as long a pass row by row takes as one of many rows, about."""
 ENERGIES = 14.0
 """Passes that the energies of a run take, about."""
+BESIDE = 2.0
+"""How many times as long as its distances a part takes, as it was measured."""
+BEGINNING = 12.0
+"""Seconds in which a process begins, and goes through a few rows."""
 
 
 @dataclass(frozen=True)
@@ -320,7 +324,7 @@ def estimate(name: str, cases: Iterable[str], n_seeds: int, rate_here: float) ->
         data = SETS[case]
         # what a row costs beside its distances: it is packed, summed, looked at in a scan
         a_pass = data.n * (data.d * (data.k + 60) + 300) / rate_here
-        total += 10.0 + n_seeds * PARTS[name].passes(case) * a_pass
+        total += BEGINNING + BESIDE * n_seeds * PARTS[name].passes(case) * a_pass
     return total
 
 
@@ -373,7 +377,7 @@ def main() -> None:
     for part, cases in wanted.items():
         if not args.rows and cases:
             about = estimate(part, cases, args.seeds, here) / 60
-            print(f"{part}: {len(cases)} sets, {args.seeds} seeds, about {about:.0f} minutes")
+            print(f"{part}: {len(cases)} sets, {args.seeds} seeds, about {about:.1f} minutes")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args.folder or Path(folder), args.seeds, args.rows)
         for part, cases in wanted.items():
@@ -381,9 +385,9 @@ def main() -> None:
             for case in cases:
                 begun = time.perf_counter()
                 record = rounded(PARTS[part].measure(bench, case)) | {"cpu": cpu_description()}
+                record["minutes"] = round((time.perf_counter() - begun) / 60, 2)
                 found["sets"][case] = record
-                took = time.perf_counter() - begun
-                print(f"{part}, {case}: {took / 60:.1f} minutes", flush=True)
+                print(f"{part}, {case}: {record['minutes']:.1f} minutes", flush=True)
                 if args.write:
                     found = keep(part, case, record)
             if cases:
