@@ -291,7 +291,7 @@ PARTS = {
     ),
     "epoch": Part(measure_epoch, MAIN, lambda case: work(epoch_methods())),
     "eta": Part(measure_eta, MAIN, lambda case: work(eta_methods())),
-    "svrg": Part(measure_svrg, MAIN, lambda case: 4.0 * work(svrg_methods())),
+    "svrg": Part(measure_svrg, MAIN, lambda case: 2.0 * work(svrg_methods())),
     "scores": Part(measure_scores, BY_CLASS, lambda case: PASSES * (len(SCORED) + 1)),
     "table": Part(measure_table, MAIN + LARGER + SMALL, lambda case: 2 * TO_THE_END + 5 * ENERGIES),
     "sparse": Part(

@@ -38,6 +38,9 @@ __all__ = ["PICTURES", "middle_curve"]
 FLOOR = 0.01
 """Excess in per cent below which everything is drawn at this height."""
 HIGH = 100.0
+WORDS = f"energy above the lowest of all, % ({FLOOR:g}: that or less)"
+MOST_PASSES = 40.0
+"""Passes up to which runs to the end are shown; seconds go on."""
 STYLES = {
     BATCH: ("black", "-"),
     MINI: ("tab:olive", "-"),
@@ -71,9 +74,11 @@ Record = dict[str, Any]
 
 
 def middle_curve(
-    record: Record, method: str, axis: str, base: str
+    record: Record, method: str, axis: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Median over seeds of the excess in per cent, where all runs have come to their first step.
+    """Median over seeds of the excess in per cent over the lowest energy of all methods.
+
+    It begins where all runs have come to their first step.
 
     Parameters
     ----------
@@ -82,24 +87,28 @@ def middle_curve(
     method : str
     axis : str
         "passes" or "seconds".
-    base : str
-        "base" or "end": what the excess is above.
     """
     runs = [seed["runs"][method] for seed in record["seeds"]]
     points = np.unique(np.concatenate([run[axis] for run in runs]))
     lines = []
     for seed, run in zip(record["seeds"], runs, strict=True):
         energies = [np.inf if value is None else value for value in run["energies"]]
-        lines.append(100 * (on_grid(points, run[axis], energies) / seed[base] - 1))
+        lines.append(100 * (on_grid(points, run[axis], energies) / lowest(seed) - 1))
     there = ~np.isnan(lines).any(axis=0)
     return points[there], np.median(np.array(lines)[:, there], axis=0)
 
 
-def draw(axes: Any, record: Record, methods: Sequence[str], axis: str, base: str) -> None:
+def lowest(seed: Record) -> float:
+    """The lowest energy that any method has come to."""
+    values = [value for run in seed["runs"].values() for value in run["energies"]]
+    return float(min(value for value in values if value is not None))
+
+
+def draw(axes: Any, record: Record, methods: Sequence[str], axis: str) -> None:
     """Curves of methods in one panel."""
     for method in methods:
         color, style = STYLES[method]
-        at, values = middle_curve(record, method, axis, base)
+        at, values = middle_curve(record, method, axis)
         values = np.clip(np.where(np.isfinite(values), values, HIGH), FLOOR, HIGH)
         axes.plot(at, values, color=color, ls=style, lw=1.4, label=method)
     axes.set(yscale="log", xlabel="passes" if axis == "passes" else "CPU seconds, one thread")
@@ -114,15 +123,15 @@ def seeds_of(record: Record) -> str:
     return "one seed" if n == 1 else f"median of {n} seeds"
 
 
-def draw_pairs(part: Record, folder: Path, name: str, base: str, words: str) -> None:
+def draw_pairs(part: Record, folder: Path, name: str, most: float | None = None) -> None:
     """A picture a set: against passes, and against seconds."""
     for case, record in part["sets"].items():
         methods = [method for method in record["seeds"][0]["runs"] if method in STYLES]
         figure, (left, right) = new_figure(2, 12, 5, sharey=True)
-        draw(left, record, methods, "passes", base)
-        draw(right, record, methods, "seconds", base)
-        left.set_xlim(0, 40 if base == "end" else None)
-        left.set_ylabel(f"{words}, % ({FLOOR:g}: that or less)")
+        draw(left, record, methods, "passes")
+        draw(right, record, methods, "seconds")
+        left.set_xlim(0, most)
+        left.set_ylabel(WORDS)
         left.set_title(f"{case}: {record['n']:,} × {record['d']:,}", fontsize=10)
         right.set_title(seeds_of(record), fontsize=10)
         right.legend(fontsize=8)
@@ -134,22 +143,18 @@ def draw_panels(part: Record, path: Path) -> None:
     sets = part["sets"]
     figure, panels = new_figure(len(sets), 3.6 * len(sets) + 1, 4, sharey=True)
     for axes, (case, record) in zip(panels, sets.items(), strict=True):
-        draw(axes, record, list(record["seeds"][0]["runs"]), "passes", "base")
+        draw(axes, record, list(record["seeds"][0]["runs"]), "passes")
         axes.set_title(f"{case}, {seeds_of(record)}", fontsize=10)
-    panels[0].set_ylabel(f"above 20 passes of batch KM, % ({FLOOR:g}: that or less)")
+    panels[0].set_ylabel(WORDS)
     panels[-1].legend(fontsize=7)
     figure.savefig(path, dpi=100)
 
 
 PICTURES: dict[str, Callable[[Record, Path], None]] = {
-    "published": lambda part, folder: draw_pairs(
-        part, folder, "vrkm-published", "base", "above 20 passes of batch KM"
-    ),
+    "published": lambda part, folder: draw_pairs(part, folder, "vrkm-published"),
     "epoch": lambda part, folder: draw_panels(part, folder / "vrkm-epoch.png"),
     "eta": lambda part, folder: draw_panels(part, folder / "vrkm-eta.png"),
     "svrg": lambda part, folder: draw_panels(part, folder / "vrkm-svrg.png"),
-    "table": lambda part, folder: draw_pairs(
-        part, folder, "vrkm-table", "end", "above where Lloyd's algorithm ends"
-    ),
+    "table": lambda part, folder: draw_pairs(part, folder, "vrkm-table", MOST_PASSES),
 }
 """What draws the pictures of a part."""
