@@ -380,6 +380,7 @@ def main() -> None:
             print(f"{part}: {len(cases)} sets, {args.seeds} seeds, about {about:.1f} minutes")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args.folder or Path(folder), args.seeds, args.rows)
+        bench.folder.mkdir(parents=True, exist_ok=True)
         for part, cases in wanted.items():
             found: Record = {"sets": {}}
             for case in cases:
