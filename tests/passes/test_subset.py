@@ -495,7 +495,7 @@ def test_chunks_of_picked_rows_are_not_configured():
 # --- slices that are cut --------------------------------------------------------------------------
 
 
-def numbers_chunk(chunk, total):
+def list_numbers(chunk, total):
     total.extend([chunk.numbers()])
 
 
@@ -509,7 +509,7 @@ def rows_between(held, passes, cuts):
         np.sort(
             np.concatenate(
                 held.reduce(
-                    numbers_chunk,
+                    list_numbers,
                     start=list,
                     combine=lambda a, b: a + b,
                     chunks=list(range(begin, end)),
