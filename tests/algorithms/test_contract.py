@@ -26,6 +26,7 @@ import largek_dask as lk
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.names import ALGORITHMS as REGISTERED
 from largek_dask.algorithms.parts import nested
+from largek_dask.algorithms.vrkm import labels as table_of_labels
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes import engine
 from largek_dask.passes.base import BasePasses
@@ -84,9 +85,19 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
 @pytest.fixture(autouse=True)
-def on_workers(monkeypatch) -> None:
-    """What an algorithm may gather, because it is little, stays with the workers."""
+def as_many(monkeypatch) -> None:
+    take_for_many(monkeypatch)
+
+
+def take_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what is done with many rows be done with these.
+
+    What an algorithm may gather, because it is little, stays with the workers, and a table of
+    labels begins on 3,000 rows, which double twice.
+    """
     monkeypatch.setattr(nested, "GATHERED_WORK", 0)
+    monkeypatch.setattr(table_of_labels, "LEAST_ROWS", 1)
+    monkeypatch.setattr(table_of_labels, "TIMES_SAMPLE", 2)
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +151,12 @@ def alone(url) -> dict[str, lk.KMeans]:
 def clean(alone) -> dict[str, tuple[str, bytes, float, int]]:
     """What one thread gives: the oracle of every test below."""
     return Made(lambda name: bits(alone[name]))
+
+
+@pytest.mark.parametrize("name", ["vrkm", "vrkm-rounds"])
+def test_samples_double_before_all_rows_enter(name, alone):
+    rows = [int(step["extra"]["batch_rows"]) for step in alone[name].history_]
+    assert rows[:5] == [3_000, 3_000, 6_000, N_ROWS, N_ROWS]
 
 
 @every_algorithm
@@ -273,8 +290,8 @@ def test_worker_killed_inside_a_pass(name, url, clean, tmp_path, fresh_cluster):
     killer = Killer(tmp_path)
     killer.start()
     # Workers see the rows of a coreset, or those that are gathered, at the beginning and for the
-    # labels. A table of labels meets all rows in the third epoch, and again in the fourth.
-    at_step = 4 if name.startswith("vrkm") else 3
+    # labels. A table of labels meets all rows in the fourth epoch, and again in the fifth.
+    at_step = 5 if name.startswith("vrkm") else 3
     if getattr(ALGORITHMS[name], "coreset", None) or name == "vrkm-paper":
         at_step = 0
     algorithm = WithBarrier(ALGORITHMS[name], str(tmp_path), at_step)
@@ -352,9 +369,10 @@ def test_vector_widths_of_other_types(tile, dtype, x):
 
 
 SCRIPT = """
-import hashlib, json, sys
-from tests.algorithms.test_contract import bits, fit
+import hashlib, json, sys, pytest
+from tests.algorithms.test_contract import bits, fit, take_for_many
 url, *names = sys.argv[1:]
+take_for_many(pytest.MonkeyPatch())
 out = {name: bits(fit(url, name)) for name in names}
 for name, (digest, labels, inertia, n_iter) in out.items():
     out[name] = [digest, hashlib.sha256(labels).hexdigest(), inertia.hex(), n_iter]

@@ -13,7 +13,8 @@ round. Without A no round can raise it: each row goes to a nearer centre, and ce
 of their rows. That is what is gone back to where A does not pay, and what the fit ends with; so it
 ends where Lloyd's algorithm stands still.
 
-The first epochs are on a sample of the nested order (:mod:`..parts.nested`), which doubles.
+Where there are many times as many rows as a good sample needs, the first epochs are on one, of the
+nested order (:mod:`..parts.nested`), which doubles.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ ROWS_A_CENTER = 100
 """Rows a centre of the first sample, at least."""
 LEAST_ROWS = 5_000
 """Rows of the first sample at least."""
+TIMES_SAMPLE = 16
+"""How many times the first sample all rows are, at least. With fewer it saves no time, and the fit
+ends higher: on centres that suit the sample too well (RESULTS.md)."""
 MODEL_VALUES = 1 << 26
 """Numbers of the centres of all rounds of an epoch together, at most: they are in checkpoints."""
 UPDATE_WORK = 16
@@ -384,7 +388,8 @@ def first_rows(n: int, k: int, row_values: int) -> int:
     rows, least = n, max(ROWS_A_CENTER * k, LEAST_ROWS)
     while -(-rows // 2) >= least:
         rows = -(-rows // 2)
-    return rows if rows * row_values <= GATHERED_VALUES else n
+    worthwhile = rows * TIMES_SAMPLE <= n and rows * row_values <= GATHERED_VALUES
+    return rows if worthwhile else n
 
 
 class _Epoch:

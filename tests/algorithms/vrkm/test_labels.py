@@ -35,9 +35,14 @@ K = 7
 
 @pytest.fixture
 def small_samples(monkeypatch):
-    """Samples of 700 rows a hundred, so that few rows double several times."""
+    """A first sample of an eighth of the rows, so that few rows double several times."""
+    begin_small(monkeypatch)
+
+
+def begin_small(monkeypatch):
     monkeypatch.setattr(table_of_labels, "LEAST_ROWS", 100)
     monkeypatch.setattr(table_of_labels, "ROWS_A_CENTER", 20)
+    monkeypatch.setattr(table_of_labels, "TIMES_SAMPLE", 2)
 
 
 def ends(begin, end, n_rounds):
@@ -308,8 +313,7 @@ def test_held_rows_or_those_of_the_table(monkeypatch, small_samples):
     monkeypatch.setattr(LabelTable, "_gathers", lambda *_: True)
     assert states_of(x, sizes)[0] == expected
     monkeypatch.undo()
-    monkeypatch.setattr(table_of_labels, "LEAST_ROWS", 100)
-    monkeypatch.setattr(table_of_labels, "ROWS_A_CENTER", 20)
+    begin_small(monkeypatch)
     for n_threads in (2, 5):
         assert states_of(x, sizes, n_threads=n_threads)[0] == expected
     shown = []
