@@ -329,7 +329,7 @@ def test_a_field_without_a_noun_is_found():
 def test_design_is_a_record_of_decisions():
     """Tables are in the results, and how to use a thing is in its docstring."""
     lines = (ROOT / tables.PAGES[1]).read_text().splitlines()
-    assert len(lines) <= 300
+    assert len(lines) <= 350
     assert not [line for line in lines if line.startswith("|")]
 
 
