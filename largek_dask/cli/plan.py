@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from largek_dask.cli.common import key_values
@@ -191,6 +191,7 @@ def make_plan(
     (n, d), n_clusters = rows.shape, options.n_clusters
     algorithm, n_init, _ = chosen(rows, options)
     problem = problem_of(algorithm, options)
+    algorithm = replace(algorithm, problem=problem)
     compute = compute_dtype(rows.dtype)
     if client is None:
         n_processes, n_threads = 1, threads or available_cpus()
