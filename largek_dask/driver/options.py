@@ -127,8 +127,8 @@ class FitOptions:
         metadata=_about(
             "algorithm",
             "job",
-            'How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch", "truncated" or '
-            '"vc-gmm".',
+            'How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch", "truncated", '
+            '"vc-gmm" or "vrkm".',
         ),
     )
     effort: Effort = field(

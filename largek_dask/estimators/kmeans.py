@@ -39,12 +39,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
     ----------
     n_clusters : int
         Clusters to form, and centres to find.
-    algorithm : {"auto", "lloyd", "minibatch", "nmbatch", "truncated", "vc-gmm"} or object
-        How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch", "truncated" or
-        "vc-gmm". Or an object with parameters of its own, such as ``MiniBatch(batch_rows=50_000)``.
-        "auto" is the fastest way there is to any inertia, and ends lower than the others: truncated
-        search with moves, or what suits sparse rows. "lloyd" is exact k-means. "vc-gmm" gives the
-        means of a mixture of Gaussians; ``Mixture`` has the mixture itself.
+    algorithm : {"auto", "lloyd", "minibatch", "nmbatch", "truncated", "vc-gmm", "vrkm"} or object
+        How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch", "truncated", "vc-gmm"
+        or "vrkm". Or an object with parameters, such as ``MiniBatch(batch_rows=50_000)``. "auto" is
+        the fastest way there is to any inertia, and ends lower than the others: truncated search
+        with moves, or what suits sparse rows. "lloyd" is exact k-means. "vc-gmm" gives the means of
+        a mixture of Gaussians; ``Mixture`` has the mixture itself.
     init : str or array
         How the first centres are chosen: "random", "two-level", "k-means++", "greedy-k-means++",
         "k-means||", "afk-mc2", or "auto", one of these by the number of clusters. Or the

@@ -295,7 +295,7 @@ def test_bad_weights(weight, message):
         (
             {"algorithm": "elkan!"},
             "algorithm must be one of 'auto', 'lloyd', 'minibatch', 'nmbatch', 'truncated', "
-            "'vc-gmm', got",
+            "'vc-gmm', 'vrkm', got",
         ),
         ({"algorithm": lk.Lloyd}, "or an object such as Lloyd"),
         ({"algorithm": 3}, "algorithm must be one of"),
