@@ -6,7 +6,7 @@ import functools
 import operator
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm, ModelArrays
@@ -65,9 +65,10 @@ def best_saved(folder: Folder) -> Saved | None:
 
 
 def _algorithms() -> dict[type[Any], Algorithm[Any]]:
-    """Algorithms by the class of their state, which a checkpoint names."""
+    """Algorithms by the classes of their states, one of which a checkpoint names."""
     made = (kind() for kind in ALGORITHMS.values() if kind is not Auto)
-    return {state_class(algorithm): algorithm for algorithm in made}
+    states = ((state_class(algorithm), algorithm) for algorithm in made)
+    return {kind: algorithm for state, algorithm in states for kind in get_args(state) or (state,)}
 
 
 def _saved(stream: int, folder: Folder, mixture: str | None) -> Saved | None:

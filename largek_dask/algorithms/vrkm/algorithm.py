@@ -124,8 +124,9 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         return self._form.step(passes, rng, state)
 
     def model(self, state: LabelTableState | SnapshotState) -> CenterArrays:
-        """The centres that rows would meet next."""
-        arrays = self._form.model(state)
+        """The centres that rows would meet next, of either table: the state tells which one."""
+        form: Algorithm[Any] = SnapshotVRKM() if isinstance(state, SnapshotState) else LabelTable()
+        arrays = form.model(state)
         assert isinstance(arrays, CenterArrays)
         return arrays
 
