@@ -331,8 +331,9 @@ def test_rows_in_one_piece_are_shown_as_one_chunk(x, monkeypatch):
                 assert seen_pass(of, g, seen) == [of.n_rows, 1, g * of.n_rows, 3]
                 assert of.last.rebuilt == 0
             assert {index for index, _, _ in seen} == {JOINED}
+        # So is a share of them, the rows of which are at its places among all.
+        assert seen_pass(passes, 1, [], state=None, rows=nested(300)) == [N, 1, N, 3]
         # Where they are not in one piece, or are shown otherwise than they lie, chunk by chunk.
-        assert seen_pass(passes, 1, [], state=None, rows=nested(900))[1] == 4
         assert seen_pass(passes, 1, [], state=None, chunks=[0, 2])[1] == 2
         assert seen_pass(passes.subset(nested(N)), 1, [])[3] == passes.subset(nested(N)).n_chunks
         assert seen_pass(passes, 1, [], joined=False)[1] == 4
