@@ -70,6 +70,7 @@ OTHERS = {
     "algorithms/parts/totals": ["algorithms/test_lloyd.py", "algorithms/test_nmbatch.py"],
     "algorithms/parts/two_level": ["algorithms/truncated/test_algorithm.py"],
     "algorithms/truncated": ["algorithms/truncated"],
+    "algorithms/vrkm": ["algorithms/vrkm"],
     "driver": ["test_model.py", "cli/test_fit.py"],
     "passes": ["algorithms/test_lloyd.py"],
     "service": ["cli/test_jobs.py"],

@@ -138,7 +138,9 @@ def products_err(x, centers):
     return bool((own > 1.01 * nearest).any())
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "lloyd", "minibatch", "nmbatch", "truncated"])
+@pytest.mark.parametrize(
+    "algorithm", ["auto", "lloyd", "minibatch", "nmbatch", "truncated", "vrkm"]
+)
 @pytest.mark.parametrize("k", [8, 60, 200])
 @pytest.mark.parametrize(
     ("d", "spread", "dtype"),

@@ -19,6 +19,8 @@ ALGORITHMS = {
     "bounds": lk.Lloyd(bounds="hamerly"),
     "nmbatch": lk.NMBatch(b0=N),
     "truncated": lk.Truncated(moves=False),
+    "vrkm": lk.VRKM(),
+    "vrkm-snapshot": lk.VRKM(table="snapshot"),
 }
 
 

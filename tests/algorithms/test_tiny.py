@@ -8,7 +8,11 @@ import pytest
 import largek_dask as lk
 from largek_dask.kernels.rows import compute_dtype
 
-ALGORITHMS = ("auto", "truncated", "lloyd", "nmbatch", "minibatch")
+ALGORITHMS = {
+    **{name: name for name in ("auto", "truncated", "lloyd", "nmbatch", "minibatch", "vrkm")},
+    "vrkm-snapshot": lk.VRKM(table="snapshot"),
+    "vrkm-paper": lk.VRKM.paper(),
+}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -18,7 +22,7 @@ def test_every_row_a_centre(algorithm, dtype, shape):
     x = np.zeros(shape, dtype)
     x[-1] = 1
     for seed in range(3):
-        km = lk.KMeans(len(x), algorithm=algorithm, random_state=seed).fit(x)
+        km = lk.KMeans(len(x), algorithm=ALGORITHMS[algorithm], random_state=seed).fit(x)
         assert km.cluster_centers_.dtype == compute_dtype(x.dtype)
         assert km.inertia_ == 0
         np.testing.assert_array_equal(km.cluster_centers_[km.labels_], x)

@@ -17,6 +17,9 @@ ALGORITHMS = {
     "paper": lk.NMBatch.paper(b0=3 * K),
     "minibatch": lk.MiniBatch(batch_rows=100),
     "truncated": lk.Truncated(),
+    "vrkm": lk.VRKM(),
+    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=50),
+    "vrkm-paper": lk.VRKM.paper(),
 }
 
 

@@ -27,6 +27,8 @@ ALGORITHMS = {
     "minibatch": lk.MiniBatch(batch_rows=2 * N),
     "latest": lk.MiniBatch(batch_rows=N, votes="latest"),
     "truncated": lk.Truncated(),
+    "vrkm": lk.VRKM(),
+    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=60),
 }
 
 

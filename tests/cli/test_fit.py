@@ -238,6 +238,8 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
         (("--algorithm", "nmbatch"), 80),
         (("--algorithm", "nmbatch", "--set", "bounds=false"), 12),
         (("--algorithm", "minibatch"), 4),
+        (("--algorithm", "vrkm"), 12),
+        (("--algorithm", "vrkm", "--set", "table=snapshot"), 80),
     ],
 )
 def test_plan__80_million_rows_of_row_state_fit(options, a_row, monkeypatch):

@@ -21,6 +21,7 @@ from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.parts.relocation import Relocation
 from largek_dask.algorithms.truncated import Truncated
+from largek_dask.algorithms.vrkm import VRKM
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module
 from largek_dask.driver import plan
@@ -292,10 +293,20 @@ def test_starts_are_taken_up_where_they_were(stop_in: tuple[int, int], tmp_path:
         (Lloyd(), True),
         (Lloyd("hamerly"), True),
         (NMBatch(b0=50, gather=0), True),
+        (VRKM(rounds=3), True),
+        (VRKM(rounds=3), False),
         (Truncated(), True),
         (Truncated(), False),
     ],
-    ids=["lloyd", "hamerly", "nmbatch", "truncated", "truncated in one piece"],
+    ids=[
+        "lloyd",
+        "hamerly",
+        "nmbatch",
+        "vrkm",
+        "vrkm in one piece",
+        "truncated",
+        "truncated in one piece",
+    ],
 )
 def test_starts_know_nothing_of_each_other(
     algorithm: Any, in_chunks: bool, tmp_path: Path, request: pytest.FixtureRequest

@@ -85,6 +85,8 @@ ALGORITHMS = {
     "nmbatch": lk.NMBatch(b0=60, gather=0),
     "gathered": lk.NMBatch(b0=60),
     "truncated": lk.Truncated(),
+    "vrkm": lk.VRKM(),
+    "vrkm-snapshot": lk.VRKM(table="snapshot"),
 }
 
 
