@@ -327,8 +327,10 @@ class Algorithm(Protocol[State]):
         """Raise ``ParameterError`` where it cannot work on such a table; the problem is known."""
         return
 
-    state_copies: ClassVar[int] = 2
-    """How many times the model's size a checkpoint is, about: centres, and sums of their rows."""
+    @property
+    def state_copies(self) -> int:
+        """How many times a model a checkpoint takes, about: centres, and sums of their rows."""
+        return 2
 
     @property
     def objective(self) -> Objective:

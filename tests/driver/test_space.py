@@ -53,7 +53,17 @@ def most_written(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
-@pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.MiniBatch(), lk.NMBatch(), lk.Truncated()])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        lk.Lloyd(),
+        lk.MiniBatch(),
+        lk.NMBatch(),
+        lk.Truncated(),
+        lk.VRKM(),
+        lk.VRKM(table="snapshot"),
+    ],
+)
 def test_space_needed__is_about_what_is_written(tmp_path: Path, rows: Any, algorithm: Any) -> None:
     needed = space_needed(rows, K, algorithm, n_init=N_INIT, labels=True)
     most = 0

@@ -134,6 +134,11 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         """Refuse what cannot work with such a table."""
         self._form.check(table)
 
+    @property
+    def state_copies(self) -> int:
+        """Centres of every round of an epoch, sums, and what is expected (measured)."""
+        return self.rounds + 5 if self.table == "labels" else 5
+
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row."""
         return self._form.row_bytes(table, k, budget)
