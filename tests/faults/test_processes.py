@@ -39,9 +39,9 @@ def rig(tmp_path_factory):
 
 def chosen():
     """Every fault with its algorithms."""
-    names = ["lloyd", "nmbatch", "nmbatch-sparse", "truncated"]
+    names = ["lloyd", "nmbatch", "nmbatch-sparse", "truncated", "vrkm"]
     for number, fault in enumerate(FAULTS):
-        few = names if fault.__name__ in ALL else [names[number % 4]]
+        few = names if fault.__name__ in ALL else [names[number % len(names)]]
         yield from (pytest.param(fault, name, id=f"{fault.__name__}-{name}") for name in few)
 
 

@@ -73,7 +73,9 @@ def kinds_of(jobs, job_id):
 # --- crashes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "every"), [("lloyd", 1), ("nmbatch", 3), ("nmbatch-sparse", 4)])
+@pytest.mark.parametrize(
+    ("name", "every"), [("lloyd", 1), ("nmbatch", 3), ("nmbatch-sparse", 4), ("vrkm", 4)]
+)
 def test_a_crash_before_every_change_of_the_store(jobs_of, made_of, name, every):
     history = remembered(jobs_of[name])
     assert len(history.states) > 60

@@ -51,7 +51,7 @@ def expected(rows_url, algorithm=None, n_clusters=7, **options):
     ).digest()
 
 
-@pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.NMBatch(), lk.MiniBatch()])
+@pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.NMBatch(), lk.MiniBatch(), lk.VRKM()])
 def test_submit__gives_the_model_of_a_plain_fit(open_jobs, document, rows_url, tmp_path, algorithm):
     jobs = open_jobs()
     job_id = jobs.submit(document(algorithm=algorithm), {}, "somebody")

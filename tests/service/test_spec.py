@@ -173,6 +173,8 @@ def test_any_value_of_any_field_is_taken_or_refused(field, value):
         lk.NMBatch.paper(),
         lk.NMBatch(b0=7),
         lk.MiniBatch(votes="latest"),
+        lk.VRKM(rounds=5, smoothing=1.0),
+        lk.VRKM.paper(),
     ],
 )
 def test_algorithm_objects_become_documents(algorithm):
