@@ -388,7 +388,9 @@ def first_rows(n: int, k: int, row_values: int) -> int:
     rows, least = n, max(ROWS_A_CENTER * k, LEAST_ROWS)
     while -(-rows // 2) >= least:
         rows = -(-rows // 2)
-    worthwhile = rows * TIMES_SAMPLE <= n and rows * row_values <= GATHERED_VALUES
+    # Halves are rounded up.
+    times = -(-n // rows)
+    worthwhile = times >= TIMES_SAMPLE and rows * row_values <= GATHERED_VALUES
     return rows if worthwhile else n
 
 

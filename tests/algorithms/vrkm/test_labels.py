@@ -358,6 +358,27 @@ def test_an_array_in_memory(n_threads):
 # --- samples, and sizes at which something else is done ------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "expected"),
+    [
+        (79_984, 8, 79_984),
+        (80_000, 8, 5_000),
+        # One row more makes the sample one row larger, not that of all rows.
+        (80_001, 8, 5_001),
+        (159_968, 8, 9_998),
+        (160_000, 8, 5_000),
+        (1_599_984, 1_000, 1_599_984),
+        (1_600_003, 1_000, 100_001),
+    ],
+)
+def test_samples_are_of_a_sixteenth_of_the_rows_or_less(n, k, expected):
+    assert table_of_labels.first_rows(n, k, row_values=16) == expected
+    # What cannot be held is not begun with.
+    held = table_of_labels.GATHERED_VALUES // expected
+    assert table_of_labels.first_rows(n, k, held) == expected
+    assert table_of_labels.first_rows(n, k, held + 1) == n
+
+
 def test_rounds_are_fewer_where_centres_are_large(monkeypatch):
     x = blobs(4_000, 6, 8, seed=1, spread=1.0)
     centers = x[:8].copy()
