@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -29,6 +29,8 @@ TAILS, EVEN = Table("tails", n=12_000, d=5), Table("flat", n=6_000, d=6)
 MEMORY, MEMORY_CSR = Table(stored=False), Table(dtype="csr", stored=False)
 BAD, BAD_WEIGHTED = Table("bad"), Table("bad", dtype="float64", weights="some")
 SMALL_CSR = Table(dtype="csr", n=960)
+MANY, MANY64 = Table(n=80_050, d=3), Table(n=80_050, d=3, dtype="float64", weights="some")
+MANY_HELD = Table(n=80_050, d=3, stored=False)
 MANY_CSR = Table("flat", dtype="csr", n=100_100, d=3, stored=False)
 
 
@@ -299,6 +301,77 @@ def _mixture() -> Iterator[Case]:
         yield case(UINT8, 60, covariance, dither=True, n_init=2)
 
 
+def _vrkm() -> Iterator[Case]:
+    def case(table: Table, k: int, algorithm: Any = None, **options: Any) -> Case:
+        options = {"max_iter": 30} | options
+        return Case("vrkm", algorithm or lk.VRKM(), table, k, tuple(options.items()))
+
+    for table in (FLOAT32, FLOAT64, UINT8, CSR):
+        for k in (2, 12, 101):
+            yield case(table, k)
+    for table in (BOOL, HEAVY_CSR, LIGHT, LIGHT64, MEMORY, MEMORY_CSR):
+        yield case(table, 40)
+    for algorithm in (
+        lk.VRKM(rounds=1),
+        lk.VRKM(rounds=3),
+        lk.VRKM(rounds=40),
+        lk.VRKM(smoothing=1.0),
+        lk.VRKM(smoothing=0.1),
+    ):
+        for table in (FLOAT32, FLOAT64, CSR):
+            yield case(table, 50, algorithm)
+    # Samples before all rows, which are gathered.
+    for table in (MANY, MANY64, MANY_HELD, MANY_CSR):
+        yield case(table, 12)
+    for init in INITS:
+        yield case(CSR if init in ("random", "k-means||") else WEIGHTED, 30, init=init)
+    for empty_clusters in ("relocate", "keep"):
+        yield case(FEW, 60, init="random", empty_clusters=empty_clusters)
+        yield case(NARROW, 300, init="random", empty_clusters=empty_clusters)
+    yield case(FLAT, 40, tol=0.0, max_iter=200)
+    yield case(BAD, 30, on_bad_rows="skip")
+    yield case(FLOAT32, 30, max_iter=3)
+    yield case(CSR, 30, normalize="l2", n_init=2)
+    yield from _vrkm_snapshots(case)
+
+
+def _vrkm_snapshots(case: Callable[..., Case]) -> Iterator[Case]:
+    """As published: in rounds, and row by row."""
+
+    def snapshot(round_rows: int | str = 300, **parameters: Any) -> lk.VRKM:
+        return lk.VRKM(table="snapshot", round_rows=round_rows, **parameters)
+
+    for table in (FLOAT32, FLOAT64, UINT8, CSR):
+        for k in (2, 60):
+            yield case(table, k, snapshot())
+            yield case(table, k, lk.VRKM.paper(), max_iter=6)
+    for table in (FLOAT64, MEMORY, MEMORY_CSR):
+        yield case(table, 50, snapshot("auto"))
+    for algorithm in (
+        snapshot(plus_plus=False),
+        snapshot(700, epoch=0.3),
+        snapshot(200, epoch=2.5),
+        snapshot(eta=0.3),
+        snapshot(eta="paper"),
+        snapshot(1),
+        snapshot(1, plus_plus=False, epoch=0.5),
+    ):
+        yield case(FLOAT32, 50, algorithm, max_iter=12)
+        yield case(HEAVY_CSR, 50, algorithm, max_iter=12)
+    # The published rate is too much of it.
+    for table, k in ((FLOAT32, 1_500), (FLAT, 1_000)):
+        yield case(table, k, snapshot(1_000, eta="paper"), init="random", max_iter=12)
+        yield case(table, k, lk.VRKM.paper(), init="random", max_iter=6)
+    for table, k in ((LARGE, 130), (LARGE64, 30), (WIDE, 140), (NARROW, 300)):
+        yield case(table, k, snapshot(), max_iter=15)
+    for table, k in ((FEW, 60), (FLAT, 40), (LIGHT, 20)):
+        yield case(table, k, snapshot(), init="random", max_iter=60)
+        yield case(table, k, lk.VRKM.paper(), max_iter=4)
+    yield case(FEW, 60, snapshot(), init="random", empty_clusters="keep")
+    yield case(BAD, 30, snapshot(), on_bad_rows="skip")
+    yield case(CSR, 30, snapshot(), normalize="l2", n_init=2)
+
+
 FAMILIES = {
     "auto": tuple(_auto()),
     "lloyd": tuple(_lloyd()),
@@ -306,5 +379,6 @@ FAMILIES = {
     "nmbatch": tuple(_nmbatch()),
     "truncated": tuple(_truncated()),
     "vc-gmm": tuple(_vcgmm()),
+    "vrkm": tuple(_vrkm()),
     "mixture": tuple(_mixture()),
 }
