@@ -131,7 +131,7 @@ class RoundTotal(Tally):
     entered: ClusterSums
     """Sums of rows that had none."""
     squares: Squares
-    """Of the rows that had none."""
+    """Squared lengths of the rows that had none."""
     touched: NDArray[np.bool_]
     """(k,) clusters that lost rows, or got some."""
     n_entered: int = 0
