@@ -294,7 +294,8 @@ class LabelTable(Algorithm[LabelTableState]):
         counts, cost = epoch.sums.counts, epoch.cost
         weight = sum(counts.tolist())
         sums, weights = epoch.sums.limbs()
-        calm = everything and not epoch.rests and epoch.n_changed < CALM_SHARE * epoch.n_rows
+        few = epoch.n_changed < CALM_SHARE * epoch.n_rows
+        calm = everything and not epoch.rests and (few or not epoch.factor)
         if calm and not state.is_calm:
             epoch.expect_nothing()
         after = replace(
@@ -442,13 +443,13 @@ class _Epoch:
         )
 
     def settle(self) -> None:
-        """The objective of the table at the end; what is expected is halved if it has risen."""
+        """The objective of the table at the end; what is expected is halved if it did not fall."""
         if self.rests:
             self.centers = self.centers.copy()
             self.expected.move(self.centers, self.sums, None, self.touched, 0.0, 0.0)
         means = self.sums.means(self.centers)
         self.cost = self.sums.cost(means, self.squares)
-        if self.cost > self.least and self.factor and not self.state.is_calm:
+        if self.cost >= self.least and self.factor and not self.state.is_calm:
             self.n_halved += 1
             self.factor = 0.0 if self.n_halved > MOST_HALVED else self.factor / 2
             self.expect_nothing()

@@ -118,7 +118,9 @@ def test_every_algorithm(algorithm: str, layout: str, weighted: bool, k: int) ->
     assert_as_many_clusters_as_rows_allow(x, k, weight, **options)
 
 
-@pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.NMBatch(moves=False), lk.NMBatch()])
+@pytest.mark.parametrize(
+    "algorithm", [lk.Lloyd(), lk.NMBatch(moves=False), lk.NMBatch(), lk.VRKM()]
+)
 def test_rows_that_sums_do_not_tell_apart_end_the_fit(algorithm: Any) -> None:
     """Means of six distinct rows are one: centres that were moved to them meet there again."""
     r = np.random.default_rng(0)
