@@ -153,9 +153,9 @@ def clean(alone) -> dict[str, tuple[str, bytes, float, int]]:
     return Made(lambda name: bits(alone[name]))
 
 
-@pytest.mark.parametrize("name", ["vrkm", "vrkm-rounds"])
-def test_samples_double_before_all_rows_enter(name, alone):
-    rows = [int(step["extra"]["batch_rows"]) for step in alone[name].history_]
+@pytest.mark.parametrize("labels", ["vrkm", "vrkm-rounds"])
+def test_samples_double_before_all_rows_enter(labels, alone):
+    rows = [int(step["extra"]["batch_rows"]) for step in alone[labels].history_]
     assert rows[:5] == [3_000, 3_000, 6_000, N_ROWS, N_ROWS]
 
 
