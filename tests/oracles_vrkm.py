@@ -94,3 +94,26 @@ def gamma_of_round(x, weight, old, new, centers, snapshot):
         out[b] += w * (centers[b] - row)
         out[a] -= w * (snapshot[a] - row)
     return out
+
+
+def epochs_of_rounds(x, weight, centers, eta, rounds, shift):
+    """Epochs whose rows share their centres, round by round.
+
+    Parameters
+    ----------
+    rounds : list of lists of arrays
+        Of each epoch the rows of each of its rounds.
+
+    Yields
+    ------
+    snapshot, inner : (k, d)
+    """
+    step = eta * (len(x) / weight.sum())
+    for rows_of in rounds:
+        labels = partition(x, centers)
+        snapshot = corrected(x, weight, labels, centers, shift)
+        centers = snapshot.copy()
+        for rows in rows_of:
+            part = x[rows], weight[rows], labels[rows], partition(x[rows], centers)
+            centers = centers - step * gamma_of_round(*part, centers, snapshot)
+        yield snapshot, centers

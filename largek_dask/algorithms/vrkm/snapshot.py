@@ -26,10 +26,9 @@ Choices that the paper leaves open:
 * With weights, a row's gradient counts as often as it weighs, in units of the mean weight of a row.
   So weights have no unit, and of a row of weight 0 nothing is left.
 * The published learning rate K / n is safe and slow: an epoch moves a centre 1 - 1/e of its way.
-  "auto" is ten times that, and never so much that the hundredth part of the rows that a round
-  holds could throw a centre beyond their mean by much. Where that is still too large the objective
-  rises, which the scan that ends the epoch tells; then the centres of the snapshot come back, and
-  the rate is halved.
+  "auto" is ten times that, but at most 0.02, which matters where clusters have few rows. Where it
+  is still too large the objective rises, which the scan that ends the epoch tells; then the centres
+  of the snapshot come back, and the rate is halved.
 """
 
 from __future__ import annotations

@@ -1,0 +1,568 @@
+"""VRKM and VRKM++ with a snapshot, against the printed algorithms."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import largek_dask as lk
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.lloyd import Lloyd
+from largek_dask.algorithms.minibatch import MiniBatch
+from largek_dask.algorithms.vrkm.snapshot import SnapshotVRKM
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import DegenerateDataWarning, ParameterError, ParameterWarning
+from largek_dask.passes.local import LocalPasses
+from tests import oracles
+from tests import oracles_vrkm as twins
+from tests.algorithms.conftest import blobs
+from tests.passes.toys import rows_of
+
+FORMS = {
+    "rounds": {"round_rows": 40},
+    "auto": {},
+    "rounds-gradient": {"round_rows": 40, "plus_plus": False},
+    "rows": {"round_rows": 1},
+    "rows-gradient": {"round_rows": 1, "plus_plus": False},
+}
+every_form = pytest.mark.parametrize("form", FORMS)
+
+
+def run(
+    x, init, n_steps, sizes=None, weight=None, seed=3, empty="relocate", algorithm=None,
+    n_threads=1, memory_limit=None, on_bad_rows="raise", **options,
+):  # fmt: skip
+    """(state, info) of each step, up to a fixed point."""
+    kind = algorithm or SnapshotVRKM
+    made = kind(problem=KMeansProblem(len(init), init, empty), **options)
+    if sizes is None:
+        rows = open_rows(x, sample_weight=weight)
+    else:
+        rows = rows_of(x, sizes, weight)
+    made.check(rows)
+    out, rng = [], Rng(seed)
+    passes = LocalPasses(
+        rows, n_threads=n_threads, memory_limit=memory_limit, on_bad_rows=on_bad_rows
+    )
+    with passes:
+        state = made.init(passes, rng)
+        for _ in range(n_steps):
+            state, info = made.step(passes, rng, state)
+            out.append((state, info))
+            if info.converged:
+                break
+        shift = passes.statistics.shift.astype(np.float64)
+    return out, shift
+
+
+def integers(n=300, d=3, k=6, seed=0, dtype=np.int64):
+    """Rows and starting centres whose sums nobody rounds; computed with in float64."""
+    r = np.random.default_rng(seed)
+    x = (r.integers(0, k, (n, 1)) * 9 + r.integers(-6, 7, (n, d))).astype(dtype)
+    init = r.choice(np.unique(x, axis=0), k, replace=False)
+    return x, init.astype(np.float64)
+
+
+def digest(out):
+    """All that the steps have left and told."""
+    found = hashlib.sha256()
+    for state, info in out:
+        for array in (state.centers, state.counts, state.history.last.centers):
+            found.update(array.tobytes())
+        told = info.cost, info.rows, info.n_changed, info.shift, info.converged, state.place
+        found.update(repr((told, state.eta)).encode())
+    return found.hexdigest()
+
+
+# --- as printed ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plus_plus", [True, False])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("eta", ["auto", "paper", 0.0625])
+def test_one_row_after_the_other_is_the_printed_algorithm(plus_plus, weighted, eta):
+    """Bit for bit and epoch by epoch, on chunks of which one is empty."""
+    x, init = integers()
+    n = len(x)
+    weight = np.random.default_rng(1).integers(1, 4, n).astype("f8") if weighted else None
+    options = {"round_rows": 1, "eta": eta, "plus_plus": plus_plus, "epoch": 1.5}
+    out, shift = run(x, init, 4, [100, 0, 1, n - 101], weight, **options)
+    rate = {"auto": 0.02, "paper": len(init) / n}.get(eta, eta)
+    draws = [Rng(3).generator(e, "vrkm rows").integers(n, size=3 * n // 2) for e in range(4)]
+    printed = twins.epochs(x.astype("f8"), init, rate, draws, shift, weight, not plus_plus)
+    expected = list(printed)
+    assert len(out) >= 3
+    for e, (state, info) in enumerate(out):
+        assert "restored" not in info.extra
+        assert state.history.last.centers.tobytes() == expected[e][1].tobytes()
+        if e + 1 < len(expected):
+            assert state.centers.tobytes() == expected[e + 1][0].tobytes()
+        if not weighted:
+            _, inertia = oracles.assign(x.astype("f8"), expected[e][1])
+            assert info.cost == pytest.approx(inertia, rel=1e-12)
+    assert not np.array_equal(expected[0][0], expected[0][1]), "the inner loop moves centres"
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sgd_is_the_printed_algorithm(weighted):
+    x, init = integers(seed=4)
+    n = len(x)
+    weight = np.random.default_rng(1).uniform(0.5, 2, n) if weighted else None
+    w = np.ones(n) if weight is None else weight
+    out, _ = run(x, init, 3, [100, 0, 1, n - 101], weight, algorithm=MiniBatch, batch_rows=1)
+    means, votes = init.copy(), np.zeros(len(init))
+    for e, (state, info) in enumerate(out):
+        order = Rng(3).generator(e, "sgd rows").integers(n, size=n)
+        means, votes, cost = twins.sgd_rows(x.astype("f8"), w, order, means, votes)
+        assert state.means.tobytes() == means.tobytes()
+        assert state.votes.tobytes() == votes.tobytes()
+        assert info.cost == pytest.approx(cost * w.sum() / w[order].sum(), rel=1e-12)
+        assert info.rows == n
+    assert len(out) == 3
+
+
+SIZES = [130, 0, 1, 3, 266]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("epoch", [1.0, 0.35, 1.7])
+def test_rounds_add_up_the_gradients_of_their_rows(weighted, epoch):
+    """Against sums row by row; slices go on where the last epoch ended, some chunks have no row."""
+    x = blobs(400, 4, 8, seed=5, spread=2.0).astype(np.float64)
+    weight = np.random.default_rng(1).uniform(0.2, 3, 400) if weighted else np.ones(400)
+    out, shift = run(
+        x, x[:9], 5, SIZES, weight if weighted else None, round_rows=27, epoch=epoch, eta=0.02
+    )
+    starts = np.concatenate([[0], np.cumsum(SIZES)])
+    orders = [oracles.row_order(Rng(3), index, n) for index, n in enumerate(SIZES)]
+    rounds, place, empty = [], 0, 0
+    for state, _ in out:
+        left, of_epoch = round(epoch * 400), []
+        while left:
+            end = min(place + 27, place + left, 400)
+            shares = [
+                start + order[place * n // 400 : end * n // 400]
+                for start, n, order in zip(starts, SIZES, orders, strict=False)
+            ]
+            empty += sum(len(rows) == 0 for rows in shares[2:4])
+            of_epoch.append(np.concatenate(shares))
+            left, place = left - (end - place), end % 400
+        rounds.append(of_epoch)
+        assert state.place == place
+    assert empty, "a chunk smaller than the number of rounds"
+    expected = list(twins.epochs_of_rounds(x, weight, x[:9].copy(), 0.02, rounds, shift))
+    for (state, info), (_, inner) in zip(out, expected, strict=True):
+        assert "restored" not in info.extra
+        np.testing.assert_allclose(state.history.last.centers, inner, rtol=1e-8, atol=1e-8)
+    for (state, _), (snapshot, _) in zip(out, expected[1:], strict=False):
+        np.testing.assert_allclose(state.centers, snapshot, rtol=1e-8, atol=1e-8)
+
+
+def test_an_epoch_counts_its_rows():
+    x = blobs(1000, 3, 5, spread=2.0)
+    one, two = (info.rows for _, info in run(x, x[:5], 2, epoch=0.5)[0])
+    assert (one, two) == (2500, 1500), "the first one has one scan more"
+    one, two = (info.rows for _, info in run(x, x[:5], 2, epoch=2.0, plus_plus=False)[0])
+    assert (one, two) == (5000, 4000), "a scan for the gradient"
+    one, two = (info.rows for _, info in run(x, x[:5], 2, round_rows=1)[0])
+    assert (one, two) == (3000, 2000)
+
+
+@pytest.mark.parametrize("round_rows", [1, 40])
+def test_the_batch_gradient_is_nothing_but_rounding(round_rows):
+    """Equation 9: VRKM and VRKM++ are one method, but for what a scan costs."""
+    x = blobs(2000, 6, 12, seed=2, spread=2.0).astype(np.float64)
+    both = [run(x, x[:12], 1, round_rows=round_rows, plus_plus=p)[0][-1] for p in (True, False)]
+    inner = [state.history.last.centers for state, _ in both]
+    assert inner[0].tobytes() != inner[1].tobytes(), "there is something of it"
+    assert np.abs(inner[0] - inner[1]).max() < 1e-9 * np.abs(x).max()
+    assert both[0][1].cost == pytest.approx(both[1][1].cost, rel=1e-9)
+
+
+def test_rounds_do_what_rows_do():
+    """With rounds of a hundredth of the rows, about as good."""
+    x = blobs(5000, 6, 20, seed=2, spread=1.0)
+    costs = [
+        [info.cost for _, info in run(x, x[:20], 6, round_rows=rows)[0]] for rows in (1, "auto")
+    ]
+    np.testing.assert_allclose(costs[0], costs[1], rtol=0.02)
+    assert costs[0][0] > 1.04 * costs[0][-1], "they have far to go"
+
+
+def test_auto_takes_fewer_passes_than_lloyd():
+    x = blobs(20_000, 12, 40, spread=1.0)
+    lloyd = [info.cost for _, info in run(x, x[:40], 20, algorithm=Lloyd)[0]]
+    found = [info.cost for _, info in run(x, x[:40], 5)[0]]
+    assert found[2] < lloyd[9]
+    assert found[-1] < 1.01 * lloyd[-1]
+
+
+# --- nothing shows that must not ----------------------------------------------------------------
+
+
+@every_form
+def test_threads_and_what_is_kept_of_rows_change_no_bit(form):
+    x = blobs(3000, 5, 12, seed=6, spread=1.5)
+    sizes = [700, 0, 5, 1295, 1000]
+
+    def found(**options):
+        return digest(run(x, x[:15], 4, sizes, **FORMS[form], **options)[0])
+
+    expected = found()
+    for n_threads in (2, 5):
+        assert found(n_threads=n_threads) == expected
+    assert found(memory_limit=0) == expected, "labels are found again for every round"
+
+
+@pytest.mark.parametrize("form", ["rows", "rows-gradient"])
+def test_rows_one_by_one_know_no_chunks(form):
+    x = blobs(900, 5, 12, seed=6, spread=1.5)
+    found = {
+        digest(run(x, x[:15], 4, sizes, **FORMS[form])[0])
+        for sizes in ([900], [300] * 3, [1, 0, 899])
+    }
+    assert len(found) == 1
+
+
+@every_form
+def test_bounds_change_no_bit(form, monkeypatch):
+    """They begin once few rows change; then fewer distances are computed, for the same labels."""
+    x = blobs(3000, 60, 150, seed=8, spread=0.5)
+    out, _ = run(x, x[:300], 8, **FORMS[form])
+    assert any(state.history.last.bounds is not None for state, _ in out)
+    assert min(info.extra["distances"] for _, info in out) < 0.9
+    monkeypatch.setattr(SnapshotVRKM, "_bounds", lambda *_: None)
+    plain, _ = run(x, x[:300], 8, **FORMS[form])
+    assert {info.extra["distances"] for _, info in plain} == {1.0}
+    assert digest(plain) == digest(out)
+
+
+@every_form
+def test_an_epoch_begins_where_a_checkpoint_left_off(form, tmp_path):
+    x = blobs(3000, 5, 12, seed=6, spread=1.5)
+    algorithm = SnapshotVRKM(epoch=0.6, **FORMS[form])
+    options = {"init": x[:15], "algorithm": algorithm, "random_state": 1, "tol": 0}
+    whole = lk.KMeans(15, max_iter=6, **options).fit(x)
+    assert whole.n_iter_ == 6
+    folder = str(tmp_path / "job")
+    for steps in (1, 3, 6):
+        resumed = lk.KMeans(15, max_iter=steps, checkpoint=folder, **options).fit(x)
+        assert resumed.n_iter_ == steps
+    assert resumed.model_.digest() == whole.model_.digest()
+
+
+@every_form
+@pytest.mark.parametrize("kind", ["fractions", "integers"])
+def test_weights_have_no_unit(form, kind):
+    x = blobs(800, 4, 10, seed=1, spread=2.0)
+    r = np.random.default_rng(3)
+    weight = 3 * r.random(800) if kind == "fractions" else r.integers(0, 5, 800).astype("f8")
+    found = [run(x, x[:10], 3, None, weight * 2.0**e, **FORMS[form])[0][-1] for e in (0, -10, 10)]
+    for state, info in found[1:]:
+        assert state.centers.tobytes() == found[0][0].centers.tobytes()
+        assert info.rows == found[0][1].rows
+    assert [info.cost for _, info in found[1:]] == [
+        found[0][1].cost * 2.0**-10, found[0][1].cost * 2.0**10
+    ]  # fmt: skip
+
+
+def test_weight_3_is_three_rows():
+    """In one round of all rows, where it does not matter who is whose neighbour."""
+    x, init = integers(seed=7)
+    three, _ = run(x, init, 3, None, np.full(len(x), 3.0), eta="paper", round_rows=len(x))
+    copies, _ = run(np.repeat(x, 3, axis=0), init, 3, eta="paper", round_rows=3 * len(x))
+    for (mine, told), (other, said) in zip(three, copies, strict=True):
+        np.testing.assert_allclose(mine.history.last.centers, other.history.last.centers, 1e-12)
+        np.testing.assert_array_equal(mine.counts, other.counts)
+        assert told.cost == pytest.approx(said.cost, rel=1e-12)
+
+
+@pytest.mark.parametrize("form", ["rounds", "rows", "rows-gradient"])
+def test_rows_that_weigh_nothing_and_skipped_ones_are_absent(form):
+    x = blobs(600, 4, 8, seed=1, spread=2.0)
+    weight = np.random.default_rng(3).integers(0, 2, 600).astype("f8")
+    holed = x.copy()
+    holed[weight == 0] = np.nan
+    absent, _ = run(x, x[:8], 3, None, weight, **FORMS[form])
+    skipped, _ = run(holed, x[:8], 3, on_bad_rows="skip", **FORMS[form])
+    there, _ = run(x[weight > 0], x[:8], 3, **FORMS[form])
+    assert absent[-1][0].counts.sum() == (weight > 0).sum() < 600
+    for (state, _), (other, _) in zip(absent, skipped, strict=True):
+        np.testing.assert_allclose(state.centers, other.centers, 1e-5, 1e-5)
+    if form != "rounds":  # Rounds hold other rows where there are others.
+        for (state, _), (other, _) in zip(absent, there, strict=True):
+            np.testing.assert_allclose(state.centers, other.centers, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("form", ["rounds", "rows", "rows-gradient"])
+def test_sparse_rows(form):
+    """As dense ones, of which no number is rounded."""
+    x, init = integers(seed=9, dtype=np.float32)
+    x[np.abs(x) < 8] = 0
+    dense, _ = run(x, init, 3, **FORMS[form])
+    sparse, _ = run(scipy.sparse.csr_matrix(x), init, 3, **FORMS[form])
+    for (state, info), (other, said) in zip(dense, sparse, strict=True):
+        np.testing.assert_allclose(state.centers, other.centers, 1e-6, 1e-6)
+        assert info.cost == pytest.approx(said.cost, rel=1e-6)
+
+
+# --- the learning rate --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("round_rows", ["auto", 1, 400, 10**9])
+@pytest.mark.parametrize("eta", [0.5, 3.0, 1e6, 1e300])
+def test_what_is_too_large_is_halved_and_taken_back(eta, round_rows):
+    """From 100 K / n on; whatever becomes of centres, none is handed out that is not finite."""
+    x = blobs(2000, 5, 10, seed=3, spread=2.0)
+    out, _ = run(x, x[:10], 12, eta=eta, round_rows=round_rows)
+    costs = [info.cost for _, info in out]
+    assert all(b <= a * (1 + 1e-12) for a, b in pairwise(costs))
+    rate = eta
+    for state, info in out:
+        assert np.isfinite(state.centers).all()
+        rate /= 2 if "restored" in info.extra else 1
+        assert info.extra["eta"] == state.eta == rate
+    lloyd = [info.cost for _, info in run(x, x[:10], 13, algorithm=Lloyd)[0]]
+    if eta >= 1e6:
+        assert rate == eta / 2 ** len(out)
+        # A snapshot that comes back is assigned again: a step of Lloyd's algorithm.
+        np.testing.assert_allclose(costs[: len(lloyd) - 1], lloyd[1 : len(costs) + 1], rtol=1e-6)
+    if eta == 3.0 and round_rows == "auto":
+        assert rate < eta
+
+
+def test_the_published_rate_is_not_changed_but_told_of():
+    """Half of the rows are one cluster's, and a round that holds them all throws it too far."""
+    r = np.random.default_rng(0)
+    x = np.concatenate([r.normal(size=(500, 1)), r.uniform(3, 10, (60, 1))])
+    init = np.array([0.0, 2, 4, 5, 6, 7, 8, 9])[:, None]
+    with pytest.warns(ParameterWarning, match="eta='paper' .* has raised the objective in") as told:
+        out, _ = run(x, init, 12, eta="paper", round_rows=10**9, epoch=6)
+    assert len(told) == 1
+    costs = [info.cost for _, info in out]
+    risen = sum(b > a for a, b in pairwise(costs))
+    assert out[-1][0].n_risen >= risen > 2
+    assert {info.extra["eta"] for _, info in out} == {8 / 560}
+    assert costs[-1] < 0.2 * max(costs), "it goes on all the same"
+
+
+def test_what_the_published_rate_throws_away_ends_the_fit():
+    """Nearly all rows are one cluster's, and one round holds them all."""
+    x = np.concatenate([np.random.default_rng(0).normal(size=(500, 2)), np.eye(8, 2) + 90])
+    init = np.concatenate([x[:2], x[-6:] + np.arange(6)[:, None]])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        out, _ = run(x, init, 9, eta="paper", round_rows=10**6, epoch=600, empty="keep")
+    assert "the fit ends with the best centres so far" in str(told[-1].message)
+    state, info = out[-1]
+    assert info.converged
+    assert np.isfinite(state.centers).all()
+    assert info.cost == min(info.cost for _, info in out)
+    km = SnapshotVRKM(problem=KMeansProblem(8)).model(state)
+    assert np.isfinite(km.centers).all()
+
+
+# --- ends and edges -----------------------------------------------------------------------------
+
+
+@every_form
+def test_the_end_is_a_fixed_point_of_lloyds_algorithm(form):
+    x = blobs(1500, 4, 8, seed=2, spread=3.0).astype(np.float64)
+    out, _ = run(x, x[:8], 60, **FORMS[form])
+    state, info = out[-1]
+    assert info.converged
+    assert len(out) > 2
+    (after, told), *_ = run(x, state.centers, 1, algorithm=Lloyd)[0]
+    np.testing.assert_allclose(after.centers, state.centers, rtol=1e-12, atol=1e-12)
+    assert told.cost == pytest.approx(info.cost, rel=1e-9)
+
+
+@every_form
+@pytest.mark.parametrize("n_clusters", [1, 2, 7])
+def test_all_rows_equal(form, n_clusters):
+    x = np.full((30, 3), 0.1, np.float32)
+    out, _ = run(x, x[:n_clusters], 5, **FORMS[form])
+    state, info = out[-1]
+    assert info.converged
+    assert info.cost == 0.0
+    assert (state.centers.astype("f4") == x[0]).all()
+
+
+@every_form
+def test_one_row(form):
+    x = np.array([[3.0, 4.0]])
+    out, _ = run(x, x, 3, **FORMS[form])
+    assert out[-1][1].converged
+    assert out[-1][0].centers.tolist() == [[3.0, 4.0]]
+
+
+@every_form
+def test_every_row_a_centre(form):
+    x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    km = lk.KMeans(20, algorithm=SnapshotVRKM(**FORMS[form]), random_state=0).fit(x)
+    assert km.inertia_ == 0.0
+    assert len(set(km.labels_)) == 20
+
+
+@every_form
+def test_more_clusters_than_distinct_rows(form):
+    x = np.repeat(np.eye(4, dtype=np.float32), 25, axis=0)
+    with pytest.warns(DegenerateDataWarning, match="only 4 distinct"):
+        km = lk.KMeans(7, algorithm=SnapshotVRKM(**FORMS[form]), random_state=0).fit(x)
+    assert km.inertia_ == pytest.approx(0.0, abs=1e-9)
+
+
+@every_form
+def test_duplicates_go_where_their_like_goes(form):
+    x = np.repeat(blobs(200, 3, 6, seed=1, spread=2.0), 5, axis=0)
+    km = lk.KMeans(9, algorithm=SnapshotVRKM(**FORMS[form]), random_state=0).fit(x)
+    assert (km.labels_.reshape(-1, 5) == km.labels_[::5, None]).all()
+
+
+@every_form
+def test_an_outlier_hides_nothing(form):
+    x = blobs(1000, 3, 5, seed=1, spread=4.0).astype(np.float64)
+    far = np.concatenate([x, np.full((1, 3), 1e6)])
+    init = np.concatenate([x[:5], far[-1:]])
+    state, info = run(far, init, 20, **FORMS[form])[0][-1]
+    assert state.counts[5] == 1
+    np.testing.assert_allclose(state.centers[5], 1e6, rtol=1e-15)
+    _, inertia = oracles.assign(far, state.history.last.centers)
+    assert info.cost == pytest.approx(inertia, rel=1e-3)
+
+
+@pytest.mark.parametrize("empty", ["keep", "relocate"])
+@every_form
+def test_a_cluster_that_empties_inside_an_epoch(form, empty):
+    """Its only rows are nearer to another centre as soon as that has moved."""
+    r = np.random.default_rng(0)
+    x = np.concatenate([r.normal(size=(400, 2)), [[9.0, 9.0]] * 2, r.normal(size=(200, 2)) + 30])
+    init = np.array([[8.0, 8.0], [9.5, 9.5], [60.0, 60.0]])
+    out, _ = run(x, init, 25, empty=empty, seed=1, **FORMS[form])
+    assert all(np.isfinite(state.centers).all() for state, _ in out)
+    costs = [info.cost for _, info in out]
+    assert costs == sorted(costs, reverse=True)
+    if empty == "relocate":
+        assert (out[-1][0].counts > 0).all()
+
+
+@pytest.mark.parametrize("round_rows", [1, 30])
+def test_centres_that_nobody_needs_stay_or_are_moved(round_rows):
+    x = blobs(300, 3, 4, seed=1, spread=4.0).astype(np.float64)
+    init = np.concatenate([x[:3], [[500.0, 0, 0]]])
+    kept = run(x, init, 4, empty="keep", round_rows=round_rows)[0]
+    assert kept[-1][0].centers[3].tolist() == [500.0, 0, 0]
+    assert "relocated" not in kept[0][1].extra
+    moved = run(x, init, 1, round_rows=round_rows)[0]
+    assert moved[0][0].counts[3] > 0
+    assert moved[0][1].cost < kept[0][1].cost
+
+
+def test_a_round_of_more_rows_than_there_are_is_one_round():
+    x = blobs(500, 3, 4, seed=1, spread=4.0)
+    found = {digest(run(x, x[:6], 3, round_rows=rows, eta=1e-4)[0]) for rows in (500, 501, 10**12)}
+    assert len(found) == 1
+    assert digest(run(x, x[:6], 3, round_rows=499, eta=1e-4)[0]) not in found
+
+
+def test_it_begins_with_random_rows():
+    x = blobs(500, 3, 4, seed=1, spread=4.0)
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        auto, named = (
+            SnapshotVRKM(problem=KMeansProblem(30, how)).init(passes, Rng(2)).centers
+            for how in ("auto", "random")
+        )
+    np.testing.assert_array_equal(auto, named)
+    assert all((x == row).all(axis=1).any() for row in auto.astype("f4"))
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(
+            ({"eta": eta}, "eta must be 'auto', 'paper' or a finite number above 0, got")
+            for eta in (0, -0.1, np.nan, np.inf, "fast", None, True, [0.1])
+        ),
+        *(
+            ({"round_rows": rows}, "round_rows must be 'auto' or at least 1, got")
+            for rows in (0, -1, 2.5, True, "all", None)
+        ),
+        *(
+            ({"epoch": epoch}, "epoch must be a finite number above 0 .*, got")
+            for epoch in (0, -1.0, np.nan, np.inf, "1", True, None)
+        ),
+        ({"plus_plus": 1}, "plus_plus must be True or False, got 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, message):
+    with pytest.raises(ParameterError, match=message):
+        SnapshotVRKM(**options)
+
+
+def test_numpys_numbers_are_numbers():
+    assert SnapshotVRKM(eta=np.float32(0.5), round_rows=np.int64(3), epoch=1).round_rows == 3
+
+
+class Large:
+    """A table of 2^27 values and a row more."""
+
+    n_rows, n_features, row_values, is_sparse = (1 << 20) + 1, 128, 128, False
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [(SnapshotVRKM(round_rows=1), "round_rows"), (MiniBatch(batch_rows=1), "batch_rows")],
+)
+def test_too_large_a_table_for_one_row_after_the_other(algorithm, name):
+    with pytest.raises(ParameterError, match=rf"{name}=1 takes .* are 134217856\. Use {name}='au"):
+        algorithm.check(Large())
+    fits = Large()
+    fits.n_rows -= 1
+    algorithm.check(fits)
+    type(algorithm)().check(Large())
+
+
+def test_a_table_that_is_too_large_is_not_read(monkeypatch):
+    monkeypatch.setattr("largek_dask.algorithms.parts.gathered.MOST_VALUES", 1000)
+
+    rows = rows_of(np.zeros((400, 3), np.float32), [200, 200])
+    monkeypatch.setattr(rows, "read", lambda i: pytest.fail("it is read"))
+    for algorithm in (SnapshotVRKM(round_rows=1), MiniBatch(batch_rows=1)):
+        with pytest.raises(ParameterError, match="400 rows of 3 features are 1200"):
+            lk.KMeans(3, algorithm=algorithm).fit(rows)
+
+
+# --- SGD-KM -------------------------------------------------------------------------------------
+
+
+def test_batches_of_one_row_are_drawn_from_all_rows():
+    """A step is as many of them as there are rows; in chunks, or not."""
+    x = blobs(900, 4, 6, seed=2, spread=2.0)
+    found = [
+        run(x, x[:6], 3, sizes, algorithm=MiniBatch, batch_rows=1)[0]
+        for sizes in ([900], [1, 0, 400, 499])
+    ]
+    for (state, info), (other, said) in zip(*found, strict=True):
+        assert state.means.tobytes() == other.means.tobytes()
+        assert info == said
+        assert info.rows == 900
+    assert found[0][-1][0].votes.sum() == 2700
+    # Ten times the rows of a row: an order that is drawn with replacement leaves some out.
+    lloyd = run(x, x[:6], 20, algorithm=Lloyd)[0][-1][1].cost
+    assert lloyd <= found[0][-1][1].cost < 1.5 * lloyd
+
+
+def test_batches_of_one_row_with_latest_votes_are_as_they_were():
+    x = blobs(50, 4, 6, seed=2)
+    out, _ = run(x, x[:6], 50, [50], algorithm=MiniBatch, batch_rows=1, votes="latest")
+    assert [info.rows for _, info in out] == [1] * 50
+    assert out[-1][0].votes.sum() == 50
