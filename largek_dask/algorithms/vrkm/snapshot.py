@@ -175,11 +175,8 @@ def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters) -> None
     labels = nearest(chunk.x, centers)
     total.known.add(np.ones(len(labels)), chunk.weight, old)
     total.change.move(chunk.x, old, labels, chunk.weight)
-    changed = labels != old
-    if chunk.weight is not None:
-        changed &= chunk.weight > 0
     total.n_rows += len(labels)
-    total.n_changed += int(np.count_nonzero(changed))
+    total.n_changed += int(np.count_nonzero(labels != old))
 
 
 def gradient_chunk(chunk: Chunk, total: ClusterSums) -> None:
@@ -525,12 +522,11 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             extra["restored"] = 1.0
         if scan.n_displaced:
             extra["relocated"] = float(scan.n_displaced)
-        # Where no row has changed its cluster the means are the same; where the rows of the inner
-        # loop have not either, the next one does not begin to move. (So it is where the scan of the
-        # means themselves leads to these.) Rounds of the same rows from the same centres lead
-        # to the same centres for ever.
+        # Where no row of the inner loop has met another centre, the next one will not begin to move
+        # from the same centres; nor where the scan of the means themselves has led to these. Rounds
+        # of the same rows from the same centres lead to the same centres for ever.
         same = np.array_equal(after.centers, state.centers)
-        rests = restored or not (after.n_changed or inner.n_changed)
+        rests = restored or not inner.n_changed
         repeats = not self._by_row and after.place == state.place and not restored
         variance, moved = scan.variance, squared_movement(after.centers, state.centers)
         return Info(

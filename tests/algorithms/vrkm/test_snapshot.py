@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -337,11 +338,15 @@ def test_what_is_too_large_is_halved_and_taken_back(eta, round_rows):
         assert rate < eta
 
 
-def test_the_published_rate_is_not_changed_but_told_of():
-    """Half of the rows are one cluster's, and a round that holds them all throws it too far."""
+def one_large_cluster():
     r = np.random.default_rng(0)
     x = np.concatenate([r.normal(size=(500, 1)), r.uniform(3, 10, (60, 1))])
-    init = np.array([0.0, 2, 4, 5, 6, 7, 8, 9])[:, None]
+    return x, np.array([0.0, 2, 4, 5, 6, 7, 8, 9])[:, None]
+
+
+def test_the_published_rate_is_not_changed_but_told_of():
+    """Half of the rows are one cluster's, and a round that holds them all throws it too far."""
+    x, init = one_large_cluster()
     with pytest.warns(ParameterWarning, match="eta='paper' .* has raised the objective in") as told:
         out, _ = run(x, init, 12, eta="paper", round_rows=10**9, epoch=6)
     assert len(told) == 1
@@ -366,6 +371,26 @@ def test_what_the_published_rate_throws_away_ends_the_fit():
     assert info.cost == min(info.cost for _, info in out)
     km = SnapshotVRKM(problem=KMeansProblem(8)).model(state)
     assert np.isfinite(km.centers).all()
+
+
+@pytest.mark.filterwarnings("ignore:eta='paper':largek_dask.errors.ParameterWarning")
+def test_the_best_snapshot_comes_back_from_before_the_last_rises():
+    x, init = one_large_cluster()
+    problem, rng, costs, snapshots = KMeansProblem(8, init), Rng(3), [], []
+    algorithm = SnapshotVRKM(eta="paper", round_rows=10**9, epoch=6, problem=problem)
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        state = algorithm.init(passes, rng)
+        for _ in range(9):
+            state, info = algorithm.step(passes, rng, state)
+            costs.append(info.cost)
+            snapshots.append(state.centers)
+        assert costs[6] < costs[7] < costs[8], "it has risen twice running"
+        assert costs[6] == min(costs)
+        state, info = algorithm.step(passes, rng, replace(state, eta=50.0))
+    assert info.converged
+    assert info.cost == costs[6]
+    np.testing.assert_array_equal(state.centers, snapshots[6])
+    assert oracles.assign(x, state.centers)[1] <= costs[6]
 
 
 # --- ends and edges -----------------------------------------------------------------------------
