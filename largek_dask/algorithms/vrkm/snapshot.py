@@ -85,8 +85,7 @@ MOST_ETA = 0.02
 ROUNDS = 100
 """Rounds of an epoch of n rows."""
 FAR = 2.0**10
-"""A centre that has moved so many times the extent of the rows is lost, and would soon be
-infinite."""
+"""Extents of the rows that a centre may move by; further away it is lost, and soon infinite."""
 ROUNDING = 2.0**-40
 """What an objective may rise by because it is rounded, as a share of all squared lengths."""
 PLACE_BYTES = 4
