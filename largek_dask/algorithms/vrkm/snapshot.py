@@ -34,6 +34,7 @@ Choices that the paper leaves open:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
@@ -54,7 +55,6 @@ from largek_dask.algorithms.base import (
     TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.lloyd import assign_chunk
 from largek_dask.algorithms.parts.bounded import (
     Assignment,
     BoundsState,
@@ -66,14 +66,17 @@ from largek_dask.algorithms.parts.bounded import (
 )
 from largek_dask.algorithms.parts.gathered import GatheredRows, check_gathered, gather_rows
 from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.labels import label_rows
 from largek_dask.algorithms.parts.relocation import relocate_empty
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
 from largek_dask.errors import ParameterError, ParameterWarning, warn
+from largek_dask.kernels.blocks import Table
+from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.sums import ClusterSums
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.stochastic import round_step, snapshot_gradient, vrkm_rows
 
 __all__ = ["SnapshotState", "SnapshotVRKM"]
@@ -88,6 +91,8 @@ FAR = 2.0**10
 """Extents of the rows that a centre may move by; further away it is lost, and soon infinite."""
 ROUNDING = 2.0**-40
 """What an objective may rise by because it is rounded, as a share of all squared lengths."""
+SCAN_ROWS = 1 << 16
+"""Rows that a scan labels at a time: those with bounds and those without are copied apart."""
 PLACE_BYTES = 4
 """Bytes a row of the seeded order of a chunk."""
 
@@ -164,18 +169,94 @@ class RoundTotal(Additive):
     n_rows: int = 0
     n_changed: int = 0
 
+    @classmethod
+    def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
+        """Nothing as yet."""
+        return cls(ExactSums(k), ClusterSums(k, d, grid))
+
+    def empty(self) -> RoundTotal:
+        """Nothing as yet, of as many clusters."""
+        k, d = self.change.sums.shape
+        return RoundTotal.of(k, d, self.change.grid)
+
+    def count(
+        self,
+        x: Table,
+        weight: NDArray[np.float64] | None,
+        old: NDArray[np.int32],
+        labels: NDArray[np.int32],
+    ) -> None:
+        """Count (n, d) rows that had these labels in the snapshot and have those now.
+
+        ``labels`` of rows that weigh nothing become -1, as they were in the scan.
+        """
+        if weight is None:
+            counts = np.bincount(old, minlength=self.known.n_cells)
+            self.known.add(counts.astype(np.float64), None, np.arange(len(counts), dtype=np.int32))
+        else:
+            there = weight > 0
+            labels[~there] = -1
+            self.known.add(np.ones(np.count_nonzero(there)), weight[there], old[there])
+        self.change.move(x, old, labels, weight)
+        self.n_rows += len(labels)
+        self.n_changed += int(np.count_nonzero(labels != old))
+
+
+def scan_chunk(
+    chunk: Chunk,
+    total: AssignmentTotal[Tally],
+    centers: PackedCenters | BoundedCenters,
+    step: int,
+) -> None:
+    """Label a chunk's rows by their nearest centre and bring the sums up to date.
+
+    As :func:`~..lloyd.assign_chunk` does it, but on all threads of the chunk, and a row that weighs
+    nothing gets the label -1: what it holds is nobody's business.
+    """
+    before = chunk.state
+    n = len(chunk)
+    total.begin(step)
+    share_rows = max(1, -(-n // chunk.threads.n))
+
+    def share(begin: int) -> tuple[AssignmentTotal[Tally], list[Mapping[str, NDArray[Any]]]]:
+        part, found = total if begin == 0 else total.empty(), []
+        end = min(begin + share_rows, n)
+        for first in range(begin, max(end, begin + 1), SCAN_ROWS):
+            at = slice(first, min(first + SCAN_ROWS, end))
+            weight = None if chunk.weight is None else chunk.weight[at]
+            known = None if before is None else {name: own[at] for name, own in before.items()}
+            kept, n_evaluated = label_rows(chunk.x[at], centers, known)
+            if weight is not None:
+                kept["labels"][weight <= 0] = -1
+            old = None if known is None else known["labels"]
+            part.assign(chunk.x[at], weight, old, kept["labels"], chunk.counted)
+            part.tally.n_evaluated += n_evaluated
+            found.append(kept)
+        return part, found
+
+    shares = chunk.threads.map(share, range(0, max(n, 1), share_rows))
+    for part, _ in shares[1:]:
+        total.combine(total, part)
+    found = [kept for _, of_share in shares for kept in of_share]
+    chunk.keep(**{name: np.concatenate([kept[name] for kept in found]) for name in found[0]})
+
 
 def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters) -> None:
     """Compare the round's rows of a chunk with the centres of now and with their old labels."""
     assert chunk.state is not None
-    old = chunk.state["labels"]
+    n, old = len(chunk), chunk.state["labels"]
     if chunk.rows is not None:
         old = old[chunk.rows]
-    labels = nearest(chunk.x, centers)
-    total.known.add(np.ones(len(labels)), chunk.weight, old)
-    total.change.move(chunk.x, old, labels, chunk.weight)
-    total.n_rows += len(labels)
-    total.n_changed += int(np.count_nonzero(labels != old))
+    step = max(1, -(-n // chunk.threads.n))
+
+    def share(begin: int) -> RoundTotal:
+        part = total if begin == 0 else total.empty()
+        for at, x, weight in chunk.pieces(slice(begin, begin + step)):
+            part.count(x, weight, old[at], nearest(x, centers))
+        return part
+
+    for part in chunk.threads.map(share, range(0, n, step))[1:]:
+        total.merge(part)
 
 
 def gradient_chunk(chunk: Chunk, total: ClusterSums) -> None:
@@ -339,7 +420,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         packed = _packed(centers, state.shift)
         bounds = self._bounds(passes, state, packed)
         total: AssignmentTotal[Tally] = passes.reduce(
-            assign_chunk,
+            scan_chunk,
             with_bounds(packed, bounds),
             step,
             start=partial(AssignmentTotal, k, d, passes.statistics.grid),
@@ -347,6 +428,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             state=state.history.next_state(
                 "labels", lambda last: (last.pack(state.shift), step - 1), retain=True
             ),
+            joined=True,
         )
         means, counts = total.sums.means_float64(centers), total.sums.counts
         empty = np.flatnonzero(counts == 0)
@@ -394,7 +476,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         return state.history.read_state(
             "labels",
             lambda _: (packed, state.history.generation),
-            assign_chunk,
+            scan_chunk,
             partial(AssignmentTotal, k, d, passes.statistics.grid),
         )
 
@@ -406,6 +488,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             start=partial(ClusterSums, k, d, passes.statistics.grid),
             combine=ClusterSums.merge,
             state=self._labels(passes, state),
+            joined=True,
         )
         return snapshot_gradient(state.centers, sums)
 
@@ -429,10 +512,11 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             total: RoundTotal = passes.reduce(
                 round_chunk,
                 _packed(centers, state.shift),
-                start=partial(_round_total, k, d, grid),
+                start=partial(RoundTotal.of, k, d, grid),
                 combine=RoundTotal.combine,
                 state=labels,
                 rows=RowSlice(rng, place, end, n),
+                joined=True,
             )
             centers = round_step(
                 centers, state.centers, total.known.values, total.change, eta, gradient
@@ -454,6 +538,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             start=partial(LabelTotal, {}),
             combine=LabelTotal.combine,
             state=self._labels(rows.passes, state),
+            joined=True,
         )
         labels = np.concatenate([found.labels[start] for start in sorted(found.labels)])
         order = rows.draws(rng, state.epoch, "vrkm rows", self.epoch)
@@ -565,7 +650,3 @@ def _is_lost(centers: NDArray[np.float64], snapshot: NDArray[np.float64], passes
     with np.errstate(over="ignore", invalid="ignore"):
         away = np.abs(centers - snapshot).max()
     return not away <= FAR * passes.statistics.max_abs
-
-
-def _round_total(k: int, d: int, grid: Any) -> RoundTotal:
-    return RoundTotal(ExactSums(k), ClusterSums(k, d, grid))
