@@ -92,7 +92,9 @@ FAR = 2.0**10
 ROUNDING = 2.0**-40
 """What an objective may rise by because it is rounded, as a share of all squared lengths."""
 SCAN_ROWS = 1 << 16
-"""Rows that a scan labels at a time: those with bounds and those without are copied apart."""
+"""Rows that a scan labels at a time: with bounds, those that have none as yet are copied."""
+PIECE_BYTES = 1 << 20
+"""Bytes of rows that are added up at a time: they are read more than once, out of the cache."""
 PLACE_BYTES = 4
 """Bytes a row of the seeded order of a chunk."""
 
@@ -162,17 +164,20 @@ class _Inner:
 class RoundTotal(Additive):
     """What a round needs to know of its rows."""
 
-    known: ExactSums
-    """Weight of the rows of each cluster under the labels of the snapshot."""
+    counts: NDArray[np.int64]
+    """(k,) rows of each cluster under the labels of the snapshot, where rows have no weights."""
+    weights: ExactSums
+    """The weights of those that have."""
     change: ClusterSums
     """The move of the rows to the clusters whose centres are nearest now."""
+    n_weighted: int = 0
     n_rows: int = 0
     n_changed: int = 0
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
         """Nothing as yet."""
-        return cls(ExactSums(k), ClusterSums(k, d, grid))
+        return cls(np.zeros(k, np.int64), ExactSums(k), ClusterSums(k, d, grid))
 
     def empty(self) -> RoundTotal:
         """Nothing as yet, of as many clusters."""
@@ -191,15 +196,22 @@ class RoundTotal(Additive):
         ``labels`` of rows that weigh nothing become -1, as they were in the scan.
         """
         if weight is None:
-            counts = np.bincount(old, minlength=self.known.n_cells)
-            self.known.add(counts.astype(np.float64), None, np.arange(len(counts), dtype=np.int32))
+            self.counts += np.bincount(old, minlength=len(self.counts))
         else:
             there = weight > 0
             labels[~there] = -1
-            self.known.add(np.ones(np.count_nonzero(there)), weight[there], old[there])
+            self.weights.add(weight[there], None, old[there])
+            self.n_weighted += len(labels)
         self.change.move(x, old, labels, weight)
         self.n_rows += len(labels)
         self.n_changed += int(np.count_nonzero(labels != old))
+
+    @property
+    def known(self) -> NDArray[np.float64]:
+        """(k,) weight of the rows of each cluster under the labels of the snapshot."""
+        counts = self.counts.astype(np.float64)
+        # Of a table without weights some chunks may have them: 0 for rows that are skipped, else 1.
+        return counts + self.weights.values if self.n_weighted else counts
 
 
 def scan_chunk(
@@ -213,25 +225,27 @@ def scan_chunk(
     As :func:`~..lloyd.assign_chunk` does it, but on all threads of the chunk, and a row that weighs
     nothing gets the label -1: what it holds is nobody's business.
     """
-    before = chunk.state
-    n = len(chunk)
+    n, before = len(chunk), chunk.state
     total.begin(step)
     share_rows = max(1, -(-n // chunk.threads.n))
+    # Rows that are counted for the first time are all read again, the others hardly.
+    piece_rows = SCAN_ROWS if chunk.counted else max(1, PIECE_BYTES * n // max(1, chunk.x.nbytes))
 
     def share(begin: int) -> tuple[AssignmentTotal[Tally], list[Mapping[str, NDArray[Any]]]]:
         part, found = total if begin == 0 else total.empty(), []
-        end = min(begin + share_rows, n)
-        for first in range(begin, max(end, begin + 1), SCAN_ROWS):
-            at = slice(first, min(first + SCAN_ROWS, end))
-            weight = None if chunk.weight is None else chunk.weight[at]
+        for at in _spans(begin, min(begin + share_rows, n), SCAN_ROWS):
             known = None if before is None else {name: own[at] for name, own in before.items()}
             kept, n_evaluated = label_rows(chunk.x[at], centers, known)
-            if weight is not None:
-                kept["labels"][weight <= 0] = -1
-            old = None if known is None else known["labels"]
-            part.assign(chunk.x[at], weight, old, kept["labels"], chunk.counted)
             part.tally.n_evaluated += n_evaluated
             found.append(kept)
+            labels, old = kept["labels"], None if known is None else known["labels"]
+            if chunk.weight is not None:
+                labels[chunk.weight[at] <= 0] = -1
+            for piece in _spans(at.start, at.stop, piece_rows):
+                own = slice(piece.start - at.start, piece.stop - at.start)
+                weight = None if chunk.weight is None else chunk.weight[piece]
+                had = None if old is None else old[own]
+                part.assign(chunk.x[piece], weight, had, labels[own], chunk.counted)
         return part, found
 
     shares = chunk.threads.map(share, range(0, max(n, 1), share_rows))
@@ -239,6 +253,11 @@ def scan_chunk(
         total.combine(total, part)
     found = [kept for _, of_share in shares for kept in of_share]
     chunk.keep(**{name: np.concatenate([kept[name] for kept in found]) for name in found[0]})
+
+
+def _spans(begin: int, end: int, size: int) -> list[slice]:
+    """Pieces of so many rows at most; of no rows one."""
+    return [slice(at, min(at + size, end)) for at in range(begin, max(end, begin + 1), size)]
 
 
 def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters) -> None:
@@ -518,9 +537,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
                 rows=RowSlice(rng, place, end, n),
                 joined=True,
             )
-            centers = round_step(
-                centers, state.centers, total.known.values, total.change, eta, gradient
-            )
+            centers = round_step(centers, state.centers, total.known, total.change, eta, gradient)
             n_rows, n_changed = n_rows + total.n_rows, n_changed + total.n_changed
             left, place = left - (end - place), 0 if end == n else end
         return _Inner(centers, place, n_rows, n_changed)
@@ -648,5 +665,6 @@ def _row_eta(state: SnapshotState, passes: Passes) -> float:
 def _is_lost(centers: NDArray[np.float64], snapshot: NDArray[np.float64], passes: Passes) -> bool:
     """Whether a centre is not finite, or so far away from the rows that it will not be soon."""
     with np.errstate(over="ignore", invalid="ignore"):
-        away = np.abs(centers - snapshot).max()
-    return not away <= FAR * passes.statistics.max_abs
+        moved = centers - snapshot
+    away, furthest = FAR * passes.statistics.max_abs, (moved.min(), moved.max())
+    return not -away <= furthest[0] <= furthest[1] <= away
