@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import RowSlice
+from largek_dask.algorithms.base import Rng, RowSlice
 from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
@@ -29,7 +29,7 @@ from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.held import HeldRows
 from largek_dask.passes.memory import empty_rows
 from largek_dask.passes.prefetch import Block, ChunkSource
-from largek_dask.passes.rowstate import RowStateStore
+from largek_dask.passes.rowstate import Arrays, RowStateStore
 from largek_dask.passes.telemetry import PassReport
 
 __all__ = ["ChunkReader"]
@@ -63,6 +63,7 @@ class ChunkReader:
         self._in_memory = isinstance(rows, ArrayRows | FrameRows | HeldRows | NpyRows | SparseRows)
         self._lock = threading.Lock()
         self._permutations: set[str] = set()
+        self._declined: set[str] = set()
 
     def measure(self) -> None:
         """Find how large chunks are; there may be more of them than before."""
@@ -184,26 +185,65 @@ class ChunkReader:
         """Where the rows of a share of every chunk are among all, ascending."""
         assert span.order is not None
         name = f"places {span.order.seed} {span.order.stream} {span.begin} {span.end} {span.of}"
+        known = self._kept(name, JOINED)
+        if known is not None:
+            return readonly(known["rows"])
+        table = self._rows.chunk_table
+        sizes = np.diff(table)
+        begins, ends = sizes * span.begin // span.of, sizes * span.end // span.of
+        # A share that others come before takes turns with them: all of the order will be needed.
+        together = self._whole_order(span.order) if span.begin else None
+        if together is None:
+            found = [
+                start + self._share(index, int(begins[index]), int(ends[index]), span)
+                for index, start in enumerate(table[:-1].tolist())
+            ]
+            places = np.concatenate(found)
+        else:
+            counts = ends - begins
+            first = np.repeat(table[:-1] + begins - (np.cumsum(counts) - counts), counts)
+            places = _ascending(together[first + np.arange(len(first))], int(table[-1]))
+        self._store.put(name, 0, JOINED, 0, {"rows": places})
+        return readonly(places)
+
+    def _share(self, index: int, begin: int, end: int, of: Span) -> NDArray[np.int64]:
+        """Which rows of a chunk are those of a share, ascending."""
+        n = self._sizes[index]
+        if self._rows.shuffled or end - begin == n:
+            return np.arange(begin, end)
+        own = Span(begin, end, n, of.order)
+        order, settled, is_kept = self._order(index, own)
+        if not is_kept:
+            self._keep_order(index, own, order, settled)
+        return _ascending(order[begin:end], n)
+
+    def _whole_order(self, rng: Rng) -> NDArray[Any] | None:
+        """Where all rows are among all, the chunks' seeded orders below each other.
+
+        To ask a hundred chunks for each of a hundred shares takes longer than to use their rows.
+        None where there is no room to keep it.
+        """
+        name = f"whole order {rng.seed} {rng.stream}"
+        known = self._kept(name, JOINED)
+        if known is not None or name in self._declined:
+            return None if known is None else known["rows"]
+        table = self._rows.chunk_table
+        out = np.arange(table[-1], dtype=np.int32 if table[-1] < 2**31 else np.int64)
+        for index, n in enumerate([] if self._rows.shuffled else self._sizes):
+            order, _, _ = self._order(index, Span(0, n, n, rng))
+            out[table[index] : table[index + 1]] = table[index] + order
+        self._store.put(name, 0, JOINED, 0, {"rows": out})
+        if self._store.get(name, JOINED, 0) is None:
+            self._declined.add(name)
+        return out
+
+    def _kept(self, name: str, index: int) -> Arrays | None:
+        """What the store has under the name of an order; it is told of the name."""
         with self._lock:
             if name not in self._permutations:
                 self._permutations.add(name)
                 self._store.begin(name, 0, 0)
-        known = self._store.get(name, JOINED, 0)
-        if known is not None:
-            return readonly(known["rows"])
-        table, found = self._rows.chunk_table, []
-        for index, start in enumerate(table[:-1].tolist()):
-            own = self.span(index, RowSlice(span.order, span.begin, span.end, span.of))
-            rows = np.arange(own.begin, own.end)
-            if own.order is not None:
-                order, settled, is_kept = self._order(index, own)
-                if not is_kept:
-                    self._keep_order(index, own, order, settled)
-                rows = _ascending(order[own.begin : own.end], own.of)
-            found.append(start + rows)
-        places = np.concatenate(found)
-        self._store.put(name, 0, JOINED, 0, {"rows": places})
-        return readonly(places)
+        return self._store.get(name, index, 0)
 
     def _order(self, index: int, span: Span) -> tuple[NDArray[np.int32], int, bool]:
         """The chunk's seeded permutation, how many places are settled, and whether it was kept so.
@@ -211,12 +251,7 @@ class ChunkReader:
         What lies far behind the share is not drawn: small batches cost about what their rows do.
         """
         assert span.order is not None
-        name = _name(span)
-        with self._lock:
-            if name not in self._permutations:
-                self._permutations.add(name)
-                self._store.begin(name, 0, 0)
-        known = self._store.get(name, index, 0)
+        known = self._kept(_name(span), index)
         if known is None:
             order, settled = np.arange(span.of, dtype=np.int32), 0
         else:
