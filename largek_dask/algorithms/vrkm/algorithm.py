@@ -55,7 +55,8 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         rows are drawn one after the other as published, and have to fit into the memory of the
         process that drives the fit (2^27 values).
     epoch : float
-        Of "snapshot": rows of an epoch's inner loop, as a share of all rows (T / n).
+        Of "snapshot": rows of an epoch's inner loop, as a share of all rows (T / n), in whole
+        rounds.
     plus_plus : bool
         Of "snapshot": VRKM++. False is VRKM, which adds the batch gradient of the snapshot to every
         step; that is nothing but rounding (equation 9), and takes a second scan.

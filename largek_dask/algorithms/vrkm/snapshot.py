@@ -22,7 +22,7 @@ Choices that the paper leaves open:
 * A round of rows that share their centres moves these by the sum of the rows' gradients, which is
   known from counts and from the rows that changed their cluster (:func:`round_step`). The places of
   a round are the next ones in every chunk's seeded order, each row once until all have had their
-  turn; single rows are drawn with replacement, as printed.
+  turn; an epoch has whole rounds. Single rows are drawn with replacement, as printed.
 * With weights, a row's gradient counts as often as it weighs, in units of the mean weight of a row.
   So weights have no unit, and of a row of weight 0 nothing is left.
 * The published learning rate K / n is safe and slow: an epoch moves a centre 1 - 1/e of its way.
@@ -95,8 +95,8 @@ SCAN_ROWS = 1 << 16
 """Rows that a scan labels at a time: with bounds, those that have none as yet are copied."""
 PIECE_BYTES = 1 << 20
 """Bytes of rows that are added up at a time: they are read more than once, out of the cache."""
-PLACE_BYTES = 4
-"""Bytes a row of the seeded order of a chunk."""
+PLACE_BYTES = 12
+"""Bytes a row of the seeded order of all rows, and of where the rows of a round are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def scan_chunk(
 
 
 def _spans(begin: int, end: int, size: int) -> list[slice]:
-    """Pieces of so many rows at most; of no rows one."""
+    """Pieces of at most ``size`` rows; of no rows one."""
     return [slice(at, min(at + size, end)) for at in range(begin, max(end, begin + 1), size)]
 
 
@@ -520,14 +520,15 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
     ) -> _Inner:
         """The inner loop in rounds, from where the last epoch has ended."""
         (k, d), n, grid = state.centers.shape, passes.n_rows, passes.statistics.grid
-        size = max(1, n // ROUNDS) if self.round_rows == "auto" else int(self.round_rows)
-        left = max(1, round(self.epoch * n))
+        size, n_rounds = self._round_sizes(n)
         # A scan of all rows has written them: nobody else knows after a resume.
         labels = replace(self._labels(passes, state), rebuild_rows=RowSlice(rng, 0, n, n))
         eta, centers, place = _row_eta(state, passes), state.centers, state.place
         n_rows = n_changed = 0
-        while left and not _is_lost(centers, state.centers, passes):
-            end = min(place + min(size, left), n)
+        for _ in range(n_rounds):
+            if _is_lost(centers, state.centers, passes):
+                break
+            end = min(place + size, n)
             total: RoundTotal = passes.reduce(
                 round_chunk,
                 _packed(centers, state.shift),
@@ -539,8 +540,18 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             )
             centers = round_step(centers, state.centers, total.known, total.change, eta, gradient)
             n_rows, n_changed = n_rows + total.n_rows, n_changed + total.n_changed
-            left, place = left - (end - place), 0 if end == n else end
+            place = 0 if end == n else end
         return _Inner(centers, place, n_rows, n_changed)
+
+    def _round_sizes(self, n: int) -> tuple[int, int]:
+        """Rows of a round, and rounds of an epoch.
+
+        Rounds are whole, so that the shares of the rows that they take come back: where these rows
+        are has not to be found out again in every epoch.
+        """
+        size = max(1, n // ROUNDS) if self.round_rows == "auto" else int(self.round_rows)
+        size = min(size, max(1, round(self.epoch * n)), n)
+        return size, max(1, round(self.epoch * -(-n // size)))
 
     def _one_by_one(
         self,

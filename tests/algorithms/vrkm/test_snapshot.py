@@ -16,10 +16,13 @@ from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
+from largek_dask.algorithms.vrkm import snapshot
 from largek_dask.algorithms.vrkm.snapshot import SnapshotVRKM
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DegenerateDataWarning, ParameterError, ParameterWarning
+from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.local import LocalPasses
+from largek_dask.passes.reading import ChunkReader
 from tests import oracles
 from tests import oracles_vrkm as twins
 from tests.algorithms.conftest import blobs
@@ -143,26 +146,29 @@ def test_rounds_add_up_the_gradients_of_their_rows(weighted, epoch):
     starts = np.concatenate([[0], np.cumsum(SIZES)])
     orders = [oracles.row_order(Rng(3), index, n) for index, n in enumerate(SIZES)]
     rounds, place, empty = [], 0, 0
-    for state, _ in out:
-        left, of_epoch = round(epoch * 400), []
-        while left:
-            end = min(place + 27, place + left, 400)
+    for state, info in out:
+        of_epoch = []
+        # 15 rounds are all rows, the last of them 22
+        for _ in range(round(15 * epoch)):
+            end = min(place + 27, 400)
             shares = [
                 start + order[place * n // 400 : end * n // 400]
                 for start, n, order in zip(starts, SIZES, orders, strict=False)
             ]
             empty += sum(len(rows) == 0 for rows in shares[2:4])
             of_epoch.append(np.concatenate(shares))
-            left, place = left - (end - place), end % 400
+            place = end % 400
         rounds.append(of_epoch)
         assert state.place == place
+        scans = 2 if state.epoch == 1 else 1
+        assert info.rows == scans * 400 + sum(map(len, of_epoch))
     assert empty, "a chunk smaller than the number of rounds"
     expected = list(twins.epochs_of_rounds(x, weight, x[:9].copy(), 0.02, rounds, shift))
     for (state, info), (_, inner) in zip(out, expected, strict=True):
         assert "restored" not in info.extra
         np.testing.assert_allclose(state.history.last.centers, inner, rtol=1e-8, atol=1e-8)
-    for (state, _), (snapshot, _) in zip(out, expected[1:], strict=False):
-        np.testing.assert_allclose(state.centers, snapshot, rtol=1e-8, atol=1e-8)
+    for (state, _), (means, _) in zip(out, expected[1:], strict=False):
+        np.testing.assert_allclose(state.centers, means, rtol=1e-8, atol=1e-8)
 
 
 def test_an_epoch_counts_its_rows():
@@ -173,6 +179,11 @@ def test_an_epoch_counts_its_rows():
     assert (one, two) == (5000, 4000), "a scan for the gradient"
     one, two = (info.rows for _, info in run(x, x[:5], 2, round_rows=1)[0])
     assert (one, two) == (3000, 2000)
+    # Rounds are whole, and none has more rows than an epoch.
+    one, two = (info.rows for _, info in run(x, x[:5], 2, round_rows=300, epoch=0.4)[0])
+    assert (one, two) == (2600, 1400), "the last of four has 100"
+    one, two = (info.rows for _, info in run(x, x[:5], 2, round_rows=600, epoch=0.4)[0])
+    assert (one, two) == (2400, 1400)
 
 
 @pytest.mark.parametrize("round_rows", [1, 40])
@@ -219,6 +230,44 @@ def test_threads_and_what_is_kept_of_rows_change_no_bit(form):
     for n_threads in (2, 5):
         assert found(n_threads=n_threads) == expected
     assert found(memory_limit=0) == expected, "labels are found again for every round"
+
+
+@every_form
+@pytest.mark.parametrize("weighted", [False, True])
+def test_chunks_that_are_shown_as_one_change_no_bit(form, weighted, monkeypatch):
+    """With bounds, threads, and rows of weight 0 that hold nothing."""
+    x = blobs(3000, 60, 150, seed=8, spread=0.5)
+    init, weight = x[:300].copy(), None
+    if weighted:
+        weight = np.random.default_rng(1).uniform(0.5, 2, 3000)
+        weight[700:720] = weight[::97] = 0
+        x[weight == 0] = np.nan
+    sizes = [700, 0, 5, 1295, 1000]
+    monkeypatch.setattr("largek_dask.algorithms.vrkm.snapshot.SCAN_ROWS", 450)
+    monkeypatch.setattr("largek_dask.algorithms.vrkm.snapshot.PIECE_BYTES", 4 * 60 * 130)
+    monkeypatch.setattr("largek_dask.passes.chunks.PIECE_BYTES", 4 * 60 * 7)
+    seen = []
+
+    def found(**options):
+        seen.clear()
+        out, _ = run(x, init, 6, sizes, weight, **FORMS[form], **options)
+        with_bounds = any(state.history.last.bounds is not None for state, _ in out)
+        assert with_bounds or "memory_limit" in options
+        return digest(out), [info.extra for _, info in out]
+
+    def noted(chunk, *rest, function=snapshot.scan_chunk):
+        seen.append(chunk.index)
+        function(chunk, *rest)
+
+    monkeypatch.setattr(snapshot, "scan_chunk", noted)
+    expected = found()
+    assert set(seen) == {JOINED}
+    assert found(n_threads=3) == expected
+    assert found(memory_limit=0)[0] == expected[0]
+    monkeypatch.setattr(ChunkReader, "join", lambda _: None)
+    assert found() == expected
+    if FORMS[form].get("round_rows") != 1:
+        assert set(seen) == set(range(5))
 
 
 @pytest.mark.parametrize("form", ["rows", "rows-gradient"])
