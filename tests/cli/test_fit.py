@@ -239,7 +239,8 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
         (("--algorithm", "nmbatch", "--set", "bounds=false"), 12, 1),
         (("--algorithm", "minibatch"), 4, 1),
         (("--algorithm", "vrkm"), 12, 10),
-        (("--algorithm", "vrkm", "--set", "table=snapshot"), 76, 1),
+        (("--algorithm", "vrkm", "--set", "table=snapshot"), 84, 101),
+        (("--algorithm", "vrkm", "--set", "table=snapshot", "plus_plus=false"), 84, 102),
     ],
 )
 def test_plan__80_million_rows_of_row_state_fit(options, a_row, readings, monkeypatch):

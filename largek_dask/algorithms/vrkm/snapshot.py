@@ -363,13 +363,20 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         own = 8 * table.n_features if self._by_row else PLACE_BYTES
         return row_bytes(groups_for("auto", table, k, budget)) + own
 
-    def outlook(self, table: TableShape, k: int) -> Outlook | None:
-        """Rows that are taken one after the other are read once, and held."""
-        if not self._by_row:
-            return None
+    def outlook(self, table: TableShape, k: int) -> Outlook:
+        """Rows that are taken one after the other are read once, and held; else once a round."""
         assert self.problem is not None
         before = self.problem.passes_to_start() + 1
-        return Outlook(before=before, after=0, rows=table.n_rows, anchors="once an epoch")
+        if self._by_row:
+            return Outlook(before=before, after=0, rows=table.n_rows, anchors="once an epoch")
+        scans = 1 if self.plus_plus else 2
+        return Outlook(
+            before=before,
+            after=0,
+            rows=None,
+            anchors="once an epoch, every row",
+            readings=self._round_sizes(table.n_rows)[1] + scans,
+        )
 
     def init(self, passes: Passes, rng: Rng) -> SnapshotState:
         """Starting centres; random rows, as published, where nothing else is asked for."""
