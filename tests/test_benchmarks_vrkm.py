@@ -31,6 +31,7 @@ from benchmarks.vrkm_methods import (
     of_svrg,
 )
 from benchmarks.vrkm_runs import Task
+from largek_dask.algorithms.vrkm import labels
 
 
 def blobs(n=3000, k=12, d=5, seed=0):
@@ -179,7 +180,9 @@ def test_every_method_comes_near_lloyd(name):
     assert trace.passes[0] <= 4.0 + 1e-6
 
 
-def test_a_table_from_all_rows_assigns_all_of_them_first():
+def test_a_table_from_all_rows_assigns_all_of_them_first(monkeypatch):
+    # small enough a first sample that 30,000 rows are worth beginning on it
+    monkeypatch.setattr(labels, "LEAST_ROWS", 1000)
     x = blobs(30_000)
     start = vrkm_runs.starts(x, 8, 1, "random")
     few, whole = (
