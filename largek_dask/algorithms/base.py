@@ -109,8 +109,14 @@ class Chunk(Protocol):
         they are shown here only, and ``x`` and ``weight`` are those of all rows.
         """
 
-    def numbers(self) -> NDArray[np.int64]:
-        """(n,) global indices of the rows; in a subset, those in the table that it is of."""
+    def numbers(self, places: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """(n,) global indices of the rows; in a subset, those in the table that it is of.
+
+        Or those of some rows of ``x``.
+        """
+
+    def locate(self, rows: RowSlice) -> NDArray[np.int64]:
+        """Where in ``x`` the rows of a share are, ascending; one within that of the pass."""
 
     def take_state(self) -> dict[str, NDArray[Any]]:
         """The arrays of ``state``, to be written to and kept; ``state`` is of no use afterwards."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.rows import Rows
 from largek_dask.errors import BadRowsError
 from largek_dask.kernels.blocks import SparseBlock, Table
@@ -54,6 +55,8 @@ class ChunkView:
     """Has ``state`` forgotten, so that its arrays need no copies to be written to."""
     spread: bool = False
     """``x`` and ``weight`` are those of all rows; the chunk's own are at ``rows``."""
+    find: Callable[[RowSlice], NDArray[np.int64]] | None = None
+    """Finds the places of :meth:`locate`."""
 
     def __len__(self) -> int:
         """Rows."""
@@ -80,13 +83,21 @@ class ChunkView:
             weight = None if self.weight is None else self.weight[places]
             yield at, readonly(x), weight
 
-    def numbers(self) -> NDArray[np.int64]:
-        """(n,) global indices of the rows; in a subset, those in the table that it is of."""
+    def numbers(self, places: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Global indices of the rows, or of some; see ``algorithms.base.Chunk.numbers``."""
         if self.known is not None:
-            return self.known
+            return self.known if places is None else self.known[places]
+        if places is not None:
+            apart = None if self.spread else self.rows
+            return self.start + (places if apart is None else apart[places])
         if self.rows is not None:
             return self.start + self.rows
         return np.arange(self.start, self.start + len(self.x))
+
+    def locate(self, rows: RowSlice) -> NDArray[np.int64]:
+        """Where in ``x`` rows of a share are; see ``algorithms.base.Chunk.locate``."""
+        assert self.find is not None
+        return self.find(rows)
 
     def take_state(self) -> dict[str, NDArray[Any]]:
         """The arrays of ``state``, to be written to and kept; ``state`` is of no use afterwards."""

@@ -12,11 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes, TakenRows
+from largek_dask.algorithms.base import Chunk, Passes, RowSlice, TakenRows
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, rows_at, stack_rows
 from largek_dask.kernels.jit import readonly
 
-__all__ = ["CollectedRows", "collect_slice", "collect_spaced", "fetch", "some_rows"]
+__all__ = [
+    "CollectedRows",
+    "CollectedShares",
+    "collect_shares",
+    "collect_spaced",
+    "fetch",
+    "some_rows",
+]
 
 BLOCK_BYTES = 7 << 19
 """Bytes of collected rows that lie in one piece: what stays in a cache while a step goes over them
@@ -222,18 +229,44 @@ def collect_rows(chunk: Chunk, total: CollectedRows, wanted: NDArray[np.int64]) 
     total.add(rows, chunk.x, chunk.weight, rows - chunk.start)
 
 
-def collect_slice(chunk: Chunk, total: CollectedRows) -> None:
-    """Take the slice's rows of a chunk as they are."""
-    total.add(chunk.numbers(), chunk.x, chunk.weight)
+class CollectedShares:
+    """Rows of several slices, each apart."""
+
+    __slots__ = ("shares",)
+
+    def __init__(self, n: int) -> None:
+        self.shares = [CollectedRows() for _ in range(n)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel when this total is sent."""
+        return sum(share.nbytes for share in self.shares)
+
+    @staticmethod
+    def combine(a: CollectedShares, b: CollectedShares) -> CollectedShares:
+        """Add ``b`` into ``a``."""
+        for own, other in zip(a.shares, b.shares, strict=True):
+            CollectedRows.combine(own, other)
+        return a
+
+
+def collect_shares(chunk: Chunk, total: CollectedShares, slices: Sequence[RowSlice]) -> None:
+    """Take the rows of several slices out of a chunk, in one go."""
+
+    def take(share: tuple[CollectedRows, RowSlice]) -> None:
+        collected, rows = share
+        places = chunk.locate(rows)
+        collected.add(chunk.numbers(places), chunk.x, chunk.weight, places)
+
+    chunk.threads.map(take, zip(total.shares, slices, strict=True))
 
 
 def collect_spaced(
     chunk: Chunk, total: CollectedRows, firsts: NDArray[np.int64], every: int
 ) -> None:
     """Take one out of ``every`` rows of a slice, from the chunk's own first one on."""
-    rows = chunk.numbers()
-    places = np.arange(firsts[chunk.index], len(rows), every)
-    total.add(rows[places], chunk.x, chunk.weight, places)
+    places = np.arange(firsts[chunk.index], len(chunk), every)
+    total.add(chunk.numbers(places), chunk.x, chunk.weight, places)
 
 
 def some_rows(parts: Sequence[TakenRows], most: int) -> TakenRows:

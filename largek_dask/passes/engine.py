@@ -384,6 +384,7 @@ class Engine:
         # A pass that keeps row state comes back to its rows.
         part = self._rows.take(block, block.span, state is not None, report)
         view = self._prepare(index, part, spec.preparation, spec.rows is not None)
+        view.find = partial(self._rows.locate, index, part)
         if index == JOINED:
             view.threads = self._threads_of(ticket, stop)
         if state is not None and not state.first and state.is_there(index):

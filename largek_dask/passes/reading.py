@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Rng, RowSlice
+from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
@@ -143,7 +143,7 @@ class ChunkReader:
         if part.span == span:
             return part
         if index == JOINED:
-            return replace(part, span=span, rows=self._places(span))
+            return replace(part, span=span, rows=self._places(span, again))
         if span.order is None:
             places = slice(span.begin - part.span.begin, span.end - part.span.begin)
             x, weight = part.x[places], None if part.weight is None else part.weight[places]
@@ -181,18 +181,32 @@ class ChunkReader:
         kept = {"rows": order, "settled": np.array([settled])}
         self._store.put(_name(span), 0, index, 0, kept)
 
-    def _places(self, span: Span) -> NDArray[np.int64]:
+    def locate(self, index: int, part: Part, rows: RowSlice) -> NDArray[np.int64]:
+        """Where in a pass's rows of a chunk those of another share are, which is among them."""
+        span = self.span(index, rows)
+        if span.order is None:
+            first = 0 if index == JOINED else part.span.begin
+            return np.arange(span.begin - first, span.end - first)
+        if index == JOINED:
+            return self._places(span, again=False)
+        asked = Span(0, part.span.end, span.of, span.order)
+        order, settled, known = self._order(index, asked)
+        if not known:
+            self._keep_order(index, asked, order, settled)
+        own = _ascending(order[span.begin : span.end], span.of)
+        return own if part.rows is None else np.searchsorted(part.rows, own)
+
+    def _places(self, span: Span, again: bool) -> NDArray[np.int64]:
         """Where the rows of a share of every chunk are among all, ascending."""
         assert span.order is not None
         name = f"places {span.order.seed} {span.order.stream} {span.begin} {span.end} {span.of}"
-        known = self._kept(name, JOINED)
+        known = self._kept(name, JOINED) if again else None
         if known is not None:
             return readonly(known["rows"])
         table = self._rows.chunk_table
         sizes = np.diff(table)
         begins, ends = sizes * span.begin // span.of, sizes * span.end // span.of
-        # A share that others come before takes turns with them: all of the order will be needed.
-        together = self._whole_order(span.order) if span.begin else None
+        together = self._whole_order(span)
         if together is None:
             found = [
                 start + self._share(index, int(begins[index]), int(ends[index]), span)
@@ -203,7 +217,8 @@ class ChunkReader:
             counts = ends - begins
             first = np.repeat(table[:-1] + begins - (np.cumsum(counts) - counts), counts)
             places = _ascending(together[first + np.arange(len(first))], int(table[-1]))
-        self._store.put(name, 0, JOINED, 0, {"rows": places})
+        if again:
+            self._store.put(name, 0, JOINED, 0, {"rows": places})
         return readonly(places)
 
     def _share(self, index: int, begin: int, end: int, of: Span) -> NDArray[np.int64]:
@@ -217,22 +232,28 @@ class ChunkReader:
             self._keep_order(index, own, order, settled)
         return _ascending(order[begin:end], n)
 
-    def _whole_order(self, rng: Rng) -> NDArray[Any] | None:
+    def _whole_order(self, span: Span) -> NDArray[Any] | None:
         """Where all rows are among all, the chunks' seeded orders below each other.
 
         To ask a hundred chunks for each of a hundred shares takes longer than to use their rows.
+        As with a single chunk, what lies far behind the share is not drawn.
         None where there is no room to keep it.
         """
+        rng = span.order
+        assert rng is not None
         name = f"whole order {rng.seed} {rng.stream}"
         known = self._kept(name, JOINED)
-        if known is not None or name in self._declined:
-            return None if known is None else known["rows"]
+        if known is not None and int(known["settled"][0]) >= span.end:
+            return known["rows"]
+        if name in self._declined:
+            return None
         table = self._rows.chunk_table
         out = np.arange(table[-1], dtype=np.int32 if table[-1] < 2**31 else np.int64)
+        ahead = min(span.of, max(SETTLED_AHEAD * span.end, SETTLED_AT_ONCE * self._rows.n_chunks))
         for index, n in enumerate([] if self._rows.shuffled else self._sizes):
-            order, _, _ = self._order(index, Span(0, n, n, rng))
+            order, _, _ = self._order(index, Span(0, n * ahead // span.of, n, rng), ahead=1)
             out[table[index] : table[index + 1]] = table[index] + order
-        self._store.put(name, 0, JOINED, 0, {"rows": out})
+        self._store.put(name, 0, JOINED, 0, {"rows": out, "settled": np.array([ahead])})
         if self._store.get(name, JOINED, 0) is None:
             self._declined.add(name)
         return out
@@ -245,10 +266,13 @@ class ChunkReader:
                 self._store.begin(name, 0, 0)
         return self._store.get(name, index, 0)
 
-    def _order(self, index: int, span: Span) -> tuple[NDArray[np.int32], int, bool]:
+    def _order(
+        self, index: int, span: Span, ahead: int = SETTLED_AHEAD
+    ) -> tuple[NDArray[np.int32], int, bool]:
         """The chunk's seeded permutation, how many places are settled, and whether it was kept so.
 
-        What lies far behind the share is not drawn: small batches cost about what their rows do.
+        What lies far behind the share is not drawn: small batches cost about what their rows do,
+        and ``ahead`` times as many places are settled.
         """
         assert span.order is not None
         known = self._kept(_name(span), index)
@@ -260,10 +284,10 @@ class ChunkReader:
                 return order, settled, True
             order = order.copy()
         # A generator costs as much as some thousands of places; batches double, again and again.
-        ahead = min(span.of, max(SETTLED_AHEAD * span.end, SETTLED_AT_ONCE))
-        uniforms = span.order.generator(0, "rows", index).random(ahead)
+        n_settled = min(span.of, max(ahead * span.end, SETTLED_AT_ONCE))
+        uniforms = span.order.generator(0, "rows", index).random(n_settled)
         settle_places(order, uniforms[settled:], settled)
-        return order, ahead, False
+        return order, n_settled, False
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import Preparation
 from largek_dask.passes.collected import (
     CollectedRows,
-    collect_slice,
+    CollectedShares,
+    collect_shares,
     collect_spaced,
     some_rows,
 )
@@ -262,15 +264,19 @@ class Subsets:
                 known.passes.close()
             held = Subset(of, HeldRows(of.n_features, of.statistics.dtype, of.is_sparse))
             begin = asked[-1].begin
-        for rows in asked[n_there:]:
-            collected: CollectedRows = of.reduce(
-                collect_slice,
-                start=CollectedRows,
-                combine=CollectedRows.combine,
-                rows=replace(rows, begin=begin),
+        if missing := asked[n_there:]:
+            # All in one pass: of a store that was not shuffled every pass reads whole chunks.
+            begins = [begin, *(rows.end for rows in missing[:-1])]
+            collected: CollectedShares = of.reduce(
+                collect_shares,
+                [replace(rows, begin=at) for rows, at in zip(missing, begins, strict=True)],
+                start=partial(CollectedShares, len(missing)),
+                combine=CollectedShares.combine,
+                rows=replace(asked[-1], begin=begin),
+                joined=True,
             )
-            held.extend(list(collected.pieces(of.threads.n)), rows)
-            begin = rows.end
+            for rows, share in zip(missing, collected.shares, strict=True):
+                held.extend(list(share.pieces(of.threads.n)), rows)
         return self._keep(asked[-1], None, held)
 
     def _spaced(self, of: BasePasses, asked: SpacedRows) -> TakenRows:

@@ -18,7 +18,7 @@ import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample, RowSlice, RowState, SpacedRows
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.exact.sums import ClusterSums
-from largek_dask.passes import collected
+from largek_dask.passes import collected, reading
 from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
@@ -542,6 +542,40 @@ def test_no_chunk_lies_across_a_cut(passes):
     other = passes.subset(nested(500), cuts=[40])
     assert other is not held
     rows_between(other, passes, [0, 40, 500])
+
+
+@pytest.mark.parametrize("ahead", [1, 8])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("as_one", [False, True])
+def test_rows_between_all_cuts_come_in_one_pass(x, as_one, n_threads, weighted, ahead, monkeypatch):
+    """From an array in memory, which is shown as one chunk, and from chunks."""
+    monkeypatch.setattr(reading, "SETTLED_AHEAD", ahead)
+    monkeypatch.setattr(reading, "SETTLED_AT_ONCE", 1)
+    if not as_one:
+        monkeypatch.setattr("largek_dask.passes.reading.ChunkReader.join", lambda self: None)
+    weight = np.arange(N) % 5.0 if weighted else None
+    cuts = [40, 41, 120, 300, 450, 900]
+    with LocalPasses(rows_of(x, SIZES, weight), n_threads=n_threads) as passes:
+        assert passes.statistics.n_rows
+        before = passes.total.passes
+        chunks = passes.total.chunks
+        passes.subset(nested(120), cuts=cuts)
+        assert passes.total.passes == before + 1
+        # The chunk of one row has none of these.
+        assert passes.total.chunks - chunks == (1 if as_one else 3)
+        held = passes.subset(nested(900), cuts=cuts)
+        assert passes.total.passes == before + 2
+        edges = [0, *cuts]
+        for rows, (begin, end) in zip(
+            rows_between(held, passes, edges), pairwise(edges), strict=True
+        ):
+            np.testing.assert_array_equal(rows, np.setdiff1d(first_rows(end), first_rows(begin)))
+        taken = held.take()
+        np.testing.assert_array_equal(taken.x, x[taken.rows])
+        np.testing.assert_array_equal(np.sort(taken.rows), np.arange(N))
+        if weighted:
+            np.testing.assert_array_equal(taken.weight, weight[taken.rows])
 
 
 # --- a share of rows in memory, shown as one chunk ------------------------------------------------

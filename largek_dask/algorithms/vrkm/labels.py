@@ -261,12 +261,12 @@ class LabelTable(Algorithm[LabelTableState]):
         return self._ended(passes, table, epoch, n_moved, extra)
 
     def _gathers(self, passes: Passes, rng: Rng, k: int, n_rounds: int) -> bool:
-        """Whether all rows are held where the fit is driven: no bit of a result depends on it.
+        """Whether all rows are held, round by round: no bit of a result depends on it.
 
-        Of a cluster, where passes over few rows take longer than to compute them.
+        Of a cluster, where passes over few rows take longer than to compute them; in this process,
+        where to copy the rows of every round anew takes up to a third of an epoch.
         """
-        small = NestedRows(passes, rng).worth_gathering(passes.n_rows, k, n_rounds)
-        return small and passes.n_threads is None
+        return NestedRows(passes, rng).worth_gathering(passes.n_rows, k, n_rounds)
 
     def _relocate(self, table: _Table, epoch: _Epoch) -> tuple[int, dict[str, float]]:
         """Move centres without rows to far ones; how many, and what is told of it."""

@@ -305,17 +305,22 @@ def states_of(x, sizes, *, n_threads=1, memory_limit=None, n_steps=9):
         return [(s.centers.tobytes(), s.sums.tobytes(), i.cost) for s, i in found], passes
 
 
+def in_place(monkeypatch):
+    """As where all rows are more than what is held of them: every pass goes over the table."""
+    monkeypatch.setattr(LabelTable, "_gathers", lambda *_: False)
+
+
 def test_held_rows_or_those_of_the_table(monkeypatch, small_samples):
     """All rows are gathered, or stay where they are; one piece of memory, or chunks."""
     x = blobs(1_600, 5, 12, seed=3, spread=1.0)
     sizes = [700, 4, 396, 1, 499]
-    expected, _ = states_of(x, sizes)
-    monkeypatch.setattr(LabelTable, "_gathers", lambda *_: True)
-    assert states_of(x, sizes)[0] == expected
-    monkeypatch.undo()
-    begin_small(monkeypatch)
-    for n_threads in (2, 5):
-        assert states_of(x, sizes, n_threads=n_threads)[0] == expected
+    expected, held = states_of(x, sizes)
+    assert held.total.passes < 10, "the passes of rounds are those of the rows that are held"
+    in_place(monkeypatch)
+    for n_threads in (1, 2, 5):
+        found, passes = states_of(x, sizes, n_threads=n_threads)
+        assert found == expected
+        assert passes.total.passes > 20
     shown = []
     count = Engine._count
 
@@ -329,7 +334,8 @@ def test_held_rows_or_those_of_the_table(monkeypatch, small_samples):
     assert -1 in shown, "an array in memory is shown as one chunk"
 
 
-def test_lost_labels_are_found_again(small_samples):
+def test_lost_labels_are_found_again(small_samples, monkeypatch):
+    in_place(monkeypatch)
     x = blobs(1_600, 5, 12, seed=3, spread=1.0)
     sizes = [700, 4, 396, 1, 499]
     expected, kept = states_of(x, sizes)
@@ -338,8 +344,11 @@ def test_lost_labels_are_found_again(small_samples):
     assert passes.total.rebuilt > 0 == kept.total.rebuilt
 
 
+@pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
-def test_an_array_in_memory(n_threads):
+def test_an_array_in_memory(n_threads, held, monkeypatch):
+    if not held:
+        in_place(monkeypatch)
     x = blobs(30_000, 5, 12, seed=3, spread=1.0)
     weight = np.random.default_rng(0).uniform(0, 1, len(x))
     weight[::7] = 0
