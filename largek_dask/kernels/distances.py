@@ -145,9 +145,14 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
     if shift.shape != (d,):
         raise ParameterError(f"shift must have shape ({d},) like a centre, got {shift.shape}.")
     dtype = compute_dtype(centers.dtype)
-    # copies: nobody else can write to them afterwards
-    centers, shift = np.array(centers, dtype, order="C"), np.array(shift, dtype, order="C")
+    centers, shift = _nobody_elses(centers, dtype), _nobody_elses(shift, dtype)
     return PackedCenters(readonly(centers), readonly(shift), Prepared(readonly(centers)))
+
+
+def _nobody_elses(array: Array, dtype: np.dtype[Any]) -> Array:
+    """A copy, unless the array is its own and was made read-only: nobody can write to it later."""
+    settled = array.base is None and not array.flags.writeable and array.flags.c_contiguous
+    return array if settled and array.dtype == dtype else np.array(array, dtype, order="C")
 
 
 def nearest(

@@ -441,6 +441,8 @@ class _Epoch:
         self.expected.move(
             self.centers, self.sums, total.moved, total.touched, self.smoothing, factor
         )
+        # Final: to pack them for the next round, and for who has lost its labels, takes no copy.
+        self.centers.flags.writeable = False
 
     def settle(self) -> None:
         """The objective of the table at the end; what is expected is halved if it did not fall."""

@@ -56,11 +56,20 @@ def squared_distances(
 
 @njit
 def _norms(centers: Any, out: Any) -> None:
-    for j in range(centers.shape[0]):
+    k, d = centers.shape
+    # Sums in order wait for every addition: several at a time wait together.
+    for j in range(0, k - 3, 4):
+        a, b, c, e = 0.0, 0.0, 0.0, 0.0
+        for f in range(d):
+            p, q = np.float64(centers[j, f]), np.float64(centers[j + 1, f])
+            r, s = np.float64(centers[j + 2, f]), np.float64(centers[j + 3, f])
+            a, b, c, e = a + p * p, b + q * q, c + r * r, e + s * s
+        out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, e
+    for j in range(k - k % 4, k):
         total = 0.0
-        for f in range(centers.shape[1]):
-            c = np.float64(centers[j, f])
-            total += c * c
+        for f in range(d):
+            p = np.float64(centers[j, f])
+            total += p * p
         out[j] = total
 
 
