@@ -10,7 +10,9 @@ the lowest index), whichever search has found it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numba
@@ -70,12 +72,12 @@ class Rounding:
     @classmethod
     def of(cls, dtype: np.dtype[Any], n_terms: int, longest_square: float) -> Rounding:
         """For scores of ``n_terms`` multiply-adds with centres of at most this squared length."""
-        kind = np.finfo(dtype)
-        share = (n_terms + 6) * float(kind.eps) / 2
+        eps, smallest = _of_dtype(dtype)
+        share = (n_terms + 6) * eps / 2
         product = share / (1 - share) if share < 0.5 else np.inf
-        longest = float(np.sqrt(longest_square)) * (1 + 2.0**-20)
+        longest = math.sqrt(longest_square) * (1 + 2.0**-20)
         exact = (n_terms + 8) * 2.0**-50
-        absolute = (n_terms + 8) * 8 * float(kind.smallest_subnormal)
+        absolute = (n_terms + 8) * 8 * smallest
         twice = 2.04 * product * (1 + 4 * product)
         factor = twice + 2.04 * exact
         near = product < _SMALL
@@ -87,13 +89,20 @@ class Rounding:
                 5.2 * twice + 8.4 * exact if near else np.inf,
                 3.2 * twice + 2.2 * exact if near else np.inf,
             )
-            up = dtype.type(np.inf)
-            a, b, c, e, f = (float(np.nextafter(dtype.type(v), up)) for v in numbers)
+            # at once: it is done for every set of centres, and rounds have few rows
+            a, b, c, e, f = np.nextafter(np.array(numbers, dtype), dtype.type(np.inf)).tolist()
         return cls(product, longest, exact, absolute, (a, b, c, e, f))
 
     def as_tuple(self) -> tuple[float, float, float, float]:
         """For compiled code."""
         return self.product, self.longest, self.exact, self.absolute
+
+
+@cache
+def _of_dtype(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The distance from 1 to the next number, and the smallest number above 0."""
+    kind = np.finfo(dtype)
+    return float(kind.eps), float(kind.smallest_subnormal)
 
 
 @njit
