@@ -96,6 +96,13 @@ def gamma_of_round(x, weight, old, new, centers, snapshot):
     return out
 
 
+def is_away(centers, snapshot, most):
+    """Whether a coordinate is not finite, or has moved by more than ``most``."""
+    with np.errstate(all="ignore"):
+        moved = centers - snapshot
+    return not (-most <= moved.min() and moved.max() <= most)
+
+
 def epochs_of_rounds(x, weight, centers, eta, rounds, shift):
     """Epochs whose rows share their centres, round by round.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.jit import njit, readonly
 
-__all__ = ["round_step", "sgd_rows", "snapshot_gradient", "vrkm_rows"]
+__all__ = ["is_away", "round_step", "sgd_rows", "snapshot_gradient", "vrkm_rows"]
 
 _NO_WEIGHT = readonly(np.empty(0))
 _NO_GRADIENT = readonly(np.empty((0, 0)))
@@ -309,9 +309,6 @@ def round_step(
     """
     grid = change.grid
     out = np.empty(centers.shape)
-    gathered = 0.0
-    for value in known.tolist():
-        gathered += value
     _round_step(
         readonly(np.ascontiguousarray(centers)),
         readonly(np.ascontiguousarray(snapshot)),
@@ -322,7 +319,6 @@ def round_step(
         2.0**-grid.weight_bits,
         grid.shift.astype(np.float64),
         eta,
-        gathered,
         readonly(_NO_GRADIENT if gradient is None else np.ascontiguousarray(gradient)),
         out,
     )
@@ -340,10 +336,12 @@ def _round_step(
     weight_step: Any,
     shift: Any,
     eta: Any,
-    gathered: Any,
     gradient: Any,
     out: Any,
 ) -> None:
+    gathered = 0.0
+    for j in range(known.shape[0]):
+        gathered += known[j]
     for j in range(centers.shape[0]):
         came = np.float64(weights[j]) * weight_step
         weight = known[j] + came
@@ -355,3 +353,28 @@ def _round_step(
             if gradient.shape[0] > 0:
                 gamma += gathered * gradient[j, f]
             out[j, f] = c - eta * gamma
+
+
+def is_away(centers: NDArray[np.float64], snapshot: NDArray[np.float64], most: float) -> bool:
+    """Whether a coordinate of (k, d) centres is not finite, or has moved by more than ``most``.
+
+    Parameters
+    ----------
+    centers, snapshot : (k, d)
+        Where the centres are, and where they were.
+    most : float
+    """
+    return bool(
+        _is_away(
+            readonly(np.ascontiguousarray(centers)), readonly(np.ascontiguousarray(snapshot)), most
+        )
+    )
+
+
+@njit
+def _is_away(centers: Any, snapshot: Any, most: Any) -> Any:
+    n = 0  # (counted: a branch would keep the loop out of vectors)
+    for j in range(centers.shape[0]):
+        for f in range(centers.shape[1]):
+            n += not abs(centers[j, f] - snapshot[j, f]) <= most
+    return n > 0

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
-from largek_dask.kernels.stochastic import round_step, sgd_rows, snapshot_gradient, vrkm_rows
+from largek_dask.kernels.stochastic import (
+    is_away,
+    round_step,
+    sgd_rows,
+    snapshot_gradient,
+    vrkm_rows,
+)
 from tests import oracles_vrkm as twins
 
 SHAPES = {"k": st.integers(1, 9), "d": st.integers(1, 9), "seed": st.integers(0, 2**31)}
@@ -193,6 +199,26 @@ def test_wide_sums_are_taken_as_well():
     found = gamma_of(x, weight, old, new, centers, snapshot, grid)
     expected = twins.gamma_of_round(x, weight, old, new, centers, snapshot)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+@given(
+    **SHAPES,
+    value=st.sampled_from(
+        [2.0, -2.0, np.nextafter(2, 3), -np.nextafter(2, 3), np.inf, -np.inf, np.nan]
+    ),
+    both=st.booleans(),
+)
+def test_a_single_coordinate_is_away(k, d, seed, value, both):
+    r = np.random.default_rng(seed)
+    centers, snapshot = r.uniform(-1, 1, (2, k, d))
+    assert not is_away(centers, snapshot, 2.0)
+    j, f = r.integers(k), r.integers(d)
+    snapshot[j, f], centers[j, f] = 0.0, value
+    if both:
+        snapshot[j, f] = value if np.isinf(value) else 0.0
+    with np.errstate(all="ignore"):
+        found = is_away(centers, snapshot, 2.0)
+    assert found == twins.is_away(centers, snapshot, 2.0) == (abs(value) != 2.0)
 
 
 # --- the batch gradient -------------------------------------------------------------------------

@@ -77,7 +77,7 @@ from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
-from largek_dask.kernels.stochastic import round_step, snapshot_gradient, vrkm_rows
+from largek_dask.kernels.stochastic import is_away, round_step, snapshot_gradient, vrkm_rows
 
 __all__ = ["SnapshotState", "SnapshotVRKM"]
 
@@ -682,7 +682,4 @@ def _row_eta(state: SnapshotState, passes: Passes) -> float:
 
 def _is_lost(centers: NDArray[np.float64], snapshot: NDArray[np.float64], passes: Passes) -> bool:
     """Whether a centre is not finite, or so far away from the rows that it will not be soon."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        moved = centers - snapshot
-    away, furthest = FAR * passes.statistics.max_abs, (moved.min(), moved.max())
-    return not -away <= furthest[0] <= furthest[1] <= away
+    return is_away(centers, snapshot, FAR * passes.statistics.max_abs)
