@@ -14,6 +14,7 @@ from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.rows import Rows
 from largek_dask.errors import BadRowsError
 from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.dense.copying import copy_rows
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.threads import ALONE, Threads
@@ -78,8 +79,7 @@ class ChunkView:
             at = slice(first, min(first + n, end))
             places = self.rows[at]
             x = room[: len(places)]
-            # "clip" spares a buffer; all places are inside
-            self.x.take(places, axis=0, out=x, mode="clip")
+            copy_rows(self.x, places, x)
             weight = None if self.weight is None else self.weight[places]
             yield at, readonly(x), weight
 

@@ -1,0 +1,61 @@
+"""Rows from anywhere, copied below each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.jit import njit, readonly
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.gather_standins import fetch
+else:
+    from largek_dask.kernels.emit.gather import fetch
+
+__all__ = ["copy_rows"]
+
+_LINE = 64
+_BYTES_AHEAD = 8 << 10
+"""Bytes of rows that are asked for before they are copied (measured; it is flat)."""
+_ROWS_AHEAD = 32
+
+
+def copy_rows(x: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any]) -> None:
+    """``out[:] = x[places]``, where rows are far from each other and have to come from memory.
+
+    Numpy has one row after the other come. Here the next ones are on their way meanwhile, which
+    takes a half to nine tenths of the time (measured).
+
+    Parameters
+    ----------
+    x : (n, d)
+        Rows of any type of numbers.
+    places : (m,) int64
+        From 0 to n - 1; nobody looks whether they are.
+    out : (m, d) of the same type, C-ordered
+    """
+    if not x.flags.c_contiguous:
+        # "clip" spares a buffer
+        x.take(places, axis=0, out=out, mode="clip")
+        return
+    ahead = min(_ROWS_AHEAD, _BYTES_AHEAD // max(1, x.shape[1] * x.itemsize) + 1)
+    bits = np.dtype(f"u{x.itemsize}")  # numbers are copied as they are, whatever their type
+    _copy_rows(readonly(x.view(bits)), readonly(places), ahead, out.view(bits))
+
+
+@njit
+def _copy_rows(x: Any, places: Any, ahead: Any, out: Any) -> None:
+    n, d = out.shape
+    flat, line = x.reshape(x.size), _LINE // x.itemsize
+    for i in range(n):
+        if i + ahead < n:
+            begin = places[i + ahead] * d
+            for f in range(begin, begin + d, line):
+                fetch(flat, f)
+            fetch(flat, begin + d - 1)
+        row = places[i]
+        for f in range(d):
+            out[i, f] = x[row, f]
