@@ -17,7 +17,14 @@ from largek_dask.kernels.exact.numbers import BLOCK_VALUES, N_LIMBS, peel, two_p
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.jit import njit, readonly
 
-__all__ = ["bernoulli_by_d2", "draw_by_d2", "potentials", "settle_places", "update_d2"]
+__all__ = [
+    "bernoulli_by_d2",
+    "draw_by_d2",
+    "potentials",
+    "settle_places",
+    "share_of_all",
+    "update_d2",
+]
 
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _NO_WEIGHT = readonly(np.empty(0))
@@ -221,3 +228,41 @@ def _settle_places(order: Any, uniforms: Any, begin: Any) -> None:
     for i in range(begin, begin + uniforms.shape[0]):
         j = i + np.int64(uniforms[i - begin] * (n - i))
         order[i], order[j] = order[j], order[i]
+
+
+def share_of_all(
+    order: NDArray[Any], table: NDArray[np.int64], begin: int, end: int, of: int
+) -> NDArray[Any]:
+    """A share of every chunk's order, below each other.
+
+    Parameters
+    ----------
+    order : (n,) integers
+        The chunks' orders, below each other.
+    table : (n_chunks + 1,) int64
+        Where each of them begins, and n.
+    begin, end, of : int
+        Of a chunk of m rows the places ``begin * m // of`` to ``end * m // of``.
+    """
+    out = np.empty_like(order, shape=_share_size(readonly(table), begin, end, of))
+    _share_of_all(readonly(order), readonly(table), begin, end, of, out)
+    return out
+
+
+@njit
+def _share_size(table: Any, begin: Any, end: Any, of: Any) -> Any:
+    n = 0
+    for c in range(table.shape[0] - 1):
+        m = table[c + 1] - table[c]
+        n += end * m // of - begin * m // of
+    return n
+
+
+@njit
+def _share_of_all(order: Any, table: Any, begin: Any, end: Any, of: Any, out: Any) -> None:
+    n = 0
+    for c in range(table.shape[0] - 1):
+        m = table[c + 1] - table[c]
+        for place in range(table[c] + begin * m // of, table[c] + end * m // of):
+            out[n] = order[place]
+            n += 1

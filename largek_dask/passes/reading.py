@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
 from largek_dask.kernels.blocks import SparseBlock, Table, stack_rows
 from largek_dask.kernels.jit import readonly
-from largek_dask.kernels.sampling import settle_places
+from largek_dask.kernels.sampling import settle_places, share_of_all
 from largek_dask.passes.cache import ChunkCache, Part, Span
 from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.held import HeldRows
@@ -143,7 +142,7 @@ class ChunkReader:
         if part.span == span:
             return part
         if index == JOINED:
-            return replace(part, span=span, rows=self._places(span, again))
+            return Part(span, part.x, part.weight, self._places(span, again))
         if span.order is None:
             places = slice(span.begin - part.span.begin, span.end - part.span.begin)
             x, weight = part.x[places], None if part.weight is None else part.weight[places]
@@ -204,19 +203,18 @@ class ChunkReader:
         if known is not None:
             return readonly(known["rows"])
         table = self._rows.chunk_table
-        sizes = np.diff(table)
-        begins, ends = sizes * span.begin // span.of, sizes * span.end // span.of
         together = self._whole_order(span)
         if together is None:
             found = [
-                start + self._share(index, int(begins[index]), int(ends[index]), span)
-                for index, start in enumerate(table[:-1].tolist())
+                start + self._share(index, span.begin * n // span.of, span.end * n // span.of, span)
+                for index, (start, n) in enumerate(
+                    zip(table[:-1].tolist(), self._sizes, strict=True)
+                )
             ]
             places = np.concatenate(found)
         else:
-            counts = ends - begins
-            first = np.repeat(table[:-1] + begins - (np.cumsum(counts) - counts), counts)
-            places = _ascending(together[first + np.arange(len(first))], int(table[-1]))
+            share = share_of_all(together, table, span.begin, span.end, span.of)
+            places = _ascending(share, len(together))
         if again:
             self._store.put(name, 0, JOINED, 0, {"rows": places})
         return readonly(places)

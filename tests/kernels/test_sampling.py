@@ -14,6 +14,7 @@ from largek_dask.kernels.sampling import (
     draw_by_d2,
     potentials,
     settle_places,
+    share_of_all,
     update_d2,
 )
 
@@ -181,3 +182,21 @@ def test_every_permutation_is_equally_likely():
         found[tuple(order.tolist())] = found.get(tuple(order.tolist()), 0) + 1
     assert len(found) == 6
     assert max(abs(count - 1_000) for count in found.values()) < 150
+
+
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=8),
+    st.integers(1, 30),
+    st.data(),
+    st.sampled_from(["int32", "int64"]),
+)
+def test_a_share_of_all_is_that_of_every_chunk(sizes, of, data, dtype):
+    begin = data.draw(st.integers(0, of))
+    end = data.draw(st.integers(begin, of))
+    table = np.concatenate([[0], np.cumsum(sizes)])
+    order = np.random.default_rng(of).permutation(table[-1]).astype(dtype)
+    parts = np.split(order, table[1:-1])
+    cut = [part[begin * len(part) // of : end * len(part) // of] for part in parts]
+    found = share_of_all(order, table, begin, end, of)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.concatenate(cut))
