@@ -72,25 +72,10 @@ class Rounding:
     @classmethod
     def of(cls, dtype: np.dtype[Any], n_terms: int, longest_square: float) -> Rounding:
         """For scores of ``n_terms`` multiply-adds with centres of at most this squared length."""
-        eps, smallest = _of_dtype(dtype)
-        share = (n_terms + 6) * eps / 2
-        product = share / (1 - share) if share < 0.5 else np.inf
+        product, exact, absolute, factor, others = _of_terms(dtype, n_terms)
         longest = math.sqrt(longest_square) * (1 + 2.0**-20)
-        exact = (n_terms + 8) * 2.0**-50
-        absolute = (n_terms + 8) * 8 * smallest
-        twice = 2.04 * product * (1 + 4 * product)
-        factor = twice + 2.04 * exact
-        near = product < _SMALL
-        with np.errstate(all="ignore"):
-            numbers = (
-                2 * factor * longest * longest + 2 * absolute,
-                factor,
-                2 * absolute if near else np.inf,
-                5.2 * twice + 8.4 * exact if near else np.inf,
-                3.2 * twice + 2.2 * exact if near else np.inf,
-            )
-            # at once: it is done for every set of centres, and rounds have few rows
-            a, b, c, e, f = np.nextafter(np.array(numbers, dtype), dtype.type(np.inf)).tolist()
+        first = 2 * factor * longest * longest + 2 * absolute
+        (a,), (b, c, e, f) = _above(dtype, first), others
         return cls(product, longest, exact, absolute, (a, b, c, e, f))
 
     def as_tuple(self) -> tuple[float, float, float, float]:
@@ -99,10 +84,32 @@ class Rounding:
 
 
 @cache
-def _of_dtype(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """The distance from 1 to the next number, and the smallest number above 0."""
+def _of_terms(
+    dtype: np.dtype[Any], n_terms: int
+) -> tuple[float, float, float, float, tuple[float, ...]]:
+    """What of a :class:`Rounding` all centres have in common: they are new in every short round."""
     kind = np.finfo(dtype)
-    return float(kind.eps), float(kind.smallest_subnormal)
+    share = (n_terms + 6) * float(kind.eps) / 2
+    product = share / (1 - share) if share < 0.5 else np.inf
+    exact = (n_terms + 8) * 2.0**-50
+    absolute = (n_terms + 8) * 8 * float(kind.smallest_subnormal)
+    twice = 2.04 * product * (1 + 4 * product)
+    factor = twice + 2.04 * exact
+    near = product < _SMALL
+    others = _above(
+        dtype,
+        factor,
+        2 * absolute if near else np.inf,
+        5.2 * twice + 8.4 * exact if near else np.inf,
+        3.2 * twice + 2.2 * exact if near else np.inf,
+    )
+    return product, exact, absolute, factor, others
+
+
+def _above(dtype: np.dtype[Any], *numbers: float) -> tuple[float, ...]:
+    """Numbers of ``dtype`` that are larger than these."""
+    with np.errstate(all="ignore"):
+        return tuple(np.nextafter(np.array(numbers, dtype), dtype.type(np.inf)).tolist())
 
 
 @njit
