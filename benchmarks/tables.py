@@ -82,6 +82,16 @@ TABLES = {
     "mixtures_coresets": Table(PAGE, "vcgmm", "of_coresets", "vcgmm_tables"),
     "mixtures_price": Table(PAGE, "vcgmm", "of_price", "vcgmm_tables"),
     "mixtures_scale": Table(PAGE, "vcgmm_scale"),
+    "vrkm_table": Table(PAGE, "vrkm", "of_table", "vrkm_tables"),
+    "vrkm_sparse": Table(PAGE, "vrkm", "of_sparse", "vrkm_tables"),
+    "vrkm_auto": Table(PAGE, "vrkm", "of_auto", "vrkm_tables"),
+    "vrkm_storage": Table(PAGE, "vrkm", "of_storage", "vrkm_tables"),
+    "vrkm_workers": Table(PAGE, "vrkm", "of_workers", "vrkm_tables"),
+    "vrkm_published": Table(PAGE, "vrkm", "of_published", "vrkm_tables"),
+    "vrkm_epoch": Table(PAGE, "vrkm", "of_epochs", "vrkm_tables"),
+    "vrkm_eta": Table(PAGE, "vrkm", "of_etas", "vrkm_tables"),
+    "vrkm_svrg": Table(PAGE, "vrkm", "of_svrgs", "vrkm_tables"),
+    "vrkm_scores": Table(PAGE, "vrkm", "of_scores", "vrkm_tables"),
 }
 """All tables by the name in their markers."""
 

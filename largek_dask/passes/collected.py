@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, RowSlice, TakenRows
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, rows_at, stack_rows
+from largek_dask.kernels.dense.copying import copy_rows
 from largek_dask.kernels.jit import readonly
 
 __all__ = [
@@ -72,8 +73,7 @@ class RowBlock:
         if places is None:
             self.x[at] = x
         else:
-            # "clip" spares a buffer; all indices are inside
-            x.take(places, axis=0, out=self.x[at], mode="clip")
+            copy_rows(x, places, self.x[at])
         if weight is not None and self.weight is None:
             self.weight = np.ones(len(self.rows))
         if self.weight is not None:
