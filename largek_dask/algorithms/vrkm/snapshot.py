@@ -67,7 +67,7 @@ from largek_dask.algorithms.parts.bounded import (
 from largek_dask.algorithms.parts.gathered import GatheredRows, check_gathered, gather_rows
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.labels import label_rows
-from largek_dask.algorithms.parts.relocation import relocate_empty
+from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
 from largek_dask.errors import ParameterError, ParameterWarning, warn
@@ -100,6 +100,41 @@ PLACE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """Epochs after which the objective is no lower: where their centres come back, the fit ends.
+
+    Rows that differ by less than a step of the sums' grid have one mean: centres that were moved to
+    them meet there, lose their rows and are moved again, for ever. How many epochs lie between the
+    same centres is not known (R. P. Brent, An improved Monte Carlo factorization algorithm, BIT 20
+    (1980)): those that are waited for are replaced after 1, 2, 4, ... epochs.
+    """
+
+    least: float = math.inf
+    """Lowest objective so far."""
+    centers: NDArray[np.float64] | None = None
+    """(k, d) centres that may come back; None: the last epoch has lowered the objective."""
+    waited: int = 0
+    """Epochs since these."""
+    wait: int = 1
+    """Epochs after which others are waited for."""
+
+    def then(self, cost: float, centers: NDArray[np.float64]) -> Idle:
+        """After one more epoch; its objective, and the centres that it has left."""
+        if cost < self.least:
+            return Idle(cost)
+        if self.centers is None:
+            return replace(self, centers=centers)
+        waited = self.waited + 1
+        if waited < self.wait:
+            return replace(self, waited=waited)
+        return Idle(self.least, centers, 0, 2 * self.wait)
+
+    def ends(self, cost: float, centers: NDArray[np.float64]) -> bool:
+        """Whether these are the centres that are waited for."""
+        return cost >= self.least and returns(centers, self.centers)
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotState:
     """Between two epochs: the snapshot from which the next one begins."""
 
@@ -125,6 +160,8 @@ class SnapshotState:
     """(k, d) snapshot of the lowest objective, where that is not the last one."""
     best_cost: float = math.inf
     """The objective that belongs to it."""
+    idle: Idle = field(default_factory=Idle)
+    """Whether the objective still falls."""
     history: History[Assignment] = field(default_factory=History)
     """The last scan, by which lost labels are found again."""
 
@@ -430,6 +467,9 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             after, scan = self._scan(seen, after, state.centers)
             n_rows += seen.n_rows
         assert scan is not None
+        # What is taken back is not tried again: the rate is another one.
+        idle = Idle(after.cost) if restored else state.idle.then(after.cost, after.centers)
+        after = replace(after, idle=idle)
         return after, self._info(seen, state, after, inner, scan, n_rows, restored)
 
     def _scan(
@@ -647,13 +687,14 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         same = np.array_equal(after.centers, state.centers)
         rests = restored or not inner.n_changed
         repeats = not self._by_row and after.place == state.place and not restored
+        returned = not restored and state.idle.ends(after.cost, after.centers)
         variance, moved = scan.variance, squared_movement(after.centers, state.centers)
         return Info(
             cost=after.cost,
             rows=n_rows,
             n_changed=after.n_changed,
             shift=moved / variance if variance > 0 else 0.0,
-            converged=same and (repeats or (rests and not scan.n_displaced)),
+            converged=returned or (same and (repeats or (rests and not scan.n_displaced))),
             extra=extra,
         )
 

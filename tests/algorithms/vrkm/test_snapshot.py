@@ -17,7 +17,7 @@ from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.vrkm import snapshot
-from largek_dask.algorithms.vrkm.snapshot import SnapshotVRKM
+from largek_dask.algorithms.vrkm.snapshot import Idle, SnapshotVRKM
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DegenerateDataWarning, ParameterError, ParameterWarning
 from largek_dask.passes.chunks import JOINED
@@ -509,6 +509,53 @@ def test_an_outlier_hides_nothing(form):
     np.testing.assert_allclose(state.centers[5], 1e6, rtol=1e-15)
     _, inertia = oracles.assign(far, state.history.last.centers)
     assert info.cost == pytest.approx(inertia, rel=1e-3)
+
+
+@every_form
+def test_rows_that_sums_do_not_tell_apart_end_the_fit(form):
+    """Beside 1e30 all others have one mean: centres that are moved to them meet there again."""
+    x = np.random.default_rng(0).normal(size=(200, 3)) * 1e-3
+    x[-1] = 1e30
+    out, _ = run(x, x[:5], 20, **FORMS[form])
+    (before, _), (_, info) = out[-2:]
+    assert info.converged
+    assert min(len(np.unique(known.centers, axis=0)) for known, _ in out) < 5
+    assert info.n_changed > 0, "nothing else would have ended it"
+    assert info.cost >= before.idle.least
+
+
+def test_centres_that_come_back_after_several_epochs_end_the_fit():
+    r = np.random.default_rng(0)
+    x = np.concatenate([r.normal(size=(6, 3)) * 1e-9, r.normal(size=(6, 3)) * 1e6])
+    x = x.repeat(7, axis=0)
+    out, _ = run(x, x[:20], 60)
+    assert out[-1][1].converged
+    ended = [state.centers.tolist() for state, _ in out]
+    assert len(out) - 1 - ended.index(ended[-1]) > 2
+    costs = [info.cost for _, info in out]
+    assert costs[-1] >= min(costs[:-1])
+
+
+def test_centres_that_come_back_are_found_after_any_number_of_epochs():
+    for period in (1, 2, 3, 5, 12):
+        for begin in (0, 1, 4, 9):
+            idle, seen = Idle(), 0
+            for epoch in range(200):
+                cost = 2.0 if epoch else 1.0
+                at = np.full((1, 1), epoch if epoch < begin else begin + (epoch - begin) % period)
+                if idle.ends(cost, at):
+                    break
+                idle, seen = idle.then(cost, at), epoch
+            assert period <= seen <= 4 * (begin + period)
+
+
+def test_an_objective_that_falls_waits_for_nothing():
+    here = np.zeros((1, 1))
+    idle = Idle().then(3.0, here).then(3.0, here)
+    assert idle.ends(3.0, here)
+    assert not idle.ends(2.0, here)
+    assert idle.then(2.0, here) == Idle(2.0)
+    assert not idle.then(2.0, here).ends(2.0, here)
 
 
 @pytest.mark.parametrize("empty", ["keep", "relocate"])
