@@ -266,7 +266,9 @@ class LabelTable(Algorithm[LabelTableState]):
         Of a cluster, where passes over few rows take longer than to compute them; in this process,
         where to copy the rows of every round anew takes up to a third of an epoch.
         """
-        return NestedRows(passes, rng).worth_gathering(passes.n_rows, k, n_rounds)
+        if passes.n_threads is None:
+            return NestedRows(passes, rng).worth_gathering(passes.n_rows, k, n_rounds)
+        return passes.n_rows * passes.row_values <= GATHERED_VALUES
 
     def _relocate(self, table: _Table, epoch: _Epoch) -> tuple[int, dict[str, float]]:
         """Move centres without rows to far ones; how many, and what is told of it."""
