@@ -24,7 +24,8 @@ def cpu_description() -> str:
     vectors = [name for name in ("avx512f", "avx2", "fma", "neon") if features.get(name)]
     cores = len(os.sched_getaffinity(0))
     name = binding.get_host_cpu_name() or platform.processor()
-    return f"{name} ({', '.join(vectors) or 'no known vectors'}), {cores} cores"
+    told = "one core" if cores == 1 else f"{cores} cores"
+    return f"{name} ({', '.join(vectors) or 'no known vectors'}), {told}"
 
 
 def peer_environments(library: str) -> dict[str, dict[str, str]]:

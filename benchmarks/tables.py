@@ -85,6 +85,7 @@ TABLES = {
     "vrkm_table": Table(PAGE, "vrkm", "of_table", "vrkm_tables"),
     "vrkm_sparse": Table(PAGE, "vrkm", "of_sparse", "vrkm_tables"),
     "vrkm_auto": Table(PAGE, "vrkm", "of_auto", "vrkm_tables"),
+    "vrkm_panels": Table(PAGE, "vrkm", "of_panels", "vrkm_tables"),
     "vrkm_storage": Table(PAGE, "vrkm", "of_storage", "vrkm_tables"),
     "vrkm_workers": Table(PAGE, "vrkm", "of_workers", "vrkm_tables"),
     "vrkm_published": Table(PAGE, "vrkm", "of_published", "vrkm_tables"),

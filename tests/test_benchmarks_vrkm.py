@@ -18,6 +18,7 @@ from benchmarks.vrkm_methods import (
     NMBATCH,
     ONE_ROW,
     ONE_ROW_TEN,
+    RELAXED,
     ROUNDS,
     ROUNDS_ONE,
     SEARCHED,
@@ -379,6 +380,12 @@ def test_what_wins_at_every_energy_is_counted():
     assert f"{SEARCHED}: on 1 of 1 sets, {MOVES}: on 0 of 1 sets (to reach: 3)" in told
 
 
+def test_passes_in_panels_are_counted_to_the_same_energies():
+    told = vrkm_tables.panels_table({"sets": {"A-1000": made_set((RELAXED, SEARCHED))}})
+    assert "| A-1000 | relaxed passes | 10.0 (10.0 to 10.0) | 10.0" in told
+    assert "|  | table | 5.0 (5.0 to 5.0) | 5.0 (5.0 to 5.0) | 10.0 (10.0 to 10.0) |" in told
+
+
 def test_storage_and_workers_have_tables():
     lloyd = {"n": 10, "d": 2, "gigabytes": 4.1, "reached": 1, "seconds": [5.0, 10.0]}
     lloyd |= {"passes": [1.0, 2.0], "readings": [1.0, 2.0]}
@@ -465,7 +472,7 @@ def test_parts_name_sets_and_methods_that_there_are():
         assert set(part.sets) <= {*vrkm.SETS, "stored", *vrkm.vrkm_scale.JOBS}
         assert all(part.passes(case) >= 0 for case in part.sets)
     named = {*vrkm.published_methods("mnist-50"), *vrkm.epoch_methods(), *vrkm.eta_methods()}
-    named |= {*vrkm.svrg_methods(), *vrkm.SCORED, *vrkm.COMPARED, *vrkm.JOINED}
+    named |= {*vrkm.svrg_methods(), *vrkm.SCORED, *vrkm.COMPARED, *vrkm.JOINED, RELAXED}
     assert named == set(vrkm_methods.METHODS)
     assert SGD not in vrkm.published_methods("B-1000")
     assert set(vrkm.PARTS) == set(vrkm_tables.SHOWN)
