@@ -101,12 +101,17 @@ class Chunk(Protocol):
     def __len__(self) -> int:
         """Rows."""
 
-    def pieces(self, rows: slice) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
+    def pieces(
+        self, rows: slice, *, few: bool = False
+    ) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
         """``x`` and ``weight`` of some of the rows, in pieces that fit a processor's cache.
 
         A share of a table that lies elsewhere in this process is copied piece by piece: what is
         shown goes with the next piece. Where a pass asks for a share of the rows and ``joined``,
         they are shown here only, and ``x`` and ``weight`` are those of all rows.
+
+        ``few``: most of them are not going to be looked at. Such a share is one piece then, whose
+        ``x`` has a length, and copies the rows that it is indexed with.
         """
 
     def numbers(self, places: NDArray[np.int64] | None = None) -> NDArray[np.int64]:

@@ -31,7 +31,8 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
     With ``table="labels"``, an epoch labels every row once, in rounds, and moves all centres after
     each, by what the rows asked lately changed on behalf of the others. There is no step size. It
     begins with samples, and ends where Lloyd's algorithm stands still, after a fraction of its
-    passes. A store that was not shuffled and does not fit in memory is read once a round.
+    passes. A store that was not shuffled and does not fit in memory is read once a round. A table
+    of up to 2^25 numbers is held once more, round by round.
 
     ``table="snapshot"`` is the published VRKM++ (Algorithm 4) and VRKM (Algorithm 3), in rounds of
     rows that share their centres; :meth:`paper` takes one row after the other.
