@@ -13,6 +13,8 @@ import numpy as np
 
 from benchmarks.curves import LLOYD, NMBATCH, PUBLISHED
 from benchmarks.nmbatch_tables import end_of
+from benchmarks.vrkm_methods import LLOYD as BOUNDED
+from benchmarks.vrkm_methods import SEARCHED, TABLE, TRUNCATED
 
 __all__ = ["QUOTES"]
 
@@ -130,6 +132,47 @@ def mixture_part(case: str, name: str, key: str, form: str) -> Callable[[Result]
     return told
 
 
+def rounds_share(result: Result) -> str:
+    """CPU seconds of a table of labels near Lloyd's end, as a share of exact k-means's."""
+    from benchmarks.vrkm_levels import median, near_end, ratios, to_level
+
+    found = [
+        median(ratios(to_level(r, TABLE, near_end, 1), to_level(r, BOUNDED, near_end, 1)))
+        for r in result["table"]["sets"].values()
+        if r["start"] == "random"
+    ]
+    return span(found, ".2f", "")
+
+
+def rounds_passes(result: Result) -> str:
+    """Passes of a table of labels to no change, as a share of Lloyd's, with few clusters."""
+    from benchmarks.vrkm_levels import median, passes_of, ratios
+
+    found = [
+        median(ratios(passes_of(r, TABLE), passes_of(r, BOUNDED)))
+        for r in result["table"]["sets"].values()
+        if r["start"] == "random" and r["k"] <= 100
+    ]
+    return span(found, ".2f", "")
+
+
+def rounds_auto(result: Result) -> str:
+    """Where a table of labels ends that begins with the search's start, against the search."""
+    from benchmarks.vrkm_levels import ends, median
+
+    found = [median(ends(r, SEARCHED, TRUNCATED)) for r in result["auto"]["sets"].values()]
+    low, high = min(found), max(found)
+    return f"{abs(low):.2f} % {'below' if low < 0 else 'above'} to {high:.2f} % above"
+
+
+def rounds_panels(result: Result) -> str:
+    """Passes of rounds to what 20 relaxed ones come to, with many clusters."""
+    from benchmarks.vrkm_levels import at_base, median, to_level
+
+    sets = result["panels"]["sets"].values()
+    return span([median(to_level(r, SEARCHED, at_base, 0)) for r in sets], ".0f", "")
+
+
 def figure(group: str, name: str, form: str, unit: str) -> Callable[[Result], str]:
     """A figure as it was measured."""
     return lambda result: f"{result[group][name]:{form}} {unit}"
@@ -156,6 +199,10 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
         "vcgmm",
         mixture_part("diag", "no moves of components", "log_likelihood", ".2f"),
     ),
+    "rounds-share": ("vrkm", rounds_share),
+    "rounds-passes": ("vrkm", rounds_passes),
+    "rounds-auto": ("vrkm", rounds_auto),
+    "rounds-panels": ("vrkm", rounds_panels),
     "empty-pass": ("overhead", figure("found", "empty_cluster_64", ".0f", "ms")),
     "empty-local": ("overhead", figure("found", "empty_local_64", ".1f", "ms")),
     "store-memory": ("overhead", figure("found", "store_rss", ".2f", "GB")),

@@ -261,7 +261,7 @@ def measure_auto(bench: Bench, case: str) -> Record:
 
 
 WITH_LISTS = ("A-1000", "B-1000", "sift200k-1000")
-"""Sets with so many clusters that the search looks at few centres a row."""
+"""Sets with many clusters, where the search looks at few centres a row."""
 
 
 def measure_panels(bench: Bench, case: str) -> Record:

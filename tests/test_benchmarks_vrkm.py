@@ -392,10 +392,10 @@ def test_storage_and_workers_have_tables():
     runs = {"Lloyd": lloyd, "table of labels": lloyd | {"reached": 0}}
     record = {"k": 100, "memory": 1 << 30, "runs": runs, "cpu": "a machine", "seeds": [0]}
     told = vrkm_tables.storage_table({"sets": {"stored": record}})
-    assert "| table of labels | 5 | **0.50** (≤ 0.4) | 1.0 | 1.0 |" in told
+    assert "| table of labels | 5.0 | **0.50** (≤ 0.4) | 1.00 | 1.00 | 5.00 |" in told
     runs["table of labels"]["reached"] = None
     told = vrkm_tables.storage_table({"sets": {"stored": record}})
-    assert "| table of labels | never | **inf** (≤ 0.4) | – | – |" in told
+    assert "| table of labels | never | **inf** (≤ 0.4) | – | – | 5.00 |" in told
 
     def job(seconds, rows, *of_steps):
         return [{"seconds": seconds, "rows": rows, "of_steps": of_steps}]
