@@ -238,7 +238,7 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
         (("--algorithm", "nmbatch"), 80, 1),
         (("--algorithm", "nmbatch", "--set", "bounds=false"), 12, 1),
         (("--algorithm", "minibatch"), 4, 1),
-        (("--algorithm", "vrkm"), 12, 10),
+        (("--algorithm", "vrkm"), 48, 10),
         (("--algorithm", "vrkm", "--set", "table=snapshot"), 84, 101),
         (("--algorithm", "vrkm", "--set", "table=snapshot", "plus_plus=false"), 84, 102),
     ],

@@ -215,7 +215,12 @@ def test_delete_and_resume__at_the_same_time_one_is_refused(
 def test_resume__that_cannot_be_kept_changes_nothing(open_jobs, document, monkeypatch):
     jobs = open_jobs()
     job_id = jobs.submit(document(max_iter=2), {}, "me")
-    before = wait_until(jobs, job_id, "finished")
+    wait_until(jobs, job_id, "finished")
+    # Its last event is told a moment after the status, which counts events.
+    eventually(
+        lambda: jobs.events(job_id, 0, 1_000)[-1]["event"] == "finished", "the event of its end"
+    )
+    before = jobs.status(job_id)
 
     def full(record):
         raise OutputError("no space")
