@@ -18,6 +18,7 @@ from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.sampling import potentials, update_d2
+from largek_dask.kernels.sparse.distances import center_norms
 from tests import oracles
 from tests.kernels.test_sparse import block_of, table
 
@@ -245,3 +246,13 @@ def test_prepared__is_made_once_whoever_asks():
         thread.join()
     assert prepared.get(make) == 1
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("k", range(1, 10))
+def test_squared_lengths_of_centers_are_added_in_order(k):
+    """Four at a time, and those that are left."""
+    centers = np.random.default_rng(k).normal(size=(k, 33)).astype(np.float32)
+    expected = np.zeros(k)
+    for column in centers.T.astype(np.float64):
+        expected += column * column
+    np.testing.assert_array_equal(center_norms(centers), expected)
