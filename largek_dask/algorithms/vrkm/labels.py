@@ -313,7 +313,7 @@ class LabelTable(Algorithm[LabelTableState]):
         """Whether all rows are held, round by round: no bit of a result depends on it.
 
         Of a cluster, where passes over few rows take longer than to compute them; in this process,
-        where to copy the rows of every round anew takes up to a third of an epoch.
+        where to copy the rows of every round anew is a good part of an epoch (measured).
         """
         if passes.n_threads is None:
             return NestedRows(passes, rng).worth_gathering(passes.n_rows, k, n_rounds)

@@ -170,7 +170,11 @@ def steps(passes, algorithm, centers, n_steps):
     """States and infos of each step, up to a fixed point."""
     problem = KMeansProblem(len(centers), centers, "keep")
     algorithm = dataclasses.replace(algorithm, problem=problem)
-    state = algorithm.init(passes, RNG)
+    return steps_from(algorithm.init(passes, RNG), passes, algorithm, n_steps)
+
+
+def steps_from(state, passes, algorithm, n_steps):
+    """The same from a state on."""
     out = []
     for _ in range(n_steps):
         state, info = algorithm.step(passes, RNG, state)
@@ -395,13 +399,7 @@ def epochs(passes, k, *, state=None, empty="keep", n_steps=40, n_rounds=4):
     x = passes.take(np.arange(k)).x if state is None else None
     algorithm = LabelTable(n_rounds, problem=KMeansProblem(k, x, empty))
     state = algorithm.init(passes, RNG) if state is None else state
-    out = []
-    for _ in range(n_steps):
-        state, info = algorithm.step(passes, RNG, state)
-        out.append((state, info))
-        if info.converged:
-            break
-    return out
+    return steps_from(state, passes, algorithm, n_steps)
 
 
 def numbers(out):
