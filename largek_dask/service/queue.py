@@ -144,7 +144,9 @@ class Queue(threading.Thread):
         with self._changed:
             self._runners.discard(runner)
             self._changed.notify_all()
-            jobs = self._register.jobs()
+            # Of a job with a runner the last event is still to be told, a moment after its state.
+            busy = {id(other.job) for other in self._runners}
+            jobs = [job for job in self._register.jobs() if id(job) not in busy]
             ended = [job for job in jobs if job.state in ENDS and job.feed.is_loaded]
             for job in ended[:-FEEDS]:
                 job.feed.unload()

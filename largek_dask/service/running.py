@@ -77,7 +77,7 @@ class Runner(threading.Thread):
         done: Callable[[], None],
     ) -> None:
         super().__init__(name=f"largek-{job.record.id}", daemon=True)
-        self._job = job
+        self.job = job
         self._records = records
         self._owner = owner
         self._connect = connect
@@ -87,7 +87,7 @@ class Runner(threading.Thread):
 
     def run(self) -> None:
         """Run the job; what goes wrong becomes its result, unless it may pass."""
-        job = self._job
+        job = self.job
         try:
             options = options_of(job.record.spec, job.secrets)
             self._attempt(output_folder(job.record.spec, options), options)
@@ -109,7 +109,7 @@ class Runner(threading.Thread):
         was_there : bool
             What it is about is known to have been there, also of a job that has not run before.
         """
-        has_run = was_there or self._job.has_run
+        has_run = was_there or self.job.has_run
         if isinstance(error, MissingOptionError):
             return "credentials" if has_run else None
         if isinstance(error, VersionMismatchError):
@@ -123,7 +123,7 @@ class Runner(threading.Thread):
         Its result is in the scheduler's records alone then: nothing can be published where its
         output would be.
         """
-        job = self._job
+        job = self.job
         # What comes here is about its output, which was written to when it was submitted.
         reason = self._reason_to_wait(error, was_there=True)
         if reason is None:
@@ -142,19 +142,19 @@ class Runner(threading.Thread):
     def _without_model(
         self, token: int, state: End = "cancelled", stop_reason: str | None = None
     ) -> Result:
-        record = self._job.record
+        record = self.job.record
         return Result(job=record.id, run=record.run, token=token, state=state,
                       stop_reason=stop_reason)  # fmt: skip
 
     # --- telling ----------------------------------------------------------------------------------
 
     def _feed(self, event: Event) -> None:
-        self._job.heed(event)
-        self._job.feed(self._redact(event))
+        self.job.heed(event)
+        self.job.feed(self._redact(event))
 
     def _emit(self, kind: str, **values: Any) -> None:
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-        event = {"event": kind, "time": stamp, "run": self._job.record.run, **values}
+        event = {"event": kind, "time": stamp, "run": self.job.record.run, **values}
         for sink in self._sinks:
             sink(event)
 
@@ -164,7 +164,7 @@ class Runner(threading.Thread):
     # --- one attempt ------------------------------------------------------------------------------
 
     def _attempt(self, folder: Folder, options: Mapping[str, Any]) -> None:
-        job = self._job
+        job = self.job
         if job.lease is not None:
             # Where nobody else has it, it need not be waited for.
             job.lease.release()
@@ -197,8 +197,8 @@ class Runner(threading.Thread):
             self._leave("another scheduler has taken it over")
 
     def _leave(self, why: str) -> None:
-        self._job.note, self._job.waiting = why, None
-        self._job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
+        self.job.note, self.job.waiting = why, None
+        self.job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
 
     def _hold(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> None:
         """Do all that needs the lease."""
@@ -214,7 +214,7 @@ class Runner(threading.Thread):
             self._emit("running", token=lease.token, owner=self._owner)
             result = self._ended(folder, lease, options)
             if result is None:
-                self._emit("interrupted", reason=self._job.stopped_for)
+                self._emit("interrupted", reason=self.job.stopped_for)
             else:
                 self._publish(folder, result)
         finally:
@@ -246,7 +246,7 @@ class Runner(threading.Thread):
 
     def _ended(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
         """How the run ended; None where it has not, and somebody is to go on with it."""
-        job = self._job
+        job = self.job
         if job.record.cancel:
             return self._stopped(folder, lease)
         try:
@@ -278,7 +278,7 @@ class Runner(threading.Thread):
 
         One that has come no farther than the run before leaves that one's model alone.
         """
-        before = self._job.record.before
+        before = self.job.record.before
         beyond = -1 if before is None else before.n_iter
         result = self._without_model(lease.token, state, stop_reason)
         try:
@@ -306,7 +306,7 @@ class Runner(threading.Thread):
         )
 
     def _fitted(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
-        job, spec = self._job, self._job.record.spec
+        job, spec = self.job, self.job.record.spec
         rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
         model, fitted = fit_into(
             folder,
@@ -337,13 +337,13 @@ class Runner(threading.Thread):
         )
 
     def _remember(self, snapshot: Snapshot) -> None:
-        self._job.snapshot = snapshot
+        self.job.snapshot = snapshot
 
     # --- the end ----------------------------------------------------------------------------------
 
     def _failure(self, error: Exception, token: int) -> Result:
         text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
-        record = self._job.record
+        record = self.job.record
         # Indented, so that no line of somebody's text passes for a line of the log.
         shown = textwrap.indent(self._redact(text), "    ", lambda line: True)
         logger.warning("Job %s failed:\n%s", record.id, shown)
@@ -374,7 +374,7 @@ class Runner(threading.Thread):
 
     def _still_there(self, before: Result) -> Result | None:
         """The result of the run before, if what it has left is there still."""
-        job = self._job
+        job = self.job
         try:
             options = options_of(job.record.spec, job.secrets)
             folder = output_folder(job.record.spec, options)
@@ -392,7 +392,7 @@ class Runner(threading.Thread):
 
         A run that was to go on, and has no model, leaves the job as it was before.
         """
-        job = self._job
+        job = self.job
         # From here on the model is the one that was written.
         job.snapshot = None
         before = job.record.before
