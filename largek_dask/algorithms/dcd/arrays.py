@@ -1,0 +1,69 @@
+"""The numbers of a model that holds every partition up to its own.
+
+Partitions are packed one after the other: the centres of the one into l clusters are rows
+l (l - 1) / 2 up to l (l + 1) / 2 of one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.kmeans import CenterArrays
+
+__all__ = ["FIGURES", "PathArrays", "centers_in", "packed", "rows_of_path"]
+
+FIGURES = ("movement", "ties", "moves", "swap")
+"""What is known of how still a partition stands, in the order of ``PathArrays.stationarity``."""
+
+
+def rows_of_path(length: int) -> int:
+    """Centres of all partitions into 1 to ``length`` clusters."""
+    return length * (length + 1) // 2
+
+
+def centers_in(path: NDArray[Any], n_clusters: int) -> NDArray[Any]:
+    """(l, d) the centres of the partition into l clusters, a view."""
+    return path[rows_of_path(n_clusters - 1) : rows_of_path(n_clusters)]
+
+
+def packed(partitions: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The centres of partitions into 1, 2, 3, ... clusters, one after the other."""
+    assert [len(centers) for centers in partitions] == list(range(1, len(partitions) + 1))
+    return np.concatenate(partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class PathArrays(CenterArrays):
+    """Centres of the last partition, and of all before it.
+
+    ``centers`` are the last rows of ``path``.
+    """
+
+    path: NDArray[Any]
+    """(k (k + 1) / 2, d) centres of the partitions into 1 to k clusters, compute dtype, in the
+    coordinates of the data."""
+    inertia: NDArray[np.float64]
+    """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, nearest centres."""
+    lower_bound: NDArray[np.float64]
+    """(k,) what no partition into so many clusters falls below."""
+    stationarity: NDArray[np.float64]
+    """(k, 4) one column for each of ``FIGURES``; NaN where it is not known.
+
+    movement
+        Largest distance of a centre to the mean of its rows.
+    ties
+        Rows with two nearest centres.
+    moves
+        Rows that would lower the objective by going to another cluster.
+    swap
+        The least that any swap looked at (a centre out, a row in, nothing moved after) would
+        change the objective by: negative where one lowers it.
+    """
+    stability: NDArray[np.float64]
+    """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where it
+    is not known. The first is 1."""
