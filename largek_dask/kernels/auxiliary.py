@@ -363,10 +363,15 @@ def _members(
                 size = min(_LANES, end - begin)
                 _squares(columns, begin, size, points, q, values)
                 own = r[begin : begin + size]
+                taken = 0.0
                 for i in range(size):
                     saved = own[i] - values[i]
                     inside[i] = 1.0 if saved > 0.0 else 0.0
                     values[i] = saved if saved > 0.0 else 0.0
+                for i in range(size):
+                    taken += inside[i]
+                if taken == 0.0:
+                    continue
                 _add_products(high[d], low[d], values, weight, begin, size)
                 for f in range(d):
                     column = columns[f, begin : begin + size]

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.jit import njit, readonly
 
 __all__ = [
+    "Nearest",
     "Rows",
     "Settled",
     "add_center",
@@ -103,38 +104,39 @@ class Settled:
         )
 
 
-def label_rows(rows: Rows, centers: Floats) -> tuple[Settled, NDArray[np.int32], Floats]:
-    """Label all rows by all centres.
+@dataclass(frozen=True, slots=True, eq=False)
+class Nearest:
+    """The two nearest centres of every row."""
+
+    first: Floats
+    """(n,) squared distances to the nearest."""
+    label: NDArray[np.int32]
+    """(n,) the nearest of the others; 0 where there is no other."""
+    second: Floats
+    """(n,) squared distances to that; infinity where there is no other."""
+
+
+def label_rows(rows: Rows, centers: Floats) -> tuple[Settled, Nearest]:
+    """Label all rows by all centres; ties go to the lower index. Nothing moves.
 
     Parameters
     ----------
     rows : Rows
     centers : (k, d) float64
-
-    Returns
-    -------
-    settled : Settled
-        All clusters are stale: centres are as they were given, not the means of their rows.
-    second : (n,) int32
-        The nearest of the other centres; 0 where there is no other.
-    distances : (2, n) float64
-        Squared distances to the nearest and to the second nearest; infinity without another.
+        About the same origin. Where they are not the means of their rows all clusters are stale:
+        say so before it is settled.
     """
     n, k = len(rows), len(centers)
-    labels, second = np.zeros(n, np.int32), np.zeros(n, np.int32)
-    distances = np.empty((2, n))
+    labels = np.zeros(n, np.int32)
+    found = Nearest(np.empty(n), np.zeros(n, np.int32), np.empty(n))
     centers = np.array(centers, np.float64, order="C")
-    _two_nearest(rows.columns, readonly(centers), labels, distances[0], second, distances[1])
-    settled = Settled(
-        centers,
-        np.zeros(k),
-        np.zeros(k),
-        labels,
-        np.sqrt(distances[0]),
-        np.sqrt(distances[1]),
-        np.ones(k, np.bool_),
-    )
-    return settled, second, distances
+    _two_nearest(
+        rows.columns, readonly(centers), labels, found.first, found.label, found.second
+    )  # fmt: skip
+    counts, costs = np.zeros(k), np.zeros(k)
+    _take_stock(rows.weight, readonly(labels), readonly(found.first), counts, costs)
+    upper, lower = np.sqrt(found.first), np.sqrt(found.second)
+    return Settled(centers, counts, costs, labels, upper, lower, np.zeros(k, np.bool_)), found
 
 
 def add_center(rows: Rows, partition: Settled, center: Floats) -> Settled:
@@ -167,7 +169,7 @@ def drop_center(rows: Rows, partition: Settled, which: int) -> Settled:
     return left
 
 
-def settle(rows: Rows, partition: Settled, most_steps: int = 1000) -> int:
+def settle(rows: Rows, partition: Settled, most_steps: int = 1000, calm: int = 0) -> int:
     """Let Lloyd's algorithm settle a partition, in place.
 
     A cluster that loses all its rows keeps its centre; its count is 0.
@@ -179,6 +181,8 @@ def settle(rows: Rows, partition: Settled, most_steps: int = 1000) -> int:
     most_steps : int
         Steps after which it ends even where labels still change. Centres are the means of their
         rows then, too, but rows need not be with the nearest; clusters that moved last are stale.
+    calm : int
+        It ends likewise once no more rows than this change in a step.
 
     Returns
     -------
@@ -188,7 +192,7 @@ def settle(rows: Rows, partition: Settled, most_steps: int = 1000) -> int:
     p = partition
     return int(
         _settle(
-            rows.x, rows.weight, most_steps, p.centers, p.counts, p.costs,
+            rows.x, rows.weight, most_steps, calm, p.centers, p.counts, p.costs,
             p.labels, p.upper, p.lower, p.stale,
         )
     )  # fmt: skip
@@ -232,6 +236,13 @@ def _two_nearest(columns: Any, centers: Any, labels: Any, first: Any, others: An
                 db[i] = da[i] if nearest else (v if second else db[i])
                 a[i] = np.int32(j) if nearest else a[i]
                 da[i] = v if nearest else da[i]
+
+
+@njit
+def _take_stock(weight: Any, labels: Any, squares: Any, counts: Any, costs: Any) -> None:
+    for i in range(weight.shape[0]):
+        counts[labels[i]] += weight[i]
+        costs[labels[i]] += weight[i] * squares[i]
 
 
 @njit
@@ -294,7 +305,7 @@ def _drop(
 
 @njit
 def _settle(
-    x: Any, weight: Any, most_steps: Any, centers: Any, counts: Any, costs: Any,
+    x: Any, weight: Any, most_steps: Any, calm: Any, centers: Any, counts: Any, costs: Any,
     labels: Any, upper: Any, lower: Any, stale: Any,
 ) -> Any:  # fmt: skip
     k, d = centers.shape
@@ -325,11 +336,14 @@ def _settle(
         step += 1
         _measure(centers, moved, gaps)
         _choose(moved, gaps, own, others, seen, radius, active, near, n_near, far)
-        if not _look(
+        changed = _look(
             x, centers, gaps, active, near, n_near, far, own, others,
             labels, upper, lower, radius, stale, waiting, space,
-        ):  # fmt: skip
+        )  # fmt: skip
+        if changed == 0:
             break
+        if changed <= calm:
+            most_steps = step
     for a in range(k):
         # Those that were far from it may have come nearer unseen.
         others[a] += (own - seen[a]).max()

@@ -22,6 +22,7 @@ from largek_dask.kernels.jit import njit
 
 __all__ = ["move_rows"]
 
+_MANY = 1e300
 _WORTH = 1e-12
 """Least gain of a move, as a share of what its row costs: below is rounding."""
 
@@ -60,7 +61,13 @@ def _move_rows(
     k = centers.shape[0]
     # Bounds are kept as if centres stood where they stood at first.
     own, farthest, moves = np.zeros(k), 0.0, 0
-    least = counts.min()
+    radius, gaps, least = np.zeros(k), np.empty((k, k)), np.empty(k)
+    equal = weight.min() == weight.max()
+    for i in range(x.shape[0]):
+        radius[labels[i]] = max(radius[labels[i]], upper[i]) if equal else np.inf
+    for a in range(k):
+        _measure(centers, a, gaps)
+    _find_least(counts, gaps, radius, least)
     for _ in range(most_sweeps):
         before = moves
         for i in range(x.shape[0]):
@@ -69,27 +76,34 @@ def _move_rows(
                 continue
             keep = counts[a] / (counts[a] - w)
             u, left = upper[i] + own[a], lower[i] - farthest
-            if left > 0.0 and least / (least + w) * left * left >= keep * u * u:
+            if left > 0.0 and least[a] / (least[a] + w) * left * left >= keep * u * u:
                 continue
-            u = distance_of(x, i, centers, a)
-            upper[i] = np.sqrt(u) - own[a]
-            b, left = _best_other(x, i, w, centers, counts, a, keep * u)
-            lower[i] = np.sqrt(left) + farthest
-            if b != a:
-                moves += 1
-                stale[a] = stale[b] = True
-                away = _shift(x, i, centers, a, -w / (counts[a] - w))
-                toward = _shift(x, i, centers, b, w / (counts[b] + w))
-                counts[a] -= w
-                counts[b] += w
-                own[a] += away
-                own[b] += toward
-                farthest += max(away, toward)
-                least = counts.min()
-                labels[i] = b
-                upper[i] = np.sqrt(distance_of(x, i, centers, b)) - own[b]
-                # Among the others is now the cluster that it has left.
-                lower[i] = min(np.sqrt(left), np.sqrt(u)) - max(away, toward) + farthest
+            square = distance_of(x, i, centers, a)
+            u = np.sqrt(square)
+            upper[i] = u - own[a]
+            if left > 0.0 and least[a] / (least[a] + w) * left * left >= keep * square:
+                continue
+            b, left = _best_other(x, i, w, centers, counts, gaps, a, u, keep * square)
+            lower[i] = left + farthest
+            if b == a:
+                continue
+            moves += 1
+            stale[a] = stale[b] = True
+            away = _shift(x, i, centers, a, -w / (counts[a] - w))
+            toward = _shift(x, i, centers, b, w / (counts[b] + w))
+            counts[a] -= w
+            counts[b] += w
+            own[a] += away
+            own[b] += toward
+            farthest += max(away, toward)
+            # Among the others is now the cluster that it has left.
+            lower[i] = min(left, u) - max(away, toward) + farthest
+            labels[i], u = b, np.sqrt(distance_of(x, i, centers, b))
+            upper[i] = u - own[b]
+            radius[a], radius[b] = radius[a] + away, max(radius[b] + toward, u)
+            _measure(centers, a, gaps)
+            _measure(centers, b, gaps)
+            _find_least(counts, gaps, radius, least)
         if moves == before:
             break
     for i in range(x.shape[0]):
@@ -99,18 +113,44 @@ def _move_rows(
 
 
 @njit
+def _measure(centers: Any, a: Any, gaps: Any) -> None:
+    """Distances of one centre to all others."""
+    for b in range(centers.shape[0]):
+        gaps[a, b] = gaps[b, a] = np.sqrt(distance_of(centers, a, centers, b))
+
+
+@njit
+def _find_least(counts: Any, gaps: Any, radius: Any, least: Any) -> None:
+    """The lightest cluster that could take a row of each.
+
+    To leave a cluster saves at most twice what a row costs there, and to join one costs at least
+    half of its squared distance, where all rows weigh the same: who is three times as far away
+    takes none. (Where they do not, the radius is infinite.)
+    """
+    for a in range(counts.shape[0]):
+        least[a] = _MANY
+        for b in range(counts.shape[0]):
+            if b != a and gaps[a, b] < 3.0 * radius[a]:
+                least[a] = min(least[a], counts[b])
+
+
+@njit
 def _best_other(
-    x: Any, i: Any, w: Any, centers: Any, counts: Any, a: Any, cost: Any
+    x: Any, i: Any, w: Any, centers: Any, counts: Any, gaps: Any, a: Any, u: Any, cost: Any
 ) -> Any:
-    """The cluster in which a row costs least, and the squared distance of the nearest other."""
+    """The cluster in which a row costs least, and how far at least any other centre is."""
     best, b, nearest = cost * (1.0 - _WORTH), a, np.inf
     for j in range(centers.shape[0]):
-        if j != a:
-            v = distance_of(x, i, centers, j)
-            nearest = min(nearest, v)
-            joined = counts[j] / (counts[j] + w) * v
-            if joined < best:
-                best, b = joined, j
+        if j == a:
+            continue
+        share, gap = counts[j] / (counts[j] + w), gaps[a, j] - u
+        if gap > 0.0 and share * gap * gap >= best:
+            nearest = min(nearest, gap)
+            continue
+        square = distance_of(x, i, centers, j)
+        nearest = min(nearest, np.sqrt(square))
+        if share * square < best:
+            best, b = share * square, j
     return b, nearest
 
 
