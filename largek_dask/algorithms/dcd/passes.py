@@ -114,8 +114,6 @@ class PathTotal(Additive):
     """Of the clusters of one partition after the other."""
     squares: Squares
     """``weight * ||x - shift||^2``, added up."""
-    n_rows: int = 0
-    """Rows of weight above 0."""
 
     @classmethod
     def empty(cls, n_clusters: int, d: int, grid: FixedPoint) -> PathTotal:
@@ -176,7 +174,6 @@ def assign_to_path(chunk: Chunk, total: PathTotal, partitions: Sequence[PackedCe
             sums.add_rounded(rounded, nearest(x, packed), first)
             first += packed.n_clusters
         total.squares.add_squares(x, sums.grid.shift, weight)
-        total.n_rows += len(x)
 
 
 @dataclass(frozen=True, slots=True)

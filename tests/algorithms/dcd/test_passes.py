@@ -17,12 +17,19 @@ from largek_dask.algorithms.dcd.passes import (
     PathTotal,
     begin_path,
     count_pass,
+    count_ties,
     path_step,
 )
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.data.sources import open_rows
-from largek_dask.kernels.distances import nearest, pack_centers, squared_distances
+from largek_dask.kernels.distances import (
+    nearest,
+    nearest_two,
+    pack_centers,
+    scores,
+    squared_distances,
+)
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes.local import LocalPasses
@@ -144,6 +151,22 @@ def test_distances_that_only_rounding_makes_equal_are_no_ties(dtype, d):
     a, b = (squared_distances(x, packed_centers, np.full(N, j, np.int32)) for j in (0, 1))
     assert found == np.count_nonzero(a == b) < N
     assert (a.astype(dtype) == b.astype(dtype)).sum() > found or dtype == "f8"
+
+
+def test_a_tie_that_a_third_centre_seems_to_come_between():
+    """The same features in another order are as far in float64, and not so in float32."""
+    r = np.random.default_rng(0)
+    row, hidden = np.zeros((1, 8), np.float32), 0
+    for _ in range(300):
+        features = r.integers(2**13, 2**16, 8).astype(np.float32)
+        centers = np.stack([r.permutation(features) for _ in range(3)])
+        centers[1, 0] = np.nextafter(centers[1, 0], np.float32(np.inf))
+        packed_centers = pack_centers(centers, row[0])
+        found = nearest_two(row, packed_centers)
+        assert count_ties(row, packed_centers, found) == 1
+        scored = scores(row, packed_centers)[0]
+        hidden += scored[[0, 2]].max() > np.nextafter(found[3][0], np.float32(np.inf))
+    assert hidden > 20
 
 
 @pytest.mark.parametrize("d", [3, 12])
