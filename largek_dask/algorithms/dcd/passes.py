@@ -35,6 +35,7 @@ from largek_dask.kernels.exact.movement import squared_movement, squared_movemen
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.rounded import RoundedRows
 from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = [
@@ -133,7 +134,7 @@ def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
         return state
     statistics = passes.statistics
     d = state.path.shape[1]
-    partitions = _packed(state.path, live, statistics.shift)
+    partitions = _packed(state.path, live, statistics)
     total: PathTotal = passes.reduce(
         assign_to_path,
         partitions,
@@ -227,7 +228,7 @@ def count_pass(passes: Passes, path: NDArray[Any], length: int) -> PathCount:
     lengths = range(1, length + 1)
     total: CountTotal = passes.reduce(
         count_chunk,
-        _packed(path, lengths, statistics.shift),
+        _packed(path, lengths, statistics),
         start=partial(CountTotal.empty, length, path.shape[1], statistics.grid),
         combine=CountTotal.combine,
     )
@@ -292,9 +293,10 @@ def count_ties(
 
 
 def _packed(
-    path: NDArray[Any], lengths: Sequence[int], shift: NDArray[Any]
+    path: NDArray[Any], lengths: Sequence[int], statistics: Statistics
 ) -> tuple[PackedCenters, ...]:
-    return tuple(pack_centers(centers_in(path, n), shift) for n in lengths)
+    assert path.dtype == statistics.dtype
+    return tuple(pack_centers(centers_in(path, n), statistics.shift) for n in lengths)
 
 
 def _slices(lengths: Sequence[int]) -> list[slice]:
