@@ -15,12 +15,12 @@ from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.algorithms.parts.relocation import relocate_empty
 from largek_dask.algorithms.parts.seeding import check_init, passes_of
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
-from largek_dask.kernels.blocks import dense_rows
+from largek_dask.kernels.blocks import Table, dense_rows
 from largek_dask.kernels.dense.doubts import nearest_of_far, too_far
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
 from largek_dask.kernels.exact.numbers import ExactSums
 
-__all__ = ["CenterArrays", "KMeansProblem", "nearest_center"]
+__all__ = ["CenterArrays", "KMeansProblem", "exact_distances", "nearest_center"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,27 @@ def _nearest_chunk(
 ) -> NDArray[np.int32]:
     """Label a chunk's rows and add their exact squared distances."""
     labels = nearest(chunk.x, centers)
-    distances = squared_distances(chunk.x, centers, labels)
-    far = too_far(distances, centers.dtype)
-    if len(far):
-        labels[far] = nearest_of_far(dense_rows(chunk.x[far]), centers.centers)
-        distances = squared_distances(chunk.x, centers, labels)
+    distances = exact_distances(chunk.x, centers, labels)
     # Rows that are skipped weigh 0, so they count nowhere.
     sums["inertia"].add(distances, chunk.weight)
     sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
     return labels
+
+
+def exact_distances(
+    x: Table, centers: PackedCenters, labels: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """(n,) squared distances of rows to their nearest centres, in float64.
+
+    ``labels`` are those of ``nearest``; those of rows so far out that scores overflow are written
+    anew.
+    """
+    distances = squared_distances(x, centers, labels)
+    far = too_far(distances, centers.dtype)
+    if len(far):
+        labels[far] = nearest_of_far(dense_rows(x[far]), centers.centers)
+        distances = squared_distances(x, centers, labels)
+    return distances
 
 
 @dataclass(frozen=True, slots=True)
