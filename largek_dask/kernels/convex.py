@@ -3,9 +3,10 @@
 With m the total weight, ``f_k(x) = f_1(x) - f_2(x)`` (N. Karmitsa, A. Bagirov, S. Taheri, equations
 6 to 8), where ``f_1(x) = (1/m) sum_a w_a sum_j |x_j - a|^2`` is smooth and
 ``f_2(x) = (1/m) sum_a w_a max_j sum_(s != j) |x_s - a|^2`` has a corner wherever a row has two
-nearest centres. One assignment tells all: with n_j the weight and S_j the sum of the rows of cluster
-j, block j of ``grad f_1 - xi_2`` is ``(2/m)(n_j x_j - S_j)``, for a xi_2 of the subdifferential of
-f_2 (equations 18 to 22). Any way to share out the rows that tie gives another one.
+nearest centres. One assignment tells all: with n_j the weight and S_j the sum of the rows of
+cluster j, block j of ``grad f_1 - xi_2`` is ``(2/m)(n_j x_j - S_j)``, for a xi_2 of the
+subdifferential of f_2 (equations 18 to 22). Any way to share out the rows that tie gives another
+one.
 
 The auxiliary function of one more centre y (equations 10 to 14) is
 ``g(y) = (1/m) sum_a w_a min(r_a, |y - a|^2)``. With B(y) the rows nearer to y than r_a, n_B their
@@ -167,6 +168,8 @@ class AuxiliaryFunction:
     ----------
     arranged : ArrangedRows
         The rows, as scans for many points want them.
+    without : float
+        The objective of the (k, d) centres, not divided by the total weight.
     """
 
     def __init__(self, rows: MeasuredRows, centers: Array) -> None:
@@ -180,12 +183,12 @@ class AuxiliaryFunction:
         self.arranged: ArrangedRows = arrange(x, weight, centers, order, r)
         squares = Squares()
         squares.add(r, rows.weight)
-        self._without = squares.value
+        self.without = squares.value
 
     def evaluate(self, y: Array) -> Evaluation:
         """Value and subgradients at a point (d,), tied rows left to their centres (outside B)."""
         gains, mass, sums = members_at(self.arranged, y[None])
-        value = (self._without - float(gains[0])) / self.rows.total
+        value = (self.without - float(gains[0])) / self.rows.total
         gradient: Array = 2.0 * (y - self.rows.statistics.mean)
         return Evaluation(value, gradient, gradient - self._difference(y, mass[0], sums[0]))
 

@@ -320,8 +320,10 @@ class _Bundle:
 
     def _mixed_metric(self) -> Array:
         """Step 8: ``p D_1 - (1 - p) D_2`` with the smallest p that leaves it semidefinite."""
-        p = float((self.concave / (self.convex + self.concave)).max())
-        return np.maximum(p * self.convex - (1.0 - p) * self.concave, 0.0)
+        both = self.convex + self.concave
+        # 1 - p on its own: concave metrics may be so large that its rounding would show
+        p, rest = (self.concave / both).max(), (self.convex / both).min()
+        return np.maximum(p * self.convex - rest * self.concave, 0.0)
 
     def _null_point(
         self, direction: Array, trial: Evaluation, w: float

@@ -21,9 +21,7 @@ CURVATURE = 2.0
 """The Hessian of f_1 is so many times the identity, for k-means and for its auxiliary problem."""
 
 
-def plain_descent(
-    function: DCFunction, start: NDArray[np.float64], accuracy: Accuracy
-) -> Descent:
+def plain_descent(function: DCFunction, start: NDArray[np.float64], accuracy: Accuracy) -> Descent:
     """Descend from a starting point until a step promises no more than the tolerance.
 
     Parameters
