@@ -57,3 +57,29 @@ def swap_cost(x, weight, centers, j, y):
     before = two_nearest(x, centers)[1]
     after = two_nearest(x, np.concatenate([kept, y[None]]))[1]
     return weighted_sum(after - before, weight)
+
+
+def clustering(x, weight, centers):
+    """f_1, f_2, the gradient of f_1, and a subgradient of f_2: rows with their first centre."""
+    w = np.ones(len(x)) if weight is None else weight
+    m = w.sum()
+    d = np.stack([squares(x, c) for c in centers], axis=1)
+    nearest = d.argmin(axis=1)
+    f1 = (w[:, None] * d).sum() / m
+    f2 = (w * (d.sum(axis=1) - d.min(axis=1))).sum() / m
+    pull = 2 / m * w[:, None, None] * (centers[None] - x[:, None])
+    gradient = pull.sum(axis=0)
+    pull[np.arange(len(x)), nearest] = 0
+    return f1, f2, gradient, pull.sum(axis=0)
+
+
+def auxiliary(x, weight, centers, y):
+    """Both parts of the auxiliary function, their gradients, and how many rows are in B(y)."""
+    w = np.ones(len(x)) if weight is None else weight
+    m = w.sum()
+    r = two_nearest(x, centers)[1]
+    d = squares(x, y)
+    pull = 2 / m * w[:, None] * (y - x)
+    outside = d >= r
+    f1, f2 = (w * (r + d)).sum() / m, (w * np.maximum(r, d)).sum() / m
+    return f1, f2, pull.sum(axis=0), pull[outside].sum(axis=0), int((~outside).sum())
