@@ -67,7 +67,8 @@ def fit(
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
     given["algorithm"] = choose_algorithm(given)
-    del given["settings"]
+    # The effort is a parameter of the object now.
+    del given["settings"], given["effort"]
     options = FitOptions(**given)
     rows = open_rows(data, sample_weight=sample_weight, storage_options=storage_options)
     if plan:
