@@ -204,6 +204,10 @@ class PathModel(CentersModel):
         """All partitions, that of the model itself included."""
         return Path(self)
 
+    def fit_figures(self) -> dict[str, float]:
+        """How many partitions there are."""
+        return {"partitions": float(self.n_clusters)}
+
     def _check(self) -> None:
         super()._check()
         arrays = self.arrays

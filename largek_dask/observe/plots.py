@@ -29,6 +29,8 @@ DECADES = 100.0
 """Objectives that differ by more than this factor are drawn on a logarithmic axis."""
 MOST_MARKED = 60
 """Partitions up to which each has a mark of its own."""
+MOST_TICKS = 20
+"""Partitions up to which each has its number on the axis."""
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -209,26 +211,18 @@ def _draw_path(
     n_clusters = np.arange(1, len(inertia) + 1)
     positive = inertia[inertia > 0]
     is_log = len(positive) > 0 and bool(positive.max() > DECADES * positive.min())
-    # A bound of 0 has no place on a logarithmic axis: it is below what is shown.
-    floor = 0.5 * float(positive.min()) if is_log else 0.0
-    bound = np.maximum(lower_bound, floor)
-    marker = "o" if len(inertia) <= MOST_MARKED else None
-    axes.fill_between(
-        n_clusters, bound, np.maximum(inertia, floor), color=ORANGE, alpha=0.15, linewidth=0
-    )
+    bottom = 0.5 * float(positive.min()) if is_log else 0.0
+    # 0 has no place on a logarithmic axis: it lies below what is shown, and lines lead there.
+    found, bound = (np.maximum(values, bottom / 2) for values in (inertia, lower_bound))
+    axes.fill_between(n_clusters, bound, found, color=ORANGE, alpha=0.15, linewidth=0)
     axes.plot(n_clusters, bound, color=ORANGE, linewidth=1.4, linestyle="--", label="lower bound")
+    marker = "o" if len(inertia) <= MOST_MARKED else None
     axes.plot(
-        n_clusters,
-        np.maximum(inertia, floor),
-        color=BLUE,
-        linewidth=1.8,
-        marker=marker,
-        markersize=3.5,
-        label="inertia found",
+        n_clusters, found, color=BLUE, linewidth=1.8, marker=marker, markersize=3.5, label="found"
     )
     if suggested is not None:
-        height = max(float(inertia[suggested - 1]), floor)
-        axes.axvline(suggested, color=GREEN, linewidth=0.9, linestyle=":")
+        height = max(float(inertia[suggested - 1]), bottom)
+        axes.vlines(suggested, bottom, height, color=GREEN, linewidth=0.9, linestyle=":")
         axes.plot(
             [suggested],
             [height],
@@ -238,16 +232,19 @@ def _draw_path(
             markerfacecolor="none",
             markeredgecolor=GREEN,
             markeredgewidth=1.8,
+            clip_on=False,
             label=f"suggested: {suggested:,} clusters",
         )
     _style(axes, "Inertia against number of clusters", "clusters", f"inertia ({INERTIA.unit})")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlim(0.5, len(inertia) + max(0.5, 0.02 * len(inertia)))
+    if len(inertia) <= MOST_TICKS:
+        axes.set_xticks(n_clusters)
     if is_log:
         axes.set_yscale("log")
-        axes.set_ylim(bottom=floor)
+        axes.set_ylim(bottom=bottom)
     else:
-        axes.set_ylim(bottom=0)
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
+        axes.set_ylim(0, 1.06 * float(found.max()) or 1.0)
     # The curve falls, so there is room.
     axes.legend(loc="upper right", frameon=False, labelcolor=INK)
 
