@@ -191,12 +191,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         AttributeError
             It does not, or ``partial_fit`` has moved the centres since.
         """
-        if not isinstance(getattr(self, "model_", None), PathModel):
+        model = getattr(self, "model_", None)
+        if not isinstance(model, PathModel):
             raise AttributeError(
                 f"{type(self).__name__} has no path_ but after a fit with algorithm='dcdbundle', "
                 "which finds the partitions into all smaller numbers of clusters as well."
             )
-        return self.model_.path_
+        return model.path_
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the clusters of ``X``.

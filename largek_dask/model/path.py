@@ -78,7 +78,7 @@ class Path:
 
     @property
     def lower_bound(self) -> NDArray[np.float64]:
-        """(k,) what no partition into so many clusters falls below."""
+        """(k,) inertia that no partition into 1, 2, ... k clusters falls below."""
         return self._model.arrays.lower_bound
 
     @property

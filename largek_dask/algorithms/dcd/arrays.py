@@ -52,7 +52,7 @@ class PathArrays(CenterArrays):
     inertia: NDArray[np.float64]
     """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, nearest centres."""
     lower_bound: NDArray[np.float64]
-    """(k,) what no partition into so many clusters falls below."""
+    """(k,) inertia that no partition into 1, 2, ... k clusters falls below."""
     stationarity: NDArray[np.float64]
     """(k, 4) one column for each of ``FIGURES``; NaN where it is not known.
 
