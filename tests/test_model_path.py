@@ -17,6 +17,7 @@ from largek_dask.driver.provenance import named_arrays
 from largek_dask.errors import ModelFormatError, ParameterError
 from largek_dask.model import KINDS, CentersModel, Model, PathModel, load_model
 from largek_dask.model.path import MOST_SHOWN, Stationarity
+from largek_dask.model.suggest_k import suggest_k
 from largek_dask.service.wire import message_of_model, model_of
 from tests.paths import centers_of, path_arrays, path_model, squares
 
@@ -110,6 +111,32 @@ def test_the_gap_is_what_could_be_saved() -> None:
     path = Model(arrays).path_
     np.testing.assert_array_equal(path.gap, [0.0, 0.75, 0.0, 0.0])
     np.testing.assert_array_equal(path.lower_bound, bound)
+
+
+def test_the_number_of_clusters_is_suggested_by_all_that_is_known() -> None:
+    bound = np.array([400.0, 100.0, 10.0, 0.0, 0.0, 0.0])
+    stability = np.array([1, 0.4, 0.95, 0.99, 0.2, np.nan])
+    arrays = replace(path_arrays(X, K), lower_bound=bound, stability=stability)
+    found = Model(arrays).path_.suggest_k()
+    expected = suggest_k(
+        arrays.inertia,
+        stability,
+        weight=200.0,
+        n_features=3,
+        spectrum=np.array([300.0, 90.0, 10.0]),
+    )
+    assert (found.k, found.votes, found.words) == (expected.k, expected.votes, expected.words)
+    np.testing.assert_array_equal(found.gaussian, expected.gaussian)
+    alike = suggest_k(arrays.inertia, stability, weight=200.0, n_features=3)
+    assert not np.array_equal(found.gaussian[1:], alike.gaussian[1:]), "the spectrum is heard"
+
+
+def test_equal_rows_have_one_partition_and_no_number_is_suggested() -> None:
+    path = path_model(np.ones((7, 2)), 1).path_
+    assert path.suggest_k().k is None
+    assert path.gap.tolist() == [0.0]
+    assert path.records()[0]["inertia"] == 0
+    assert "into 1 to 1 clusters" in repr(path)
 
 
 def test_shown_in_a_notebook() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from largek_dask.cli.common import Command, emit, model_in, option_storage
+
+if TYPE_CHECKING:
+    from largek_dask.model.path import Path
 
 __all__ = ["path"]
 
@@ -17,7 +20,7 @@ CERTAIN = 1e-3
 
 @click.command(
     cls=Command,
-    short_help="List every partition of a fit, with what is certain of it.",
+    short_help="List every partition of a fit, its bounds, and suggest one.",
     example="largek path run --json",
 )
 @click.argument("model_url", metavar="MODEL")
@@ -47,6 +50,7 @@ def path(model_url: str, storage_options: dict[str, Any] | None, as_json: bool) 
         "model": found,
         "n_clusters": len(partitions),
         "partitions": partitions.records(),
+        "suggestion": suggestion_of(partitions),
     }
     emit(told, as_json, lambda: tables(told))
 
@@ -72,7 +76,17 @@ def tables(told: Mapping[str, Any]) -> Any:
             shown(record["swap"], ".3g"),
             shown(record["stability"], ".3f"),
         )
-    return Group(table, *filter(None, [certainty(told["partitions"])]))
+    suggestion = told["suggestion"]
+    votes = ", ".join(f"{rule} {shown(k, ',')}" for rule, k in suggestion["votes"].items())
+    lines = [certainty(told["partitions"]), suggestion["words"]]
+    return Group(table, *filter(None, lines), f"By the curve alone: {votes}.")
+
+
+def suggestion_of(partitions: Path) -> dict[str, Any]:
+    """How many clusters there are, as JSON."""
+    found = partitions.suggest_k()
+    names = ("k", "runner_up", "clear", "words")
+    return {**{name: getattr(found, name) for name in names}, "votes": dict(found.votes)}
 
 
 def shown(value: float | None, form: str) -> str:

@@ -94,7 +94,10 @@ def draw_path(model: PathModel, shape: Sequence[int] | None) -> Figure:
     path = model.path_
     of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
     title = f"Partitions into 1 to {len(path):,} clusters{of}"
-    return path_figure(path.inertia, path.lower_bound, model.counts, title)
+    found = path.suggest_k()
+    return path_figure(
+        path.inertia, path.lower_bound, model.counts, title, suggested=found.k, clear=found.clear
+    )
 
 
 def history_of(

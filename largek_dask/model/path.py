@@ -15,6 +15,7 @@ from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.driver.options import is_integer
 from largek_dask.errors import ParameterError
 from largek_dask.model.centers import CentersModel
+from largek_dask.model.suggest_k import SuggestedK, spectrum_of, suggest_k
 
 __all__ = ["Path", "PathModel", "Stationarity"]
 
@@ -135,6 +136,17 @@ class Path:
             whole.normalize,
             whole.on_bad_rows,
             provenance=provenance,
+        )
+
+    def suggest_k(self) -> SuggestedK:
+        """How many clusters there are, if that is clear: see ``largek_dask.model.suggest_k``."""
+        n_features = self._model.n_features
+        return suggest_k(
+            self.inertia,
+            self.stability,
+            weight=float(np.cumsum(self._model.counts)[-1]),
+            n_features=n_features,
+            spectrum=spectrum_of(self.lower_bound, n_features),
         )
 
     def records(self) -> list[dict[str, Any]]:

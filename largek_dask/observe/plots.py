@@ -176,7 +176,9 @@ def path_figure(
     lower_bound: NDArray[np.float64],
     counts: NDArray[np.float64],
     title: str,
-    suggested: int | None = None,
+    *,
+    suggested: int | None,
+    clear: bool,
 ) -> Figure:
     """The elbow of a fit of all partitions, above the cluster sizes of the last one.
 
@@ -190,15 +192,18 @@ def path_figure(
         Weights of the clusters of the last partition.
     title : str
         Above all.
-    suggested : int, optional
-        The number of clusters to mark.
+    suggested : int or None
+        The number of clusters to mark, if one stands out.
+    clear : bool
+        Whether it is more than the least that there are: it is not where the curve ends there.
     """
     figure = _figure(11, 9)
     figure.suptitle(title, fontsize=14, color=INK)
     grid = figure.add_gridspec(2, 2, height_ratios=[1.35, 1])
-    _draw_path(figure.add_subplot(grid[0, :]), inertia, lower_bound, suggested)
+    _draw_path(figure.add_subplot(grid[0, :]), inertia, lower_bound, suggested, clear)
     left, right = figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[1, 1])
     _draw_sizes(left, right, np.asarray(counts, float))
+    left.set_title(f"Sizes of {len(counts):,} clusters, sorted", loc="left", fontsize=12, color=INK)
     return figure
 
 
@@ -207,6 +212,7 @@ def _draw_path(
     inertia: NDArray[np.float64],
     lower_bound: NDArray[np.float64],
     suggested: int | None,
+    clear: bool,
 ) -> None:
     n_clusters = np.arange(1, len(inertia) + 1)
     positive = inertia[inertia > 0]
@@ -220,7 +226,9 @@ def _draw_path(
     axes.plot(
         n_clusters, found, color=BLUE, linewidth=1.8, marker=marker, markersize=3.5, label="found"
     )
-    if suggested is not None:
+    if suggested is None:
+        axes.plot([], [], linestyle="none", label="no clear number of clusters")
+    else:
         height = max(float(inertia[suggested - 1]), bottom)
         axes.vlines(suggested, bottom, height, color=GREEN, linewidth=0.9, linestyle=":")
         axes.plot(
@@ -233,7 +241,7 @@ def _draw_path(
             markeredgecolor=GREEN,
             markeredgewidth=1.8,
             clip_on=False,
-            label=f"suggested: {suggested:,} clusters",
+            label=f"suggested: {suggested:,} clusters" + ("" if clear else " or more"),
         )
     _style(axes, "Inertia against number of clusters", "clusters", f"inertia ({INERTIA.unit})")
     axes.set_xlim(0.5, len(inertia) + max(0.5, 0.02 * len(inertia)))

@@ -75,6 +75,11 @@ def test_path__as_json(model: PathModel, saved: Path) -> None:
         "stability": model.path_.stability[3],
     }
     assert told["partitions"][-1]["stability"] is None
+    found = model.path_.suggest_k()
+    assert told["suggestion"] == {
+        "k": found.k, "runner_up": found.runner_up, "clear": found.clear, "words": found.words,
+        "votes": dict(found.votes),
+    }  # fmt: skip
     # A job's folder is taken for its model.
     assert run_json("path", saved) == told
     assert told["model"].endswith("run/model.zarr")
@@ -92,13 +97,39 @@ def test_path__as_a_table(model: PathModel, saved: Path) -> None:
     [last] = [line for line in lines if line[:1] == [str(K)]]
     assert last[-2:] == ["-", "-"], "what is not known"
     assert "No partition is better by 0.1% or more for: 1, 2 clusters." in shown
+    found = model.path_.suggest_k()
+    assert " ".join(found.words.split()) in " ".join(shown.split())
+    assert f"Calinski-Harabasz {found.votes['Calinski-Harabasz']}, " in shown
+
+
+def spectral_bounds(x: np.ndarray[Any, Any], k: int) -> np.ndarray[Any, Any]:
+    """What no partitions into 1 to k clusters fall below: the smallest eigenvalues' sums."""
+    centered = x.astype(np.float64) - x.mean(0, dtype=np.float64)
+    values = np.linalg.eigvalsh(centered.T @ centered)[::-1]
+    return np.array([values[i:].sum() for i in range(k)]) * (1 - 1e-9)
+
+
+def test_path__three_groups_are_suggested_and_drawn(tmp_path: Path) -> None:
+    stability = np.array([1, 0.5, 1.0, 0.6, 0.5, 0.4])
+    arrays = path_arrays(X, K, lower_bound=spectral_bounds(X, K), stability=stability)
+    replace(path_model(X, K), arrays=arrays).save(str(tmp_path / "m.zarr"))
+    told = run_json("path", tmp_path / "m.zarr")["suggestion"]
+    assert (told["k"], told["clear"]) == (3, True)
+    figure, _ = plot_module.draw(str(tmp_path / "m.zarr"), None)
+    lines = {line.get_label(): line.get_xydata() for line in figure.axes[0].lines}
+    np.testing.assert_array_equal(lines["suggested: 3 clusters"], [[3, arrays.inertia[2]]])
+    assert "3 clusters: halves of the data agree" in run("path", tmp_path / "m.zarr").stdout
+    restless = replace(arrays, stability=np.array([1, 0.5, 0.5, 0.6, 0.5, 0.4]))
+    replace(path_model(X, K), arrays=restless).save(str(tmp_path / "n.zarr"))
+    assert run_json("path", tmp_path / "n.zarr")["suggestion"]["k"] is None
+    assert "No clear k" in run("path", tmp_path / "n.zarr").stdout
 
 
 def test_path__large_numbers_are_not_cut(tmp_path: Path) -> None:
     arrays = path_arrays(X, 3)
     still = np.full((3, 4), 98_765.0)
     still[:, 3] = -1.23456e-12
-    large = {"inertia": np.full(3, 1.2345678e12), "lower_bound": np.full(3, 1.2345e-10)}
+    large = {"inertia": np.full(3, 1.2345678e12), "lower_bound": np.array([1e12, 1.2345e-10, 0])}
     model = replace(path_model(X, 3), arrays=replace(arrays, stationarity=still, **large))
     model.save(str(tmp_path / "m.zarr"))
     shown = run("path", tmp_path / "m.zarr").stdout
@@ -177,6 +208,21 @@ def test_fit__into_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     shown = run("fit", *asked, "--out", tmp_path / "again").stdout
     assert f"largek path {tmp_path / 'again'}" in " ".join(shown.split())
     run("plot", out, "--out", tmp_path / "elbow.png")
+
+
+@pytest.mark.filterwarnings("always::largek_dask.errors.DegenerateDataWarning")
+def test_fit__ends_where_rows_are_distinct_no_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(ALGORITHMS, "path-toy", PathToy)
+    np.save(tmp_path / "x.npy", np.repeat(np.eye(3), 4, axis=0))
+    asked = (tmp_path / "x.npy", "-k", 5, "--algorithm", "path-toy", "--out", tmp_path / "run")
+    done = run("fit", *asked, "--json")
+    assert "Warning: the rows have only 3 distinct values" in done.stderr
+    told = json.loads(done.stdout)
+    assert (told["n_clusters"], told["partitions"], told["inertia"]) == (3, 3, 0)
+    assert run_json("path", tmp_path / "run")["n_clusters"] == 3
+    run("plot", tmp_path / "run", "--out", tmp_path / "run.png")
 
 
 def test_fit__an_effort_that_nobody_hears(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -59,11 +59,10 @@ def test_sizes_figure__sorted_with_empty_clusters_counted():
     assert "2 empty" in right.get_title(loc="left")
 
 
-def drawn(inertia, lower_bound, **more):
+def drawn(inertia, lower_bound, suggested=None, clear=True):
     """The axes of the elbow, and its lines by their names."""
-    figure = path_figure(
-        np.array(inertia, float), np.array(lower_bound, float), np.ones(3), "a title", **more
-    )
+    curves = (np.array(values, float) for values in (inertia, lower_bound))
+    figure = path_figure(*curves, np.ones(3), "a title", suggested=suggested, clear=clear)
     assert len(figure.axes) == 3
     elbow = figure.axes[0]
     return elbow, {line.get_label(): line.get_xydata() for line in elbow.lines}
@@ -73,7 +72,7 @@ def test_path_figure__inertia_over_its_bound():
     elbow, lines = drawn([9, 5, 3], [9, 2, 0])
     np.testing.assert_array_equal(lines["found"], [[1, 9], [2, 5], [3, 3]])
     np.testing.assert_array_equal(lines["lower bound"], [[1, 9], [2, 2], [3, 0]])
-    assert set(lines) == {"found", "lower bound"}
+    assert set(lines) == {"found", "lower bound", "no clear number of clusters"}
     assert elbow.get_yscale() == "linear"
     assert elbow.get_ylim()[0] == 0
     np.testing.assert_array_equal(elbow.get_xticks(), [1, 2, 3])
@@ -94,6 +93,8 @@ def test_path_figure__spans_decades():
 def test_path_figure__marks_what_is_suggested():
     _, lines = drawn([9, 5, 3], [9, 2, 0], suggested=2)
     np.testing.assert_array_equal(lines["suggested: 2 clusters"], [[2, 5]])
+    _, lines = drawn([9, 5, 3], [9, 2, 0], suggested=3, clear=False)
+    np.testing.assert_array_equal(lines["suggested: 3 clusters or more"], [[3, 3]])
 
 
 @pytest.mark.parametrize("inertia", [[4.0], [0.0], [0.0, 0.0]])
