@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,12 @@ class CenterArrays:
     """(k,) weight of the rows of each cluster."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute, compute dtype."""
+
+    def after_last_pass(
+        self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
+    ) -> Self:
+        """The same as the last pass has found it: centres (k, d), counts (k,), exact inertia."""
+        return replace(self, centers=centers, counts=counts)
 
 
 def nearest_center(arrays: CenterArrays) -> Labelling:
@@ -111,7 +117,7 @@ class KMeansProblem(Problem):
         cannot be more rounds than centres.
         """
         n_distinct = None
-        rounds = len(arrays.centers)
+        searched, rounds = arrays, len(arrays.centers)
         while True:
             found = label_rows(self.labelling(arrays))
             counts = found.sums["counts"].values
@@ -129,9 +135,10 @@ class KMeansProblem(Problem):
             if np.array_equal(centers, arrays.centers):
                 break
             arrays = replace(arrays, centers=centers)
+        inertia = found.sum_of("inertia")
         return Final(
-            replace(arrays, counts=counts),
-            found.sum_of("inertia"),
+            searched.after_last_pass(arrays.centers, counts, inertia),
+            inertia,
             found.labels,
             len(empty),
             n_distinct,
@@ -140,7 +147,10 @@ class KMeansProblem(Problem):
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Why clusters are empty, unless they were meant to stay so."""
+        """Why there are fewer clusters, or why some are empty, unless they were meant to be so."""
+        n_found = len(final.arrays.centers)
+        if n_found < self.n_clusters:
+            return self._ends_early(n_found, last)
         if not final.n_empty or self.empty_clusters == "keep":
             return None
         if final.n_distinct is not None:
@@ -150,3 +160,10 @@ class KMeansProblem(Problem):
         else:
             why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
         return f"{final.n_empty} of {self.n_clusters} clusters are empty: {why}."
+
+    def _ends_early(self, n_found: int, last: Mapping[str, float | None]) -> str:
+        """Why partitions end before ``n_clusters``: a last step tells of distinct rows."""
+        where = f"partitions end at {n_found} clusters, of {self.n_clusters} that were asked for"
+        if last.get("distinct"):
+            return f"the rows have only {n_found} distinct values: {where}. Ask for fewer clusters."
+        return f"the fit was stopped: {where}. Give it more time, or go on from its checkpoint."

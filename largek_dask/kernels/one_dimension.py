@@ -127,7 +127,7 @@ def at_least(objectives: Floats) -> Floats:
     """
     shares = np.arange(2, len(objectives) + 2) * 2.0**-43
     found = objectives * (1 - shares) - 2.0**-98 * objectives[0]
-    return np.maximum(found, 0.0)
+    return found.clip(0.0)
 
 
 def _packed(first: NDArray[np.int64], begin: int) -> tuple[NDArray[np.uint8], int]:
