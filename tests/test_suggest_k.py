@@ -131,6 +131,17 @@ def test_what_is_said_where_halves_tell_nothing():
     assert "(adjusted Rand index 0.60 at most, with 3)" in words
 
 
+def test_few_rows_must_show_more():
+    """What is a little below a line is chance where rows are few."""
+    curve = np.array([100.0, 18.75, 18.0, 17.0])
+    many, few = (
+        suggest_k(curve, np.ones(4), weight=weight, n_features=1) for weight in (1e4, 60.0)
+    )
+    assert many.gaussian[1] == pytest.approx(0.75, rel=1e-12)
+    assert (many.k, many.clear) == (2, True)
+    assert (few.k, few.clear) == (None, False)
+
+
 def test_a_curved_line_has_no_bend():
     """Its objectives fall as 1 / l^2, below those of a Gaussian that is as wide both ways."""
     sizes = np.arange(1.0, 13)

@@ -36,11 +36,10 @@ __all__ = ["at_least", "distinct", "optimal_partitions"]
 Floats = NDArray[np.float64]
 
 _OFF = 2.0**-50
-"""8 roundings: of two sums and their difference, of a mean, a product, and the sum of all."""
+"""8 roundings: of two sums and their difference, of a mean, a product, and the sum of all. A weight
+of which little or nothing is left makes the mean, and so what a cost may be off by, very large."""
 _FINE = 2.0**-43
 """A cost that is known so well (twice what it may be off by, of itself) is not computed anew."""
-_LOST = 2.0**-40
-"""A weight that is so small a share of the sums it is the difference of says nothing."""
 _DEPTH = 128
 """Intervals that wait to be halved; there are no more than halvings of all rows."""
 
@@ -109,8 +108,10 @@ def optimal_partitions(
     for size in range(2, k + 1):
         first = np.zeros(n + 1, np.int64)
         # of the last level nothing but the end is asked for
-        _level(sums, readonly(before), size, size if size < k else n, scratch, after, first)
-        packed.append(_packed(first, size if size < k else n))
+        begin = size if size < k else n
+        with np.errstate(all="ignore"):  # a weight may be lost: then nothing is known of a cost
+            _level(sums, readonly(before), size, begin, scratch, after, first)
+        packed.append(_packed(first, begin))
         before, after = after, before
     cuts = _cuts(packed, n, k)
     objectives, means = np.zeros(k), np.zeros((k, k))
@@ -126,7 +127,7 @@ def at_least(objectives: Floats) -> Floats:
     values lie 10^14 times farther apart than those of a cluster.
     """
     shares = np.arange(2, len(objectives) + 2) * 2.0**-43
-    found = objectives * (1 - shares) - 2.0**-98 * objectives[0]
+    found: Floats = objectives * (1 - shares) - 2.0**-98 * objectives[0]
     return found.clip(0.0)
 
 
@@ -314,7 +315,6 @@ def _search(
         weights = abs(w_m) + abs(w_j[i])
         size = abs(mean) * ((abs(s_m) + abs(s_j[i])) + abs(mean) * weights)
         off = _OFF * ((before_j[i] + abs(q_m)) + (abs(q_j[i]) + size))
-        off = off if weight > _LOST * weights else np.inf
         lows[i] = value - off
         highs[i] = value + off
     bound = _least(highs, n)

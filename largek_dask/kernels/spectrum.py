@@ -79,7 +79,9 @@ class ScatterSums:
         limbs = np.zeros((N_LIMBS, self.sums.n_cells), np.int64)
         for rows, block in native_blocks(x):
             own = np.ones(len(block)) if weight is None else weight[rows]
-            self.sums.n_not_finite += int(_add_products(block, readonly(own), about, limbs))
+            with np.errstate(over="ignore"):  # counted
+                skipped = _add_products(block, readonly(own), about, limbs)
+            self.sums.n_not_finite += int(skipped)
         self.sums.add_table(limbs)
 
     def merge(self, other: ScatterSums) -> ScatterSums:

@@ -91,8 +91,7 @@ def _sample(weight: NDArray[np.float64] | None, n: int, rng: Rng) -> NDArray[np.
     whole = bool((weight == np.floor(weight)).all())
     count = int(min(MOST_ROWS, mass[-1] if whole else np.count_nonzero(weight)))
     at = (np.arange(count) + generator.random()) * (mass[-1] / count)
-    places = np.minimum(np.searchsorted(mass, at, side="right"), n - 1)
-    # rounding may have led to the end, where rows may weigh nothing
+    # rounding may lead to the end, where rows may weigh nothing
     last = int(np.flatnonzero(weight[order])[-1])
-    drawn: NDArray[np.int64] = order[np.minimum(places, last)]
+    drawn: NDArray[np.int64] = order[np.minimum(np.searchsorted(mass, at, side="right"), last)]
     return generator.permutation(drawn)
