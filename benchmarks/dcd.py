@@ -57,7 +57,7 @@ FAR = ("eeg", "shuttle")
 PUBLISHED = 10
 """Clusters up to which published methods go, where they are slow."""
 DIGITS = 12
-"""Of every number in the results: objectives are compared to nine."""
+"""Digits of numbers in the results: objectives are compared to nine."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,9 @@ def main() -> None:
             if methods is not None and not set(methods) & set(part.methods):
                 continue
             bench = Bench(place, args.seeds or part.n_seeds, methods, args.rows)
-            for case in part.sets if not args.sets else set(args.sets) & set(part.sets):
+            for case in part.sets:
+                if args.sets and case not in args.sets:
+                    continue
                 if not there(case):
                     print(f"left out, not in {data_folder()} (LARGEK_DATA): {case}")
                     continue

@@ -68,7 +68,7 @@ class Found:
 
 
 Method = Callable[[NDArray[Any], Sequence[int], int], Found]
-"""``method(rows, counts, seed)``: partitions of rows into so many clusters."""
+"""``method(rows, counts, seed)``: partitions of rows, one for each number of clusters."""
 
 
 # --- ours -----------------------------------------------------------------------------------------

@@ -51,13 +51,13 @@ def memory(name: str) -> float:
     return int(next(line.split()[1] for line in status.splitlines() if name in line)) / 1e3
 
 
-def path_of(rows: Any, k: int) -> tuple[Any, list[Record]]:
-    """The arrays of all partitions, and of every step its CPU seconds and readings of all rows."""
+def followed(algorithm: Any, rows: Any, k: int) -> tuple[Any, list[Record]]:
+    """The arrays of a model, and of every step its CPU seconds and readings of all rows."""
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.passes.local import LocalPasses
 
-    algorithm, steps = replace(lk.DCDBundle(), problem=KMeansProblem(k)), []
+    algorithm, steps = replace(algorithm, problem=KMeansProblem(k)), []
     with LocalPasses(rows, n_threads=1) as passes:
         begun, read = time.process_time(), 0
         state = algorithm.init(passes, Rng(0))
@@ -75,10 +75,10 @@ def from_store(store: str, k: int) -> Record:
     """All partitions of the rows of a store."""
     rows = lk.open_rows(store)
     with dask.config.set({"largek.passes.cache-bytes": 0}):
-        path_of(lk.open_rows(rows.read(0)[:FEW_ROWS]), min(k, FEW_CLUSTERS))
+        followed(lk.DCDBundle(), lk.open_rows(rows.read(0)[:FEW_ROWS]), min(k, FEW_CLUSTERS))
         gc.collect()
         before = memory("VmRSS")
-        arrays, steps = path_of(rows, k)
+        arrays, steps = followed(lk.DCDBundle(), rows, k)
         peak = memory("VmHWM")
     whole = [step["seconds"] for step in steps if step["readings"] >= NEAR]
     x = np.concatenate([rows.read(i) for i in range(rows.n_chunks)])

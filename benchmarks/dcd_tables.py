@@ -125,16 +125,22 @@ def lower(value: float, known: float) -> bool:
 # --- what stands beneath tables -------------------------------------------------------------------
 
 
-def note(sets: dict[str, Record], part: str, text: str) -> list[str]:
-    """What stands beneath a table: how it was measured, and where."""
+def note(sets: dict[str, Record], part: str, text: str, *, worst: bool = False) -> list[str]:
+    """What stands beneath a table: how it was measured, and where; ``worst``: seeds are shown."""
     machines = ", ".join(dict.fromkeys(record["cpu"] for record in sets.values()))
-    told = [text, told_of_seeds(sets), told_of_turns(sets), told_of_others(sets), f"{machines}."]
+    told = [
+        text,
+        told_of_seeds(sets, worst=worst),
+        told_of_turns(sets),
+        told_of_others(sets),
+        f"{machines}.",
+    ]
     command = f"Made by `python -m benchmarks.dcd --only {part} --write`."
     return ["", " ".join([*(line for line in told if line), command])]
 
 
-def told_of_seeds(sets: dict[str, Record]) -> str:
-    """How many seeds there are."""
+def told_of_seeds(sets: dict[str, Record], *, worst: bool) -> str:
+    """How many seeds there are, and whether the worst of them is shown."""
     found = {
         len(m["seeds"])
         for record in sets.values()
@@ -147,7 +153,7 @@ def told_of_seeds(sets: dict[str, Record]) -> str:
         return "One seed."
     least, most = min(found), max(found)
     told = f"{most}" if least == most else f"{least} to {most}"
-    return f"Medians of {told} seeds, the worst in brackets."
+    return f"Medians of {told} seeds{', the worst in brackets' if worst else ''}."
 
 
 def told_of_turns(sets: dict[str, Record]) -> str:
@@ -224,7 +230,7 @@ def summary_table(part: Result) -> str:
         f"at most 0.01, of the worst seed 0.05, in {BEST_SECONDS:.0f} s. Rows: "
         f"{sizes(part['sets'])}."
     )
-    return "\n".join(table_of(head, rows) + note(part["sets"], "curves", text))
+    return "\n".join(table_of(head, rows) + note(part["sets"], "curves", text, worst=True))
 
 
 def summary_cells(name: str, record: Record, method: str) -> list[str]:
@@ -272,7 +278,7 @@ def tabled_table(part: Result) -> str:
             rows.append([name if i == 0 else "", method, *cells])
     text = "Above the lowest objective known, in per cent."
     head = ["set", "method", *(f"k = {k}" for k in TABLED)]
-    return "\n".join(table_of(head, rows) + note(part["sets"], "curves", text))
+    return "\n".join(table_of(head, rows) + note(part["sets"], "curves", text, worst=True))
 
 
 def each_table(part: Result) -> str:
@@ -310,7 +316,7 @@ def lower_table(part: Result) -> str:
                 share = f"{100 * (value / known - 1):.2g}"
                 rows.append([name, f"{k}", f"{value:.9g}", f"{known:.9g}", share, method])
     text = (
-        f"{len(rows)} objectives of these runs are lower than what was known. Each is a sum in "
+        f"Lower than what was known: {len(rows)} objectives of these runs. Each is a sum in "
         "double precision by numpy, of the squared distances of all rows to the nearest of the "
         "centres that were found; what the methods themselves tell differs from such sums by "
         f"{apart:.1g} times their value at most."
@@ -418,7 +424,7 @@ def hundred_table(part: Result) -> str:
         f"{HUNDRED_SECONDS:.0f} s."
     )
     head = ["set", "method", "E, %", "CPU s", "lower"]
-    return "\n".join(table_of(head, rows) + note(part["sets"], "hundred", text))
+    return "\n".join(table_of(head, rows) + note(part["sets"], "hundred", text, worst=True))
 
 
 def auto_table(part: Result) -> str:
@@ -438,7 +444,7 @@ def auto_table(part: Result) -> str:
         f"No seed of the default is to end more than {AUTO_AIM:.0f} % above."
     )
     head = ["set", "", *(f"k = {k}" for k in counts), "CPU s"]
-    return "\n".join(table_of(head, rows) + note(part["sets"], "auto", text))
+    return "\n".join(table_of(head, rows) + note(part["sets"], "auto", text, worst=True))
 
 
 def generated_table(part: Result) -> str:
