@@ -45,7 +45,7 @@ from benchmarks.dcd_methods import (
     TEN_GREEDY,
 )
 from benchmarks.dcd_pictures import PICTURES
-from benchmarks.dcd_runs import DRAWN, Task, given
+from benchmarks.dcd_runs import DRAWN, Others, Task, given
 from benchmarks.dcd_tables import SHOWN
 from benchmarks.lloyd import data_folder
 from benchmarks.tables import write_tables
@@ -56,6 +56,8 @@ FAR = ("eeg", "shuttle")
 """Sets of which few rows carry the cost."""
 PUBLISHED = 10
 """Clusters up to which published methods go, where they are slow."""
+LOOK = 3.0
+"""Seconds for which other processes are looked at."""
 DIGITS = 12
 """Digits of numbers in the results: objectives are compared to nine."""
 
@@ -109,7 +111,10 @@ def measured(name: str, bench: Bench, case: str) -> Record:
     """The record of a set, by methods in turns where there are any."""
     part = PARTS[name]
     if part.measure is not None:
-        return part.measure(bench, case)
+        # the processes of such a part are many: others are looked for before they begin
+        others = Others()
+        time.sleep(LOOK)
+        return {"others": round(others.cores(), 2)} | part.measure(bench, case)
     methods = tuple(m for m in part.methods if bench.methods is None or m in bench.methods)
     task = Task(case, methods, part.counts(case), bench.n_seeds, bench.rows)
     return child_record("benchmarks.dcd_runs", given(task))
@@ -178,7 +183,8 @@ def main() -> None:
         place = args.folder or Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         for name in args.only:
-            part, found = PARTS[name], {"sets": {}}
+            part = PARTS[name]
+            found: Record = {"sets": {}}
             if methods is not None and not set(methods) & set(part.methods):
                 continue
             bench = Bench(place, args.seeds or part.n_seeds, methods, args.rows)

@@ -32,7 +32,7 @@ Record = dict[str, Any]
 def draw_elbows(part: Record, path: Path) -> None:
     """A panel a set: the curve of the highest effort there is, its bounds, and ten starts."""
     sets = part["sets"]
-    figure, panels = new_figure(len(sets), 3.4 * len(sets), 3.6)
+    figure, panels = new_figure(len(sets), 3.4 * len(sets), 4)
     for axes, (name, record) in zip(panels, sets.items(), strict=True):
         lows = []
         own = [method for method in (BEST, BALANCED, FAST) if method in record["methods"]]
@@ -42,7 +42,7 @@ def draw_elbows(part: Record, path: Path) -> None:
             axes.plot(counts, curve, color="tab:red", lw=1.6, label=f"DCDBundle, {method}")
             bounds = np.array(runs[0]["bounds"])
             axes.plot(counts, np.where(bounds > 0, bounds, np.nan), color="tab:red", lw=0.8,
-                      ls="--", label="no partition is below")  # fmt: skip
+                      ls="--", label="lower bound")  # fmt: skip
             lows.append(curve.min())
         for method in (TEN, TEN_GREEDY):
             if method in record["methods"]:
@@ -55,14 +55,14 @@ def draw_elbows(part: Record, path: Path) -> None:
         axes.set_title(f"{name}: {record['n']:,} × {record['d']}", fontsize=10)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("inertia")
-    panels[-1].legend(fontsize=7)
+    legend(figure, panels)
     figure.savefig(path, dpi=110)
 
 
 def draw_excess(part: Record, path: Path) -> None:
     """A panel a set: excess over the lowest objective known at every number of clusters."""
     sets = part["sets"]
-    figure, panels = new_figure(len(sets), 3.4 * len(sets), 3.6, sharey=True)
+    figure, panels = new_figure(len(sets), 3.4 * len(sets), 4, sharey=True)
     for axes, (name, record) in zip(panels, sets.items(), strict=True):
         for method, (color, marker) in STYLES.items():
             if method not in record["methods"]:
@@ -74,9 +74,17 @@ def draw_excess(part: Record, path: Path) -> None:
         axes.set(yscale="log", xlabel="clusters")
         axes.set_title(name, fontsize=10)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel(f"above the lowest known, % ({FLOOR:g}: that or less)")
-    panels[-1].legend(fontsize=7)
+    panels[0].set_ylabel(f"above the lowest known, %\n({FLOOR:g}: that or less)")
+    legend(figure, panels)
     figure.savefig(path, dpi=110)
+
+
+def legend(figure: Any, panels: Any) -> None:
+    """One beneath all panels, of everything that any of them shows."""
+    told: dict[str, Any] = {}
+    for axes in panels:
+        told |= {label: line for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(told.values(), told.keys(), loc="outside lower center", ncols=3, fontsize=8)
 
 
 def draw_curves(part: Record, folder: Path) -> None:

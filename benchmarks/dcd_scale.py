@@ -18,6 +18,7 @@ import argparse
 import gc
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", required=True, help=argparse.SUPPRESS)
     kind, *given = json.loads(parser.parse_args().child)
-    runs = {"path": from_store, "lloyd": by_lloyd, "workers": on_workers}
+    runs: dict[str, Callable[..., Record]] = {
+        "path": from_store,
+        "lloyd": by_lloyd,
+        "workers": on_workers,
+    }
     print(json.dumps(runs[kind](*given)))
 
 

@@ -85,7 +85,8 @@ def counts_of(record: Record, method: str) -> list[int]:
 def errors(name: str, record: Record, method: str) -> Array:
     """(seeds, counts) objectives above the lowest known, in per cent."""
     lowest = np.array([LOWEST[name][k] for k in counts_of(record, method)])
-    return 100 * (values(record, method) / lowest - 1)
+    found: Array = 100 * (values(record, method) / lowest - 1)
+    return found
 
 
 def worst_errors(name: str, record: Record, method: str) -> Array:
@@ -172,12 +173,13 @@ def told_of_turns(sets: dict[str, Record]) -> str:
 def told_of_others(sets: dict[str, Record]) -> str:
     """How much other processes did meanwhile, where that is not next to nothing."""
     busy = {
-        name: max(found["others"] for found in record["methods"].values())
+        name: max(
+            found.get("others", 0.0) for found in record.get("methods", {"": record}).values()
+        )
         for name, record in sets.items()
-        if "methods" in record
     }
     told = [f"{cores:.1f} on {name}" for name, cores in busy.items() if cores > IDLE]
-    return f"Cores that other processes took meanwhile: {', '.join(told)}." if told else ""
+    return f"Cores that other processes took: {', '.join(told)}." if told else ""
 
 
 def sizes(sets: dict[str, Record]) -> str:
@@ -242,8 +244,8 @@ def summary_cells(name: str, record: Record, method: str) -> list[str]:
         cells = [bold(cells[0], float(np.median(spent)) <= BEST_SECONDS)]
     if peers and method not in PEERS:
         share = np.median(spent) / min(np.median(seconds(record, m)) for m in peers)
-        held = method != BALANCED or share <= SECONDS_AIM.get(name, 1.0)
-        cells.append(bold(f"{share:.2f}x", bool(held)))
+        in_time = method != BALANCED or float(share) <= SECONDS_AIM.get(name, 1.0)
+        cells.append(bold(f"{share:.2f}x", in_time))
     else:
         cells.append("")
     worst = worst_errors(name, record, method)

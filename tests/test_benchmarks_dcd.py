@@ -346,7 +346,7 @@ def test_methods_that_were_measured_apart_are_told_of():
         "Not measured in turns, but one after the other: eeg: ten k-means++ starts, ten greedy "
         "k-means++ starts | fast, balanced, best."
     ) in told
-    assert "Cores that other processes took meanwhile: 1.2 on eeg." in told
+    assert "Cores that other processes took: 1.2 on eeg." in told
 
 
 def test_errors_at_every_number_of_clusters():
@@ -445,7 +445,8 @@ def test_a_store_and_workers_have_tables():
         "memory": 300.0, "chunk": 50.0, "partitions": 100, "told": 1.0, "value": 1.002,
     }  # fmt: skip
     record = {"k": 100, "path": path, "lloyd": [{"seconds": 5.0, "value": 1.0}], "cpu": "a machine"}
-    told = dcd_tables.stored_table({"sets": {"B": record}})
+    told = dcd_tables.stored_table({"sets": {"B": record | {"others": 1.0}}})
+    assert "Cores that other processes took: 1.0 on B." in told
     assert "Lloyd's algorithm, % | **0.200** | ≤ 0.1 |" in told
     assert "| readings of the store | **26.0** | ≤ 25 |" in told
     assert "| memory beside a chunk, MB | 250 | ≤ 500 |" in told
