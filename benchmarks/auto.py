@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import peers
-from benchmarks.common import RESULTS, ROOT, cpu_description, save
+from benchmarks.common import RESULTS, cpu_description, generator_of_commit, save
 from benchmarks.curves import AUTO, LLOYD, MINIBATCH, Run, Task, measure, time_to
 from benchmarks.lloyd import data_folder, prepare
 from benchmarks.nmbatch import rounded
@@ -78,10 +77,7 @@ def structureless(name: str) -> NDArray[np.float32]:
 
 def drawn(number: int) -> tuple[NDArray[np.float32], int]:
     """Rows and k of a set that the commit's hash decides on."""
-    told = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    r = np.random.default_rng([int(told.stdout[:16], 16), number])
+    r = generator_of_commit(number)
     d = int(r.choice([4, 8, 12, 24, 48, 96, 192, 384]))
     n = int(min(r.integers(50_000, 800_000), 60_000_000 // d))
     k = int(r.choice([50, 100, 200, 500, 1000, 2000]))

@@ -10,7 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "ROOT", "cpu_description", "peer_environments", "save"]
+import numpy as np
+
+__all__ = [
+    "RESULTS",
+    "ROOT",
+    "commit",
+    "cpu_description",
+    "generator_of_commit",
+    "peer_environments",
+    "save",
+]
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -26,6 +36,19 @@ def cpu_description() -> str:
     name = binding.get_host_cpu_name() or platform.processor()
     told = "one core" if cores == 1 else f"{cores} cores"
     return f"{name} ({', '.join(vectors) or 'no known vectors'}), {told}"
+
+
+def commit() -> str:
+    """The hash of the commit that is checked out."""
+    told = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return told.stdout.strip()
+
+
+def generator_of_commit(*numbers: int) -> np.random.Generator:
+    """A generator whose draws nobody can have looked at before the commit was there."""
+    return np.random.default_rng([int(commit()[:16], 16), *numbers])
 
 
 def peer_environments(library: str) -> dict[str, dict[str, str]]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.curves import LLOYD, NMBATCH, PUBLISHED
+from benchmarks.dcd_methods import BALANCED, BEST, FAST, TEN, TEN_GREEDY
 from benchmarks.nmbatch_tables import end_of
 from benchmarks.vrkm_methods import LLOYD as BOUNDED
 from benchmarks.vrkm_methods import SEARCHED, TABLE, TRUNCATED
@@ -173,6 +174,52 @@ def rounds_panels(result: Result) -> str:
     return span([median(to_level(r, SEARCHED, at_base, 0)) for r in sets], ".0f", "")
 
 
+def path_errors(*methods: str) -> Callable[[Result], str]:
+    """The worst error of partitions into the tabled numbers of clusters, over the public sets."""
+
+    def told(result: Result) -> str:
+        from benchmarks.dcd_tables import worst_errors
+
+        found = [
+            min(float(np.median(worst_errors(name, record, m))) for m in methods)
+            for name, record in result["curves"]["sets"].items()
+            if set(methods) <= set(record["methods"])
+        ]
+        return span(found, "z.2g", " %") if found else NOT_YET
+
+    return told
+
+
+def path_seconds(method: str) -> Callable[[Result], str]:
+    """CPU seconds of all partitions over those of the faster kind of ten starts, over the sets."""
+
+    def told(result: Result) -> str:
+        from benchmarks.dcd_methods import PEERS
+        from benchmarks.dcd_tables import seconds
+
+        found = [
+            float(np.median(seconds(r, method)) / min(np.median(seconds(r, p)) for p in PEERS))
+            for r in result["curves"]["sets"].values()
+            if {method, *PEERS} <= set(r["methods"])
+        ]
+        return span(found, ".2f", "") if found else NOT_YET
+
+    return told
+
+
+def path_readings(result: Result) -> str:
+    """Readings of a store for all partitions, and CPU seconds of the longest step that reads it."""
+    if "stored" not in result:
+        return NOT_YET
+    [record] = result["stored"]["sets"].values()
+    path = record["path"]
+    return f"{path['readings']:.0f} readings, of {max(path['of_readings']):.1f} CPU s at most"
+
+
+NOT_YET = "(not measured yet)"
+"""In the place of a figure of which no run is there."""
+
+
 def figure(group: str, name: str, form: str, unit: str) -> Callable[[Result], str]:
     """A figure as it was measured."""
     return lambda result: f"{result[group][name]:{form}} {unit}"
@@ -203,6 +250,14 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "rounds-passes": ("vrkm", rounds_passes),
     "rounds-auto": ("vrkm", rounds_auto),
     "rounds-panels": ("vrkm", rounds_panels),
+    "path-ten": ("dcd", path_errors(TEN, TEN_GREEDY)),
+    "path-fast": ("dcd", path_errors(FAST)),
+    "path-balanced": ("dcd", path_errors(BALANCED)),
+    "path-best": ("dcd", path_errors(BEST)),
+    "path-fast-seconds": ("dcd", path_seconds(FAST)),
+    "path-balanced-seconds": ("dcd", path_seconds(BALANCED)),
+    "path-best-seconds": ("dcd", path_seconds(BEST)),
+    "path-readings": ("dcd", path_readings),
     "empty-pass": ("overhead", figure("found", "empty_cluster_64", ".0f", "ms")),
     "empty-local": ("overhead", figure("found", "empty_local_64", ".1f", "ms")),
     "store-memory": ("overhead", figure("found", "store_rss", ".2f", "GB")),

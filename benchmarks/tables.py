@@ -93,6 +93,18 @@ TABLES = {
     "vrkm_eta": Table(PAGE, "vrkm", "of_etas", "vrkm_tables"),
     "vrkm_svrg": Table(PAGE, "vrkm", "of_svrgs", "vrkm_tables"),
     "vrkm_scores": Table(PAGE, "vrkm", "of_scores", "vrkm_tables"),
+    "dcd_short": Table(PAGE, "dcd", "of_short", "dcd_tables"),
+    "dcd": Table(PAGE, "dcd", "of_summary", "dcd_tables"),
+    "dcd_tabled": Table(PAGE, "dcd", "of_tabled", "dcd_tables"),
+    "dcd_each": Table(PAGE, "dcd", "of_each", "dcd_tables"),
+    "dcd_lower": Table(PAGE, "dcd", "of_lower", "dcd_tables"),
+    "dcd_stages": Table(PAGE, "dcd", "of_stages", "dcd_tables"),
+    "dcd_paper": Table(PAGE, "dcd", "of_paper", "dcd_tables"),
+    "dcd_hundred": Table(PAGE, "dcd", "of_hundred", "dcd_tables"),
+    "dcd_auto": Table(PAGE, "dcd", "of_auto", "dcd_tables"),
+    "dcd_generated": Table(PAGE, "dcd", "of_generated", "dcd_tables"),
+    "dcd_stored": Table(PAGE, "dcd", "of_stored", "dcd_tables"),
+    "dcd_workers": Table(PAGE, "dcd", "of_workers", "dcd_tables"),
 }
 """All tables by the name in their markers."""
 
