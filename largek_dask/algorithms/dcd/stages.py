@@ -1,0 +1,232 @@
+"""Which partitions are made of which, and in what order.
+
+A search is a sequence of stages, and a stage a sequence of pieces of work, so that a fit can stop
+and go on after any of them:
+
+up
+    From l - 1 to l clusters (Algorithm 7.1 of N. Karmitsa, A. Bagirov, S. Taheri), beyond the
+    number that is asked for.
+down
+    From l + 1 to l: a cluster that is hardly missed is left out. Of all stages the one that lowers
+    most for its work.
+again
+    A partition that has become lower makes its two neighbours due again, up and down, until none
+    is, or for ``rounds`` rounds.
+swaps
+    A random centre out, a far row in.
+crossed
+    Recombination within the population of each number of clusters: greedy k-means++ starts, and
+    what all stages have left.
+
+How long each goes on is counted in partitions, never in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.choices import Effort
+from largek_dask.algorithms.dcd.search import LOWER, Search
+from largek_dask.kernels.descent import Settled
+
+__all__ = ["PLANS", "Book", "Piece", "Plan", "pieces"]
+
+Floats = NDArray[np.float64]
+
+SAME = 1e-7
+"""Objectives that differ by less than this share are those of one partition."""
+PIECES = 24
+"""A stage has at most about so many pieces, whatever the number of clusters is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much each stage does."""
+
+    down: bool = True
+    rounds: int = 0
+    """Rounds of what is due again."""
+    swaps: int = 0
+    """Tries for each number of clusters."""
+    members: int = 0
+    """Largest population of a number of clusters; 0: none is kept, and none is crossed."""
+    fresh: int = 0
+    """Greedy k-means++ starts that enter it."""
+    crossings: int = 0
+    """Recombinations for each number of clusters and round, times that number."""
+    drawn: int = 200
+    """Rows that are candidates for one more centre."""
+    kept: int = 6
+    """Of these, those that become partitions."""
+    steps: int = 6
+    """Steps of the auxiliary problem."""
+    left_out: int = 3
+    """Clusters that are tried to be left out."""
+
+
+PLANS: dict[Effort, Plan] = {
+    "fast": Plan(down=False),
+    "balanced": Plan(rounds=2),
+    "best": Plan(rounds=3, swaps=12, members=10, fresh=8, crossings=4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a stage."""
+
+    stage: str
+    sizes: tuple[int, ...]
+    """Numbers of clusters, in the order in which they are gone through."""
+
+
+def pieces(plan: Plan, length: int) -> Iterator[Piece]:
+    """All work of a search for partitions into up to ``length`` clusters, piece by piece."""
+    rising, falling = range(2, length + 1), range(length, 1, -1)
+    yield from _cut("up", rising)
+    if plan.down:
+        yield from _cut("down", falling[1:])
+    for _ in range(plan.rounds):
+        yield from _round(rising, falling)
+    if plan.swaps:
+        yield from _cut("swaps", falling)
+        yield from _round(rising, falling)
+    if plan.members:
+        yield from _cut("crossed", falling)
+        yield from _round(rising, falling)
+
+
+def _round(rising: range, falling: range) -> Iterator[Piece]:
+    yield Piece("again up", tuple(rising))
+    yield Piece("again down", tuple(falling[1:]))
+
+
+def _cut(stage: str, sizes: range) -> Iterator[Piece]:
+    each = max(1, -(-len(sizes) // PIECES))
+    for begin in range(0, len(sizes), each):
+        yield Piece(stage, tuple(sizes[begin : begin + each]))
+
+
+@dataclass(slots=True)
+class Book:
+    """All partitions that a search has found, and what has been tried.
+
+    Lists are indexed by the number of clusters less one.
+    """
+
+    plan: Plan
+    search: Search
+    partitions: list[Floats]
+    """Centres (l, d)."""
+    costs: list[float]
+    changes: list[int]
+    """Times that each has become lower."""
+    grown: list[int]
+    """``changes`` of the partition below when it was last grown; -1: never."""
+    shrunk: list[int]
+    """``changes`` of the partition above when it was last shrunk; -1: never."""
+    population: list[list[tuple[float, Floats]]] = field(default_factory=list)
+    """Objectives and centres of different partitions, the lowest first."""
+
+    @classmethod
+    def begin(cls, plan: Plan, search: Search) -> Book:
+        """One cluster, which is its own centre."""
+        book = cls(plan, search, [], [], [], [], [])
+        one = search.settled_from(np.zeros((1, search.rows.x.shape[1])))
+        assert one is not None
+        book.offer(1, one)
+        return book
+
+    @property
+    def length(self) -> int:
+        """Partitions found so far: those into 1 to so many clusters."""
+        return len(self.costs)
+
+    def work(self, piece: Piece, rng: Rng, step: int) -> None:
+        """Carry out a piece of work."""
+        for size in piece.sizes:
+            if size > self.length + 1:
+                break
+            generator = rng.generator(step, piece.stage, size)
+            if piece.stage in ("up", "again up"):
+                self._grow(size, generator)
+            elif piece.stage in ("down", "again down"):
+                self._shrink(size)
+            elif piece.stage == "swaps":
+                self._swap(size, generator)
+            else:
+                self._cross(size, generator)
+
+    def offer(self, size: int, found: Settled | None) -> bool:
+        """Keep a partition if it is the lowest of its size; whether it is."""
+        if found is None or len(found.centers) != size:
+            return False
+        self._remember(size, found)
+        if size == self.length + 1:
+            # Not higher than with one cluster less, whatever rounding says.
+            for values, first in ((self.changes, 0), (self.grown, -1), (self.shrunk, -1)):
+                values.append(first)
+            self.partitions.append(found.centers)
+            self.costs.append(found.cost)
+            return True
+        if not found.cost < self.costs[size - 1] * LOWER:
+            return False
+        self.partitions[size - 1], self.costs[size - 1] = found.centers, found.cost
+        self.changes[size - 1] += 1
+        return True
+
+    def _remember(self, size: int, found: Settled) -> None:
+        """Let a partition enter the population of its size, if it differs from all in it."""
+        if not self.plan.members:
+            return
+        while len(self.population) < size:
+            self.population.append([])
+        members = self.population[size - 1]
+        if all(abs(found.cost - cost) > SAME * found.cost for cost, _ in members):
+            members.append((found.cost, found.centers))
+            members.sort(key=lambda member: member[0])
+            del members[self.plan.members :]
+
+    def _grow(self, size: int, generator: np.random.Generator) -> None:
+        if size <= self.length:
+            if self.grown[size - 1] == self.changes[size - 2]:
+                return
+            self.grown[size - 1] = self.changes[size - 2]
+        plan, below = self.plan, self.partitions[size - 2]
+        changes = self.changes[size - 2]
+        self.offer(size, self.search.grow(below, generator, plan.drawn, plan.kept, plan.steps))
+        if size <= self.length:
+            self.grown[size - 1] = changes
+
+    def _shrink(self, size: int) -> None:
+        if size >= self.length or self.shrunk[size - 1] == self.changes[size]:
+            return
+        self.shrunk[size - 1] = self.changes[size]
+        self.offer(size, self.search.shrink(self.partitions[size], self.plan.left_out))
+
+    def _swap(self, size: int, generator: np.random.Generator) -> None:
+        if size <= self.length:
+            centers = self.partitions[size - 1]
+            self.offer(size, self.search.swap(centers, generator, self.plan.swaps))
+
+    def _cross(self, size: int, generator: np.random.Generator) -> None:
+        """Fresh starts, then recombinations until they have failed for long, or for very long."""
+        if size > self.length or size < 3:
+            return
+        for _ in range(self.plan.fresh):
+            self.offer(size, self.search.fresh(size, generator))
+        members = self.population[size - 1]
+        failed, most = 0, self.plan.crossings * size
+        while len(members) > 1 and failed < most:
+            a, b = generator.choice(len(members), 2, replace=False)
+            best = members[0][0]
+            found = self.search.recombine(members[a][1], members[b][1], generator)
+            self.offer(size, found)
+            failed = 0 if members[0][0] < best * LOWER else failed + 1
+
+
