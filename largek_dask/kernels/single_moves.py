@@ -20,7 +20,7 @@ import numpy as np
 from largek_dask.kernels.descent import Rows, Settled, distance_of
 from largek_dask.kernels.jit import njit
 
-__all__ = ["move_rows"]
+__all__ = ["count_moves", "move_rows"]
 
 _MANY = 1e300
 _WORTH = 1e-12
@@ -51,6 +51,36 @@ def move_rows(rows: Rows, partition: Settled, most_sweeps: int = 100) -> int:
             p.stale,
         )
     )  # fmt: skip
+
+
+def count_moves(rows: Rows, partition: Settled) -> int:
+    """How many rows there are whose move would lower the objective; none is moved."""
+    p = partition
+    return int(
+        _count_moves(rows.x, rows.weight, p.centers, p.counts, p.labels, p.upper, p.lower)
+    )
+
+
+@njit
+def _count_moves(
+    x: Any, weight: Any, centers: Any, counts: Any, labels: Any, upper: Any, lower: Any
+) -> Any:
+    k, found, least = centers.shape[0], 0, counts.min()
+    gaps = np.empty((k, k))
+    for a in range(k):
+        _measure(centers, a, gaps)
+    for i in range(x.shape[0]):
+        a, w = labels[i], weight[i]
+        if counts[a] <= w:
+            continue
+        keep, left = counts[a] / (counts[a] - w), lower[i]
+        if least / (least + w) * left * left >= keep * upper[i] * upper[i]:
+            continue
+        square = distance_of(x, i, centers, a)
+        b, _ = _best_other(x, i, w, centers, counts, gaps, a, np.sqrt(square), keep * square)
+        if b != a:
+            found += 1
+    return found
 
 
 @njit

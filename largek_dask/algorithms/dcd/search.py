@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from largek_dask.kernels.auxiliary import arrange, descend_from, gains_at, order_by_distance
+from largek_dask.kernels.auxiliary import (
+    arrange,
+    descend_from,
+    gains_at,
+    order_by_distance,
+    swap_costs,
+)
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.descent import (
     Nearest,
@@ -27,7 +33,7 @@ from largek_dask.kernels.descent import (
     settle,
 )
 from largek_dask.kernels.jit import readonly
-from largek_dask.kernels.single_moves import move_rows
+from largek_dask.kernels.single_moves import count_moves, move_rows
 from largek_dask.kernels.threads import ALONE, Threads
 
 __all__ = ["LOWER", "Search"]
@@ -116,11 +122,9 @@ class Search:
             Steps to that optimum, at most.
         """
         base, nearest = self.at(partition)
-        mass = np.cumsum(self.rows.weight * nearest.first)
-        if not mass[-1] > 0.0:
+        rows = self._far_rows(nearest.first, generator, drawn)
+        if not len(rows):
             return None
-        places = (np.arange(drawn) + generator.random(drawn)) / drawn * mass[-1]
-        rows = np.unique(np.searchsorted(mass, places, "right").clip(0, len(mass) - 1))
         points = self.better_points(base, nearest.first, self.rows.x[rows], kept, steps)
         return self.best_of([add_center(self.rows, base, y) for y in points])
 
@@ -176,6 +180,50 @@ class Search:
                 best = found = lower
                 mass = np.cumsum(self.rows.weight * self.at(best.centers)[1].first)
         return found
+
+    def standstill(
+        self, partition: Floats, generator: np.random.Generator, scanned: int
+    ) -> tuple[int, float]:
+        """Rows that are worth moving, and the best of some swaps.
+
+        Parameters
+        ----------
+        partition : (k, d)
+            Centres.
+        generator : Generator
+            Draws rows by weight times squared distance.
+        scanned : int
+            How many; each is looked at in the place of each centre.
+
+        Returns
+        -------
+        moves : int
+        swap : float
+            What the best one changes the objective by, nothing moved after; NaN without any.
+        """
+        self.threads.check()
+        base, nearest = self.at(partition)
+        moves = count_moves(self.rows, base)
+        points = self.rows.x[self._far_rows(nearest.first, generator, scanned)]
+        if not len(points) or len(partition) < 2:
+            return moves, np.nan
+        reach = np.sqrt(nearest.first) + np.sqrt(nearest.second)
+        order = order_by_distance(base.labels, reach, len(partition))
+        costs = swap_costs(
+            self.rows.x, self.rows.weight, base.centers, order, nearest.first, nearest.second,
+            points,
+        )  # fmt: skip
+        return moves, float(costs.min())
+
+    def _far_rows(
+        self, squares: Floats, generator: np.random.Generator, drawn: int
+    ) -> NDArray[np.int64]:
+        """Rows in proportion to weight times a squared distance, evenly spaced; each once."""
+        mass = np.cumsum(self.rows.weight * squares)
+        if not mass[-1] > 0.0:
+            return np.empty(0, np.int64)
+        places = (np.arange(drawn) + generator.random(drawn)) / drawn * mass[-1]
+        return np.unique(np.searchsorted(mass, places, "right").clip(0, len(mass) - 1))
 
     def fresh(self, k: int, generator: np.random.Generator) -> Settled | None:
         """A partition from greedy k-means++ centres."""

@@ -1,0 +1,143 @@
+"""What is known of partitions once they are found.
+
+Their exact objectives over all rows, a bound that nothing falls below, how still each stands, and
+whether halves of the rows agree on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes, Rng
+from largek_dask.algorithms.dcd.arrays import FIGURES, PathArrays, centers_in, rows_of_path
+from largek_dask.algorithms.dcd.held import distinct_rows, hold_rows, taken_rows
+from largek_dask.algorithms.dcd.passes import PathCount, begin_path, count_pass, path_step
+from largek_dask.algorithms.dcd.samples import Sample, draw_far
+from largek_dask.algorithms.dcd.search import Search
+from largek_dask.algorithms.dcd.stability import split_half_stability
+from largek_dask.algorithms.dcd.stages import Book, Plan, pieces
+from largek_dask.kernels.descent import Rows
+from largek_dask.kernels.jit import readonly
+
+__all__ = ["Found", "conclude", "unfinished"]
+
+Floats = NDArray[np.float64]
+
+SCANNED = 16
+"""Rows, far ones, whose swaps with every centre are looked at."""
+STABLE_CLUSTERS = 32
+"""Clusters up to which halves are compared: nobody takes more for the number of clusters."""
+OF_HALVES = Plan(down=False, drawn=64, kept=2, steps=2)
+"""How the partitions of half of a sample are found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Partitions that a search has found."""
+
+    path: NDArray[np.float64]
+    """(l (l + 1) / 2, d) packed centres, in the coordinates of the data."""
+    length: int
+    """l"""
+    bounds: Floats
+    """(l,) lower bounds of their objectives."""
+    sample: Sample | None = None
+    """The rows that were searched; None: all."""
+    are_means: bool = False
+    """Centres are those that passes over all rows have left."""
+    ends_distinct: bool = False
+    """The last partition has a centre for each distinct row."""
+
+
+def unfinished(found: Found, shift: NDArray[np.floating], inertia: Floats) -> PathArrays:
+    """What there is to say of partitions that have met no last pass."""
+    path = found.path.astype(shift.dtype)
+    length = found.length
+    unknown = np.full((length, len(FIGURES)), np.nan)
+    return PathArrays(
+        centers=centers_in(path, length),
+        counts=np.zeros(length),
+        shift=shift,
+        path=path,
+        counts_of_path=np.zeros(rows_of_path(length)),
+        inertia=inertia,
+        lower_bound=np.minimum(found.bounds, inertia),
+        stationarity=unknown,
+        stability=np.full(length, np.nan),
+    )
+
+
+def conclude(passes: Passes, rng: Rng, found: Found) -> PathArrays:
+    """Count what partitions cost, and find out what is certain of them.
+
+    Two passes over all rows, one where centres are means already; more only where a cluster has
+    been left without rows.
+    """
+    statistics, length = passes.statistics, found.length
+    path = found.path.astype(statistics.dtype)
+    if not found.are_means:
+        # Exact means, rounded once, whatever the search has added them up by.
+        path = path_step(passes, begin_path(path, length)).path
+    if found.ends_distinct:
+        x, _ = taken_rows(passes, rng)
+        centers_in(path, length)[:] = distinct_rows(x)
+    path, count = _falling(passes, path, count_pass(passes, path, length), length)
+    rows = hold_rows(passes, rng, statistics.mean, found.sample)
+    still = np.full((length, len(FIGURES)), np.nan)
+    still[:, 0], still[:, 1] = count.movement, count.ties
+    search = Search(rows, passes.threads)
+    for size in range(1, length + 1):
+        generator = rng.generator(0, "swaps looked at", size)
+        centers = centers_in(path, size).astype(np.float64) - statistics.mean
+        moves, swap = search.standstill(centers, generator, SCANNED)
+        if found.sample is None:
+            still[size - 1, 2:] = moves, swap
+    return PathArrays(
+        centers=readonly(centers_in(path, length).copy()),
+        counts=readonly(count.counts[rows_of_path(length - 1) :].copy()),
+        shift=statistics.shift,
+        path=readonly(path),
+        counts_of_path=readonly(count.counts),
+        inertia=readonly(count.inertia),
+        lower_bound=readonly(np.minimum(found.bounds, count.inertia)),
+        stationarity=readonly(still),
+        stability=readonly(_stability(search, rng, length)),
+    )
+
+
+def _falling(
+    passes: Passes, path: NDArray[np.floating], count: PathCount, length: int
+) -> tuple[NDArray[np.floating], PathCount]:
+    """Partitions of which none costs more than one of fewer clusters.
+
+    One that does is that of fewer clusters, and the row that is farthest there.
+    """
+    for size in range(2, length + 1):
+        if count.inertia[size - 1] > count.inertia[size - 2]:
+            below = centers_in(path, size - 1)
+            far = passes.take(draw_far(passes, below, 1)).x
+            if len(far):
+                path = path.copy()
+                centers_in(path, size)[:] = np.concatenate([below, far])
+                count = count_pass(passes, path, length)
+    return path, count
+
+
+def _stability(search: Search, rng: Rng, length: int) -> Floats:
+    """Agreement of halves, for up to ``STABLE_CLUSTERS`` clusters."""
+
+    def find_path(x: Floats, weight: Floats, k: int) -> list[Floats]:
+        center = x.sum(axis=0) / len(x)
+        book = Book.begin(OF_HALVES, Search(Rows.of(x - center, weight), search.threads))
+        for step, piece in enumerate(pieces(OF_HALVES, k)):
+            book.work(piece, rng, step)
+        return [centers + center for centers in book.partitions]
+
+    compared = min(length, STABLE_CLUSTERS)
+    out = np.full(length, np.nan)
+    rows = search.rows
+    out[:compared] = split_half_stability(rows.x, rows.weight, find_path, rng, compared)
+    return out

@@ -1,0 +1,64 @@
+"""Rows that are held in the process that drives a fit, and searched there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes, Rng, RowSample
+from largek_dask.algorithms.dcd.samples import Sample
+from largek_dask.kernels.descent import Rows
+from largek_dask.kernels.jit import readonly
+
+__all__ = ["count_distinct", "distinct_rows", "hold_rows", "taken_rows"]
+
+Floats = NDArray[np.float64]
+
+
+def taken_rows(passes: Passes, rng: Rng, sample: Sample | None = None) -> tuple[Floats, Floats]:
+    """Rows that count, and what each stands for, in float64.
+
+    They stay where they are from step to step: on a cluster they are fetched once.
+
+    Parameters
+    ----------
+    passes : Passes
+    rng : Rng
+    sample : Sample, optional
+        Which; None: all of them, by index.
+
+    Returns
+    -------
+    x : (n, d) float64
+        In the coordinates of the data.
+    weight : (n,) float64
+        Positive.
+    """
+    if sample is None:
+        whole = RowSample(rng, "all rows", passes.n_rows, ascending=True)
+        x, weight, _ = passes.subset(whole).take()
+    else:
+        x, weight, _ = passes.subset(sample.rows, sample.factors, own_weights=True).take()
+    x = np.asarray(x, np.float64)
+    weight = np.ones(len(x)) if weight is None else np.asarray(weight, np.float64)
+    there = weight > 0
+    return (x, weight) if there.all() else (x[there], weight[there])
+
+
+def hold_rows(passes: Passes, rng: Rng, origin: Floats, sample: Sample | None = None) -> Rows:
+    """The same, about an origin (d,), as a search wants them."""
+    x, weight = taken_rows(passes, rng, sample)
+    return Rows.of(x - origin, weight)
+
+
+def count_distinct(x: Floats, enough: int) -> int:
+    """How many distinct rows there are, or ``enough`` where there are as many."""
+    few = x[: 4 * enough]
+    if len(few) < len(x) and len(np.unique(few, axis=0)) >= enough:
+        return enough
+    return min(enough, len(np.unique(x, axis=0)))
+
+
+def distinct_rows(x: Floats) -> Floats:
+    """The distinct rows, in lexicographic order."""
+    return readonly(np.unique(x, axis=0))
