@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 __all__ = [
     "COVARIANCES",
+    "DEFAULT_EFFORT",
     "DITHER",
     "EFFORTS",
     "EMPTY_CLUSTERS",
@@ -17,7 +18,8 @@ __all__ = [
 
 Effort = Literal["fast", "balanced", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
-"""How long ``Auto`` looks for a lower inertia."""
+"""How long an algorithm that has an effort looks for a lower inertia."""
+DEFAULT_EFFORT: Effort = "balanced"
 
 EmptyClusters = Literal["relocate", "keep"]
 EMPTY_CLUSTERS: tuple[EmptyClusters, ...] = get_args(EmptyClusters)

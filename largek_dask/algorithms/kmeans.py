@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,12 @@ from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.algorithms.parts.relocation import relocate_empty
 from largek_dask.algorithms.parts.seeding import check_init, passes_of
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
-from largek_dask.kernels.blocks import dense_rows
+from largek_dask.kernels.blocks import Table, dense_rows
 from largek_dask.kernels.dense.doubts import nearest_of_far, too_far
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
 from largek_dask.kernels.exact.numbers import ExactSums
 
-__all__ = ["CenterArrays", "KMeansProblem", "nearest_center"]
+__all__ = ["CenterArrays", "KMeansProblem", "exact_distances", "nearest_center"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,12 @@ class CenterArrays:
     """(k,) weight of the rows of each cluster."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute, compute dtype."""
+
+    def after_last_pass(
+        self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
+    ) -> Self:
+        """The same as the last pass has found it: centres (k, d), counts (k,), exact inertia."""
+        return replace(self, centers=centers, counts=counts)
 
 
 def nearest_center(arrays: CenterArrays) -> Labelling:
@@ -57,15 +63,27 @@ def _nearest_chunk(
 ) -> NDArray[np.int32]:
     """Label a chunk's rows and add their exact squared distances."""
     labels = nearest(chunk.x, centers)
-    distances = squared_distances(chunk.x, centers, labels)
-    far = too_far(distances, centers.dtype)
-    if len(far):
-        labels[far] = nearest_of_far(dense_rows(chunk.x[far]), centers.centers)
-        distances = squared_distances(chunk.x, centers, labels)
+    distances = exact_distances(chunk.x, centers, labels)
     # Rows that are skipped weigh 0, so they count nowhere.
     sums["inertia"].add(distances, chunk.weight)
     sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
     return labels
+
+
+def exact_distances(
+    x: Table, centers: PackedCenters, labels: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """(n,) squared distances of rows to their nearest centres, in float64.
+
+    ``labels`` are those of ``nearest``; those of rows so far out that scores overflow are written
+    anew.
+    """
+    distances = squared_distances(x, centers, labels)
+    far = too_far(distances, centers.dtype)
+    if len(far):
+        labels[far] = nearest_of_far(dense_rows(x[far]), centers.centers)
+        distances = squared_distances(x, centers, labels)
+    return distances
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +117,7 @@ class KMeansProblem(Problem):
         cannot be more rounds than centres.
         """
         n_distinct = None
-        rounds = len(arrays.centers)
+        searched, rounds = arrays, len(arrays.centers)
         while True:
             found = label_rows(self.labelling(arrays))
             counts = found.sums["counts"].values
@@ -117,9 +135,10 @@ class KMeansProblem(Problem):
             if np.array_equal(centers, arrays.centers):
                 break
             arrays = replace(arrays, centers=centers)
+        inertia = found.sum_of("inertia")
         return Final(
-            replace(arrays, counts=counts),
-            found.sum_of("inertia"),
+            searched.after_last_pass(arrays.centers, counts, inertia),
+            inertia,
             found.labels,
             len(empty),
             n_distinct,
@@ -128,7 +147,10 @@ class KMeansProblem(Problem):
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Why clusters are empty, unless they were meant to stay so."""
+        """Why there are fewer clusters, or why some are empty, unless they were meant to be so."""
+        n_found = len(final.arrays.centers)
+        if n_found < self.n_clusters:
+            return self._ends_early(n_found, last)
         if not final.n_empty or self.empty_clusters == "keep":
             return None
         if final.n_distinct is not None:
@@ -138,3 +160,10 @@ class KMeansProblem(Problem):
         else:
             why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
         return f"{final.n_empty} of {self.n_clusters} clusters are empty: {why}."
+
+    def _ends_early(self, n_found: int, last: Mapping[str, float | None]) -> str:
+        """Why partitions end before ``n_clusters``: a last step tells of distinct rows."""
+        where = f"partitions end at {n_found} clusters, of {self.n_clusters} that were asked for"
+        if last.get("distinct"):
+            return f"the rows have only {n_found} distinct values: {where}. Ask for fewer clusters."
+        return f"the fit was stopped: {where}. Give it more time, or go on from its checkpoint."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.choices import Covariance, Effort
+from largek_dask.algorithms.choices import DEFAULT_EFFORT, Covariance, Effort
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
@@ -16,7 +16,14 @@ from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.algorithms.vrkm import VRKM
 from largek_dask.errors import ParameterError
 
-__all__ = ["ALGORITHMS", "MIXTURES", "algorithm_of", "algorithm_of_mixture"]
+__all__ = [
+    "ALGORITHMS",
+    "MIXTURES",
+    "algorithm_of",
+    "algorithm_of_mixture",
+    "check_effort",
+    "has_effort",
+]
 
 ALGORITHMS: dict[str, type[Any]] = {
     "auto": Auto,
@@ -32,44 +39,84 @@ MIXTURES = "vc-gmm"
 """The one that answers mixtures, with a field ``covariance``."""
 
 
-def algorithm_of(algorithm: Any, effort: Effort = "balanced") -> Algorithm[Any] | Auto:
-    """The algorithm object of a name, or the object itself; ``effort`` is that of "auto".
+def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any] | Auto:
+    """The algorithm object of a name, with this effort, or the object itself.
 
     Raises
     ------
     ParameterError
-        Unknown name, or an object that is no algorithm.
+        Unknown name, an object that is no algorithm, or an effort that is not the default for what
+        takes none: an algorithm without one, or an object, which says its own.
     """
     told = ", ".join(repr(name) for name in ALGORITHMS)
     if isinstance(algorithm, str):
         if algorithm not in ALGORITHMS:
             raise ParameterError(f"algorithm must be one of {told}, got {algorithm!r}.")
-        return Auto(effort) if algorithm == "auto" else ALGORITHMS[algorithm]()
-    if isinstance(algorithm, Auto):
-        return algorithm
-    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
+        kind = ALGORITHMS[algorithm]
+        made: Algorithm[Any] | Auto
+        if has_effort(kind):
+            made = kind(effort=effort)
+            return made
+        check_effort(kind, effort)
+        made = kind()
+        return made
+    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm | Auto):
         raise ParameterError(
             f"algorithm must be one of {told} or an object such as Lloyd(), got {algorithm!r}."
         )
+    check_effort(algorithm, effort)
     return algorithm
 
 
-def algorithm_of_mixture(algorithm: Any, covariance: Covariance) -> Algorithm[Any]:
+def algorithm_of_mixture(
+    algorithm: Any, covariance: Covariance, effort: Effort = DEFAULT_EFFORT
+) -> Algorithm[Any]:
     """The algorithm object for a mixture with such covariances, of a name or an object.
 
     Raises
     ------
     ParameterError
-        It is none for mixtures.
+        It is none for mixtures, or an effort is asked for, which they do not have.
     """
     kind = ALGORITHMS[MIXTURES]
+    made: Algorithm[Any]
     if isinstance(algorithm, kind):
-        made: Algorithm[Any] = replace(algorithm, covariance=covariance)
+        check_effort(algorithm, effort)
+        made = replace(algorithm, covariance=covariance)
         return made
     if algorithm not in ("auto", MIXTURES) and not isinstance(algorithm, Auto):
         raise ParameterError(
             f"algorithm must be 'auto', {MIXTURES!r} or a {kind.__name__}() for a mixture, "
             f"got {algorithm!r}."
         )
+    check_effort(kind, effort)
     made = kind(covariance=covariance)
     return made
+
+
+def has_effort(kind: type[Any]) -> bool:
+    """Whether an effort is one of the parameters of an algorithm."""
+    return any(f.name == "effort" for f in fields(kind))
+
+
+def check_effort(algorithm: Any, effort: Effort) -> None:
+    """Refuse another effort than the default for an algorithm, class or object, that takes none.
+
+    Raises
+    ------
+    ParameterError
+        With what to say instead.
+    """
+    if effort == DEFAULT_EFFORT:
+        return
+    if not isinstance(algorithm, type) and has_effort(type(algorithm)):
+        raise ParameterError(
+            f"effort={effort!r} is for algorithms given by name, and {algorithm!r} says its own: "
+            f"give it there, {type(algorithm).__name__}(effort={effort!r})."
+        )
+    kind = algorithm if isinstance(algorithm, type) else type(algorithm)
+    takers = " and ".join(repr(name) for name, own in ALGORITHMS.items() if has_effort(own))
+    raise ParameterError(
+        f"effort={effort!r} is for {takers}, and {kind.__name__} has none: leave it out, or take "
+        "one of these."
+    )

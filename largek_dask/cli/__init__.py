@@ -20,6 +20,7 @@ from largek_dask.cli.jobs import logs as logs_command
 from largek_dask.cli.jobs import result as result_command
 from largek_dask.cli.jobs import submit as submit_command
 from largek_dask.cli.jobs import watch as watch_command
+from largek_dask.cli.path import path as path_command
 from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
@@ -50,6 +51,7 @@ for command in (
     predict_command,
     score_command,
     plot_command,
+    path_command,
     submit_command,
     jobs_command,
     watch_command,

@@ -16,6 +16,8 @@ import click
 if TYPE_CHECKING:
     from distributed import Client
 
+    from largek_dask.driver.storage import Folder
+
 __all__ = [
     "CANCELLED",
     "FAILED",
@@ -23,6 +25,8 @@ __all__ = [
     "Group",
     "connected",
     "emit",
+    "key_values",
+    "model_in",
     "option_scheduler",
     "option_service",
     "option_storage",
@@ -216,6 +220,13 @@ def output(
 
     same = split_protocol(url)[0] == split_protocol(data)[0]
     return normalize(url), storage_options if same else None
+
+
+def model_in(folder: Folder) -> str | None:
+    """The address of the model of a job's folder, or of the folder if it is one; None: no model."""
+    if folder.exists("model.zarr"):
+        return f"{folder.url}/model.zarr"
+    return folder.url if folder.exists("zarr.json") else None
 
 
 @contextmanager

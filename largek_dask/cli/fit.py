@@ -67,7 +67,8 @@ def fit(
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
     given["algorithm"] = choose_algorithm(given)
-    del given["settings"]
+    # The effort is a parameter of the object now.
+    del given["settings"], given["effort"]
     options = FitOptions(**given)
     rows = open_rows(data, sample_weight=sample_weight, storage_options=storage_options)
     if plan:
@@ -97,7 +98,7 @@ def fit(
         "labels": f"{folder.url}/{LABELS}" if folder.exists(LABELS) else None,
         "n_rows": rows.n_rows,
         "n_features": rows.n_features,
-        "n_clusters": options.n_clusters,
+        "n_clusters": model.n_clusters,
         **({} if options.mixture is None else {"mixture": options.mixture}),
         "n_iter": result.n_iter,
         "stop_reason": result.stop_reason,
@@ -180,7 +181,9 @@ def summary(
             "labels": told["labels"] or "not written",
             "digest": told["digest"],
             **({"report": told["report"]["words"]} if "report" in told else {}),
-            "next": f"largek plot {out} --out fit.png",
+            "next": f"largek path {out}"
+            if "partitions" in figures
+            else f"largek plot {out} --out fit.png",
         },
         title="largek fit",
     )

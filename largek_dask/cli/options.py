@@ -79,9 +79,10 @@ def choose_algorithm(given: Mapping[str, Any]) -> Any:
     Raises
     ------
     click.BadParameter
-        Unknown algorithm, or a setting that it does not have.
+        Unknown algorithm, a setting that it does not have, or an effort where it has none.
     """
-    from largek_dask.algorithms.names import ALGORITHMS, MIXTURES
+    from largek_dask.algorithms.names import ALGORITHMS, MIXTURES, check_effort, has_effort
+    from largek_dask.errors import ParameterError
 
     name, settings = given["algorithm"], parse_settings(given["settings"])
     if name not in ALGORITHMS:
@@ -91,8 +92,6 @@ def choose_algorithm(given: Mapping[str, Any]) -> Any:
         )
     if name == "auto" and given["mixture"] is not None:
         name = MIXTURES
-    if name == "auto":
-        settings = {"effort": given["effort"], **settings}
     kind = ALGORITHMS[name]
     known = [field.name for field in fields(kind) if field.name != "problem"]
     unknown = sorted(set(settings) - set(known))
@@ -102,4 +101,17 @@ def choose_algorithm(given: Mapping[str, Any]) -> Any:
             f"it has {', '.join(known) if known else 'none'}",
             param_hint="--set",
         )
+    default = OPTIONS["effort"].default
+    effort = given.get("effort", default)
+    if has_effort(kind):
+        said = settings.setdefault("effort", effort)
+        if effort not in (said, default):
+            raise click.BadParameter(
+                f"{effort!r}, and --set effort={said}: give one of them", param_hint="--effort"
+            )
+        return kind(**settings)
+    try:
+        check_effort(kind, effort)
+    except ParameterError as error:
+        raise click.BadParameter(str(error), param_hint="--effort") from error
     return kind(**settings)

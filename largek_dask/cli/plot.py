@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from largek_dask.cli.common import Command, emit, key_values, option_storage
+from largek_dask.cli.common import Command, emit, key_values, model_in, option_storage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from largek_dask.algorithms.objective import Objective
+    from largek_dask.model import PathModel
 
 __all__ = ["plot"]
 
@@ -31,7 +32,8 @@ def plot(
 ) -> None:
     """Draw the objective against time and passes, and cluster sizes, of a job's folder or a model.
 
-    Of a job that is still running, what its events tell so far.
+    Of a job that is still running, what its events tell so far. Of a fit of all partitions the
+    inertia against the number of clusters instead, with lower bounds.
     """
     from pathlib import Path
 
@@ -61,18 +63,20 @@ def draw(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[Figure
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import DataError
-    from largek_dask.model import load_model
+    from largek_dask.model import PathModel, load_model
     from largek_dask.observe.plots import cost_figure, fit_figure, sizes_figure
 
     place = Folder(folder, storage_options)
-    if place.exists("model.zarr") or place.exists("zarr.json"):
-        model_url = f"{place.url}/model.zarr" if place.exists("model.zarr") else place.url
+    if (model_url := model_in(place)) is not None:
         model = load_model(model_url, storage_options=storage_options)
         n_iter = model.history[-1]["step"] if model.history else 0
         told = {"n_clusters": model.n_clusters, "n_iter": n_iter}
+        shape = model.provenance.get("data", {}).get("content", {}).get("shape")
+        if isinstance(model, PathModel):
+            return draw_path(model, shape), told | ({} if shape is None else {"n_rows": shape[0]})
         if not model.history:
             return sizes_figure(model.counts), told
-        n_rows, d = model.provenance["data"]["content"]["shape"]
+        n_rows, d = shape
         title = f"{model.n_clusters:,} clusters of {n_rows:,} rows × {d:,}"
         figure = fit_figure(model.history, model.counts, n_rows, title, model.objective)
         return figure, {**told, "n_rows": n_rows}
@@ -81,6 +85,19 @@ def draw(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[Figure
         told = {"n_rows": n_rows, "n_iter": history[-1]["step"]}
         return cost_figure(history, n_rows, objective), told
     raise DataError(f"{folder} holds neither model.zarr nor events: nothing to draw")
+
+
+def draw_path(model: PathModel, shape: Sequence[int] | None) -> Figure:
+    """The elbow of a model that holds every partition; ``shape`` is that of its rows, if known."""
+    from largek_dask.observe.plots import path_figure
+
+    path = model.path_
+    of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
+    title = f"Partitions into 1 to {len(path):,} clusters{of}"
+    found = path.suggest_k()
+    return path_figure(
+        path.inertia, path.lower_bound, model.counts, title, suggested=found.k, clear=found.clear
+    )
 
 
 def history_of(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from largek_dask.algorithms.choices import (
     COVARIANCES,
+    DEFAULT_EFFORT,
     DITHER,
     EFFORTS,
     EMPTY_CLUSTERS,
@@ -132,11 +133,12 @@ class FitOptions:
         ),
     )
     effort: Effort = field(
-        default="balanced",
+        default=DEFAULT_EFFORT,
         metadata=_about(
             "choice",
             "algorithm",
-            'How long the algorithm "auto" looks for a lower inertia.',
+            'How long the algorithms "auto" and "dcdbundle" look for a lower inertia; an algorithm '
+            "object says its own.",
             choices=EFFORTS,
         ),
     )
@@ -288,11 +290,11 @@ class FitOptions:
                 raise ParameterError(f"{name} is an option of mixtures: give mixture as well.")
 
     def make_algorithm(self) -> Algorithm[Any] | Auto:
-        """The algorithm object, without a problem; of "auto" the one of this effort."""
+        """The algorithm object, without a problem; of a name the one of this effort."""
         from largek_dask.algorithms.names import algorithm_of, algorithm_of_mixture
 
         if self.mixture is not None:
-            return algorithm_of_mixture(self.algorithm, self.mixture)
+            return algorithm_of_mixture(self.algorithm, self.mixture, self.effort)
         return algorithm_of(self.algorithm, self.effort)
 
     @property

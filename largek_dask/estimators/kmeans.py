@@ -18,13 +18,14 @@ from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.errors import ParameterError
 from largek_dask.estimators.base import RowsEstimator, draw_seed
 from largek_dask.estimators.online import first_model, vote
-from largek_dask.model import CentersModel
+from largek_dask.model import CentersModel, Model, PathModel
 from largek_dask.passes.local import LocalPasses
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.driver.run import Snapshot
+    from largek_dask.model.path import Path
 
 __all__ = ["KMeans"]
 
@@ -71,7 +72,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
     normalize : {None, "l2"}
         "l2": every row is given unit length; part of the model.
     effort : {"fast", "balanced", "best"}
-        How long the algorithm "auto" looks for a lower inertia.
+        How long the algorithms "auto" and "dcdbundle" look for a lower inertia; an algorithm object
+        says its own.
     random_state : int, RandomState, Generator or None
         Source of the one seed of the fit. Same data, seed and versions give the same bits.
     client : distributed.Client, optional
@@ -108,6 +110,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         or "interrupted".
     model_ : CentersModel
         What ``save`` writes.
+    path_ : Path
+        After ``algorithm="dcdbundle"`` only: every partition into 1 to ``n_clusters`` clusters, or
+        to as many as there are distinct rows, with ``inertia``, ``lower_bound``, ``centers(l)``,
+        ``model(l)``, ``stationarity(l)`` and ``suggest_k()``.
 
     Examples
     --------
@@ -176,6 +182,23 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         """Columns of ``transform``: scikit-learn's names for them ask for it."""
         return len(self.cluster_centers_)
 
+    @property
+    def path_(self) -> Path:
+        """Every partition that the fit has found, if its algorithm looks for all of them.
+
+        Raises
+        ------
+        AttributeError
+            It does not, or ``partial_fit`` has moved the centres since.
+        """
+        model = getattr(self, "model_", None)
+        if not isinstance(model, PathModel):
+            raise AttributeError(
+                f"{type(self).__name__} has no path_ but after a fit with algorithm='dcdbundle', "
+                "which finds the partitions into all smaller numbers of clusters as well."
+            )
+        return model.path_
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the clusters of ``X``.
 
@@ -209,7 +232,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
         result = self._run(rows, options)
-        self._keep(CentersModel.of(result))
+        model = Model.of(result)
+        assert isinstance(model, CentersModel), "an algorithm for k-means gives centres"
+        self._keep(model)
         assert result.value is not None
         self.inertia_ = result.value
         self._tell_interruption()
@@ -256,7 +281,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
 
         Whatever ``algorithm`` says: every centre is the mean of all rows that ever voted for
         it. The first call chooses the first centres among its rows; after a ``fit`` its
-        clusters go on with the weight they have. Computed on threads of this process.
+        clusters go on with the weight they have, and there is no ``path_`` any more. Computed on
+        threads of this process.
 
         Parameters
         ----------

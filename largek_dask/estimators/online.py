@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -64,7 +63,8 @@ def first_model(
 def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
     """The model after all rows of one batch have voted for their nearest centre, once each.
 
-    Sums are exact, so neither chunks nor threads matter.
+    Sums are exact, so neither chunks nor threads matter. Of a model that holds other partitions as
+    well only its own goes on: what is known of the others is not of these rows.
     """
     arrays = model.arrays
     k, d = arrays.centers.shape
@@ -75,6 +75,6 @@ def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
         combine=AssignmentTotal.combine,
     )
     means, votes = running_means(arrays.centers.astype(np.float64), arrays.counts, total)
-    arrays = replace(arrays, centers=means.astype(arrays.centers.dtype), counts=votes)
+    voted = CenterArrays(means.astype(arrays.centers.dtype), votes, arrays.shift)
     provenance = {**model.provenance, "n_iter": model.provenance["n_iter"] + 1}
-    return replace(model, arrays=arrays, provenance=provenance)
+    return CentersModel(voted, model.normalize, model.on_bad_rows, model.history, provenance)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 
+from largek_dask.algorithms.parts.agreement import adjusted_rand
 from largek_dask.algorithms.problem import SKIPPED
 from largek_dask.driver.plan import check_output_fits
 from largek_dask.errors import ParameterError, ParameterWarning, warn
@@ -141,21 +142,7 @@ class Contingency:
 
     def ari(self) -> float:
         """See :func:`ari`."""
-        if self._is_same():
-            return 1.0
-        n = self.n_rows
-        clusters, classes = self._sizes()
-        # Ordered pairs, as integers of Python: there are 10^16 of 10^8 rows, and products of them.
-        both, one, other = (
-            sum(int(size) ** 2 * int(times) for size, times in zip(*sizes, strict=True)) - n
-            for sizes in (
-                np.unique(numbers, return_counts=True)
-                for numbers in (self.cells.data, clusters, classes)
-            )
-        )
-        # Σ over cells minus what is expected of it, over its most minus that; times the pairs.
-        pairs = n * (n - 1)
-        return 2 * (both * pairs - one * other) / ((one + other) * pairs - 2 * one * other)
+        return adjusted_rand(self.cells.data, *self._sizes())
 
     def purity(self) -> float:
         """See :func:`purity`."""

@@ -8,8 +8,9 @@ from largek_dask.model.base import Model, load_model
 from largek_dask.model.centers import CentersModel
 from largek_dask.model.kinds import KINDS
 from largek_dask.model.mixture import MixtureModel
+from largek_dask.model.path import PathModel
 
-__all__ = ["KINDS", "CentersModel", "MixtureModel", "Model", "load_model"]
+__all__ = ["KINDS", "CentersModel", "MixtureModel", "Model", "PathModel", "load_model"]
 
 # Every kind that this version reads and writes: a new one is added here.
-KINDS.update({kind.kind: kind for kind in (CentersModel, MixtureModel)})
+KINDS.update({kind.kind: kind for kind in (CentersModel, MixtureModel, PathModel)})

@@ -33,9 +33,10 @@ def kind_holding(arrays: Any) -> type[Model]:
     if arrays is None:
         # A pickle from before there were kinds, when every model was of this one.
         return KINDS[FIRST_KIND]
-    for kind in KINDS.values():
-        if isinstance(arrays, kind.holds):
-            return kind
+    found = [kind for kind in KINDS.values() if isinstance(arrays, kind.holds)]
+    if found:
+        # A kind may hold what another does and more: the one that says most of them.
+        return max(found, key=lambda kind: len(kind.holds.__mro__))
     raise TypeError(
         f"No kind of model holds a {type(arrays).__name__}: give what a fit has as arrays."
     )

@@ -19,11 +19,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["codebook_figure", "cost_figure", "fit_figure", "sizes_figure"]
+__all__ = ["codebook_figure", "cost_figure", "fit_figure", "path_figure", "sizes_figure"]
 
 INK = "#1f2933"
 BLUE = "#2563eb"
 ORANGE = "#ea580c"
+GREEN = "#15803d"
+DECADES = 100.0
+"""Objectives that differ by more than this factor are drawn on a logarithmic axis."""
+MOST_MARKED = 60
+"""Partitions up to which each has a mark of its own."""
+MOST_TICKS = 20
+"""Partitions up to which each has its number on the axis."""
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -162,6 +169,92 @@ def fit_figure(
     _draw_costs(axes[0, 0], axes[0, 1], history, n_rows, objective)
     _draw_sizes(axes[1, 0], axes[1, 1], np.asarray(counts, float))
     return figure
+
+
+def path_figure(
+    inertia: NDArray[np.float64],
+    lower_bound: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    title: str,
+    *,
+    suggested: int | None,
+    clear: bool,
+) -> Figure:
+    """The elbow of a fit of all partitions, above the cluster sizes of the last one.
+
+    Parameters
+    ----------
+    inertia : (k,) float64
+        Of the partitions into 1 to k clusters.
+    lower_bound : (k,) float64
+        What no such partition falls below: drawn beneath, with what is between them shaded.
+    counts : (k,) float64
+        Weights of the clusters of the last partition.
+    title : str
+        Above all.
+    suggested : int or None
+        The number of clusters to mark, if one stands out.
+    clear : bool
+        Whether it is more than the least that there are: it is not where the curve ends there.
+    """
+    figure = _figure(11, 9)
+    figure.suptitle(title, fontsize=14, color=INK)
+    grid = figure.add_gridspec(2, 2, height_ratios=[1.35, 1])
+    _draw_path(figure.add_subplot(grid[0, :]), inertia, lower_bound, suggested, clear)
+    left, right = figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[1, 1])
+    _draw_sizes(left, right, np.asarray(counts, float))
+    left.set_title(f"Sizes of {len(counts):,} clusters, sorted", loc="left", fontsize=12, color=INK)
+    return figure
+
+
+def _draw_path(
+    axes: Axes,
+    inertia: NDArray[np.float64],
+    lower_bound: NDArray[np.float64],
+    suggested: int | None,
+    clear: bool,
+) -> None:
+    n_clusters = np.arange(1, len(inertia) + 1)
+    positive = inertia[inertia > 0]
+    is_log = len(positive) > 0 and bool(positive.max() > DECADES * positive.min())
+    bottom = 0.5 * float(positive.min()) if is_log else 0.0
+    # 0 has no place on a logarithmic axis: it lies below what is shown, and lines lead there.
+    found, bound = (np.maximum(values, bottom / 2) for values in (inertia, lower_bound))
+    axes.fill_between(n_clusters, bound, found, color=ORANGE, alpha=0.15, linewidth=0)
+    axes.plot(n_clusters, bound, color=ORANGE, linewidth=1.4, linestyle="--", label="lower bound")
+    marker = "o" if len(inertia) <= MOST_MARKED else None
+    axes.plot(
+        n_clusters, found, color=BLUE, linewidth=1.8, marker=marker, markersize=3.5, label="found"
+    )
+    if suggested is None:
+        axes.plot([], [], linestyle="none", label="no clear number of clusters")
+    else:
+        height = max(float(inertia[suggested - 1]), bottom)
+        axes.vlines(suggested, bottom, height, color=GREEN, linewidth=0.9, linestyle=":")
+        axes.plot(
+            [suggested],
+            [height],
+            linestyle="none",
+            marker="o",
+            markersize=11,
+            markerfacecolor="none",
+            markeredgecolor=GREEN,
+            markeredgewidth=1.8,
+            clip_on=False,
+            label=f"suggested: {suggested:,} clusters" + ("" if clear else " or more"),
+        )
+    _style(axes, "Inertia against number of clusters", "clusters", f"inertia ({INERTIA.unit})")
+    axes.set_xlim(0.5, len(inertia) + max(0.5, 0.02 * len(inertia)))
+    if len(inertia) <= MOST_TICKS:
+        axes.set_xticks(n_clusters)
+    if is_log:
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=bottom)
+    else:
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
+        axes.set_ylim(0, 1.06 * float(found.max()) or 1.0)
+    # The curve falls, so there is room.
+    axes.legend(loc="upper right", frameon=False, labelcolor=INK)
 
 
 def codebook_figure(

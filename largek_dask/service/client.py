@@ -15,8 +15,9 @@ import numpy as np
 from distributed import Client
 from distributed.client import ClosedClientError
 
-from largek_dask.algorithms.auto import Auto
-from largek_dask.driver.options import parse_memory
+from largek_dask.algorithms.choices import EFFORTS
+from largek_dask.algorithms.names import ALGORITHMS, MIXTURES, algorithm_of, check_effort
+from largek_dask.driver.options import check_choice, parse_memory
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.driver.words import printable
 from largek_dask.errors import (
@@ -314,9 +315,7 @@ class Service:
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
             self.ask("resume", id=job_id, changes=changes, secrets=secrets)
             return Job(self, job_id)
-        if effort is not None and algorithm in (None, "auto"):
-            algorithm = Auto(effort)
-        asked = AlgorithmSpec.of(algorithm or "auto").model_dump(mode="json")
+        asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options)).model_dump(mode="json")
         spec = JobSpec.parse({**changes, "algorithm": asked, "storage_options": public})
         document = json.dumps(spec.dump())
         return Job(self, self.ask("submit", document=document, secrets=secrets, owner=_owner()))
@@ -366,6 +365,20 @@ def _owner() -> str:
         name = ""
     # It may come from the environment, where anything can be.
     return printable(name).strip()[:200].strip() or "unknown"
+
+
+def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any:
+    """The algorithm that is sent, a name or an object; the effort is one of its parameters."""
+    if algorithm is None:
+        algorithm = "auto"
+    if effort is None or (isinstance(algorithm, str) and algorithm not in ALGORITHMS):
+        # The document of a job says what is wrong with a name.
+        return algorithm
+    check_choice("effort", effort, EFFORTS)
+    if options.get("mixture") is not None:
+        check_effort(ALGORITHMS[MIXTURES], effort)
+        return algorithm
+    return algorithm_of(algorithm, effort)
 
 
 def _fields(**given: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from largek_dask.errors import DataError
 
 HEAVY = ("numpy", "numba", "distributed", "zarr", "sklearn", "bokeh", "rich", "matplotlib")
 COMMANDS = ["demo", "doctor", "ingest", "coreset", "fit", "predict", "score", "plot"]
-COMMANDS += ["submit", "jobs", "watch", "cancel", "logs", "result"]
+COMMANDS += ["path", "submit", "jobs", "watch", "cancel", "logs", "result"]
 
 
 def heavy_modules_after(code):

@@ -15,10 +15,11 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import Auto
-from largek_dask.algorithms.choices import INITS, MIXTURE_INITS
-from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.algorithms.choices import EFFORTS, INITS, MIXTURE_INITS
+from largek_dask.algorithms.names import ALGORITHMS, has_effort
 from largek_dask.cli.fit import fit as fit_command
 from largek_dask.cli.jobs import submit as submit_command
+from largek_dask.cli.options import choose_algorithm
 from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import fit as fit_module
@@ -80,8 +81,10 @@ def test_others_are_other_values_of_all_options() -> None:
         assert (name in OF_MIXTURES) == (option.part == "mixture")
         assert (name in ARRAYS) == (option.kind == "array")
         assert name in ARRAYS or (OTHERS | OF_MIXTURES)[name] != option.default
-    found = dataclasses.asdict(FitOptions(**OTHERS))
-    assert {name: found[name] for name in OTHERS} | {"algorithm": 0} == OTHERS | {"algorithm": 0}
+    # An effort is for an algorithm by its name.
+    asked = OTHERS | {"algorithm": "auto"}
+    found = dataclasses.asdict(FitOptions(**asked))
+    assert {name: found[name] for name in OTHERS} == asked
 
 
 @pytest.mark.parametrize("name", OF_MIXTURES)
@@ -220,6 +223,8 @@ def test_what_is_written_about_a_fit(name: str) -> None:
 def test_a_fit_hears_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is asked reaches the passes, the starts, or the choice of an algorithm."""
     asked: dict[str, Any] = {"n_clusters": 3, "max_iter": 2, "algorithm": Toy(), "tol": 0.0}
+    if name == "effort":
+        asked["algorithm"] = "auto"
     asked[name] = (OTHERS | OF_MIXTURES)[name]
     if name in OF_MIXTURES:
         asked |= {"algorithm": "auto", "mixture": "diag"}
@@ -302,6 +307,60 @@ def test_the_identity_is_what_it_was() -> None:
 def test_wrong_values_are_named(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         FitOptions(**{"n_clusters": 3, **wrong})
+
+
+@dataclasses.dataclass(frozen=True)
+class Trying(Toy):
+    """An algorithm with an effort, and beside it one of another name."""
+
+    effort: str = "balanced"
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_an_effort_reaches_any_algorithm_by_name_that_has_one(
+    effort: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALGORITHMS, "trying", Trying)
+    options = FitOptions(n_clusters=3, algorithm="trying", effort=effort)
+    assert options.make_algorithm() == Trying(effort=effort)
+    assert identity_of(options)["algorithm"]["effort"] == effort
+    assert FitOptions(n_clusters=3, algorithm=Trying(effort=effort)).make_algorithm() == Trying(
+        effort=effort
+    )
+    given = {"algorithm": "trying", "settings": (), "mixture": None, "effort": effort}
+    assert choose_algorithm(given) == Trying(effort=effort)
+    assert choose_algorithm(given | {"settings": (f"effort={effort}",)}) == Trying(effort=effort)
+    if effort != "balanced":
+        with pytest.raises(click.BadParameter, match=f"'{effort}', and --set effort=balanced"):
+            choose_algorithm(given | {"settings": ("effort=balanced",)})
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"algorithm": "lloyd"}, "'best' is for 'auto' and 'trying', and Lloyd has none: leave"),
+        ({"algorithm": lk.Lloyd()}, "'best' is for 'auto' and 'trying', and Lloyd has none: leave"),
+        ({"algorithm": Auto("fast")}, r"\(effort='fast'\) says its own: .*, Auto\(effort='best'"),
+        ({"algorithm": Trying()}, r"says its own: give it there, Trying\(effort='best'\)"),
+        ({"mixture": "iso"}, "'best' is for 'auto' and 'trying', and PlainMixture has none"),
+        ({"mixture": "iso", "algorithm": PlainMixture()}, "PlainMixture has none"),
+    ],
+)
+@pytest.mark.usefixtures("of_mixture")
+def test_an_effort_that_nobody_hears_is_refused(
+    asked: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALGORITHMS, "trying", Trying)
+    for name, kind in list(ALGORITHMS.items()):
+        if has_effort(kind) and name not in ("auto", "trying"):
+            monkeypatch.delitem(ALGORITHMS, name)
+    with pytest.raises(ParameterError, match=message):
+        FitOptions(n_clusters=3, effort="best", **asked)
+    FitOptions(n_clusters=3, effort="balanced", **asked)
+    if isinstance(asked.get("algorithm", "auto"), str):
+        given = {"algorithm": "auto", "settings": (), "mixture": None, "effort": "best"}
+        with pytest.raises(click.BadParameter, match=message):
+            choose_algorithm(given | asked)
 
 
 def test_values_are_given_in_one_unit() -> None:

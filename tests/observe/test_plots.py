@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from largek_dask.errors import DataError, MissingDependencyError
-from largek_dask.observe.plots import codebook_figure, cost_figure, fit_figure, sizes_figure
+from largek_dask.observe.plots import (
+    codebook_figure,
+    cost_figure,
+    fit_figure,
+    path_figure,
+    sizes_figure,
+)
 
 HISTORY = [
     {"cost": 100.0, "seconds": 1.0, "rows": 50},
@@ -51,6 +57,63 @@ def test_sizes_figure__sorted_with_empty_clusters_counted():
     np.testing.assert_allclose(curve(left)[:, 1], [9, 3, 0, 0])
     assert sum(bar.get_height() for bar in right.patches) == 4
     assert "2 empty" in right.get_title(loc="left")
+
+
+def drawn(inertia, lower_bound, suggested=None, clear=True):
+    """The axes of the elbow, and its lines by their names."""
+    curves = (np.array(values, float) for values in (inertia, lower_bound))
+    figure = path_figure(*curves, np.ones(3), "a title", suggested=suggested, clear=clear)
+    assert len(figure.axes) == 3
+    elbow = figure.axes[0]
+    return elbow, {line.get_label(): line.get_xydata() for line in elbow.lines}
+
+
+def test_path_figure__inertia_over_its_bound():
+    elbow, lines = drawn([9, 5, 3], [9, 2, 0])
+    np.testing.assert_array_equal(lines["found"], [[1, 9], [2, 5], [3, 3]])
+    np.testing.assert_array_equal(lines["lower bound"], [[1, 9], [2, 2], [3, 0]])
+    assert set(lines) == {"found", "lower bound", "no clear number of clusters"}
+    assert elbow.get_yscale() == "linear"
+    assert elbow.get_ylim()[0] == 0
+    np.testing.assert_array_equal(elbow.get_xticks(), [1, 2, 3])
+
+
+def test_path_figure__spans_decades():
+    elbow, lines = drawn([900, 50, 3, 0], [900, 20, 0, 0])
+    assert elbow.get_yscale() == "log"
+    bottom = elbow.get_ylim()[0]
+    assert 0 < bottom < 3
+    # What is 0 lies below what is shown.
+    assert 0 < lines["found"][-1, 1] < bottom
+    assert (lines["lower bound"][2:, 1] < bottom).all()
+    assert drawn([300, 3], [0, 0])[0].get_yscale() == "linear"
+    assert drawn([301, 3], [0, 0])[0].get_yscale() == "log"
+
+
+def test_path_figure__marks_what_is_suggested():
+    _, lines = drawn([9, 5, 3], [9, 2, 0], suggested=2)
+    np.testing.assert_array_equal(lines["suggested: 2 clusters"], [[2, 5]])
+    _, lines = drawn([9, 5, 3], [9, 2, 0], suggested=3, clear=False)
+    np.testing.assert_array_equal(lines["suggested: 3 clusters or more"], [[3, 3]])
+
+
+@pytest.mark.parametrize("inertia", [[4.0], [0.0], [0.0, 0.0]])
+def test_path_figure__of_hardly_anything(inertia, tmp_path):
+    elbow, _ = drawn(inertia, inertia, suggested=1)
+    assert elbow.get_ylim()[1] > max(inertia)
+    elbow.figure.savefig(tmp_path / "path.png")
+
+
+def test_path_figure__of_very_many(tmp_path):
+    many = 1e4 / np.arange(1, 301)
+    elbow, lines = drawn(many, many / 2, suggested=300)
+    assert len(lines["found"]) == 300
+    assert len(elbow.get_xticks()) < 20
+    # Nothing that is written lies over the curve.
+    elbow.figure.savefig(tmp_path / "path.png")
+    box = elbow.get_legend().get_window_extent()
+    pixels = elbow.transData.transform(lines["found"])
+    assert not any(box.contains(*pixel) for pixel in pixels)
 
 
 def test_fit_figure__has_all_four(tmp_path):

@@ -7,8 +7,8 @@ l (l - 1) / 2 up to l (l + 1) / 2 of one array.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,16 +41,18 @@ def packed(partitions: Sequence[NDArray[Any]]) -> NDArray[Any]:
 class PathArrays(CenterArrays):
     """Centres of the last partition, and of all before it.
 
-    ``centers`` are the last rows of ``path``.
+    ``centers`` and ``counts`` are the last rows of ``path`` and ``counts_of_path``.
     """
 
     path: NDArray[Any]
     """(k (k + 1) / 2, d) centres of the partitions into 1 to k clusters, compute dtype, in the
     coordinates of the data."""
+    counts_of_path: NDArray[np.float64]
+    """(k (k + 1) / 2,) weight of the rows of each of their clusters."""
     inertia: NDArray[np.float64]
     """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, nearest centres."""
     lower_bound: NDArray[np.float64]
-    """(k,) what no partition into so many clusters falls below."""
+    """(k,) inertia that no partition into 1, 2, ... k clusters falls below."""
     stationarity: NDArray[np.float64]
     """(k, 4) one column for each of ``FIGURES``; NaN where it is not known.
 
@@ -67,3 +69,24 @@ class PathArrays(CenterArrays):
     stability: NDArray[np.float64]
     """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where it
     is not known. The first is 1."""
+
+    def after_last_pass(
+        self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
+    ) -> Self:
+        """The same with the last partition as the last pass has found it.
+
+        Where that has moved a centre, nothing is known any more of how still the partition stands.
+        """
+        n_before = rows_of_path(len(self.centers) - 1)
+        last = self.stationarity[-1:]
+        if not np.array_equal(centers, self.centers):
+            last = np.full_like(last, np.nan)
+        return replace(
+            self,
+            centers=centers,
+            counts=counts,
+            path=np.concatenate([self.path[:n_before], centers]),
+            counts_of_path=np.concatenate([self.counts_of_path[:n_before], counts]),
+            inertia=np.append(self.inertia[:-1], inertia),
+            stationarity=np.concatenate([self.stationarity[:-1], last]),
+        )

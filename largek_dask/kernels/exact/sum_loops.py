@@ -23,6 +23,8 @@ __all__ = [
     "change_sparse_wide",
     "change_wide",
     "first_refused",
+    "round_rows",
+    "round_rows_wide",
     "steps_below",
     "times",
     "whole_steps",
@@ -275,3 +277,65 @@ def change_sparse_wide(
             if b >= 0:
                 carry(sums[b], low[b], indices[p], steps, low_steps)
     return -1
+
+
+@njit
+def round_rows(
+    x: Any,
+    weight: Any,
+    kind: Any,
+    shift: Any,
+    scale: Any,
+    weight_scale: Any,
+    steps: Any,
+    weights: Any,
+) -> None:
+    """Write what rows of known weights add to a cluster, and what they weigh, in whole steps."""
+    n, d = x.shape
+    for i in range(n):
+        w = _steps(weight[i], kind, weight_scale)
+        weights[i] = w
+        if w == 0:
+            # a row that is absent may hold NaN
+            for f in range(d):
+                steps[i, f] = 0
+            continue
+        factor = weight[i] if kind == REALS else 1.0
+        for f in range(d):
+            t = factor * (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
+            steps[i, f] = np.float64(t).view(np.int64) - _MAGIC_BITS
+        if kind == INTEGERS:
+            for f in range(d):
+                steps[i, f] *= w
+
+
+@njit
+def round_rows_wide(
+    x: Any,
+    weight: Any,
+    kind: Any,
+    shift: Any,
+    scale: Any,
+    weight_scale: Any,
+    steps: Any,
+    weights: Any,
+    low_steps: Any,
+    low_weights: Any,
+) -> None:
+    """As `round_rows`, in two limbs."""
+    n, d = x.shape
+    for i in range(n):
+        own, w = weight[i], np.int64(1)
+        if kind == REALS:
+            t = own * weight_scale
+            weights[i], low_weights[i] = whole_steps(t), steps_below(t)
+        else:
+            w = _steps(own, kind, weight_scale)
+            weights[i], low_weights[i] = w, 0
+        factor = own if kind == REALS else 1.0
+        for f in range(d):
+            if own == 0.0:
+                steps[i, f], low_steps[i, f] = 0, 0
+            else:
+                t = factor * (np.float64(x[i, f]) - shift[f]) * scale
+                steps[i, f], low_steps[i, f] = times(whole_steps(t), steps_below(t), w)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
+from largek_dask.kernels.exact.rounded import RoundedRows, add_rounded, add_rounded_wide
 from largek_dask.kernels.exact.squares import check_origin
 from largek_dask.kernels.exact.sum_loops import (
     INTEGERS,
@@ -74,6 +75,11 @@ class ClusterSums:
             return self.sums, self._weights
         return np.stack([self.sums, self._low]), np.stack([self._weights, self._low_weights])
 
+    def part(self, clusters: slice) -> ClusterSums:
+        """A copy of what is known of some of the clusters."""
+        sums, weights = self.limbs()
+        return ClusterSums.of(sums[..., clusters, :], weights[..., clusters], self.grid)
+
     @property
     def totals(self) -> NDArray[Any]:
         """(k, d) sums of ``weight * (x - shift)`` in steps of 2^-grid.bits; wide ones rounded."""
@@ -108,6 +114,28 @@ class ClusterSums:
             the grid was chosen for. Nothing is added then. So do ``remove`` and ``move``.
         """
         self._change(x, None, labels, weight)
+
+    def add_rounded(self, rows: RoundedRows, labels: NDArray[np.int32], first: int = 0) -> None:
+        """Add rows that are rounded to this grid to clusters ``first + label``; -1: to none.
+
+        As :meth:`add` does, to the bit.
+
+        Raises
+        ------
+        IndexError
+            A label that names no cluster.
+        """
+        if len(rows) != len(labels):
+            raise ValueError(f"{len(rows)} rows need as many labels, got {len(labels)}")
+        if len(labels) and first + int(labels.max()) >= len(self.sums):
+            raise IndexError(f"labels must name one of {len(self.sums) - first} clusters")
+        steps, weights, own = readonly(rows.steps), readonly(rows.weights), readonly(labels)
+        if self.grid.wide:
+            lower = readonly(rows.low_steps), readonly(rows.low_weights)
+            into = self.sums, self._weights, self._low, self._low_weights
+            add_rounded_wide(steps, weights, *lower, own, first, *into)
+        else:
+            add_rounded(steps, weights, own, first, self.sums, self._weights)
 
     def remove(
         self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None

@@ -1,0 +1,21 @@
+"""The comparison method of DCD-Bundle's paper: its incremental algorithm with plain DC descents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from largek_dask.algorithms.dcd.published import Published
+
+__all__ = ["DCClust"]
+
+
+@dataclass(frozen=True)
+class DCClust(Published):
+    """Algorithm 7.1 with plain DC descents in place of Algorithm 5.1.
+
+    The paper cites DCClust and does not describe it: this is our reading (:mod:`.plain`), and what
+    is measured of it is called "plain DC". Parameters are those of :class:`~.published.Published`.
+    """
+
+    descent: Literal["bundle", "plain"] = "plain"

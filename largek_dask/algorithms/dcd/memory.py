@@ -1,0 +1,85 @@
+"""Whether all partitions up to k fit into memory.
+
+Their k (k + 1) / 2 centres and sums grow with the square of k.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from largek_dask.algorithms.dcd.arrays import rows_of_path
+from largek_dask.errors import NotEnoughMemoryError
+
+__all__ = ["available_memory", "check_path_memory", "path_memory"]
+
+_COPIES = 6
+"""Of the centres: the path before and after a step, sent, packed in two forms, and as it is written
+into a checkpoint."""
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def path_memory(length: int, n_features: int, itemsize: int, n_threads: int) -> int:
+    """Bytes that all partitions up to ``length`` take in one process, without rows.
+
+    64-bit sums and weights in two limbs, as wide grids have them, once a thread, once merged and
+    once as one partition after the other is read.
+    """
+    sums = 2 * (n_threads + 2) * (n_features + 1) * 8
+    return rows_of_path(length) * (n_features * _COPIES * itemsize + sums)
+
+
+def available_memory() -> int:
+    """Bytes that this process could still take: the machine's, or its control group's limit."""
+    available = int(psutil.virtual_memory().available)
+    if _LIMIT.exists() and (text := _LIMIT.read_text().strip()).isdigit():
+        available = min(available, int(text))
+    return available
+
+
+def check_path_memory(
+    length: int,
+    n_features: int,
+    n_threads: int,
+    itemsize: int = 8,
+    available: int | None = None,
+) -> None:
+    """Refuse a number of clusters whose partitions do not fit the memory there is.
+
+    Parameters
+    ----------
+    length : int
+        Largest number of clusters: partitions into 1 to so many are held.
+    n_features, n_threads : int
+    itemsize : int
+        Bytes of a number of the compute dtype.
+    available : int, optional
+        Bytes; those of this process by default.
+
+    Raises
+    ------
+    NotEnoughMemoryError
+        With the largest number that fits.
+    """
+    room = available_memory() if available is None else available
+
+    def needs(n: int) -> int:
+        return path_memory(n, n_features, itemsize, n_threads)
+
+    if needs(length) <= room:
+        return
+    fits, too_many = 0, length
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if needs(middle) <= room:
+            fits = middle
+        else:
+            too_many = middle
+    advice = f"Ask for {fits} clusters at most" if fits else "Take a machine with more memory"
+    raise NotEnoughMemoryError(
+        f"All partitions into 1 to {length} clusters have {rows_of_path(length)} centres of "
+        f"{n_features} features, which need about {needs(length) / 1e6:,.0f} MB with {n_threads} "
+        f"threads, and there are {room / 1e6:,.0f} MB. {advice}, or use an algorithm that holds "
+        "one partition."
+    )

@@ -1,0 +1,321 @@
+"""Passes over all rows for every partition at once: one reading, however many partitions.
+
+A block of rows that fits the processor's cache meets the centres of one partition after the other.
+It is rounded to the grid of the sums once, and added to the cluster of each partition from there.
+Nothing is kept per row: labels are made again in every pass. So k (k + 1) / 2 centres need no more
+than their sums, and what a pass reads is what one pass of Lloyd's algorithm reads.
+
+Partitions end at Lloyd's fixed point here, each by itself: one that has settled is left out of the
+passes that follow. Single rows are not moved from cluster to cluster as they are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk, Passes
+from largek_dask.algorithms.dcd.arrays import centers_in, rows_of_path
+from largek_dask.algorithms.kmeans import exact_distances
+from largek_dask.algorithms.parts.totals import Additive
+from largek_dask.kernels.distances import (
+    PackedCenters,
+    decide,
+    nearest,
+    nearest_two,
+    pack_centers,
+    squared_distances,
+)
+from largek_dask.kernels.exact.movement import squared_movement, squared_movements
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.rounded import RoundedRows
+from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.statistics import Statistics
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+
+__all__ = [
+    "CountTotal",
+    "PathCount",
+    "PathState",
+    "PathTotal",
+    "assign_to_path",
+    "begin_path",
+    "count_chunk",
+    "count_pass",
+    "count_ties",
+    "path_step",
+]
+
+BLOCK_VALUES = 1 << 17
+"""Values of a block of rows: 1.5 MB with its rounded ones in single precision, which is about a
+second-level cache; of fewer rows the calls for every partition would show."""
+FEWEST_ROWS, MOST_ROWS = 256, 8192
+
+
+@dataclass(frozen=True, slots=True)
+class PathState:
+    """Partitions into 1 to k clusters between two path passes."""
+
+    path: NDArray[Any]
+    """(k (k + 1) / 2, d) centres that the next pass assigns rows to, packed, compute dtype."""
+    counts: NDArray[np.float64]
+    """(k (k + 1) / 2,) weight of the rows of each cluster as it was last assigned."""
+    cost: NDArray[np.float64]
+    """(k,) objective of each partition as the last pass over it met it, from the exact sums;
+    infinite before."""
+    movement: NDArray[np.float64]
+    """(k,) squared movement of its centres in that pass, divided by the mean variance of the
+    features; infinite before."""
+    settled: NDArray[np.bool_]
+    """(k,) partitions that have stopped: no further pass looks at them."""
+    n_passes: int = 0
+    """Path passes so far."""
+
+    @property
+    def length(self) -> int:
+        """How many partitions there are."""
+        return len(self.settled)
+
+    @property
+    def live(self) -> list[int]:
+        """Numbers of clusters of the partitions that have not settled, ascending."""
+        return [int(i) + 1 for i in np.flatnonzero(~self.settled)]
+
+
+def begin_path(path: NDArray[Any], length: int) -> PathState:
+    """No partition has met the rows yet.
+
+    Parameters
+    ----------
+    path : (length (length + 1) / 2, d)
+        Packed centres, of the compute dtype of the rows.
+    length : int
+        Partitions.
+    """
+    assert len(path) == rows_of_path(length)
+    return PathState(
+        path,
+        np.zeros(len(path)),
+        np.full(length, np.inf),
+        np.full(length, np.inf),
+        np.zeros(length, np.bool_),
+    )
+
+
+@dataclass
+class PathTotal(Additive):
+    """Exact totals of rows that are assigned to several partitions."""
+
+    sums: ClusterSums
+    """Of the clusters of one partition after the other."""
+    squares: Squares
+    """``weight * ||x - shift||^2``, added up."""
+
+    @classmethod
+    def empty(cls, n_clusters: int, d: int, grid: FixedPoint) -> PathTotal:
+        """No rows."""
+        return cls(ClusterSums(n_clusters, d, grid), Squares())
+
+
+def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
+    """Assign all rows to every partition that has not settled, and move its centres to the means.
+
+    One pass. A cluster without rows keeps its centre. A partition settles where its centres no
+    longer change, or their ``movement`` is at most ``tol``; the centres that are then kept are the
+    moved ones, as in every other step. With no partition left nothing is read.
+    """
+    live = state.live
+    if not live:
+        return state
+    statistics = passes.statistics
+    d = state.path.shape[1]
+    partitions = _packed(state.path, live, statistics)
+    total: PathTotal = passes.reduce(
+        assign_to_path,
+        partitions,
+        start=partial(PathTotal.empty, sum(live), d, statistics.grid),
+        combine=PathTotal.combine,
+    )
+    squares = total.squares.value
+    variance = squares / (statistics.total_weight * d)
+    path, counts = state.path.copy(), state.counts.copy()
+    cost, movement, settled = state.cost.copy(), state.movement.copy(), state.settled.copy()
+    for n_clusters, packed, own in zip(live, partitions, _slices(live), strict=True):
+        sums, centers = total.sums.part(own), packed.centers
+        means = sums.means(centers)
+        at = n_clusters - 1
+        cost[at] = sums.cost(centers, squares)
+        movement[at] = squared_movement(means, centers) / variance if variance > 0 else 0.0
+        settled[at] = np.array_equal(means, centers) or movement[at] <= tol
+        centers_in(path, n_clusters)[:] = means
+        counts[rows_of_path(at) : rows_of_path(n_clusters)] = sums.counts
+    return replace(
+        state,
+        path=path,
+        counts=counts,
+        cost=cost,
+        movement=movement,
+        settled=settled,
+        n_passes=state.n_passes + 1,
+    )
+
+
+def assign_to_path(chunk: Chunk, total: PathTotal, partitions: Sequence[PackedCenters]) -> None:
+    """Let each row of a chunk count for its nearest centre of every partition."""
+    sums = total.sums
+    for x, weight in _blocks(chunk, partitions[0].dtype):
+        rounded = RoundedRows.of(x, weight, sums.grid)
+        first = 0
+        for packed in partitions:
+            sums.add_rounded(rounded, nearest(x, packed), first)
+            first += packed.n_clusters
+        total.squares.add_squares(x, sums.grid.shift, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class PathCount:
+    """What all rows say of partitions whose centres stay as they are."""
+
+    inertia: NDArray[np.float64]
+    """(k,) objective: the exact sum of the weighted squared distances, rounded once."""
+    counts: NDArray[np.float64]
+    """(k (k + 1) / 2,) weight of the rows of each cluster, in steps of the grid of the sums."""
+    movement: NDArray[np.float64]
+    """(k,) largest distance of a centre to the mean of its rows, both as stored: 0 where a step of
+    Lloyd's algorithm would change nothing."""
+    ties: NDArray[np.int64]
+    """(k,) rows of weight above 0 whose two nearest centres are equally far in float64."""
+
+
+@dataclass
+class CountTotal(Additive):
+    """Exact totals of :func:`count_pass`."""
+
+    sums: ClusterSums
+    inertia: dict[int, ExactSums]
+    """By the place of the partition."""
+    ties: NDArray[np.int64]
+    """(k,)"""
+
+    @classmethod
+    def empty(cls, length: int, d: int, grid: FixedPoint) -> CountTotal:
+        """No rows."""
+        return cls(
+            ClusterSums(rows_of_path(length), d, grid),
+            {at: ExactSums() for at in range(length)},
+            np.zeros(length, np.int64),
+        )
+
+
+def count_pass(passes: Passes, path: NDArray[Any], length: int) -> PathCount:
+    """The exact objective of every partition, and how still each stands. One pass.
+
+    Parameters
+    ----------
+    passes : Passes
+    path : (length (length + 1) / 2, d)
+        Packed centres, of the compute dtype of the rows. The objective of each partition is that
+        of a model with these centres, to the bit.
+    length : int
+        Partitions.
+    """
+    statistics = passes.statistics
+    lengths = range(1, length + 1)
+    total: CountTotal = passes.reduce(
+        count_chunk,
+        _packed(path, lengths, statistics),
+        start=partial(CountTotal.empty, length, path.shape[1], statistics.grid),
+        combine=CountTotal.combine,
+    )
+    moved = squared_movements(total.sums.means(path), path)
+    return PathCount(
+        np.array([total.inertia[at].value for at in range(length)]),
+        total.sums.counts,
+        np.sqrt([moved[own].max() for own in _slices(lengths)]),
+        total.ties,
+    )
+
+
+def count_chunk(chunk: Chunk, total: CountTotal, partitions: Sequence[PackedCenters]) -> None:
+    """Add a chunk's rows to the sums and exact objectives of all partitions; count its ties."""
+    for x, weight in _blocks(chunk, partitions[0].dtype):
+        rounded = RoundedRows.of(x, weight, total.sums.grid)
+        for at, packed in enumerate(partitions):
+            found = nearest_two(x, packed)
+            distances = exact_distances(x, packed, found[0])
+            total.inertia[at].add(distances, weight)
+            total.sums.add_rounded(rounded, found[0], rows_of_path(at))
+            total.ties[at] += count_ties(x, packed, found)
+
+
+def count_ties(
+    x: NDArray[Any],
+    packed: PackedCenters,
+    found: tuple[NDArray[np.int32], NDArray[Any], NDArray[np.int32], NDArray[Any]],
+) -> int:
+    """How many rows have two nearest centres at the same squared distance, in float64.
+
+    Parameters
+    ----------
+    x : (n, d) of the compute dtype
+    packed : PackedCenters
+    found : tuple
+        What ``nearest_two`` gives for the rows.
+
+    Notes
+    -----
+    In the product form rows whose two smallest scores lie within the error of the scores have been
+    decided in float64, so both labels are right, and distances that are equal are so as well after
+    rounding. In the direct form a score is right to (d + 3) roundings of its own size: with an
+    error e, centres that tie for the least D have scores up to (1 + e) D, and none is below
+    (1 - e) D. Rows whose two smallest are as close as that are decided here.
+    """
+    labels, first, second_labels, second = found
+    if packed.n_clusters == 1:
+        return 0
+    if packed.direct:
+        kind = np.finfo(packed.dtype)
+        error = 4 * (packed.n_features + 4) * float(kind.eps)
+        most = second * (1 + error) + float(kind.smallest_normal)
+        close = np.flatnonzero(second - first <= most - second)
+        _, a, _, b = decide(x, close, most[close].astype(np.float64), packed)
+    else:
+        close = np.flatnonzero(first == second)
+        some = x[close]
+        a = squared_distances(some, packed, labels[close])
+        b = squared_distances(some, packed, second_labels[close])
+    return int(np.count_nonzero(a == b))
+
+
+def _packed(
+    path: NDArray[Any], lengths: Sequence[int], statistics: Statistics
+) -> tuple[PackedCenters, ...]:
+    assert path.dtype == statistics.dtype
+    return tuple(pack_centers(centers_in(path, n), statistics.shift) for n in lengths)
+
+
+def _slices(lengths: Sequence[int]) -> list[slice]:
+    """Where the clusters of partitions lie that stand one after the other."""
+    ends = np.cumsum(lengths).tolist()
+    return [slice(end - n, end) for n, end in zip(lengths, ends, strict=True)]
+
+
+def _blocks(
+    chunk: Chunk, dtype: np.dtype[Any]
+) -> Iterator[tuple[NDArray[Any], NDArray[np.float64] | None]]:
+    """Rows of weight above 0, a block at a time, in the compute dtype."""
+    x, weight = chunk.x, chunk.weight
+    step = max(FEWEST_ROWS, min(MOST_ROWS, BLOCK_VALUES // x.shape[1]))
+    for begin in range(0, len(x), step):
+        at = slice(begin, begin + step)
+        block, own = x[at], None if weight is None else weight[at]
+        if own is not None and not own.all():
+            present = np.flatnonzero(own)
+            block, own = block[present], own[present]
+        if len(block):
+            yield np.ascontiguousarray(block, dtype), own

@@ -1,0 +1,406 @@
+"""The incremental algorithm as published: one more cluster a step (Algorithm 7.1 of DCD-Bundle).
+
+N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering problems in large
+data sets. From the partition into l - 1 clusters:
+
+1. S_1, where to begin the auxiliary problem (the paper takes it from B. Ordin and A. Bagirov): of the
+   rows y with ``z(y) >= gamma_1 max z``, the means c(y) of B(y) with ``z(c) >= gamma_2 max z(c)``.
+   z(y) is what a centre at y would save (:mod:`largek_dask.kernels.auxiliary`).
+2. S_2: the auxiliary problem is solved from each of S_1 by Algorithm 5.2.
+3. S_3: the problem of l clusters is solved by Algorithm 5.2 from the l - 1 centres and each of S_2.
+4. The best of S_3 is the partition into l clusters.
+
+Points of S_1, and of S_2, that are near one another count as one, the one that saves most: they are
+near if their squared distance is at most ``apart`` times the mean squared distance of rows to their
+centres. The paper has no such figure, nor a limit to S_2 (``most``).
+
+The kind of descent (``descent``) is Algorithm 5.1, or plain DC (:mod:`.plain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
+from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in
+from largek_dask.algorithms.dcd.bundle import Accuracy, Counted, bundle
+from largek_dask.algorithms.dcd.plain import plain_descent
+from largek_dask.algorithms.dcd.stationary import Descend, stationary_point
+from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.auxiliary import ArrangedRows, descend_from, gains_at
+from largek_dask.kernels.convex import AuxiliaryFunction, ClusteringFunction, MeasuredRows
+from largek_dask.kernels.distances import nearest
+from largek_dask.kernels.threads import Threads
+
+__all__ = ["MOST_VALUES", "Published", "PublishedState"]
+
+MOST_VALUES = 1 << 25
+"""Numbers that the rows may have, which are held in float64: 256 MB."""
+
+_POINTS = 256
+"""Points whose gains are computed between two looks at whether the fit is to stop."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedState:
+    """Between two steps: all partitions into up to l clusters."""
+
+    step: int
+    path: Array
+    """(l (l + 1) / 2, d) their centres, packed (:mod:`.arrays`), in the coordinates of the data."""
+    inertia: Array
+    """(l,) the sum of ``w ||x - c||^2`` of each."""
+    counts: Array
+    """(l,) weight of the rows of each cluster of the last."""
+    shift: NDArray[Any]
+    """(d,) origin of the fit's kernels, compute dtype."""
+    values: int
+    """Times that f or the auxiliary function was evaluated."""
+    subgradients: int
+    """Subgradients that were computed."""
+    gains: int
+    """Points whose z was computed."""
+    starts: int
+    """Points of S_1, all partitions together."""
+    solutions: int
+    """Points of S_3, all partitions together."""
+    complete: bool
+    """There is no partition into more clusters: every distinct row has its centre."""
+
+    @property
+    def reached(self) -> int:
+        """Clusters of the last partition (l)."""
+        return len(self.inertia)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One more partition, and what it has taken."""
+
+    centers: Array
+    value: float
+    values: int
+    subgradients: int
+    gains: int
+    starts: int
+    solutions: int
+
+
+@dataclass(frozen=True)
+class Published(Algorithm[PublishedState]):
+    """Algorithm 7.1 with 5.2 and 5.1 as published; a step is one more cluster.
+
+    All partitions into up to k clusters are kept. Nothing is drawn unless ``starts="drawn"``. Rows
+    are held in the process that drives the fit, in float64, and z is found for every one of them
+    at every step: this is the published method, to compare with, and a slow one.
+
+    Parameters
+    ----------
+    descent : {"bundle", "plain"}
+        Algorithm 5.1, or plain DC.
+    starts : {"all", "drawn"}
+        Rows whose z is computed: all distinct ones, or ``drawn`` of them, in proportion to the
+        squared distances to their centres.
+    drawn : int
+        How many rows that is.
+    gamma_1, gamma_2 : float
+        Rows, and means of B(y), with so large a share of the largest z are kept; in [0, 1].
+    apart : float
+        Squared distance of points that count as different, in mean squared distances of rows to
+        their centres.
+    most : int or None
+        Points of S_2 that the problem of l clusters is solved from, those with the least auxiliary
+        value first; None: all of them, as published.
+    accuracy : Accuracy
+        Parameters of Algorithms 5.1 and 5.2.
+    auxiliary_tolerance : float
+        Final accuracy of the auxiliary problem, whose solutions are starting points only.
+    """
+
+    descent: Literal["bundle", "plain"] = "bundle"
+    starts: Literal["all", "drawn"] = "all"
+    drawn: int = 1000
+    gamma_1: float = 0.3
+    gamma_2: float = 0.3
+    apart: float = 0.1
+    most: int | None = None
+    accuracy: Accuracy = field(default_factory=Accuracy)
+    auxiliary_tolerance: float = 1e-6
+    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+
+    def __post_init__(self) -> None:
+        if self.descent not in ("bundle", "plain"):
+            raise ParameterError(f"descent must be 'bundle' or 'plain', got {self.descent!r}.")
+        if self.starts not in ("all", "drawn"):
+            raise ParameterError(f"starts must be 'all' or 'drawn', got {self.starts!r}.")
+        for name in ("gamma_1", "gamma_2"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ParameterError(f"{name} must be in [0, 1], got {getattr(self, name)!r}.")
+        if not self.apart >= 0:
+            raise ParameterError(f"apart must not be negative, got {self.apart!r}.")
+        self.auxiliary_accuracy  # noqa: B018
+        if self.drawn < 1 or (self.most is not None and self.most < 1):
+            raise ParameterError(
+                f"drawn and most must be at least 1, got {self.drawn!r} and {self.most!r}."
+            )
+
+    @property
+    def auxiliary_accuracy(self) -> Accuracy:
+        """Parameters of Algorithms 5.1 and 5.2 on the auxiliary problem."""
+        return replace(self.accuracy, tolerance=self.auxiliary_tolerance)
+
+    def check(self, table: TableShape) -> None:
+        """Refuse sparse rows, and more than can be held."""
+        if table.is_sparse:
+            raise ParameterError(
+                "the published DCD-Bundle takes dense rows only: use Lloyd or Truncated for sparse "
+                "ones, or make them dense."
+            )
+        values = table.n_rows * table.n_features
+        if values > MOST_VALUES:
+            raise ParameterError(
+                "the published DCD-Bundle holds all rows in the process that drives the fit, up to "
+                f"2**25 values: {table.n_rows} rows of {table.n_features} features are {values}. "
+                "Use DCDBundle(), which works on a sample of many rows and then on all."
+            )
+
+    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+        """Rows in float64, once as they are and once in the order of scans, and their keys."""
+        return 16 * table.n_features + 40
+
+    def outlook(self, table: TableShape, k: int) -> Outlook:
+        """Rows are read once, and held."""
+        return Outlook(before=1, after=0, rows=table.n_rows, anchors="every row, at every step")
+
+    @property
+    def state_copies(self) -> int:
+        """The partitions into fewer clusters, beside the last."""
+        k = 1 if self.problem is None else self.problem.n_clusters
+        return 2 + (k + 1) // 2
+
+    def init(self, passes: Passes, rng: Rng) -> PublishedState:
+        """The partition into one cluster."""
+        rows = held_rows(passes)
+        statistics = passes.statistics
+        center = rows.statistics.mean[None]
+        value = ClusteringFunction(rows, 1).value(center) * rows.total
+        return PublishedState(
+            step=0,
+            path=center + statistics.mean,
+            inertia=np.array([value]),
+            counts=np.array([rows.total]),
+            shift=statistics.shift,
+            values=1,
+            subgradients=0,
+            gains=0,
+            starts=0,
+            solutions=0,
+            complete=value == 0,
+        )
+
+    def step(self, passes: Passes, rng: Rng, state: PublishedState) -> tuple[PublishedState, Info]:
+        """From l - 1 to l clusters."""
+        assert self.problem is not None
+        found = None
+        rows = held_rows(passes)
+        if state.reached < self.problem.n_clusters and not state.complete:
+            centers = centers_in(state.path, state.reached) - passes.statistics.mean
+            search = _Search(self, rows, centers, passes.threads, rng, state.step)
+            found = search.next_partition()
+        if found is None:
+            state = replace(state, step=state.step + 1, complete=True)
+        else:
+            state = _grown(state, found, rows, passes.statistics.mean)
+        done = state.complete or state.reached >= self.problem.n_clusters
+        return state, Info(
+            cost=float(state.inertia[-1]),
+            rows=len(rows.x),
+            converged=done,
+            extra={
+                "clusters": state.reached,
+                "values": state.values,
+                "subgradients": state.subgradients,
+                "gains": state.gains,
+                "starts": state.starts,
+                "solutions": state.solutions,
+            },
+        )
+
+    def model(self, state: PublishedState) -> PathArrays:
+        """The last partition, and all before it."""
+        dtype = state.shift.dtype
+        path = state.path.astype(dtype)
+        length = state.reached
+        return PathArrays(
+            centers=centers_in(path, length),
+            counts=state.counts,
+            shift=state.shift,
+            path=path,
+            inertia=state.inertia,
+            lower_bound=np.zeros(length),
+            stationarity=np.full((length, 4), np.nan),
+            stability=np.full(length, np.nan),
+        )
+
+    def report(self, passes: Passes, rng: Rng, state: PublishedState) -> Mapping[str, float | str]:
+        """Up to which number of clusters it came, and by how many evaluations."""
+        return {
+            "words": (
+                f"all partitions into 1 to {state.reached} clusters, by {state.values} values and "
+                f"{state.subgradients} subgradients"
+            )
+        }
+
+
+class _Search:
+    """One step of Algorithm 7.1.
+
+    Coordinates are those of the rows that are held.
+    """
+
+    def __init__(
+        self,
+        method: Published,
+        rows: MeasuredRows,
+        centers: Array,
+        threads: Threads,
+        rng: Rng,
+        step: int,
+    ) -> None:
+        self.method, self.rows, self.centers = method, rows, centers
+        self.threads, self.rng, self.step = threads, rng, step
+        self.auxiliary = Counted(AuxiliaryFunction(rows, centers), threads.check)
+        self.clustering = Counted(ClusteringFunction(rows, len(centers) + 1), threads.check)
+        self.descend: Descend = bundle if method.descent == "bundle" else plain_descent
+        self.gains = 0
+
+    def next_partition(self) -> _Found | None:
+        """The best of S_3; None where no further centre saves anything."""
+        method, function = self.method, self.auxiliary.function
+        assert isinstance(function, AuxiliaryFunction)
+        starts = self._starting_points(function.arranged)
+        if not len(starts):
+            return None
+        near = method.apart * function.without / self.rows.total
+        coarse = method.auxiliary_accuracy
+        solved = [stationary_point(self.auxiliary, y, coarse, self.descend) for y in starts]
+        chosen = _apart(
+            np.stack([s.x for s in solved]), -np.array([s.value for s in solved]), near
+        )[: method.most]
+        solutions = [
+            stationary_point(
+                self.clustering,
+                np.concatenate([self.centers, solved[i].x[None]]),
+                method.accuracy,
+                self.descend,
+            )
+            for i in chosen
+        ]
+        best = min(solutions, key=lambda s: s.value)
+        return _Found(
+            best.x,
+            best.value * self.rows.total,
+            self.auxiliary.values + self.clustering.values,
+            self.auxiliary.subgradients + self.clustering.subgradients,
+            self.gains,
+            len(starts),
+            len(solutions),
+        )
+
+    def _starting_points(self, rows: ArrangedRows) -> Array:
+        """S_1."""
+        method = self.method
+        points = np.ascontiguousarray(self._candidates(rows))
+        gains = self._by_parts(points, lambda part: gains_at(rows, part))
+        best = gains.max(initial=0.0)
+        if best <= 0:
+            return np.empty((0, points.shape[1]))
+        points = points[gains >= method.gamma_1 * best]
+        found = self._by_parts(points, lambda part: _means_and_gains(rows, part))
+        means, gains = np.ascontiguousarray(found[:, :-1]), found[:, -1]
+        kept = gains >= method.gamma_2 * gains.max()
+        function = self.auxiliary.function
+        assert isinstance(function, AuxiliaryFunction)
+        near = method.apart * function.without / self.rows.total
+        means = means[kept]
+        return means[_apart(means, gains[kept], near)]
+
+    def _candidates(self, rows: ArrangedRows) -> Array:
+        """The rows whose z is computed: distinct ones with a distance to their centre."""
+        away = rows.r > 0
+        r = rows.r[away]
+        x = rows.columns.T[away]
+        if self.method.starts == "drawn" and len(x) > self.method.drawn:
+            mass = r * rows.weight[away] if len(rows.weight) else r
+            sums = np.cumsum(mass)
+            draws = self.rng.generator(self.step, "starts").random(self.method.drawn)
+            places = np.searchsorted(sums, draws * sums[-1], side="right")
+            x = x[np.unique(np.minimum(places, len(x) - 1))]
+        return np.unique(x, axis=0)
+
+    def _by_parts(self, points: Array, function: Callable[[Array], Array]) -> Array:
+        self.gains += len(points)
+        parts = [points[at : at + _POINTS] for at in range(0, len(points), _POINTS)]
+        if not parts:
+            return np.empty(0)
+        return np.concatenate(self.threads.map(function, parts))
+
+
+def _means_and_gains(rows: ArrangedRows, points: Array) -> Array:
+    """(q, d + 1) the mean of each point's B(y), and what a centre there would save."""
+    means, gains = descend_from(rows, points, 1)
+    return np.concatenate([means, gains[:, None]], axis=1)
+
+
+def held_rows(passes: Passes) -> MeasuredRows:
+    """The rows that count, about their mean, in float64."""
+    x, weight, _ = passes.take()
+    x = np.asarray(x, np.float64) - passes.statistics.mean
+    counted = np.isfinite(x).all(axis=1)
+    if weight is not None:
+        counted &= weight > 0
+    if not counted.all():
+        x = x[counted]
+        weight = None if weight is None else weight[counted]
+    return MeasuredRows.of(np.ascontiguousarray(x), weight)
+
+
+def _apart(points: Array, gains: Array, near: float) -> list[int]:
+    """Places of points, the best first, that are not near a better one (ties: the first)."""
+    chosen: list[int] = []
+    open_ = np.ones(len(points), np.bool_)
+    for i in np.argsort(-gains, kind="stable").tolist():
+        if open_[i]:
+            chosen.append(i)
+            squares = np.zeros(len(points))
+            for column, at in zip(points.T, points[i], strict=True):
+                squares += (column - at) ** 2
+            open_ &= squares > near
+    return chosen
+
+
+def _grown(state: PublishedState, found: _Found, rows: MeasuredRows, mean: Array) -> PublishedState:
+    """The state with one more partition."""
+    labels = nearest(rows.x, rows.pack(found.centers))
+    counts = np.bincount(labels, rows.weight, minlength=len(found.centers)).astype(np.float64)
+    return replace(
+        state,
+        step=state.step + 1,
+        path=np.concatenate([state.path, found.centers + mean]),
+        inertia=np.append(state.inertia, found.value),
+        counts=counts,
+        values=state.values + found.values,
+        subgradients=state.subgradients + found.subgradients,
+        gains=state.gains + found.gains,
+        starts=state.starts + found.starts,
+        solutions=state.solutions + found.solutions,
+    )

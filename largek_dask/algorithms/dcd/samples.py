@@ -1,0 +1,121 @@
+"""The weighted sample on which partitions are looked for where a table is too large for that.
+
+A coreset (:mod:`~largek_dask.algorithms.parts.coresets`) and the rows farthest from the mean. A
+row far out may decide where a centre has to be, and a coreset may lack it: of ``eeg`` a plain
+sample ends at many times the cost that is possible. Which rows are the farthest does not depend on
+the draws, so they count with their own weight, all others with that of the coreset, and a sum over
+the sample still is an unbiased estimate of the sum over all rows.
+
+A row may also be far from every centre without being far from the mean. Once there are partitions,
+:func:`draw_far` finds the rows that lie farthest from their centres, and :meth:`Sample.including`
+lets them count with their own weight as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Passes, Rng
+from largek_dask.algorithms.parts.coresets import draw_coreset
+from largek_dask.algorithms.parts.relocation import FarthestRows, farthest_chunk
+from largek_dask.kernels.distances import PackedCenters, pack_centers
+from largek_dask.kernels.jit import readonly
+
+__all__ = ["FEWEST_FAR", "Sample", "draw_far", "draw_sample", "take_sample"]
+
+FEWEST_FAR = 64
+"""Rows farthest out that every sample holds, where there are as many distinct ones."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """Rows that stand for all."""
+
+    rows: NDArray[np.int64]
+    """(m,) global indices, ascending, each once."""
+    factors: NDArray[np.float64]
+    """(m,) what the weight of each is multiplied by."""
+
+    def including(self, rows: NDArray[np.int64]) -> Sample:
+        """The sample with these rows, any number of global indices, at their own weight."""
+        together = np.union1d(self.rows, rows)
+        factors = np.ones(len(together))
+        others = ~np.isin(self.rows, rows)
+        factors[np.searchsorted(together, self.rows[others])] = self.factors[others]
+        return Sample(readonly(together), readonly(factors))
+
+
+def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int = FEWEST_FAR) -> Sample:
+    """Draw a sample, the same one whatever the chunks, threads and workers are.
+
+    Parameters
+    ----------
+    passes : Passes
+        Three passes are taken, one of them over the chunks only in which there are rows to find.
+    rng : Rng
+    n : int
+        Draws of the coreset, at least 1. There may be more than rows.
+    n_far : int
+        Distinct rows farthest from the mean that are always among them; ties by global index.
+        Rows that lie on the mean are never far.
+
+    Raises
+    ------
+    ParameterError
+        ``n`` is below 1.
+    DataError
+        No row weighs anything.
+    """
+    coreset = draw_coreset(passes, rng, n)
+    statistics = passes.statistics
+    mean = statistics.mean.astype(statistics.dtype)[None]
+    far = _farthest(passes, pack_centers(mean, statistics.shift), n_far)
+    return Sample(coreset.rows, coreset.factors).including(far)
+
+
+def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]:
+    """The distinct rows farthest from their nearest centre, ties by global index. One pass.
+
+    Parameters
+    ----------
+    passes : Passes
+    centers : (k, d)
+        Those of the last partition, compute dtype.
+    n : int
+        At most so many; rows that lie on a centre are none of them.
+
+    Returns
+    -------
+    (m,) int64
+        Global indices, the farthest first.
+    """
+    return _farthest(passes, pack_centers(centers, passes.statistics.shift), n)
+
+
+def _farthest(passes: Passes, centers: PackedCenters, n: int) -> NDArray[np.int64]:
+    if n < 1:
+        return np.empty(0, np.int64)
+    k = centers.n_clusters
+    found: FarthestRows = passes.reduce(
+        farthest_chunk,
+        centers,
+        np.ones(k, np.bool_),
+        start=partial(FarthestRows, n, k, passes.n_features, centers.dtype),
+        combine=FarthestRows.combine,
+    )
+    return found.rows
+
+
+def take_sample(passes: Passes, sample: Sample) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The rows of a sample (m, d) in float64, and what each stands for (m,).
+
+    Rows are those of the compute dtype: a partition of them is one of what the fit sees.
+    """
+    taken = passes.take(sample.rows)
+    weight = sample.factors if taken.weight is None else taken.weight * sample.factors
+    return readonly(np.array(taken.x, np.float64)), readonly(weight)

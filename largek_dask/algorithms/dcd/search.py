@@ -1,0 +1,211 @@
+"""Partitions made of partitions: one cluster more, one less, one exchanged, two recombined.
+
+All of it works on rows in memory. What comes out is settled: no row has a nearer centre, and no
+single row is worth moving (:mod:`~largek_dask.kernels.single_moves`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from largek_dask.kernels.auxiliary import arrange, descend_from, gains_at, order_by_distance
+from largek_dask.kernels.dense.greedy import greedy_rows
+from largek_dask.kernels.descent import (
+    Nearest,
+    Rows,
+    Settled,
+    add_center,
+    drop_center,
+    label_rows,
+    settle,
+)
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.single_moves import move_rows
+from largek_dask.kernels.threads import ALONE, Threads
+
+__all__ = ["LOWER", "Search"]
+
+Floats = NDArray[np.float64]
+
+LOWER = 1 - 1e-9
+"""A partition is lower than another one if its objective is below this share of the other's."""
+SHORT = 4
+"""Lloyd steps after which candidates are compared."""
+FINISHED = 2
+"""Candidates that go on from there."""
+CALM = 1000
+"""Candidates are compared anew once fewer than one row in so many changes its cluster."""
+MOST_ROUNDS = 50
+"""Times that single rows are moved and clusters settled, at most; two or three are the rule."""
+
+
+@dataclass(slots=True)
+class Search:
+    """Ways from one partition to the next.
+
+    Randomness is given to each of them, so that a search can go on after any step.
+    """
+
+    rows: Rows
+    threads: Threads = ALONE
+    n_settled: int = field(default=0)
+    """Partitions that have been settled, or given up on their way."""
+    n_steps: int = field(default=0)
+    """Lloyd steps that were taken."""
+
+    # --- what every change ends with --------------------------------------------------------------
+
+    def at(self, centers: Floats) -> tuple[Settled, Nearest]:
+        """The partition that has these centres, as it is."""
+        return label_rows(self.rows, centers)
+
+    def settled_from(self, centers: Floats) -> Settled | None:
+        """A settled partition from any centres; None if rows are too few for them."""
+        partition, _ = label_rows(self.rows, centers)
+        partition.stale[:] = True
+        return self.finish(partition)
+
+    def finish(self, partition: Settled) -> Settled | None:
+        """Settle it, and move single rows until none is worth it; None if clusters are empty."""
+        self._run(partition)
+        for _ in range(MOST_ROUNDS):
+            if not move_rows(self.rows, partition):
+                break
+            self._run(partition)
+        return partition if partition.counts.all() else None
+
+    def _run(self, partition: Settled, most_steps: int = 1000, calm: int = 0) -> Settled:
+        self.threads.check()
+        self.n_steps += settle(self.rows, partition, most_steps, calm)
+        return partition
+
+    def best_of(self, partitions: Sequence[Settled]) -> Settled | None:
+        """The lowest of some that have begun: all take a few steps, the best go on, one ends."""
+        self.n_settled += len(partitions)
+        begun = self.threads.map(lambda p: self._run(p, SHORT), partitions)
+        calm = len(self.rows) // CALM
+        best = _lowest(self.threads.map(lambda p: self._run(p, calm=calm), _lowest(begun, FINISHED)))
+        return self.finish(best[0]) if best else None
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def grow(
+        self, partition: Floats, generator: np.random.Generator, drawn: int, kept: int, steps: int
+    ) -> Settled | None:
+        """One cluster more.
+
+        Parameters
+        ----------
+        partition : (k, d)
+            Centres.
+        generator : Generator
+        drawn : int
+            Rows that are drawn by weight times squared distance, one in each of as many equal parts
+            of that mass, as candidates for one more centre.
+        kept : int
+            Candidates that become partitions: of four times as many that would save most, each
+            moved to a local optimum of the auxiliary problem, the best that differ.
+        steps : int
+            Steps to that optimum, at most.
+        """
+        base, nearest = self.at(partition)
+        mass = np.cumsum(self.rows.weight * nearest.first)
+        if not mass[-1] > 0.0:
+            return None
+        places = (np.arange(drawn) + generator.random(drawn)) / drawn * mass[-1]
+        rows = np.unique(np.searchsorted(mass, places, "right").clip(0, len(mass) - 1))
+        points = self.better_points(base, nearest.first, self.rows.x[rows], kept, steps)
+        return self.best_of([add_center(self.rows, base, y) for y in points])
+
+    def better_points(
+        self, base: Settled, r: Floats, points: Floats, kept: int, steps: int
+    ) -> Floats:
+        """The best local optima of the auxiliary problem from some points."""
+        order = order_by_distance(base.labels, r, len(base.centers))
+        arranged = arrange(self.rows.x, self.rows.weight, base.centers, order, r)
+        first = np.argsort(-gains_at(arranged, points), kind="stable")[: 4 * kept]
+        points, gains = descend_from(arranged, points[first], steps)
+        chosen: list[int] = []
+        for q in np.argsort(-gains, kind="stable").tolist():
+            apart = all(abs(gains[q] - gains[c]) > 1e-7 * gains[q] for c in chosen)
+            if apart and gains[q] > 0 and len(chosen) < kept:
+                chosen.append(q)
+        return points[chosen]
+
+    def shrink(self, partition: Floats, tried: int) -> Settled | None:
+        """One cluster less: of those that are cheapest to leave out, the one that ends lowest."""
+        base, nearest = self.at(partition)
+        k = len(partition)
+        weight = self.rows.weight
+        losses = np.bincount(
+            base.labels, weight * (nearest.second - nearest.first), minlength=k
+        )
+        cheapest = np.argsort(losses, kind="stable")[:tried]
+        return self.best_of([drop_center(self.rows, base, int(j)) for j in cheapest])
+
+    def swap(
+        self, partition: Floats, generator: np.random.Generator, tries: int
+    ) -> Settled | None:
+        """Random swaps: a centre out, a row by squared distance in; None if none led lower.
+
+        P. Fränti, Efficiency of random swap clustering, Journal of Big Data 5 (2018).
+        """
+        best, found = self.at(partition)[0], None
+        mass = np.cumsum(self.rows.weight * best.upper**2)
+        for _ in range(tries):
+            out, place = int(generator.integers(len(partition))), generator.random()
+            if not mass[-1] > 0.0:
+                break
+            row = min(int(np.searchsorted(mass, place * mass[-1], "right")), len(mass) - 1)
+            trial = drop_center(self.rows, best, out)
+            trial = self._run(add_center(self.rows, trial, self.rows.x[row]), SHORT - 1)
+            self.n_settled += 1
+            if trial.cost < 1.01 * best.cost:
+                self._run(trial)
+            if not trial.cost < best.cost * LOWER:
+                continue
+            lower = self.finish(trial)
+            if lower is not None:
+                best = found = lower
+                mass = np.cumsum(self.rows.weight * self.at(best.centers)[1].first)
+        return found
+
+    def fresh(self, k: int, generator: np.random.Generator) -> Settled | None:
+        """A partition from greedy k-means++ centres."""
+        uniforms = generator.random((k, 2 + int(log(k))))
+        rows = greedy_rows(self.rows.columns, self.rows.weight, readonly(uniforms))
+        self.n_settled += 1
+        return self.settled_from(self.rows.x[rows])
+
+    def recombine(
+        self, one: Floats, other: Floats, generator: np.random.Generator
+    ) -> Settled | None:
+        """Matched centres of two partitions, one of each pair; one out, a far row in.
+
+        D. Gribel, T. Vidal, HG-means: a scalable hybrid genetic algorithm for minimum
+        sum-of-squares clustering, Pattern Recognition 88 (2019).
+        """
+        gaps = ((one[:, None] - other) ** 2).sum(axis=2)
+        a, b = linear_sum_assignment(gaps)
+        first = generator.random(len(one)) < 0.5
+        centers = np.where(first[:, None], one[a], other[b])
+        centers = np.delete(centers, int(generator.integers(len(centers))), axis=0)
+        base, nearest = self.at(centers)
+        mass = np.cumsum(self.rows.weight * nearest.first)
+        place = generator.random() * mass[-1]
+        row = min(int(np.searchsorted(mass, place, "right")), len(mass) - 1)
+        self.n_settled += 1
+        return self.settled_from(np.concatenate([centers, self.rows.x[row][None]]))
+
+
+def _lowest(partitions: Sequence[Settled], kept: int = 1) -> list[Settled]:
+    """The lowest of those whose clusters all have rows; of equal ones the first."""
+    whole = [p for p in partitions if p.counts.all()]
+    return sorted(whole, key=lambda p: p.cost)[:kept]

@@ -1,0 +1,91 @@
+"""From Clarke stationary points to inf-stationary ones (Algorithm 5.2 of DCD-Bundle).
+
+A point where f_2 has a corner may be stationary in Clarke's sense though f falls from it. Two
+subgradients of f_2 tell: a descent that has ended goes on against the longer of the two differences
+``grad f_1 - xi_2``.
+
+The printed step "the largest t" is the largest of ``r / 4`` (which Lemma 6.9 promises for a gradient
+of f_1 with Lipschitz constant 2) times a power of two that still satisfies its condition with all
+smaller ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.dcd.bundle import Accuracy, DCFunction, Descent, inner
+
+__all__ = ["Stationary", "stationary_point"]
+
+Descend = Callable[[DCFunction, NDArray[np.float64], Accuracy], Descent]
+"""Goes to a Clarke stationary point: Algorithm 5.1, or what stands in for it."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stationary:
+    """Where Algorithm 5.2 has ended."""
+
+    x: NDArray[np.float64]
+    value: float
+    """f at ``x``."""
+    descents: int
+    """Clarke stationary points that were met, the last one included."""
+    exact: bool
+    """Whether the last descent ended by its accuracy, and no second subgradient says more."""
+
+
+def stationary_point(
+    function: DCFunction, start: NDArray[np.float64], accuracy: Accuracy, descend: Descend
+) -> Stationary:
+    """Algorithm 5.2 from a starting point.
+
+    Parameters
+    ----------
+    function : DCFunction
+    start : array
+        Of any shape.
+    accuracy : Accuracy
+    descend : callable
+        What finds Clarke stationary points (Step 1).
+    """
+    x = start
+    descents = 0
+    while True:
+        reached = descend(function, x, accuracy)
+        descents += 1
+        x, found = reached.x, reached.found
+        exact = reached.ended == "accuracy"
+        other = function.second(x)
+        if other is None or descents >= accuracy.most:
+            return Stationary(x, found.value, descents, exact and other is None)
+        first = found.gradient - found.subgradient
+        second = found.gradient - other
+        v = max(first, second, key=lambda xi: inner(xi, xi))
+        square = inner(v, v)
+        if square / 2 <= accuracy.tolerance * abs(found.value):
+            return Stationary(x, found.value, descents, exact)
+        r = math.sqrt(square)
+        t = _farthest(function, x, v / -r, r, found.value, accuracy.escape)
+        if t is None:
+            return Stationary(x, found.value, descents, False)
+        x = x - (t / r) * v
+
+
+def _farthest(
+    function: DCFunction,
+    x: NDArray[np.float64],
+    u: NDArray[np.float64],
+    r: float,
+    value: float,
+    escape: float,
+) -> float | None:
+    """Step 4; None where rounding hides the descent."""
+    t, last = r / 4, None
+    while function.value(x + t * u) - value <= -escape * t * r:
+        t, last = 2 * t, t
+    return last

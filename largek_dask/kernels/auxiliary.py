@@ -1,0 +1,456 @@
+"""What one more centre would save, exactly, without a look at every row.
+
+Let ``r_a`` be the squared distance of row a to the nearest of the centres that are there. A centre
+at y takes the rows ``B(y) = {a : |y - a|^2 < r_a}`` and lowers the objective by
+``z(y) = sum_a w_a max(0, r_a - |y - a|^2)``: the auxiliary problem of an incremental algorithm
+(N. Karmitsa, A. Bagirov, S. Taheri, equation 10; z and B are of B. Ordin and A. Bagirov).
+
+A row of cluster j can be in B(y) only if ``|y - c_j| <= |y - a| + |a - c_j| < 2 sqrt(r_a)``. So
+rows of a cluster are sorted by r_a, the largest first, and a scan of them stops at the first that
+has ``r_a <= |y - c_j|^2 / 4``. The cost of a swap (centre j out, y in) needs the rows that are
+nearer to y than to their second centre, and a scan for it likewise stops where
+``sqrt(d1_a) + sqrt(d2_a) <= |y - c_j|``.
+
+Sums are compensated (TwoSum, with the rounding of each product by its weight), in lanes whose
+number is no machine's: their error is some 2^-100 of what is added up. So a row of weight 3 and
+three equal rows give the same bits but where the sum is as near to the middle of two numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.exact.numbers import two_product_error
+from largek_dask.kernels.jit import njit, readonly
+
+__all__ = [
+    "ArrangedRows",
+    "Order",
+    "arrange",
+    "descend",
+    "descend_from",
+    "gains",
+    "gains_at",
+    "members_at",
+    "order_by_distance",
+    "swap_costs",
+]
+
+_LANES = 32
+"""Rows of a block, and sums that are added up side by side."""
+_KEPT = 1 - 2.0**-30
+"""Rounding of distances is nothing beside what a scan goes beyond its bound."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Order:
+    """The rows of each cluster, those with the largest key first; equal ones by index."""
+
+    order: NDArray[np.int64]
+    """(n,) rows, cluster after cluster."""
+    starts: NDArray[np.int64]
+    """(k + 1,) where a cluster begins in ``order``."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrangedRows:
+    """Rows copied in the order in which they are scanned, column by column."""
+
+    columns: Array
+    """(d, n) coordinates."""
+    weight: Array
+    """(n,) weights; empty where every row weighs 1."""
+    r: Array
+    """(n,) squared distances to the nearest centre, descending within a cluster."""
+    starts: NDArray[np.int64]
+    """(k + 1,) where a cluster begins."""
+    centers: Array
+    """(k, d) nearest centres of the clusters."""
+
+
+def order_by_distance(labels: NDArray[np.integer[Any]], distances: Array, k: int) -> Order:
+    """Sort the rows of k clusters by a distance, the farthest first.
+
+    Parameters
+    ----------
+    labels : (n,) integers
+        Cluster of each row, 0 to k - 1.
+    distances : (n,) float64
+        The key: for :func:`gains` the squared distance to the nearest centre, for
+        :func:`swap_costs` the sum of the distances to the two nearest (no squares).
+    k : int
+    """
+    order = np.lexsort((-distances, labels)).astype(np.int64)
+    starts = np.searchsorted(labels[order], np.arange(k + 1)).astype(np.int64)
+    return Order(order, starts)
+
+
+def arrange(x: Array, weight: Array, centers: Array, order: Order, r: Array) -> ArrangedRows:
+    """Copy rows for many scans; arguments are those of :func:`gains`."""
+    chosen = order.order
+    unit = bool((weight == 1).all())
+    return ArrangedRows(
+        readonly(np.ascontiguousarray(x[chosen].T)),
+        readonly(np.empty(0) if unit else weight[chosen]),
+        readonly(r[chosen]),
+        readonly(order.starts),
+        readonly(np.ascontiguousarray(centers)),
+    )
+
+
+def gains(x: Array, weight: Array, centers: Array, order: Order, r: Array, points: Array) -> Array:
+    """What a further centre at each point would save: z(y), not divided by the total weight.
+
+    Parameters
+    ----------
+    x : (n, d) float64
+        Rows, about an origin near them (their mean).
+    weight : (n,) float64
+        Weights of the rows, not negative.
+    centers : (k, d) float64
+        About the same origin; ``order`` names the nearest one of each row.
+    order : Order
+        By ``r``.
+    r : (n,) float64
+        Squared distance of each row to its nearest centre.
+    points : (q, d) float64
+
+    Returns
+    -------
+    gains : (q,) float64
+        ``sum_a w_a max(0, r_a - |y - a|^2)``, in the unit of the objective.
+    """
+    return gains_at(arrange(x, weight, centers, order, r), points)
+
+
+def gains_at(rows: ArrangedRows, points: Array) -> Array:
+    """:func:`gains` at (q, d) points, of rows that have been arranged."""
+    out = np.empty(len(points))
+    _gains(*_arguments(rows), readonly(np.ascontiguousarray(points)), out)
+    return out
+
+
+def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
+    """What B(y) is: ``(gains, mass, sums)`` at (q, d) points.
+
+    Returns
+    -------
+    gains : (q,) float64
+        As :func:`gains`.
+    mass : (q,) float64
+        Weight of the rows in B(y).
+    sums : (q, d) float64
+        Weighted sum of these rows.
+    """
+    q, d = points.shape
+    out, mass, sums = np.empty(q), np.empty(q), np.empty((q, d))
+    _members(*_arguments(rows), readonly(np.ascontiguousarray(points)), out, mass, sums)
+    return out, mass, sums
+
+
+def descend(
+    x: Array, weight: Array, centers: Array, order: Order, r: Array, points: Array, steps: int
+) -> tuple[Array, Array]:
+    """Move each point to the mean of B(y), up to ``steps`` times or until it stays.
+
+    Parameters
+    ----------
+    x, weight, centers, order, r, points
+        As in :func:`gains`.
+    steps : int
+        0 only evaluates.
+
+    Returns
+    -------
+    points : (q, d) float64
+        A point that no row is nearer to than to its centre stays where it is.
+    gains : (q,) float64
+        Those at the points that are returned.
+    """
+    return descend_from(arrange(x, weight, centers, order, r), points, steps)
+
+
+def descend_from(rows: ArrangedRows, points: Array, steps: int) -> tuple[Array, Array]:
+    """:func:`descend` of (q, d) points, of rows that have been arranged."""
+    points = np.array(points, order="C")
+    found = np.empty(len(points))
+    moving = np.arange(len(points))
+    for step in range(steps + 1):
+        found[moving], mass, sums = members_at(rows, points[moving])
+        if step == steps:
+            break
+        taken = mass > 0
+        means = sums[taken] / mass[taken][:, None]
+        moving = moving[taken]
+        moved = (means != points[moving]).any(axis=1)
+        moving = moving[moved]
+        points[moving] = means[moved]
+        if not len(moving):
+            break
+    return points, found
+
+
+def swap_costs(
+    x: Array,
+    weight: Array,
+    centers: Array,
+    order_by_sum: Order,
+    first: Array,
+    second: Array,
+    points: Array,
+) -> Array:
+    """What every swap (a centre out, a point in) changes the objective by, nothing moved after.
+
+    Parameters
+    ----------
+    x, weight, centers, points
+        As in :func:`gains`.
+    order_by_sum : Order
+        By ``sqrt(first) + sqrt(second)``.
+    first, second : (n,) float64
+        Squared distances to the nearest centre, and to the second nearest (infinity where there is
+        no other).
+
+    Returns
+    -------
+    costs : (q, k) float64
+        Of points[q] in place of centre j:
+        ``sum_a w_a (min(e_a, |y - a|^2) - d1_a)`` with ``e_a = d2_a`` in cluster j and d1_a
+        elsewhere. Negative where the swap lowers the objective.
+    """
+    rows = arrange(x, weight, centers, order_by_sum, first)
+    far = second[order_by_sum.order]
+    reach = np.sqrt(rows.r) + np.sqrt(far)
+    out = np.empty((len(points), len(centers)))
+    _swap_costs(
+        *_arguments(rows),
+        readonly(far),
+        readonly(reach),
+        readonly(np.ascontiguousarray(points)),
+        out,
+    )
+    return out
+
+
+def _arguments(rows: ArrangedRows) -> tuple[Any, Any, Any, Any, Any]:
+    return rows.columns, rows.weight, rows.r, rows.starts, rows.centers
+
+
+@njit
+def _distance(centers: Any, j: Any, points: Any, q: Any) -> Any:
+    """Squared distance of a point to a centre."""
+    square = 0.0
+    for f in range(centers.shape[1]):
+        t = points[q, f] - centers[j, f]
+        square += t * t
+    return square
+
+
+@njit
+def _end_of_scan(keys: Any, begin: Any, end: Any, bound: Any) -> Any:
+    """Where in a descending run the first key is that is not above a bound."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if keys[middle] > bound:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@njit
+def _squares(columns: Any, begin: Any, size: Any, points: Any, q: Any, out: Any) -> None:
+    """Squared distances of ``size`` rows to a point."""
+    for i in range(size):
+        out[i] = 0.0
+    for f in range(columns.shape[0]):
+        y = points[q, f]
+        column = columns[f, begin : begin + size]
+        for i in range(size):
+            t = column[i] - y
+            out[i] += t * t
+
+
+@njit
+def _add(high: Any, low: Any, values: Any, size: Any) -> None:
+    """Add values to lanes, and what rounding takes from them to the low ones (Knuth's TwoSum)."""
+    for i in range(size):
+        a, b = high[i], values[i]
+        s = a + b
+        t = s - a
+        low[i] += (a - (s - t)) + (b - t)
+        high[i] = s
+
+
+@njit
+def _add_products(high: Any, low: Any, values: Any, weight: Any, begin: Any, size: Any) -> None:
+    """Add values times the weights of rows, which are empty where they are all 1.
+
+    ``values`` are used up.
+    """
+    if weight.shape[0] > 0:
+        for i in range(size):
+            product = values[i] * weight[begin + i]
+            low[i] += two_product_error(values[i], weight[begin + i], product)
+            values[i] = product
+    _add(high, low, values, size)
+
+
+@njit
+def _joined(high: Any, low: Any) -> Any:
+    """All lanes in one, in order."""
+    total, rest = 0.0, 0.0
+    for i in range(high.shape[0]):
+        s = total + high[i]
+        t = s - total
+        rest += ((total - (s - t)) + (high[i] - t)) + low[i]
+        total = s
+    return total + rest
+
+
+@njit
+def _gains(
+    columns: Any, weight: Any, r: Any, starts: Any, centers: Any, points: Any, out: Any
+) -> None:
+    values = np.empty(_LANES)
+    high, low = np.empty(_LANES), np.empty(_LANES)
+    for q in range(points.shape[0]):
+        high[:] = 0.0
+        low[:] = 0.0
+        for j in range(centers.shape[0]):
+            bound = 0.25 * _KEPT * _distance(centers, j, points, q)
+            end = _end_of_scan(r, starts[j], starts[j + 1], bound)
+            for begin in range(starts[j], end, _LANES):
+                size = min(_LANES, end - begin)
+                _squares(columns, begin, size, points, q, values)
+                own = r[begin : begin + size]
+                for i in range(size):
+                    saved = own[i] - values[i]
+                    values[i] = saved if saved > 0.0 else 0.0
+                _add_products(high, low, values, weight, begin, size)
+        out[q] = _joined(high, low)
+
+
+@njit
+def _members(
+    columns: Any,
+    weight: Any,
+    r: Any,
+    starts: Any,
+    centers: Any,
+    points: Any,
+    out: Any,
+    mass: Any,
+    sums: Any,
+) -> None:
+    d = columns.shape[0]
+    values, inside, part = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
+    # one line of lanes for every feature, and one each for the gain and the mass
+    high, low = np.empty((d + 2, _LANES)), np.empty((d + 2, _LANES))
+    for q in range(points.shape[0]):
+        high[:] = 0.0
+        low[:] = 0.0
+        for j in range(centers.shape[0]):
+            bound = 0.25 * _KEPT * _distance(centers, j, points, q)
+            end = _end_of_scan(r, starts[j], starts[j + 1], bound)
+            for begin in range(starts[j], end, _LANES):
+                size = min(_LANES, end - begin)
+                _squares(columns, begin, size, points, q, values)
+                own = r[begin : begin + size]
+                taken = 0.0
+                for i in range(size):
+                    saved = own[i] - values[i]
+                    inside[i] = 1.0 if saved > 0.0 else 0.0
+                    values[i] = saved if saved > 0.0 else 0.0
+                for i in range(size):
+                    taken += inside[i]
+                if taken == 0.0:
+                    continue
+                _add_products(high[d], low[d], values, weight, begin, size)
+                for f in range(d):
+                    column = columns[f, begin : begin + size]
+                    for i in range(size):
+                        part[i] = inside[i] * column[i]
+                    _add_products(high[f], low[f], part, weight, begin, size)
+                _add_products(high[d + 1], low[d + 1], inside, weight, begin, size)
+        out[q] = _joined(high[d], low[d])
+        mass[q] = _joined(high[d + 1], low[d + 1])
+        for f in range(d):
+            sums[q, f] = _joined(high[f], low[f])
+
+
+@njit
+def _losses(weight: Any, r: Any, far: Any, starts: Any, high: Any, low: Any) -> None:
+    """What the rows from each place to the end of their cluster lose with their centre.
+
+    Nothing where there is no second centre: all rows are scanned then.
+    """
+    value, total, rest = np.empty(1), np.empty(1), np.empty(1)
+    for j in range(starts.shape[0] - 1):
+        total[0], rest[0] = 0.0, 0.0
+        high[starts[j + 1] + j], low[starts[j + 1] + j] = 0.0, 0.0
+        for a in range(starts[j + 1] - 1, starts[j] - 1, -1):
+            value[0] = far[a] - r[a] if far[a] < np.inf else 0.0
+            _add_products(total, rest, value, weight, a, 1)
+            # a place more for every cluster before: each has one for "no rows"
+            high[a + j], low[a + j] = total[0], rest[0]
+
+
+@njit
+def _swap_costs(
+    columns: Any,
+    weight: Any,
+    r: Any,
+    starts: Any,
+    centers: Any,
+    far: Any,
+    reach: Any,
+    points: Any,
+    out: Any,
+) -> None:
+    k = centers.shape[0]
+    tails, tail_rests = np.empty(r.shape[0] + k), np.empty(r.shape[0] + k)
+    _losses(weight, r, far, starts, tails, tail_rests)
+    squares, values = np.empty(_LANES), np.empty(_LANES)
+    high, low = np.empty(_LANES), np.empty(_LANES)
+    lost, lost_rest = np.empty(_LANES), np.empty(_LANES)
+    for q in range(points.shape[0]):
+        high[:] = 0.0
+        low[:] = 0.0
+        for j in range(k):
+            lost[:] = 0.0
+            lost_rest[:] = 0.0
+            bound = np.sqrt(_distance(centers, j, points, q)) * _KEPT
+            end = _end_of_scan(reach, starts[j], starts[j + 1], bound)
+            for begin in range(starts[j], end, _LANES):
+                size = min(_LANES, end - begin)
+                _squares(columns, begin, size, points, q, squares)
+                own, other = r[begin : begin + size], far[begin : begin + size]
+                for i in range(size):
+                    saved = own[i] - squares[i]
+                    values[i] = saved if saved > 0.0 else 0.0
+                _add_products(high, low, values, weight, begin, size)
+                for i in range(size):
+                    less = squares[i] if squares[i] < other[i] else other[i]
+                    values[i] = less - own[i] if less > own[i] else 0.0
+                _add_products(lost, lost_rest, values, weight, begin, size)
+            lost[0], rest = _sum_of_two(lost[0], tails[end + j])
+            lost_rest[0] += rest + tail_rests[end + j]
+            out[q, j] = _joined(lost, lost_rest)
+        saved = _joined(high, low)
+        for j in range(k):
+            out[q, j] -= saved
+
+
+@njit
+def _sum_of_two(a: Any, b: Any) -> Any:
+    """A sum, and what rounding has taken from it."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)

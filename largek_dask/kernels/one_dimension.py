@@ -1,0 +1,357 @@
+"""k-means in one dimension, solved: the best partition into l clusters for every l up to k.
+
+In one dimension the clusters of a best partition are intervals of the sorted values, so it is found
+by dynamic programming over their ends: with f(l, m) the least objective of l clusters on the first
+m values,
+
+    f(l, m) = min over j < m of f(l - 1, j) + cost(j, m),
+
+cost(j, m) being that of the values from j up to m about their mean. The best j never falls as m
+grows (cost is concave Monge), so the m in the middle halves what is left to be looked at on either
+side: O(k n log n) in all.
+
+Costs are differences of sums from one value on, and what such a difference loses may be all of it:
+values at 1e9 +- 1 have squares of 1e18. So sums are kept in two float64 each, counted from the
+value in the middle, and a search has two steps: costs from the first halves of the sums, with a
+bound of what they may be off by, leave few ends in doubt, and these are compared by costs from both
+halves.
+
+Sources: X. Wu, "Optimal quantization by matrix searching", Journal of Algorithms 12 (1991), for
+divide and conquer; H. Wang and M. Song, "Ckmeans.1d.dp", The R Journal 3/2 (2011), for the
+recurrence; T. J. Dekker, "A floating-point technique for extending the available precision" (1971).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.exact.numbers import two_product_error
+from largek_dask.kernels.jit import njit, readonly
+
+__all__ = ["at_least", "distinct", "optimal_partitions"]
+
+Floats = NDArray[np.float64]
+
+_OFF = 2.0**-50
+"""8 roundings: of two sums and their difference, of a mean, a product, and the sum of all. A weight
+of which little or nothing is left makes the mean, and so what a cost may be off by, very large."""
+_FINE = 2.0**-43
+"""A cost that is known so well (twice what it may be off by, of itself) is not computed anew."""
+_DEPTH = 128
+"""Intervals that wait to be halved; there are no more than halvings of all rows."""
+
+
+def distinct(values: NDArray[Any], weight: Floats | None = None) -> tuple[Floats, Floats]:
+    """The distinct values of rows, ascending, and the weight of each.
+
+    Parameters
+    ----------
+    values : (n,)
+        Finite numbers of any real type.
+    weight : (n,) float64, optional
+        Rows of weight 0 are absent; 1 each by default. Weights of equal values are added in the
+        order of the rows.
+
+    Returns
+    -------
+    values, weights : (m,) float64
+    """
+    values = values.astype(np.float64) + 0.0  # -0 and 0 are one value
+    if weight is not None:
+        values, weight = values[weight > 0], weight[weight > 0]
+    found, places = np.unique(values, return_inverse=True)
+    weights = np.bincount(places, weight, minlength=len(found)).astype(np.float64)
+    return found, weights
+
+
+def optimal_partitions(
+    values: Floats, weights: Floats, n_clusters: int
+) -> tuple[Floats, list[Floats]]:
+    """The best partition into 1, 2, ... clusters.
+
+    Parameters
+    ----------
+    values : (n,) float64
+        Ascending and distinct (:func:`distinct`). About 80 bytes are needed for each, and a
+        quarter of a byte more for each cluster.
+    weights : (n,) float64
+        Positive.
+    n_clusters : int
+        k: the most clusters that are asked for.
+
+    Returns
+    -------
+    objectives : (min(k, n),) float64
+        Sum of ``w (x - c)^2`` of this partition, with a few roundings; :func:`at_least` is what
+        no other falls below. That of n clusters is 0.
+    centers : list of float64 arrays (l, 1)
+        The means of the clusters of such a partition, ascending, for each l. Where several
+        partitions are best, the last cluster is the one that begins first.
+    """
+    n = len(values)
+    k = min(n_clusters, n)
+    assert n
+    assert (np.diff(values) > 0).all()
+    assert (weights > 0).all()
+    mass = np.cumsum(weights)
+    middle = int(np.searchsorted(mass, mass[-1] / 2))
+    values, weights = readonly(values), readonly(weights)
+    sums = np.zeros((6, n + 1))
+    _sums_from(values, weights, middle, sums)
+    sums = readonly(sums)
+    before, after, scratch = np.zeros(n + 1), np.zeros(n + 1), np.empty((2, n))
+    _costs_of_one(sums, before)
+    packed = []
+    for size in range(2, k + 1):
+        first = np.zeros(n + 1, np.int64)
+        # of the last level nothing but the end is asked for
+        begin = size if size < k else n
+        with np.errstate(all="ignore"):  # a weight may be lost: then nothing is known of a cost
+            _level(sums, readonly(before), size, begin, scratch, after, first)
+        packed.append(_packed(first, begin))
+        before, after = after, before
+    cuts = _cuts(packed, n, k)
+    objectives, means = np.zeros(k), np.zeros((k, k))
+    _finish(sums, readonly(cuts), float(values[middle]), objectives, means)
+    return objectives, [means[size, : size + 1, None].copy() for size in range(k)]
+
+
+def at_least(objectives: Floats) -> Floats:
+    """What no partition into 1, 2, ... clusters falls below, of :func:`optimal_partitions`.
+
+    A cluster's cost may be off by 2^-44 of itself in the search, and once more where it is compared
+    with another; sums in two float64 by 2^-98 of the objective of one cluster, which counts where
+    values lie 10^14 times farther apart than those of a cluster.
+    """
+    shares = np.arange(2, len(objectives) + 2) * 2.0**-43
+    found: Floats = objectives * (1 - shares) - 2.0**-98 * objectives[0]
+    return found.clip(0.0)
+
+
+def _packed(first: NDArray[np.int64], begin: int) -> tuple[NDArray[np.uint8], int]:
+    """Numbers that never fall, from one place on, as 2 bits each.
+
+    A bit that is set stands for a number, one that is not for a step up.
+    """
+    kept = first[begin:]
+    bits = np.zeros(int(kept[-1]) + len(kept), np.bool_)
+    bits[kept + np.arange(len(kept))] = True
+    return np.packbits(bits), begin
+
+
+def _cuts(packed: list[tuple[NDArray[np.uint8], int]], n: int, k: int) -> NDArray[np.int64]:
+    """(k, k + 1) where the clusters of each partition begin, and n at the end."""
+    cuts = np.zeros((k, k + 1), np.int64)
+    cuts[np.arange(k), np.arange(k) + 1] = n
+    for size in range(k, 1, -1):
+        bits, begin = packed[size - 2]
+        ones = np.flatnonzero(np.unpackbits(bits))
+        # the clusters numbered `size` from the left, in all partitions that have so many
+        ends = cuts[size - 1 :, size] - begin
+        cuts[size - 1 :, size - 1] = ones[ends] - ends
+    return cuts
+
+
+@njit
+def _two_sum(a: Any, b: Any) -> Any:
+    """The sum rounded, and what rounding has left."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+@njit
+def _plus(high: Any, low: Any, other: Any, other_low: Any) -> Any:
+    """The sum of two numbers of two float64 each."""
+    total, rest = _two_sum(high, other)
+    rest += low + other_low
+    joined = total + rest
+    return joined, rest - (joined - total)
+
+
+@njit
+def _sums_from(values: Any, weights: Any, middle: Any, sums: Any) -> None:
+    """Sums of w, w y and w y^2 from the value in the middle on, y being the distance to it.
+
+    Rows 0 to 2 of ``sums`` are their first halves, 3 to 5 the second; left of the middle they are
+    those of the values up to it, with the sign changed.
+    """
+    n = values.shape[0]
+    terms = np.empty((3, 2))
+    for step in range(n):
+        right = step < n - middle
+        i = middle + step if right else n - 1 - step
+        sign = 1.0 if right else -1.0
+        y, rest = _two_sum(values[i], -values[middle])
+        w = weights[i]
+        terms[0, 0], terms[0, 1] = w, 0.0
+        terms[1, 0] = w * y
+        terms[1, 1] = two_product_error(w, y, terms[1, 0]) + w * rest
+        square = y * y
+        square_rest = two_product_error(y, y, square) + 2.0 * y * rest
+        terms[2, 0] = w * square
+        terms[2, 1] = two_product_error(w, square, terms[2, 0]) + w * square_rest
+        old, new = (i, i + 1) if right else (i + 1, i)
+        for part in range(3):
+            sums[part, new], sums[part + 3, new] = _plus(
+                sums[part, old],
+                sums[part + 3, old],
+                sign * terms[part, 0],
+                sign * terms[part, 1],
+            )
+
+
+@njit
+def _costs_of_one(sums: Any, out: Any) -> None:
+    for m in range(1, out.shape[0]):
+        out[m] = _cost(sums, 0, m)
+
+
+@njit
+def _moments(sums: Any, j: Any, m: Any) -> Any:
+    """Of the values from j up to m: weight, sum and mean, and the parts of the last two missing."""
+    w, w_low = _plus(sums[0, m], sums[3, m], -sums[0, j], -sums[3, j])
+    s, s_low = _plus(sums[1, m], sums[4, m], -sums[1, j], -sums[4, j])
+    mean = s / w
+    product = mean * w
+    rest = (s - product) - two_product_error(mean, w, product) + (s_low - mean * w_low)
+    return w, s, s_low, mean, rest / w
+
+
+@njit
+def _cost(sums: Any, j: Any, m: Any) -> Any:
+    """The cost of the values from j up to m about their mean, from both halves of the sums.
+
+    With a mean t and what is missing of it, r: Q - t (S + W r) - W r^2.
+    """
+    if m - j < 2:
+        return 0.0
+    w, s, s_low, mean, rest = _moments(sums, j, m)
+    q, q_low = _plus(sums[2, m], sums[5, m], -sums[2, j], -sums[5, j])
+    product = mean * s
+    total, lost = _two_sum(q, -product)
+    lost += q_low - two_product_error(mean, s, product) - mean * (s_low + w * rest)
+    return max(0.0, total + (lost - w * rest * rest))
+
+
+@njit
+def _level(
+    sums: Any, before: Any, size: Any, begin: Any, scratch: Any, after: Any, first: Any
+) -> None:
+    """Best partitions into ``size`` clusters of the first m values, from m = ``begin`` on.
+
+    Parameters
+    ----------
+    sums : (6, n + 1)
+    before : (n + 1,)
+        Objectives of one cluster less, from m = ``size`` - 1 on.
+    scratch : (2, n)
+    after, first : (n + 1,)
+        Where objectives, and where the last cluster begins, are written.
+    """
+    n = after.shape[0] - 1
+    waiting = np.empty((_DEPTH, 4), np.int64)
+    waiting[0, 0], waiting[0, 1], waiting[0, 2], waiting[0, 3] = begin, n, size - 1, n - 1
+    held = 1
+    w, s, q, lows, highs = sums[0], sums[1], sums[2], scratch[0], scratch[1]
+    while held > 0:
+        held -= 1
+        low, high, least, most = (
+            waiting[held, 0],
+            waiting[held, 1],
+            waiting[held, 2],
+            waiting[held, 3],
+        )
+        m = (low + high) // 2
+        found, after[m] = _search(sums, w, s, q, before, m, least, min(most, m - 1), lows, highs)
+        first[m] = found
+        if low < m:
+            waiting[held, 0], waiting[held, 1] = low, m - 1
+            waiting[held, 2], waiting[held, 3] = least, found
+            held += 1
+        if m < high:
+            waiting[held, 0], waiting[held, 1] = m + 1, high
+            waiting[held, 2], waiting[held, 3] = found, most
+            held += 1
+
+
+@njit
+def _search(
+    sums: Any,
+    w: Any,
+    s: Any,
+    q: Any,
+    before: Any,
+    m: Any,
+    least: Any,
+    most: Any,
+    lows: Any,
+    highs: Any,
+) -> Any:
+    """Where the last cluster of the first m values begins, and the objective.
+
+    Parameters
+    ----------
+    sums : (6, n + 1)
+    w, s, q : (n + 1,)
+        Its first three rows: views cost more than what is done with a few of their values.
+    before : (n + 1,)
+    m, least, most : int
+        It begins from ``least`` to ``most``, below m.
+    lows, highs : (n,)
+        Room for what values are at least and at most.
+    """
+    w_m, s_m, q_m = w[m], s[m], q[m]
+    n = most + 1 - least
+    # (from 0 on, so that loops run in vector registers)
+    w_j, s_j, q_j, before_j = w[least:], s[least:], q[least:], before[least:]
+    for i in range(n):
+        weight, total = w_m - w_j[i], s_m - s_j[i]
+        mean = total / weight
+        value = before_j[i] + ((q_m - q_j[i]) - total * mean)
+        weights = abs(w_m) + abs(w_j[i])
+        size = abs(mean) * ((abs(s_m) + abs(s_j[i])) + abs(mean) * weights)
+        off = _OFF * ((before_j[i] + abs(q_m)) + (abs(q_j[i]) + size))
+        lows[i] = value - off
+        highs[i] = value + off
+    bound = _least(highs, n)
+    found, smallest = least, np.inf
+    for i in range(n):
+        # (not a number where nothing is known of the cost)
+        if not lows[i] > bound:
+            if highs[i] - lows[i] < _FINE * highs[i]:
+                value = 0.5 * (lows[i] + highs[i])
+            else:
+                value = before[least + i] + _cost(sums, least + i, m)
+            if value < smallest:
+                found, smallest = least + i, value
+    return found, smallest
+
+
+@njit
+def _least(values: Any, n: Any) -> Any:
+    """The least of the first n values that are numbers, by four comparisons at a time."""
+    a, b, c, d = np.inf, np.inf, np.inf, np.inf
+    for i in range(0, n - 3, 4):
+        a = values[i] if values[i] < a else a
+        b = values[i + 1] if values[i + 1] < b else b
+        c = values[i + 2] if values[i + 2] < c else c
+        d = values[i + 3] if values[i + 3] < d else d
+    for i in range(n // 4 * 4, n):
+        a = values[i] if values[i] < a else a
+    return min(min(a, b), min(c, d))
+
+
+@njit
+def _finish(sums: Any, cuts: Any, middle: Any, objectives: Any, means: Any) -> None:
+    """Objectives, and means about 0 again, of the clusters between cuts (k, k + 1)."""
+    for size in range(means.shape[0]):
+        for c in range(size + 1):
+            begin, end = cuts[size, c], cuts[size, c + 1]
+            objectives[size] += _cost(sums, begin, end)
+            _, _, _, mean, rest = _moments(sums, begin, end)
+            total, lost = _two_sum(mean, middle)
+            means[size, c] = total + (lost + rest)

@@ -1,0 +1,165 @@
+"""Moves of single rows: what Lloyd's algorithm cannot see.
+
+J. A. Hartigan, M. A. Wong, Algorithm AS 136: a k-means clustering algorithm, Applied Statistics 28
+(1979). A row of weight w that goes from cluster a to cluster b, both of which follow their rows,
+changes the objective by
+
+    w n_b / (n_b + w) d_b^2 - w n_a / (n_a - w) d_a^2
+
+so it may be worth leaving the nearest centre. Where no row gains, every row of a cluster with
+others is strictly nearer to its own centre than to any that is elsewhere: such a partition is still
+for Lloyd's algorithm, and the objective is differentiable there. Centres follow each move at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from largek_dask.kernels.descent import Rows, Settled, distance_of
+from largek_dask.kernels.jit import njit
+
+__all__ = ["move_rows"]
+
+_MANY = 1e300
+_WORTH = 1e-12
+"""Least gain of a move, as a share of what its row costs: below is rounding."""
+
+
+def move_rows(rows: Rows, partition: Settled, most_sweeps: int = 100) -> int:
+    """Move single rows as long as that lowers the objective, in place.
+
+    Parameters
+    ----------
+    rows : Rows
+    partition : Settled
+        Its clusters are those of its labels: what :func:`~.descent.settle` leaves.
+    most_sweeps : int
+        Times that all rows are gone through, at most.
+
+    Returns
+    -------
+    int
+        Moves. Clusters that rows have left or joined are stale: their centres are means but for
+        rounding, and their costs those of before. ``settle`` makes both anew.
+    """
+    p = partition
+    return int(
+        _move_rows(
+            rows.x, rows.weight, most_sweeps, p.centers, p.counts, p.labels, p.upper, p.lower,
+            p.stale,
+        )
+    )  # fmt: skip
+
+
+@njit
+def _move_rows(
+    x: Any, weight: Any, most_sweeps: Any, centers: Any, counts: Any, labels: Any,
+    upper: Any, lower: Any, stale: Any,
+) -> Any:  # fmt: skip
+    k = centers.shape[0]
+    # Bounds are kept as if centres stood where they stood at first.
+    own, farthest, moves = np.zeros(k), 0.0, 0
+    radius, gaps, least = np.zeros(k), np.empty((k, k)), np.empty(k)
+    equal = weight.min() == weight.max()
+    for i in range(x.shape[0]):
+        radius[labels[i]] = max(radius[labels[i]], upper[i]) if equal else np.inf
+    for a in range(k):
+        _measure(centers, a, gaps)
+    _find_least(counts, gaps, radius, least)
+    for _ in range(most_sweeps):
+        before = moves
+        for i in range(x.shape[0]):
+            a, w = labels[i], weight[i]
+            if counts[a] <= w:
+                continue
+            keep = counts[a] / (counts[a] - w)
+            u, left = upper[i] + own[a], lower[i] - farthest
+            if left > 0.0 and least[a] / (least[a] + w) * left * left >= keep * u * u:
+                continue
+            square = distance_of(x, i, centers, a)
+            u = np.sqrt(square)
+            upper[i] = u - own[a]
+            if left > 0.0 and least[a] / (least[a] + w) * left * left >= keep * square:
+                continue
+            b, left = _best_other(x, i, w, centers, counts, gaps, a, u, keep * square)
+            lower[i] = left + farthest
+            if b == a:
+                continue
+            moves += 1
+            stale[a] = stale[b] = True
+            away = _shift(x, i, centers, a, -w / (counts[a] - w))
+            toward = _shift(x, i, centers, b, w / (counts[b] + w))
+            counts[a] -= w
+            counts[b] += w
+            own[a] += away
+            own[b] += toward
+            farthest += max(away, toward)
+            # Among the others is now the cluster that it has left.
+            lower[i] = min(left, u) - max(away, toward) + farthest
+            labels[i], u = b, np.sqrt(distance_of(x, i, centers, b))
+            upper[i] = u - own[b]
+            radius[a], radius[b] = radius[a] + away, max(radius[b] + toward, u)
+            _measure(centers, a, gaps)
+            _measure(centers, b, gaps)
+            _find_least(counts, gaps, radius, least)
+        if moves == before:
+            break
+    for i in range(x.shape[0]):
+        upper[i] += own[labels[i]]
+        lower[i] -= farthest
+    return moves
+
+
+@njit
+def _measure(centers: Any, a: Any, gaps: Any) -> None:
+    """Distances of one centre to all others."""
+    for b in range(centers.shape[0]):
+        gaps[a, b] = gaps[b, a] = np.sqrt(distance_of(centers, a, centers, b))
+
+
+@njit
+def _find_least(counts: Any, gaps: Any, radius: Any, least: Any) -> None:
+    """The lightest cluster that could take a row of each.
+
+    To leave a cluster saves at most twice what a row costs there, and to join one costs at least
+    half of its squared distance, where all rows weigh the same: who is three times as far away
+    takes none. (Where they do not, the radius is infinite.)
+    """
+    for a in range(counts.shape[0]):
+        least[a] = _MANY
+        for b in range(counts.shape[0]):
+            if b != a and gaps[a, b] < 3.0 * radius[a]:
+                least[a] = min(least[a], counts[b])
+
+
+@njit
+def _best_other(
+    x: Any, i: Any, w: Any, centers: Any, counts: Any, gaps: Any, a: Any, u: Any, cost: Any
+) -> Any:
+    """The cluster in which a row costs least, and how far at least any other centre is."""
+    best, b, nearest = cost * (1.0 - _WORTH), a, np.inf
+    for j in range(centers.shape[0]):
+        if j == a:
+            continue
+        share, gap = counts[j] / (counts[j] + w), gaps[a, j] - u
+        if gap > 0.0 and share * gap * gap >= best:
+            nearest = min(nearest, gap)
+            continue
+        square = distance_of(x, i, centers, j)
+        nearest = min(nearest, np.sqrt(square))
+        if share * square < best:
+            best, b = share * square, j
+    return b, nearest
+
+
+@njit
+def _shift(x: Any, i: Any, centers: Any, j: Any, share: Any) -> Any:
+    """Move a centre along the line to a row; how far."""
+    gap = 0.0
+    for f in range(x.shape[1]):
+        t = share * (x[i, f] - centers[j, f])
+        centers[j, f] += t
+        gap += t * t
+    return np.sqrt(gap)

@@ -1,0 +1,246 @@
+"""The scatter matrix of rows, and its eigenvalues, with bounds of what they may be off by.
+
+Eigenvalues are found by Jacobi's rotations: a few plain products a step in a fixed order, and no
+library whose bits depend on the processor. Every rotation adds to what the matrix may be off by as
+much as its roundings can amount to, by the lengths of the two rows that it changes; so the bound is
+one of this very run, not of the worst one.
+
+Source: C. G. J. Jacobi (1846); G. H. Golub and C. F. Van Loan, "Matrix computations" (4th edition,
+2013), section 8.5; A. J. Hoffman and H. W. Wielandt, "The variation of the spectrum of a normal
+matrix" (1953), for what a change of a matrix does to its eigenvalues.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import frexp, ldexp
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.exact.numbers import N_LIMBS, ExactSums, peel
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.rows import native_blocks
+
+__all__ = ["ScatterSums", "eigenvalues"]
+
+Floats = NDArray[np.float64]
+
+_SWEEPS = 60
+"""Ten suffice as a rule; what is left then counts as an error."""
+_ROTATED = 2.0**-48
+"""A rotation's roundings, of the length of the two rows: two products and a sum an entry, and of an
+angle whose cosine and sine are off by two."""
+_NEGLIGIBLE = 2.0**-56
+"""Entries that are this small beside the whole matrix are left; they count as an error."""
+_SUMMED = 2.0**-49
+"""Roundings of a row's products: of differences, of two products and of the mean's part."""
+_VANISHED = 2.0**-1000
+"""More than all that can be lost of products that are subnormal, or 0."""
+_MOST = 2**1000
+_VALUES = 1 << 15
+_ABS_BITS = 0x7FFFFFFFFFFFFFFF
+
+
+class ScatterSums:
+    """Sums of the products of rows' features, without rounding once the products are made.
+
+    Parameters
+    ----------
+    n_features : int
+        d; the sums take 24 limbs or less of (d + 1) (d + 2) / 2 numbers.
+    """
+
+    __slots__ = ("n_features", "sums")
+
+    def __init__(self, n_features: int) -> None:
+        self.n_features = n_features
+        self.sums = ExactSums((n_features + 1) * (n_features + 2) // 2)
+        """Of w y_a y_b for a <= b, y_d being 1, row after row of this triangle."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the limbs."""
+        return self.sums.nbytes
+
+    def add(self, x: NDArray[Any], weight: Floats | None, shift: NDArray[Any]) -> None:
+        """Add finite rows.
+
+        Parameters
+        ----------
+        x : (n, d)
+            Dense rows of any real type.
+        weight : (n,) float64 or None
+        shift : (d,)
+            Where y = x - shift is counted from: near the mean, or digits are lost.
+        """
+        about = readonly(shift.astype(np.float64))
+        limbs = np.zeros((N_LIMBS, self.sums.n_cells), np.int64)
+        for rows, block in native_blocks(x):
+            own = np.ones(len(block)) if weight is None else weight[rows]
+            with np.errstate(over="ignore"):  # counted
+                skipped = _add_products(block, readonly(own), about, limbs)
+            self.sums.n_not_finite += int(skipped)
+        self.sums.add_table(limbs)
+
+    def merge(self, other: ScatterSums) -> ScatterSums:
+        """Add another one's rows into this one, which is returned."""
+        self.sums.merge(other.sums)
+        return self
+
+    def matrix(self) -> tuple[Floats, float]:
+        """The scatter matrix about the mean, and what it may be off by.
+
+        Returns
+        -------
+        scatter : (d, d) float64
+            Sum of ``w (x - mean) (x - mean)'``, each entry rounded once from the sums.
+        error : float
+            Bound of the Frobenius norm of what is missing of the true one; infinity where numbers
+            are too large.
+
+        Notes
+        -----
+        With u = 2^-53: y is off by u |y| at most, w y_a y_b then by 4 u of itself, and the part of
+        the mean, (sum w y_a) (sum w y_b) / W, by no more than as much again, since
+        (sum w |y|)^2 <= W sum w y^2. Over all entries that is at most 16 u times the trace about
+        the shift.
+        """
+        d = self.n_features
+        scatter = np.zeros((d, d))
+        if self.sums.n_not_finite:
+            return scatter, np.inf
+        sums, exponent = self.sums.integers()
+        total = sums[-1]
+        if total == 0:
+            return scatter, 0.0
+        unit = Fraction(2) ** exponent
+        if sum(abs(value) for value in sums) * unit > _MOST:
+            return scatter, np.inf
+        first = [a * (d + 1) - a * (a - 1) // 2 for a in range(d)]
+        linear = [sums[first[a] + d - a] for a in range(d)]
+        for a in range(d):
+            for b in range(a, d):
+                found = sums[first[a] + b - a] * total - linear[a] * linear[b]
+                scatter[a, b] = scatter[b, a] = float(Fraction(found, total) * unit)
+        trace = float(sum(sums[at] for at in first) * unit)
+        return scatter, _SUMMED * trace + d * _VANISHED
+
+
+def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
+    """Eigenvalues of a symmetric matrix, and what they may be off by together.
+
+    Parameters
+    ----------
+    matrix : (d, d) float64
+        Finite; what is below the diagonal is not looked at.
+
+    Returns
+    -------
+    values : (d,) float64
+        Descending.
+    error : float
+        Bound of ``sqrt(sum of (values - true ones)^2)``.
+    """
+    d = len(matrix)
+    largest = float(np.abs(matrix).max(initial=0.0))
+    if largest == 0.0:
+        return np.zeros(d), 0.0
+    # a power of two changes no digit, and no square is too large or too small then
+    power = frexp(largest)[1]
+    work = np.empty((d, d))
+    for a in range(d):
+        for b in range(a, d):
+            work[a, b] = work[b, a] = ldexp(float(matrix[a, b]), -power)
+    values = np.empty(d)
+    error = float(_jacobi(work, values))
+    values = np.sort(values)[::-1]
+    # what scaling has rounded to subnormal numbers, or to 0
+    error += d * _VANISHED
+    return np.array([ldexp(value, power) for value in values.tolist()]), ldexp(error, power)
+
+
+@njit
+def _add_products(x: Any, weight: Any, shift: Any, limbs: Any) -> Any:
+    """Add w y_a y_b of rows to the limbs; returns how many were not finite."""
+    n, d = x.shape
+    width = limbs.shape[1]
+    step = min(max(_VALUES // width, 16), 1 << 15)
+    products = np.empty((min(step, n), width))
+    row = np.empty(d + 1)
+    skipped = 0
+    for begin in range(0, n, step):
+        rows = min(step, n - begin)
+        largest: Any = 0
+        for i in range(rows):
+            w = weight[begin + i]
+            for f in range(d):
+                row[f] = np.float64(x[begin + i, f]) - shift[f] if w != 0.0 else 0.0
+            row[d] = 1.0
+            at = 0
+            for a in range(d + 1):
+                scaled = w * row[a]
+                for b in range(a, d + 1):
+                    product = scaled * row[b]
+                    products[i, at + b - a] = product
+                    largest = max(largest, np.float64(product).view(np.int64) & _ABS_BITS)
+                at += d + 1 - a
+        skipped += peel(products[:rows], limbs, largest)
+    return skipped
+
+
+@njit
+def _jacobi(a: Any, values: Any) -> Any:
+    """Rotate a symmetric matrix until it is diagonal; what its diagonal may be off by."""
+    d = a.shape[0]
+    whole = 0.0
+    for i in range(d):
+        for j in range(d):
+            whole += a[i, j] * a[i, j]
+    limit = _NEGLIGIBLE * np.sqrt(whole)
+    error = 0.0
+    for _ in range(_SWEEPS):
+        turned = False
+        for p in range(d - 1):
+            for q in range(p + 1, d):
+                if abs(a[p, q]) > limit:
+                    error += _rotate(a, p, q)
+                    turned = True
+        if not turned:
+            break
+    off = 0.0
+    for i in range(d):
+        values[i] = a[i, i]
+        for j in range(d):
+            if j != i:
+                off += a[i, j] * a[i, j]
+    # sums of squares and of bounds are rounded as well
+    return (error + np.sqrt(off)) * (1.0 + 2.0**-20)
+
+
+@njit
+def _rotate(a: Any, p: Any, q: Any) -> Any:
+    """Make one entry 0 (rows and columns p and q change); what that may be off by."""
+    d = a.shape[0]
+    entry = a[p, q]
+    ratio = (a[q, q] - a[p, p]) / (2.0 * entry)
+    # the smaller of two angles
+    root = np.sqrt(1.0 + ratio * ratio)
+    t = 1.0 / (ratio + root) if ratio >= 0.0 else 1.0 / (ratio - root)
+    c = 1.0 / np.sqrt(1.0 + t * t)
+    s = t * c
+    length = a[p, p] * a[p, p] + a[q, q] * a[q, q] + entry * entry
+    a[p, p] -= t * entry
+    a[q, q] += t * entry
+    a[p, q] = 0.0
+    a[q, p] = 0.0
+    for i in range(d):
+        if i != p and i != q:
+            left, right = a[p, i], a[q, i]
+            length += left * left + right * right
+            a[p, i] = c * left - s * right
+            a[q, i] = s * left + c * right
+            a[i, p] = a[p, i]
+            a[i, q] = a[q, i]
+    return _ROTATED * np.sqrt(length)

@@ -1,0 +1,261 @@
+"""The kind of model that holds every partition up to its own, and what is known of each."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, rows_of_path
+from largek_dask.algorithms.kmeans import CenterArrays
+from largek_dask.driver.options import is_integer
+from largek_dask.errors import ParameterError
+from largek_dask.model.centers import CentersModel
+from largek_dask.model.suggest_k import SuggestedK, spectrum_of, suggest_k
+
+__all__ = ["Path", "PathModel", "Stationarity"]
+
+MOST_SHOWN = 25
+"""Partitions up to which a notebook is shown all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stationarity:
+    """What is known of how still a partition stands; None where that was not looked at."""
+
+    movement: float | None
+    """Largest distance of a centre to the mean of its rows."""
+    ties: int | None
+    """Rows with two nearest centres."""
+    moves: int | None
+    """Rows that would lower the objective by going to another cluster."""
+    swap: float | None
+    """The least that any swap looked at (a centre out, a row in, nothing moved after) would change
+    the objective by: negative where one lowers it."""
+
+    @classmethod
+    def of(cls, figures: NDArray[np.float64]) -> Stationarity:
+        """Of a row of ``PathArrays.stationarity``."""
+        movement, ties, moves, swap = map(_known, figures)
+        return cls(movement, _counted(ties), _counted(moves), swap)
+
+    def __repr__(self) -> str:
+        told = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return f"<Stationarity {', '.join(f'{name}: {_text(value)}' for name, value in told)}>"
+
+
+class Path:
+    """Every partition of a fit into 1 to k clusters; made by :attr:`PathModel.path_`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from largek_dask.algorithms.dcd.arrays import PathArrays
+    >>> from largek_dask.model import PathModel
+    >>> centers = np.array([[2.0], [1.0], [3.5]])
+    >>> counts, inertia = np.array([4.0, 3.0, 1.0]), np.array([5.0, 2.0])
+    >>> figures = np.zeros((2, 4)), np.array([1.0, 0.9])
+    >>> arrays = PathArrays(
+    ...     centers[1:], counts[1:], np.zeros(1), centers, counts, inertia, inertia / 2, *figures
+    ... )
+    >>> path = PathModel(arrays).path_
+    >>> len(path), path.centers(1).tolist(), path.model(2).n_clusters
+    (2, [[2.0]], 2)
+    >>> path.stationarity(2)
+    <Stationarity movement: 0, ties: 0, moves: 0, swap: 0>
+    """
+
+    def __init__(self, model: PathModel) -> None:
+        self._model = model
+
+    @property
+    def inertia(self) -> NDArray[np.float64]:
+        """(k,) exact sum of ``w ||x - c||^2`` over all rows, of the partitions into 1 to k."""
+        return self._model.arrays.inertia
+
+    @property
+    def lower_bound(self) -> NDArray[np.float64]:
+        """(k,) inertia that no partition into 1, 2, ... k clusters falls below."""
+        return self._model.arrays.lower_bound
+
+    @property
+    def gap(self) -> NDArray[np.float64]:
+        """(k,) the share of its inertia that no better partition could save more than."""
+        saved = np.maximum(self.inertia - self.lower_bound, 0)
+        return np.divide(saved, self.inertia, out=np.zeros_like(saved), where=self.inertia > 0)
+
+    @property
+    def stability(self) -> NDArray[np.float64]:
+        """(k,) adjusted Rand index of the partitions found on two halves of a sample; NaN: none."""
+        return self._model.arrays.stability
+
+    def centers(self, n_clusters: int) -> NDArray[Any]:
+        """(l, d) centres of the partition into l clusters.
+
+        Raises
+        ------
+        ParameterError
+            There is no such partition.
+        """
+        self._check(n_clusters)
+        return centers_in(self._model.arrays.path, n_clusters)
+
+    def stationarity(self, n_clusters: int) -> Stationarity:
+        """What is known of how still the partition into l clusters stands.
+
+        Raises
+        ------
+        ParameterError
+            There is no such partition.
+        """
+        self._check(n_clusters)
+        return Stationarity.of(self._model.arrays.stationarity[n_clusters - 1])
+
+    def model(self, n_clusters: int) -> CentersModel:
+        """The partition into l clusters as a model of its own, which predicts and can be saved.
+
+        Raises
+        ------
+        ParameterError
+            There is no such partition.
+        """
+        whole, arrays = self._model, self._model.arrays
+        centers = self.centers(n_clusters)
+        counts = centers_in(arrays.counts_of_path, n_clusters)
+        provenance = {
+            **whole.provenance,
+            whole.objective.name: float(self.inertia[n_clusters - 1]),
+            "partition": {"n_clusters": int(n_clusters), "of": whole.digest()},
+        }
+        return CentersModel(
+            CenterArrays(centers, counts, arrays.shift),
+            whole.normalize,
+            whole.on_bad_rows,
+            provenance=provenance,
+        )
+
+    def suggest_k(self) -> SuggestedK:
+        """How many clusters there are, if that is clear: see ``largek_dask.model.suggest_k``."""
+        n_features = self._model.n_features
+        return suggest_k(
+            self.inertia,
+            self.stability,
+            weight=float(np.cumsum(self._model.counts)[-1]),
+            n_features=n_features,
+            spectrum=spectrum_of(self.lower_bound, n_features),
+        )
+
+    def records(self) -> list[dict[str, Any]]:
+        """What is known of every partition, one mapping each; None where it is not known."""
+        found = []
+        for i, row in enumerate(self._model.arrays.stationarity):
+            still = Stationarity.of(row)
+            found.append(
+                {
+                    "n_clusters": i + 1,
+                    "inertia": float(self.inertia[i]),
+                    "lower_bound": float(self.lower_bound[i]),
+                    "gap": float(self.gap[i]),
+                    **{f.name: getattr(still, f.name) for f in fields(still)},
+                    "stability": _known(self.stability[i]),
+                }
+            )
+        return found
+
+    def _check(self, n_clusters: int) -> None:
+        if not is_integer(n_clusters) or not 1 <= n_clusters <= len(self):
+            raise ParameterError(
+                f"the path has the partitions into 1 to {len(self)} clusters, and none into "
+                f"{n_clusters!r}."
+            )
+
+    def __len__(self) -> int:
+        return len(self._model.arrays.inertia)
+
+    def __repr__(self) -> str:
+        least, most = self.inertia[-1], self.inertia[0]
+        return (
+            f"<Path of the partitions into 1 to {len(self)} clusters, inertia {most:.6g} to "
+            f"{least:.6g}>"
+        )
+
+    def _repr_html_(self) -> str:
+        records = self.records()
+        shown = records
+        if len(records) > MOST_SHOWN:
+            places = np.linspace(0, len(records) - 1, MOST_SHOWN).astype(int)
+            shown = [records[i] for i in places]
+        names = [name.replace("_", " ") for name in shown[0]]
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(_text(value))}</td>" for value in row) + "</tr>"
+            for row in (record.values() for record in shown)
+        )
+        caption = html.escape(repr(self)[1:-1])
+        if len(shown) < len(records):
+            caption += f"; {len(shown)} of them are shown"
+        return f"<table><caption>{caption}</caption><tr>{head}</tr>{body}</table>"
+
+
+class PathModel(CentersModel):
+    """Centres of one partition, as every k-means gives, and those of all into fewer clusters."""
+
+    kind: ClassVar[str] = "path"
+    holds: ClassVar[type[Any]] = PathArrays
+    # Older versions know nothing of the arrays that it has besides centres.
+    format: ClassVar[int] = 2
+
+    arrays: PathArrays
+
+    @property
+    def path_(self) -> Path:
+        """All partitions, that of the model itself included."""
+        return Path(self)
+
+    def fit_figures(self) -> dict[str, float]:
+        """How many partitions there are."""
+        return {"partitions": float(self.n_clusters)}
+
+    def _check(self) -> None:
+        super()._check()
+        arrays = self.arrays
+        k, d = arrays.centers.shape
+        n = rows_of_path(k)
+        if not k or arrays.path.shape != (n, d) or arrays.path.dtype != arrays.centers.dtype:
+            raise ValueError(f"a path of shape {arrays.path.shape} and type {arrays.path.dtype}")
+        shapes: Mapping[str, tuple[int, ...]] = {
+            "counts_of_path": (n,),
+            "inertia": (k,),
+            "lower_bound": (k,),
+            "stationarity": (k, 4),
+            "stability": (k,),
+        }
+        for name, shape in shapes.items():
+            found = getattr(arrays, name)
+            if found.shape != shape or found.dtype != np.float64:
+                raise ValueError(f"{name} of shape {found.shape} and type {found.dtype}")
+        if not np.isfinite(arrays.path).all():
+            raise ValueError("a path that is not finite")
+        for whole, last in (("path", "centers"), ("counts_of_path", "counts")):
+            if not np.array_equal(centers_in(getattr(arrays, whole), k), getattr(arrays, last)):
+                raise ValueError(f"{last} that are not the last rows of {whole}")
+
+    def _own_facts(self) -> dict[str, str]:
+        return {**super()._own_facts(), "partitions": f"into 1 to {self.n_clusters:,} clusters"}
+
+
+def _known(figure: float) -> float | None:
+    """A figure, or None for NaN."""
+    return None if np.isnan(figure) else float(figure)
+
+
+def _counted(figure: float | None) -> int | None:
+    return None if figure is None else int(figure)
+
+
+def _text(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.6g}"

@@ -1,0 +1,242 @@
+"""How many clusters there are: planted ones are named, and where there are none none is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.dcd.stability import split_half_stability
+from largek_dask.algorithms.parts.spectrum import scatter_sums, spectral_bounds
+from largek_dask.model.suggest_k import (
+    BELOW,
+    BEND,
+    RULES,
+    STABLE,
+    gaussian_ratios,
+    spectrum_of,
+    suggest_k,
+)
+from tests.oracles_dcd_certain import inertia_of, simple_path
+
+K = 8
+N = 1_500
+
+
+def judged(x, k=K, seed=0, with_spectrum=True):
+    """What is said of rows, by a path that is found in a simple way."""
+    ones = np.ones(len(x))
+    inertia = inertia_of(x, ones, simple_path(x, ones, k))
+    stability = split_half_stability(x, None, simple_path, Rng(seed), k)[: len(inertia)]
+    bounds = spectral_bounds(*scatter_sums(x, None, x.mean(axis=0)).matrix(), k)
+    spectrum = spectrum_of(bounds, x.shape[1]) if with_spectrum else None
+    return suggest_k(inertia, stability, weight=len(x), n_features=x.shape[1], spectrum=spectrum)
+
+
+def planted(k, d, r):
+    """Round groups whose centres are 7 standard deviations apart, or farther."""
+    width = {1: 8.0 * k, 2: 8.0 * k**0.5}.get(d, 10.0)
+    centers: list[np.ndarray] = []
+    while len(centers) < k:
+        one = width * r.uniform(-1, 1, size=d)
+        if all(((one - other) ** 2).sum() >= 49 for other in centers):
+            centers.append(one)
+    return np.array(centers)[r.integers(k, size=N)] + r.normal(size=(N, d))
+
+
+@pytest.mark.parametrize("with_spectrum", [True, False])
+@pytest.mark.parametrize(("k", "d"), [(2, 1), (4, 1), (3, 2), (6, 2), (5, 5), (3, 20), (6, 20)])
+def test_planted_groups_are_counted(k, d, with_spectrum):
+    found = judged(planted(k, d, np.random.default_rng([k, d])), with_spectrum=with_spectrum)
+    assert (found.k, found.clear) == (k, True), str(found)
+    assert found.stability[k - 1] >= STABLE
+    assert found.gaussian[k - 1] < BELOW
+    assert str(found).startswith(f"{k} clusters: halves of the data agree")
+
+
+ONE_LUMP = {
+    "Gaussian, d = 1": lambda r: r.normal(size=(N, 1)),
+    "Gaussian, d = 2": lambda r: r.normal(size=(N, 2)),
+    "Gaussian, d = 3": lambda r: r.normal(size=(N, 3)),
+    "Gaussian, d = 10": lambda r: r.normal(size=(N, 10)),
+    "long Gaussian, d = 2": lambda r: r.normal(size=(N, 2)) * [30, 1],
+    "long Gaussian, d = 5": lambda r: r.normal(size=(N, 5)) * [10, 1, 1, 1, 1],
+    "line": lambda r: r.uniform(size=(N, 1)),
+    "square": lambda r: r.uniform(size=(N, 2)),
+    "cube": lambda r: r.uniform(size=(N, 3)),
+    "rectangle": lambda r: r.uniform(size=(N, 2)) * [4, 1],
+    "heavy tails": lambda r: r.standard_t(3, size=(N, 2)),
+    "few rows on a line": lambda r: r.uniform(size=(60, 1)),
+    "few rows": lambda r: r.normal(size=(60, 1)),
+}
+
+
+@pytest.mark.parametrize("with_spectrum", [True, False])
+@pytest.mark.parametrize("name", ONE_LUMP)
+def test_one_lump_has_no_clear_k(name, with_spectrum):
+    found = judged(ONE_LUMP[name](np.random.default_rng(0)), with_spectrum=with_spectrum)
+    assert (found.k, found.runner_up, found.clear) == (None, None, False), str(found)
+    assert str(found).startswith("No clear k: ")
+    # rules by the curve alone name something all the same
+    assert found.votes["Calinski-Harabasz"] is not None
+
+
+def test_halves_of_one_gaussian_agree_by_accident():
+    """So stability alone does not do."""
+    found = judged(np.random.default_rng(0).normal(size=(N, 2)) * [30, 1], seed=1)
+    assert found.stability[1] >= STABLE
+    assert found.gaussian[1] == pytest.approx(4 * (1 - 2 / np.pi), rel=0.05)
+    assert "one Gaussian of the same spectrum" in found.words
+
+
+def test_groups_of_groups_have_a_runner_up():
+    r = np.random.default_rng(1)
+    centers = np.array([[0, 0], [12, 0], [0, 12], [90, 0], [102, 0], [90, 12.0]])
+    x = centers[r.integers(6, size=N)] + r.normal(size=(N, 2))
+    found = judged(x)
+    assert (found.k, found.clear) == (6, True)
+    assert found.runner_up == 2
+    assert "runner-up is 2" in str(found)
+
+
+def test_a_curve_that_ends_too_early():
+    found = judged(planted(5, 2, np.random.default_rng([5, 2])), k=5)
+    assert (found.k, found.clear) == (5, False)
+    assert str(found).startswith("No clear k: 5 clusters or more.")
+
+
+def test_few_distinct_rows():
+    x = np.repeat([[0.0, 0], [0, 1], [9, 9]], 40, axis=0)
+    found = judged(x)
+    assert (found.k, found.clear) == (3, True)
+    assert found.votes["Calinski-Harabasz"] == 3
+    assert found.votes["Sugar-James"] == 3
+
+
+@pytest.mark.parametrize("inertia", [[0.0], [0.0, 0.0, 0.0], [5.0]])
+def test_nothing_to_compare(inertia):
+    k = len(inertia)
+    found = suggest_k(np.array(inertia), np.ones(k), weight=10.0, n_features=2)
+    assert (found.k, found.clear) == (None, False)
+    assert "nothing to compare" in found.words
+    assert set(found.votes) == set(RULES)
+
+
+def test_what_is_said_where_halves_tell_nothing():
+    curve = np.array([100.0, 10, 9, 8])
+    unknown = np.array([1.0, np.nan, np.nan, np.nan])
+    assert "too few rows" in suggest_k(curve, unknown, weight=4.0, n_features=1).words
+    low = np.array([1.0, 0.3, 0.6, 0.2])
+    words = suggest_k(curve, low, weight=50.0, n_features=1).words
+    assert "(adjusted Rand index 0.60 at most, with 3)" in words
+
+
+def test_few_rows_must_show_more():
+    """What is a little below a line is chance where rows are few."""
+    curve = np.array([100.0, 18.75, 18.0, 17.0])
+    many, few = (
+        suggest_k(curve, np.ones(4), weight=weight, n_features=1) for weight in (1e4, 60.0)
+    )
+    assert many.gaussian[1] == pytest.approx(0.75, rel=1e-12)
+    assert (many.k, many.clear) == (2, True)
+    assert (few.k, few.clear) == (None, False)
+
+
+def test_a_curved_line_has_no_bend():
+    """Its objectives fall as 1 / l^2, below those of a Gaussian that is as wide both ways."""
+    sizes = np.arange(1.0, 13)
+    found = suggest_k(100 / sizes**2, np.ones(12), weight=1e6, n_features=2)
+    assert (found.gaussian[2:11] < BELOW).all()
+    assert not found.clear
+    falls = np.diff(-np.log(1 / sizes**2))
+    assert (falls[:-1] / falls[1:] < BEND).all()
+    middle = suggest_k(100 / sizes**2, np.append(np.ones(11), 0.0), weight=1e6, n_features=2)
+    assert middle.k is None
+    assert "no bend" in middle.words
+
+
+# --- the parts
+
+
+def test_rules_by_their_formulas():
+    r = np.random.default_rng(2)
+    for _ in range(50):
+        k, d, n = int(r.integers(3, 12)), int(r.integers(1, 6)), float(r.integers(50, 5_000))
+        w = np.sort(r.random(k) + 0.01)[::-1] * 10.0 ** r.integers(-5, 9)
+        at = {size: w[size - 1] for size in range(1, k + 1)}
+
+        def variance_ratio(size, at=at, n=n):
+            return (at[1] - at[size]) / (size - 1) / (at[size] / (n - size))
+
+        def difference(size, at=at, d=d):
+            return (size - 1) ** (2 / d) * at[size - 1] - size ** (2 / d) * at[size]
+
+        def jump(size, at=at, d=d, w=w):
+            before = 0 if size == 1 else (at[size - 1] / w[-1]) ** (-d / 2)
+            return (at[size] / w[-1]) ** (-d / 2) - before
+
+        def pays(size, at=at, n=n):
+            return (at[size] / at[size + 1] - 1) * (n - size - 1) > 10
+
+        enough = [size for size in range(1, k) if not pays(size)]
+        assert {rule: named(w, n, d) for rule, named in RULES.items()} == {
+            "Calinski-Harabasz": max(range(2, k + 1), key=variance_ratio),
+            "Krzanowski-Lai": max(
+                range(2, k), key=lambda size: abs(difference(size) / difference(size + 1))
+            ),
+            "Hartigan": enough[0] if enough else None,
+            "Sugar-James": max(range(1, k + 1), key=jump),
+        }
+
+
+def test_rules_of_short_curves_and_many_features():
+    assert RULES["Krzanowski-Lai"](np.array([3.0, 1.0]), 10.0, 2) is None
+    assert RULES["Hartigan"](np.array([3.0]), 10.0, 2) is None
+    assert RULES["Calinski-Harabasz"](np.array([3.0, 1.0, 0.0]), 2.0, 2) is None
+    # powers of 1000 neither overflow nor vanish
+    assert RULES["Sugar-James"](np.array([1e200, 1e190, 1e190]), 10.0, 2_000) == 2
+
+
+def waterfilled(spectrum, size):
+    """The least a Gaussian could leave, by bisection for the level: at all, and where used."""
+    low, high = 0.0, max(spectrum)
+    for _ in range(200):
+        level = (low + high) / 2
+        rate = sum(max(0.0, np.log(own / level)) / 2 for own in spectrum if own > 0)
+        low, high = (level, high) if rate > np.log(size) else (low, level)
+    return sum(min(own, level) for own in spectrum), sum(own for own in spectrum if own <= level)
+
+
+def test_what_a_gaussian_could_leave_at_best():
+    r = np.random.default_rng(3)
+    for _ in range(40):
+        d = int(r.integers(1, 7))
+        spectrum = np.sort(10.0 ** r.uniform(-3, 3, d))[::-1]
+        if d > 2:
+            spectrum[-1] = 0.0
+        inertia = np.sort(r.random(9) * spectrum.sum())[::-1]
+        inertia[0] = spectrum.sum()
+        found = gaussian_ratios(inertia, d, spectrum)
+        assert np.isnan(found[0])
+        for size in range(2, 10):
+            least, others = waterfilled(spectrum.tolist(), size)
+            true = (inertia[size - 1] - others) / (least - others)
+            assert found[size - 1] == pytest.approx(true, rel=1e-9, abs=1e-9)
+
+
+def test_evenly_cut_cubes_leave_as_much_as_a_gaussian_could():
+    for d in (1, 2, 3):
+        inertia = np.full(8, float(d))
+        inertia[2**d - 1] = d / 4
+        ratios = gaussian_ratios(inertia, d)
+        assert ratios[2**d - 1] == pytest.approx(1, rel=1e-12)
+        assert BELOW < 1
+
+
+def test_the_spectrum_from_its_bounds():
+    bounds = np.array([14.0, 5, 1, 0, 0])
+    assert spectrum_of(bounds, 3).tolist() == [9, 4, 1]
+    assert spectrum_of(bounds[:2], 3).tolist() == [9, 2.5, 2.5]
+    assert spectrum_of(bounds[:1], 2).tolist() == [7, 7]
+    assert spectrum_of(np.array([14.0, 8, 3]), 1).tolist() == [14]
+    assert spectrum_of(np.zeros(4), 3) is None
