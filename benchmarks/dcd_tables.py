@@ -316,7 +316,7 @@ def lower_table(part: Result) -> str:
             known = LOWEST[name][k]
             if lower(value, known):
                 share = f"{100 * (value / known - 1):.2g}"
-                rows.append([name, f"{k}", f"{value:.9g}", f"{known:.9g}", share, method])
+                rows.append([name, f"{k}", f"{value:.8e}", f"{known:.8e}", share, method])
     text = (
         f"Lower than what was known: {len(rows)} objectives of these runs. Each is a sum in "
         "double precision by numpy, of the squared distances of all rows to the nearest of the "
@@ -418,7 +418,7 @@ def hundred_table(part: Result) -> str:
             cells.append(bold(middle_and_worst(spent, lambda v: f"{v:.1f}"), held))
             value = float(values(record, method).min())
             below = lower(value, LOWEST[name][100])
-            rows.append([*cells, f"{value:.9g}" if below else ""])
+            rows.append([*cells, f"{value:.8e}" if below else ""])
     text = (
         "k = 100: above the lowest objective known, in per cent, and CPU seconds, of ours for all "
         "partitions into 2 to 100 clusters, of ten starts for the last of them only. Last column: "
