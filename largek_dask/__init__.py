@@ -18,6 +18,8 @@ _PUBLIC = {
     "NMBatch": "largek_dask.algorithms.nmbatch",
     "Truncated": "largek_dask.algorithms.truncated",
     "VCGMM": "largek_dask.algorithms.vcgmm",
+    "DCClust": "largek_dask.algorithms.dcd",
+    "DCDBundle": "largek_dask.algorithms.dcd",
     "VRKM": "largek_dask.algorithms.vrkm",
     "connect": "largek_dask.service.client",
     "ingest": "largek_dask.data.ingest",
@@ -28,6 +30,8 @@ _MODULES = {"scores": "largek_dask.estimators.scores"}
 
 __all__ = [
     "VCGMM",
+    "DCClust",
+    "DCDBundle",
     "VRKM",
     "KMeans",
     "Lloyd",
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.nmbatch import NMBatch
     from largek_dask.algorithms.truncated import Truncated
     from largek_dask.algorithms.vcgmm import VCGMM
+    from largek_dask.algorithms.dcd import DCClust, DCDBundle
     from largek_dask.algorithms.vrkm import VRKM
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows

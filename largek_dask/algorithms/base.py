@@ -320,6 +320,8 @@ class Algorithm(Protocol[State]):
 
     solves: ClassVar[type[Problem]]
     """The kind of problem that it answers."""
+    takes_starts: ClassVar[bool] = True
+    """Whether it may be run several times (``n_init``), of which the best is kept."""
 
     @property
     def problem(self) -> Problem | None:

@@ -8,6 +8,7 @@ from typing import Any
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.choices import DEFAULT_EFFORT, Covariance, Effort
+from largek_dask.algorithms.dcd import DCClust, DCDBundle
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
@@ -27,6 +28,8 @@ __all__ = [
 
 ALGORITHMS: dict[str, type[Any]] = {
     "auto": Auto,
+    "dcclust": DCClust,
+    "dcdbundle": DCDBundle,
     "lloyd": Lloyd,
     "minibatch": MiniBatch,
     "nmbatch": NMBatch,

@@ -33,7 +33,7 @@ from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.starts import StartResult, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import CancelledFit, DegenerateDataWarning, warn
+from largek_dask.errors import CancelledFit, DegenerateDataWarning, ParameterError, warn
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.local import LocalPasses
@@ -331,6 +331,11 @@ def chosen(rows: Rows, options: FitOptions) -> Choice:
     """What is run."""
     algorithm, n_init = options.make_algorithm(), options.n_init
     if not isinstance(algorithm, Auto):
+        if not algorithm.takes_starts and n_init > 1:
+            raise ParameterError(
+                f"n_init={n_init}: {type(algorithm).__name__} makes starts of its own. "
+                "Take n_init=1, and effort='best' where it has one."
+            )
         return Choice(algorithm, n_init, "")
     choice = algorithm.choose(rows, options.n_clusters)
     # From the same centres every start is the same.

@@ -128,8 +128,8 @@ class FitOptions:
         metadata=_about(
             "algorithm",
             "job",
-            'How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch", "truncated", '
-            '"vc-gmm" or "vrkm".',
+            'How the clusters are found: "auto", "dcclust", "dcdbundle", "lloyd", "minibatch", '
+            '"nmbatch", "truncated", "vc-gmm" or "vrkm".',
         ),
     )
     effort: Effort = field(

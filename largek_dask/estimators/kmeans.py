@@ -40,12 +40,14 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
     ----------
     n_clusters : int
         Clusters to form, and centres to find.
-    algorithm : {"auto", "lloyd", "minibatch", "nmbatch", "truncated", "vc-gmm", "vrkm"} or object
-        How the clusters are found: "auto", "lloyd", "minibatch", "nmbatch", "truncated", "vc-gmm"
-        or "vrkm". Or an object with parameters, such as ``MiniBatch(batch_rows=50_000)``. "auto" is
-        the fastest way there is to any inertia, and ends lower than the others: truncated search
-        with moves, or what suits sparse rows. "lloyd" is exact k-means. "vc-gmm" gives the means of
-        a mixture of Gaussians; ``Mixture`` has the mixture itself.
+    algorithm : str or object
+        How the clusters are found: "auto", "dcclust", "dcdbundle", "lloyd", "minibatch", "nmbatch",
+        "truncated", "vc-gmm" or "vrkm". Or an object with parameters, such as
+        ``MiniBatch(batch_rows=50_000)``. "auto" is the fastest way there is to any inertia, and
+        ends lower than the others: truncated search with moves, or what suits sparse rows.
+        "dcdbundle" finds every partition into up to ``n_clusters`` clusters (``path_``), near the
+        lowest there is. "lloyd" is exact k-means. "vc-gmm" gives the means of a mixture of
+        Gaussians; ``Mixture`` has the mixture itself.
     init : str or array
         How the first centres are chosen: "random", "two-level", "k-means++", "greedy-k-means++",
         "k-means||", "afk-mc2", or "auto", one of these by the number of clusters. Or the

@@ -4,9 +4,6 @@ Rows that fit into the process that drives the fit are searched there (:mod:`.st
 Of larger tables a weighted sample is, which always holds the rows that lie farthest out; all rows
 are then assigned to all partitions in one reading a pass (:mod:`.passes`), and each partition ends
 where Lloyd's algorithm stands still. In one dimension partitions are the optimal ones.
-
-In the end the objective of each partition is counted, exactly, and what is certain of it is found:
-a lower bound, and how still it stands.
 """
 
 from __future__ import annotations
@@ -19,38 +16,35 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
 from largek_dask.algorithms.choices import Effort
-from largek_dask.algorithms.dcd.arrays import FIGURES, PathArrays, centers_in, packed, rows_of_path
+from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, packed, rows_of_path
+from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
+from largek_dask.algorithms.dcd.held import count_distinct, hold_rows, taken_rows
 from largek_dask.algorithms.dcd.memory import check_path_memory
-from largek_dask.algorithms.dcd.passes import PathState, begin_path, count_pass, path_step
+from largek_dask.algorithms.dcd.passes import PathState, begin_path, path_step
 from largek_dask.algorithms.dcd.samples import Sample, draw_far, draw_sample
-from largek_dask.algorithms.dcd.search import Search, standstill
-from largek_dask.algorithms.dcd.stability import split_half_stability
-from largek_dask.algorithms.dcd.stages import PLANS, Book, Plan, pieces
+from largek_dask.algorithms.dcd.search import Search
+from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Plan, pieces
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.spectrum import lower_bounds
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.descent import Rows
 from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partitions
-from largek_dask.kernels.threads import ALONE
 
-__all__ = ["PathSearch", "SearchState"]
+__all__ = ["PathSearch", "SearchState", "refuse"]
 
 MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
 """Rows, and their values, that are searched themselves: 64 MB, and as much transposed."""
 ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 15
 """Rows of a sample for each cluster of the last partition, and at least."""
 BEYOND, SHARE = 5, 10
-"""How far beyond the number asked for partitions are searched: so many, or one in so many."""
-MOST_DISTINCT = 1 << 20
-"""Distinct values of one dimension that are solved exactly."""
-MOST_CLUSTERS = 128
-"""Clusters up to which they are."""
-STABLE_CLUSTERS = 32
-"""Partitions of two halves are compared up to so many clusters: beyond nobody asks which."""
+"""How far beyond the number asked for partitions are searched: so far, or one for this many."""
+LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
+"""Rows, distinct values and clusters of one dimension that are solved exactly, at most."""
+FAR = 64.0
+"""Times the mean squared distance: a row that is farther from its centre belongs in the sample."""
+MOST_PASSES = 100
+"""Passes over all rows, at most: centres that are rounded may go in circles."""
 
 Floats = NDArray[np.float64]
-STABILITY = Plan(down=False, drawn=40, kept=2, steps=2)
-"""How the partitions of a half of a sample are found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,47 +54,33 @@ class SearchState:
     step: int
     wanted: int
     """Clusters of the last partition that is asked for."""
+    most: int
+    """Clusters of the last that is searched."""
     shift: NDArray[Any]
     """(d,) origin of the kernels, compute dtype."""
     origin: Floats
     """(d,) what is taken off the rows that are searched: their mean."""
     work: int
     """Pieces of work that are done."""
-    partitions: Floats
-    """(l (l + 1) / 2, d) packed centres of all partitions so far, about ``origin``."""
-    costs: Floats
-    """(l,) objectives of these, of the rows that are searched."""
-    tried: NDArray[np.int64]
-    """(3, l) ``changes``, ``grown`` and ``shrunk`` of the book of the search."""
-    members: Floats
-    """Packed centres of populations."""
-    member_sizes: NDArray[np.int64]
-    """Clusters of each member."""
-    member_costs: Floats
-    """Objective of each."""
-    n_settled: int
-    """Partitions that have been settled, or given up on their way."""
-    n_steps: int
-    """Lloyd steps that were taken."""
-    is_whole: bool
-    """All rows are searched themselves."""
-    is_exact: bool
-    """Partitions are optimal: there is one dimension."""
-    n_distinct: int | None
-    """Distinct rows, where the path ends for lack of others; else None."""
-    sample: tuple[NDArray[np.int64], Floats] | None
-    """Rows of the sample that is searched instead, and what their weights are multiplied by."""
-    passes: PathState | None
-    """Passes over all rows; None before."""
+    kept: Kept
+    """What the search has found."""
     bounds: Floats
     """(wanted,) lower bounds."""
+    n_distinct: int | None
+    """Distinct rows, where there are fewer than clusters to be searched; else None."""
+    sample: tuple[NDArray[np.int64], Floats] | None
+    """Rows that are searched instead of all, and what their weights are multiplied by."""
+    has_far: bool
+    """The sample holds the rows that were far from all centres of a first search."""
+    passes: PathState | None
+    """What passes over all rows have left; None before."""
     found: PathArrays | None
-    """All that there is to say, once it is counted."""
+    """All that there is to say, in the end."""
 
     @property
     def length(self) -> int:
         """Partitions so far that are asked for."""
-        return min(self.wanted, len(self.costs))
+        return min(self.wanted, len(self.kept.costs))
 
 
 @dataclass(frozen=True)
@@ -117,78 +97,252 @@ class PathSearch(Algorithm[SearchState]):
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
-    # --- what is known before -----------------------------------------------------------------
+    @property
+    def _plan(self) -> Plan:
+        return PLANS[self.effort]
+
+    # --- what is known before ---------------------------------------------------------------------
 
     def check(self, table: TableShape) -> None:
         """Refuse sparse rows, starting centres, and more partitions than memory holds."""
-        refuse_what_it_cannot(table, self.problem)
+        refuse(table, self.problem)
 
     @property
     def state_copies(self) -> int:
-        """Partitions up to the last, in float64 about the origin and as they are given back."""
+        """All partitions, in float64 and as they are given back; and populations of them."""
         k = 1 if self.problem is None else self.problem.n_clusters
-        return 2 + 3 * (length_of_search(k) + 1) // 2 * (2 if PLANS[self.effort].members else 1)
+        return 2 + (k + 1) // 2 * (4 + 2 * self._plan.members)
 
     def outlook(self, table: TableShape, k: int) -> Outlook:
-        """What is read: once where rows are held, else for a sample and every path pass."""
-        held = searched_themselves(table)
-        rows = min(table.n_rows, rows_of_sample(k)) if not held else table.n_rows
-        before = 2 if held else 6
-        return Outlook(before, 1, rows, "all partitions are counted in the end, in one reading")
+        """What is read: once where rows are held, else for a sample, and in every path pass."""
+        held = is_held(table)
+        rows = table.n_rows if held else min(table.n_rows, rows_of_sample(k))
+        return Outlook(2 if held else 6, 2, rows, "all partitions meet all rows in one reading")
 
-    # --- steps --------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def init(self, passes: Passes, rng: Rng) -> SearchState:
         """The partition into one cluster, and lower bounds."""
         assert self.problem is not None
-        wanted, statistics = self.problem.n_clusters, passes.statistics
-        d = passes.n_features
-        whole = searched_themselves(passes)
-        sample = None
-        if not whole and d > 1:
+        wanted = self.problem.n_clusters
+        solved = solve_line(passes, rng, wanted)
+        if solved is not None:
+            return solved
+        sample = most = None
+        if is_held(passes):
+            x, _ = taken_rows(passes, rng)
+            most = count_distinct(x, length_of_search(wanted))
+        else:
             drawn = draw_sample(passes, rng, rows_of_sample(wanted), max(64, wanted))
             sample = drawn.rows, drawn.factors
-        none = np.zeros(0)
-        return SearchState(
+        searched = most or length_of_search(wanted)
+        state = SearchState(
             step=0,
             wanted=wanted,
-            shift=statistics.shift,
-            origin=statistics.mean,
+            most=searched,
+            shift=passes.statistics.shift,
+            origin=passes.statistics.mean,
             work=0,
-            partitions=np.zeros((1, d)),
-            costs=np.array([np.inf]),
-            tried=np.array([[0], [-1], [-1]]),
-            members=np.zeros((0, d)),
-            member_sizes=np.zeros(0, np.int64),
-            member_costs=none,
-            n_settled=0,
-            n_steps=0,
-            is_whole=whole,
-            is_exact=False,
-            n_distinct=None,
-            sample=sample,
-            passes=None,
+            kept=Kept.nothing(passes.n_features),
             bounds=lower_bounds(passes, wanted),
+            n_distinct=searched if searched < length_of_search(wanted) else None,
+            sample=sample,
+            has_far=False,
+            passes=None,
             found=None,
         )
+        book = Book.begin(self._plan, Search(_rows(passes, rng, state), passes.threads))
+        return replace(state, kept=book.kept())
 
     def step(self, passes: Passes, rng: Rng, state: SearchState) -> tuple[SearchState, Info]:
-        """One piece of work."""
+        """A piece of the search, a pass over all rows, or the last word."""
         assert self.problem is not None
-        plan = PLANS[self.effort]
-        work = list(pieces(plan, length_of_search(state.wanted)))
-        rows = passes.n_rows
-        if state.work == 0 and passes.n_features == 1 and state.wanted <= MOST_CLUSTERS:
-            solved = solve_line(passes, state)
-            if solved is not None:
-                state = replace(solved, work=len(work))
-                return self._told(state, rows)
-        if state.work < len(work) and not state.is_exact:
-            state, rows = self._search(passes, rng, state, work)
-        elif not (state.is_whole or state.is_exact) and not _at_rest(state):
+        work = list(pieces(self._plan, state.most))
+        rows, stage = passes.n_rows, len(STAGES)
+        before = state.kept.n_steps
+        if state.work < len(work) and state.kept.is_searched:
+            stage = STAGES.index(work[state.work].stage.removeprefix("again "))
+            state = self._search(passes, rng, state)
+            if state.sample is not None:
+                rows = len(state.sample[0])
+            rows *= max(1, state.kept.n_steps - before)
+        elif state.sample is not None and not _is_at_rest(state.passes):
             state = self._pass(passes, state)
         else:
-            state = count(passes, rng, state)
-        return self._told(state, rows)
-'''
-'''
+            state = replace(state, found=conclude(passes, rng, _found(state)))
+        state = replace(state, step=state.step + 1)
+        return state, self._told(state, rows, stage)
+
+    def _search(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
+        """One piece of work; once the first partitions are there, also a look for far rows."""
+        work = list(pieces(self._plan, state.most))
+        piece = work[state.work]
+        search = Search(_rows(passes, rng, state), passes.threads)
+        book = Book.of(self._plan, search, state.kept)
+        book.work(piece, rng, state.step)
+        state = replace(state, work=state.work + 1, kept=book.kept())
+        is_up = state.work == len(work) or work[state.work].stage != "up"
+        if state.sample is None or state.has_far or piece.stage != "up" or not is_up:
+            return state
+        return self._with_far(passes, rng, replace(state, has_far=True))
+
+    def _with_far(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
+        """Begin anew with rows that the sample lacked, if there are any far from all centres."""
+        assert state.sample is not None
+        sample, dtype = Sample(*state.sample), state.shift.dtype
+        centers = (centers_in(state.kept.partitions, state.length) + state.origin).astype(dtype)
+        rows = draw_far(passes, centers, max(64, state.wanted))
+        squares = [
+            ((np.asarray(x, np.float64) - centers) ** 2).sum(axis=1).min()
+            for x in passes.take(rows).x
+        ]
+        limit = FAR * state.kept.costs[state.length - 1] / passes.statistics.total_weight
+        lacking = [
+            row
+            for row, square in zip(rows.tolist(), squares, strict=True)
+            if square > limit and row not in set(sample.rows.tolist())
+        ]
+        if not lacking:
+            return state
+        sample = sample.including(np.array(lacking, np.int64))
+        state = replace(state, sample=(sample.rows, sample.factors), work=0)
+        book = Book.begin(self._plan, Search(_rows(passes, rng, state), passes.threads))
+        return replace(state, kept=book.kept())
+
+    def _pass(self, passes: Passes, state: SearchState) -> SearchState:
+        """Assign all rows to all partitions that have not come to rest."""
+        assert self.problem is not None
+        before = state.passes
+        if before is None:
+            before = begin_path(_found(state).path.astype(state.shift.dtype), state.length)
+        return replace(state, passes=path_step(passes, before, self.problem.tol))
+
+    def _told(self, state: SearchState, rows: int, stage: int) -> Info:
+        """What a step tells; ``stage`` is the place of its own among all."""
+        last = state.length - 1
+        cost = float(state.kept.costs[last])
+        if state.found is not None:
+            cost = float(state.found.inertia[-1])
+        elif state.passes is not None:
+            cost = float(state.passes.cost[last])
+        n_passes = 0 if state.passes is None else state.passes.n_passes
+        return Info(
+            cost=cost,
+            rows=rows,
+            converged=state.found is not None,
+            extra={
+                "stage": stage,
+                "partitions": state.length,
+                "distinct": float(_ends_distinct(state)),
+                "settled": state.kept.n_settled,
+                "evaluations": state.kept.n_steps,
+                "path_passes": n_passes,
+            },
+        )
+
+    def model(self, state: SearchState) -> PathArrays:
+        """All partitions so far."""
+        if state.found is not None:
+            return state.found
+        inertia = state.kept.costs if state.passes is None else state.passes.cost
+        inertia = np.minimum.accumulate(inertia[: state.length])
+        return unfinished(_found(state), state.shift, inertia)
+
+
+def is_held(table: TableShape) -> bool:
+    """Whether all rows are searched themselves."""
+    return table.n_rows <= MOST_ROWS and table.n_rows * table.n_features <= MOST_VALUES
+
+
+def rows_of_sample(k: int) -> int:
+    """Draws of the sample that is searched instead."""
+    return max(LEAST_ROWS, ROWS_A_CLUSTER * k)
+
+
+def length_of_search(k: int) -> int:
+    """Clusters of the last partition that is searched for."""
+    return k + max(BEYOND, k // SHARE)
+
+
+def refuse(table: TableShape, problem: KMeansProblem | None) -> None:
+    """Refuse what no search for all partitions works on.
+
+    Raises
+    ------
+    ParameterError
+        Sparse rows, or starting centres.
+    NotEnoughMemoryError
+        All partitions take more memory than there is.
+    """
+    if table.is_sparse:
+        raise ParameterError(
+            "every partition up to k is found of dense rows only, and these are sparse: use "
+            "algorithm='auto', or make them dense (X.toarray()) if they are few."
+        )
+    if problem is None:
+        return
+    if not isinstance(problem.init, str) or problem.init != "auto":
+        raise ParameterError(
+            "init must be 'auto' where every partition up to k is found, as each begins with the "
+            "one before. Use another algorithm to begin with centres of your own."
+        )
+    check_path_memory(length_of_search(problem.n_clusters), table.n_features, 2)
+
+
+def solve_line(passes: Passes, rng: Rng, wanted: int) -> SearchState | None:
+    """The optimal partitions of one dimension; None if it is not the only one, or too much."""
+    if passes.n_features != 1 or passes.n_rows > LINE_ROWS or wanted > LINE_CLUSTERS:
+        return None
+    x, weight = taken_rows(passes, rng)
+    values, weights = distinct(x[:, 0], weight)
+    if len(values) > LINE_VALUES:
+        return None
+    costs, partitions = optimal_partitions(values - passes.statistics.mean, weights, wanted)
+    length = len(costs)
+    return SearchState(
+        step=0,
+        wanted=wanted,
+        most=length,
+        shift=passes.statistics.shift,
+        origin=passes.statistics.mean,
+        work=0,
+        kept=Kept.solved(packed(partitions), costs),
+        bounds=at_least(costs),
+        n_distinct=length if length < wanted else None,
+        sample=None,
+        has_far=False,
+        passes=None,
+        found=None,
+    )
+
+
+def _rows(passes: Passes, rng: Rng, state: SearchState) -> Any:
+    sample = None if state.sample is None else Sample(*state.sample)
+    return hold_rows(passes, rng, state.origin, sample)
+
+
+def _ends_distinct(state: SearchState) -> bool:
+    """Whether the last partition has a centre for every distinct row, as more were asked for."""
+    return state.n_distinct is not None and state.length == state.n_distinct <= state.wanted
+
+
+def _is_at_rest(passes: PathState | None) -> bool:
+    return passes is not None and (not passes.live or passes.n_passes >= MOST_PASSES)
+
+
+def _found(state: SearchState) -> Found:
+    """Partitions as they are to be told of."""
+    length = state.length
+    passes = state.passes
+    if passes is None:
+        path = state.kept.partitions[: rows_of_path(length)] + state.origin
+    else:
+        path = passes.path.astype(np.float64)
+    return Found(
+        path,
+        length,
+        state.bounds[:length],
+        None if state.sample is None else Sample(*state.sample),
+        passes is not None,
+        _ends_distinct(state),
+    )

@@ -23,7 +23,7 @@ How long each goes on is counted in partitions, never in time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,13 +31,15 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.choices import Effort
+from largek_dask.algorithms.dcd.arrays import centers_in, packed
 from largek_dask.algorithms.dcd.search import LOWER, Search
 from largek_dask.kernels.descent import Settled
 
-__all__ = ["PLANS", "Book", "Piece", "Plan", "pieces"]
+__all__ = ["PLANS", "STAGES", "Book", "Kept", "Piece", "Plan", "pieces"]
 
 Floats = NDArray[np.float64]
 
+STAGES = ("up", "down", "swaps", "crossed")
 SAME = 1e-7
 """Objectives that differ by less than this share are those of one partition."""
 PIECES = 24
@@ -112,6 +114,42 @@ def _cut(stage: str, sizes: range) -> Iterator[Piece]:
         yield Piece(stage, tuple(sizes[begin : begin + each]))
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A book as arrays, between two pieces of work."""
+
+    partitions: Floats
+    """(l (l + 1) / 2, d) packed centres."""
+    costs: Floats
+    """(l,) objectives."""
+    tried: NDArray[np.int64]
+    """(3, l) ``changes``, ``grown`` and ``shrunk`` of the book."""
+    members: Floats
+    """Packed centres of all populations."""
+    member_sizes: NDArray[np.int64]
+    """Clusters of each member."""
+    member_costs: Floats
+    """Objective of each."""
+    n_settled: int
+    """Partitions that have been settled, or given up on their way."""
+    n_steps: int
+    """Lloyd steps that were taken."""
+    is_searched: bool = True
+    """There may be lower ones: they are not known to be optimal."""
+
+    @classmethod
+    def nothing(cls, d: int) -> Kept:
+        """No partition yet."""
+        return cls.solved(np.zeros((0, d)), np.zeros(0), is_searched=True)
+
+    @classmethod
+    def solved(cls, partitions: Floats, costs: Floats, *, is_searched: bool = False) -> Kept:
+        """Partitions that nothing has been tried on."""
+        tried = np.full((3, len(costs)), -1, np.int64)
+        none, sizes = np.zeros((0, partitions.shape[1])), np.zeros(0, np.int64)
+        return cls(partitions, costs, tried, none, sizes, np.zeros(0), 0, 0, is_searched)
+
+
 @dataclass(slots=True)
 class Book:
     """All partitions that a search has found, and what has been tried.
@@ -142,6 +180,41 @@ class Book:
         book.offer(1, one)
         return book
 
+    @classmethod
+    def of(cls, plan: Plan, search: Search, kept: Kept) -> Book:
+        """A book that goes on where another was."""
+        length = len(kept.costs)
+        book = cls(
+            plan,
+            search,
+            [centers_in(kept.partitions, size + 1) for size in range(length)],
+            kept.costs.tolist(),
+            *(values.tolist() for values in kept.tried),
+            [[] for _ in range(length)],
+        )
+        search.n_settled, search.n_steps = kept.n_settled, kept.n_steps
+        ends = np.cumsum(kept.member_sizes).tolist()
+        for size, cost, end in zip(
+            kept.member_sizes.tolist(), kept.member_costs.tolist(), ends, strict=True
+        ):
+            book.population[size - 1].append((cost, kept.members[end - size : end]))
+        return book
+
+    def kept(self) -> Kept:
+        """All of it as arrays."""
+        members = [member for group in self.population for member in group]
+        none = np.zeros((0, self.search.rows.x.shape[1]))
+        return Kept(
+            packed(self.partitions),
+            np.array(self.costs),
+            np.array([self.changes, self.grown, self.shrunk], np.int64),
+            np.concatenate([none, *(centers for _, centers in members)]),
+            np.array([len(centers) for _, centers in members], np.int64),
+            np.array([cost for cost, _ in members]),
+            self.search.n_settled,
+            self.search.n_steps,
+        )
+
     @property
     def length(self) -> int:
         """Partitions found so far: those into 1 to so many clusters."""
@@ -168,7 +241,6 @@ class Book:
             return False
         self._remember(size, found)
         if size == self.length + 1:
-            # Not higher than with one cluster less, whatever rounding says.
             for values, first in ((self.changes, 0), (self.grown, -1), (self.shrunk, -1)):
                 values.append(first)
             self.partitions.append(found.centers)
@@ -182,8 +254,6 @@ class Book:
 
     def _remember(self, size: int, found: Settled) -> None:
         """Let a partition enter the population of its size, if it differs from all in it."""
-        if not self.plan.members:
-            return
         while len(self.population) < size:
             self.population.append([])
         members = self.population[size - 1]

@@ -1,0 +1,126 @@
+"""DCD-Bundle: as it should be, and as published.
+
+N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering problems in large data
+sets, European Journal of Operational Research 263 (2017). The method is :mod:`~.published`, with
+:mod:`~.bundle` inside; the form to use is :mod:`~.path_search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
+from largek_dask.algorithms.choices import EFFORTS, Effort
+from largek_dask.algorithms.dcd.arrays import PathArrays
+from largek_dask.algorithms.dcd.path_search import PathSearch, SearchState
+from largek_dask.algorithms.dcd.published import Published, PublishedState
+from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.errors import ParameterError
+
+__all__ = ["DCDBundle"]
+
+Metric = Literal["lloyd", "printed"]
+
+
+@dataclass(frozen=True)
+class DCDBundle(Algorithm[SearchState | PublishedState]):
+    """Every partition into up to k clusters in one fit, near the lowest there is.
+
+    The objective is a difference of two convex functions, and the published method lowers it by a
+    bundle method with a diagonal metric, from l - 1 to l clusters. In the metric that fits the
+    problem, m / (2 n_j), its step is Lloyd's; so that is what is taken, with bounds, and the time
+    goes into where to begin: up and down through the numbers of clusters, moves of single rows,
+    swaps, recombination. ``km.path_`` has all partitions, what is certain of each, and which number
+    of clusters halves of the rows agree on.
+
+    Rows are searched in the process that drives the fit: up to 131,072 of up to 2^23 values
+    themselves, else a sample that holds the rows farthest out. All rows then meet all partitions in
+    one reading a pass. Of one feature partitions are optimal.
+
+    Parameters
+    ----------
+    effort : {"fast", "balanced", "best"}
+        "fast" goes up, "balanced" also down and on while neighbours gain, "best" swaps and
+        recombines as well.
+    metric : {"lloyd", "printed"}
+        "printed" is the published method, which has no effort; see :meth:`paper`.
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.repeat(np.eye(3), 50, axis=0)
+    >>> km = lk.KMeans(3, algorithm=lk.DCDBundle(), random_state=0).fit(x)
+    >>> km.path_.inertia.round(6).tolist()
+    [100.0, 50.0, 0.0]
+    """
+
+    effort: Effort = "balanced"
+    metric: Metric = "lloyd"
+    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+    takes_starts: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.effort not in EFFORTS:
+            told = ", ".join(map(repr, EFFORTS))
+            raise ParameterError(f"effort must be one of {told}, got {self.effort!r}.")
+        if self.metric not in ("lloyd", "printed"):
+            raise ParameterError(f"metric must be 'lloyd' or 'printed', got {self.metric!r}.")
+        if self.metric == "printed" and self.effort != "balanced":
+            raise ParameterError(
+                f"effort={self.effort!r} belongs to metric='lloyd': the published method has none."
+            )
+
+    @classmethod
+    def paper(cls) -> DCDBundle:
+        """The published method: Algorithms 5.1, 5.2 and 7.1, and nothing else."""
+        return cls(metric="printed")
+
+    @property
+    def _form(self) -> Algorithm[Any]:
+        if self.metric == "printed":
+            return Published(problem=self.problem)
+        return PathSearch(self.effort, problem=self.problem)
+
+    def init(self, passes: Passes, rng: Rng) -> SearchState | PublishedState:
+        """The partition into one cluster."""
+        state: SearchState | PublishedState = self._form.init(passes, rng)
+        return state
+
+    def step(
+        self, passes: Passes, rng: Rng, state: SearchState | PublishedState
+    ) -> tuple[SearchState | PublishedState, Info]:
+        """A piece of a search, a pass over all rows, or one cluster more."""
+        return self._form.step(passes, rng, state)
+
+    def model(self, state: SearchState | PublishedState) -> PathArrays:
+        """All partitions so far, of either form: the state tells which one."""
+        form: Algorithm[Any] = Published() if isinstance(state, PublishedState) else PathSearch()
+        arrays = form.model(state)
+        assert isinstance(arrays, PathArrays)
+        return arrays
+
+    def check(self, table: TableShape) -> None:
+        """Refuse what cannot work with such a table."""
+        self._form.check(table)
+
+    @property
+    def state_copies(self) -> int:
+        """As many as the form has."""
+        return self._form.state_copies
+
+    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+        """Bytes that are kept for every row."""
+        return self._form.row_bytes(table, k, budget)
+
+    def outlook(self, table: TableShape, k: int) -> Outlook | None:
+        """What a fit is going to read."""
+        return self._form.outlook(table, k)
+
+    def report(
+        self, passes: Passes, rng: Rng, state: SearchState | PublishedState
+    ) -> Mapping[str, float | str]:
+        """What the published form has evaluated."""
+        return self._form.report(passes, rng, state)
