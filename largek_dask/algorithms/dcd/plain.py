@@ -18,7 +18,7 @@ from largek_dask.algorithms.dcd.bundle import Accuracy, DCFunction, Descent, inn
 __all__ = ["CURVATURE", "plain_descent"]
 
 CURVATURE = 2.0
-"""The Hessian of f_1 is so many times the identity, for k-means and for its auxiliary problem."""
+"""The Hessian of f_1, of k-means and of its auxiliary problem, as a multiple of the identity."""
 
 
 def plain_descent(function: DCFunction, start: NDArray[np.float64], accuracy: Accuracy) -> Descent:
