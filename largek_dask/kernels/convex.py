@@ -124,9 +124,9 @@ class ClusteringFunction:
         """
         packed = self.rows.pack(centers)
         x, weight = self.rows.x, self.rows.weight
-        labels, _, others, _ = nearest_two(x, packed)
         if packed.n_clusters == 1:
             return None
+        labels, _, others, _ = nearest_two(x, packed)
         first = squared_distances(x, packed, labels)
         tied = squared_distances(x, packed, others) - first <= TIE * first
         if weight is not None:

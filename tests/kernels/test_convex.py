@@ -145,6 +145,7 @@ def test_weightless_rows_do_not_tie():
     function = AuxiliaryFunction(rows, np.array([[3.0]]))
     assert oracles.squares(x, np.array([7.0]))[5] == oracles.squares(x, np.array([3.0]))[5]
     assert function.second(np.array([7.0])) is None
+    assert ClusteringFunction(rows, 1).second(centers[:1]) is None
 
 
 @pytest.mark.parametrize("dtype", ["f8", "u1"])

@@ -34,7 +34,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,11 @@ __all__ = [
 Array = NDArray[np.float64]
 
 _HALVINGS = 60
+
+_Kind = Literal["serious", "convex", "concave"]
+_Begun = tuple[Array, Array, float, float, float, Array, float]
+_Null = tuple[float, Array, float, Array, Array]
+"""Fields of :class:`Iteration`: what is known before a step is judged, and of a null step."""
 
 
 class DCFunction(Protocol):
@@ -174,7 +179,7 @@ class Descent:
 class Iteration:
     """One iteration of Algorithm 5.1, for whoever watches."""
 
-    kind: Literal["serious", "convex", "concave"]
+    kind: _Kind
     """A serious step, or the kind of null step."""
     x: Array
     """The point it began at."""
@@ -323,7 +328,8 @@ class _Bundle:
         both = self.convex + self.concave
         # 1 - p on its own: concave metrics may be so large that its rounding would show
         p, rest = (self.concave / both).max(), (self.convex / both).min()
-        return np.maximum(p * self.convex - rest * self.concave, 0.0)
+        metric: Array = np.maximum(p * self.convex - rest * self.concave, 0.0)
+        return metric
 
     def _null_point(
         self, direction: Array, trial: Evaluation, w: float
@@ -346,7 +352,7 @@ class _Bundle:
             trial = self.function.evaluate(self.x + t * direction)
         return None
 
-    def _tell(self, kind: Any, begun: Any, null: Any = None) -> None:
+    def _tell(self, kind: _Kind, begun: _Begun, null: _Null | None = None) -> None:
         if self.watch is not None:
             none = np.full_like(self.x, np.nan)
             rest = null or (math.nan, none, math.nan, np.full(3, np.nan), none)

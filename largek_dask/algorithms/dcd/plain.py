@@ -1,8 +1,8 @@
 """Plain DC descent: solve the convex problem that is left when f_2 is replaced by its tangent.
 
-From x, the minimiser of ``f_1 - <xi_2, .>`` is the point with ``grad f_1(y) = xi_2``. f falls on the
-way there, and often beyond: a line search follows the direction as long as f goes on falling. This
-is our reading of a method ("DCClust") that the paper of DCD-Bundle compares with and does not
+From x, the minimiser of ``f_1 - <xi_2, .>`` is the point with ``grad f_1(y) = xi_2``. f falls on
+the way there, and often beyond: a line search follows the direction as long as f goes on falling.
+This is our reading of a method ("DCClust") that the paper of DCD-Bundle compares with and does not
 describe; its results are not those of its authors' program.
 """
 
@@ -18,7 +18,7 @@ from largek_dask.algorithms.dcd.bundle import Accuracy, DCFunction, Descent, inn
 __all__ = ["CURVATURE", "plain_descent"]
 
 CURVATURE = 2.0
-"""The Hessian of f_1 is so many times the identity, for k-means and for its auxiliary problem."""
+"""The Hessian of f_1, of k-means and of its auxiliary problem, as a multiple of the identity."""
 
 
 def plain_descent(function: DCFunction, start: NDArray[np.float64], accuracy: Accuracy) -> Descent:

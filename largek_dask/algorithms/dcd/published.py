@@ -3,16 +3,19 @@
 N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering problems in large
 data sets. From the partition into l - 1 clusters:
 
-1. S_1, where to begin the auxiliary problem (the paper takes it from B. Ordin and A. Bagirov): of the
-   rows y with ``z(y) >= gamma_1 max z``, the means c(y) of B(y) with ``z(c) >= gamma_2 max z(c)``.
-   z(y) is what a centre at y would save (:mod:`largek_dask.kernels.auxiliary`).
+1. S_1, where to begin the auxiliary problem (the paper takes it from B. Ordin and A. Bagirov): of
+   the rows y with ``z(y) >= gamma_1 max z``, the means c(y) of B(y) with
+   ``z(c) >= gamma_2 max z(c)``. z(y) is what a centre at y would save
+   (:mod:`largek_dask.kernels.auxiliary`).
 2. S_2: the auxiliary problem is solved from each of S_1 by Algorithm 5.2.
 3. S_3: the problem of l clusters is solved by Algorithm 5.2 from the l - 1 centres and each of S_2.
 4. The best of S_3 is the partition into l clusters.
 
-Points of S_1, and of S_2, that are near one another count as one, the one that saves most: they are
-near if their squared distance is at most ``apart`` times the mean squared distance of rows to their
-centres. The paper has no such figure, nor a limit to S_2 (``most``).
+The last one has a centre on every distinct row.
+
+Rows y, and points of S_1 and of S_2, that are near one another count as one, the one that saves
+most: they are near if their squared distance is at most ``apart`` times the mean squared distance
+of rows to their centres. The paper has no such figure, nor a limit to S_2 (``most``).
 
 The kind of descent (``descent``) is Algorithm 5.1, or plain DC (:mod:`.plain`).
 """
@@ -128,9 +131,9 @@ class Published(Algorithm[PublishedState]):
     descent: Literal["bundle", "plain"] = "bundle"
     starts: Literal["all", "drawn"] = "all"
     drawn: int = 1000
-    gamma_1: float = 0.3
-    gamma_2: float = 0.3
-    apart: float = 0.1
+    gamma_1: float = 0.7
+    gamma_2: float = 0.7
+    apart: float = 0.2
     most: int | None = None
     accuracy: Accuracy = field(default_factory=Accuracy)
     auxiliary_tolerance: float = 1e-6
@@ -287,7 +290,13 @@ class _Search:
         """The best of S_3; None where no further centre saves anything."""
         method, function = self.method, self.auxiliary.function
         assert isinstance(function, AuxiliaryFunction)
-        starts = self._starting_points(function.arranged)
+        distinct = np.unique(np.asarray(self.rows.x, np.float64), axis=0)
+        size = len(self.centers) + 1
+        if len(distinct) < size:
+            return None
+        if len(distinct) == size:  # nothing is left to be solved
+            return _Found(distinct, 0.0, 0, 0, 0, 0, 0)
+        starts = self._starting_points(function.arranged, distinct)
         if not len(starts):
             return None
         near = method.apart * function.without / self.rows.total
@@ -316,43 +325,44 @@ class _Search:
             len(solutions),
         )
 
-    def _starting_points(self, rows: ArrangedRows) -> Array:
+    def _starting_points(self, rows: ArrangedRows, distinct: Array) -> Array:
         """S_1."""
         method = self.method
-        points = np.ascontiguousarray(self._candidates(rows))
+        points = self._candidates(rows, distinct)
         gains = self._by_parts(points, lambda part: gains_at(rows, part))
         best = gains.max(initial=0.0)
         if best <= 0:
             return np.empty((0, points.shape[1]))
-        points = points[gains >= method.gamma_1 * best]
-        found = self._by_parts(points, lambda part: _means_and_gains(rows, part))
-        means, gains = np.ascontiguousarray(found[:, :-1]), found[:, -1]
-        kept = gains >= method.gamma_2 * gains.max()
         function = self.auxiliary.function
         assert isinstance(function, AuxiliaryFunction)
         near = method.apart * function.without / self.rows.total
-        means = means[kept]
-        return means[_apart(means, gains[kept], near)]
+        kept = gains >= method.gamma_1 * best
+        points, gains = points[kept], gains[kept]
+        points = points[_apart(points, gains, near)]
+        found = self._by_parts(points, lambda part: _means_and_gains(rows, part))
+        means, gains = np.ascontiguousarray(found[:, :-1]), found[:, -1]
+        kept = gains >= method.gamma_2 * gains.max()
+        means, gains = means[kept], gains[kept]
+        chosen: Array = means[_apart(means, gains, near)]
+        return chosen
 
-    def _candidates(self, rows: ArrangedRows) -> Array:
-        """The rows whose z is computed: distinct ones with a distance to their centre."""
-        away = rows.r > 0
-        r = rows.r[away]
-        x = rows.columns.T[away]
-        if self.method.starts == "drawn" and len(x) > self.method.drawn:
-            mass = r * rows.weight[away] if len(rows.weight) else r
-            sums = np.cumsum(mass)
-            draws = self.rng.generator(self.step, "starts").random(self.method.drawn)
-            places = np.searchsorted(sums, draws * sums[-1], side="right")
-            x = x[np.unique(np.minimum(places, len(x) - 1))]
-        return np.unique(x, axis=0)
+    def _candidates(self, rows: ArrangedRows, distinct: Array) -> Array:
+        """The rows whose z is computed."""
+        n = self.method.drawn
+        if self.method.starts == "all" or len(distinct) <= n:
+            return distinct
+        sums = np.cumsum(rows.r * rows.weight if len(rows.weight) else rows.r)
+        draws = self.rng.generator(self.step, "starts").random(n) * sums[-1]
+        places = np.minimum(np.searchsorted(sums, draws, side="right"), len(sums) - 1)
+        return np.unique(rows.columns.T[places], axis=0)
 
     def _by_parts(self, points: Array, function: Callable[[Array], Array]) -> Array:
         self.gains += len(points)
         parts = [points[at : at + _POINTS] for at in range(0, len(points), _POINTS)]
         if not parts:
             return np.empty(0)
-        return np.concatenate(self.threads.map(function, parts))
+        joined: Array = np.concatenate(self.threads.map(function, parts))
+        return joined
 
 
 def _means_and_gains(rows: ArrangedRows, points: Array) -> Array:

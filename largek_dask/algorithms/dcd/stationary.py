@@ -4,9 +4,9 @@ A point where f_2 has a corner may be stationary in Clarke's sense though f fall
 subgradients of f_2 tell: a descent that has ended goes on against the longer of the two differences
 ``grad f_1 - xi_2``.
 
-The printed step "the largest t" is the largest of ``r / 4`` (which Lemma 6.9 promises for a gradient
-of f_1 with Lipschitz constant 2) times a power of two that still satisfies its condition with all
-smaller ones.
+The printed step "the largest t" is the largest of ``r / 4`` (which Lemma 6.9 promises for a
+gradient of f_1 with Lipschitz constant 2) times a power of two that still satisfies its condition
+with all smaller ones.
 """
 
 from __future__ import annotations

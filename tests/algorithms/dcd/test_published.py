@@ -1,0 +1,306 @@
+"""Algorithm 7.1 as published: every partition up to k, each from the one before."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from itertools import pairwise, product
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, rows_of_path
+from largek_dask.algorithms.dcd.bundle import Accuracy
+from largek_dask.algorithms.dcd.dcclust import DCClust
+from largek_dask.algorithms.dcd.published import MOST_VALUES, Published, _Search, held_rows
+from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.threads import ALONE
+from largek_dask.passes.local import LocalPasses
+from tests import oracles_dcd as oracles
+from tests.algorithms.conftest import blobs
+from tests.passes.toys import rows_of
+
+PAPER = {
+    "d15112": {2: 3.68403e11, 3: 2.53240e11, 5: 1.32707e11, 10: 0.64892e11},
+    "eeg": {2: 8178.13809e8, 3: 1833.88058e8, 5: 1.33858e8},
+}
+"""The paper's lowest values, which its method meets (tables 3 and 4, E = 0.00)."""
+
+
+def run(x, k, method=None, *, weight=None, sizes=None, n_threads=1, **options):
+    """All states, what was told of each step, and the model of the last state."""
+    method = replace(method or Published(), problem=KMeansProblem(k, "auto"))
+    rows = open_rows(x, sample_weight=weight) if sizes is None else rows_of(x, sizes, weight)
+    method.check(rows)
+    states, told, rng = [], [], Rng(0)
+    with LocalPasses(rows, n_threads=n_threads, **options) as passes:
+        states.append(method.init(passes, rng))
+        for _ in range(k + 2):
+            state, info = method.step(passes, rng, states[-1])
+            states.append(state)
+            told.append(info)
+            if info.converged:
+                break
+        words = method.report(passes, rng, states[-1])["words"]
+    assert told[-1].converged
+    assert not any(info.converged for info in told[:-1])
+    return SimpleNamespace(
+        states=states, told=told, model=method.model(states[-1]), words=words, last=states[-1]
+    )
+
+
+def objective(x, weight, centers):
+    x = np.asarray(x, np.float64)
+    near = oracles.two_nearest(x, np.asarray(centers, np.float64))[1]
+    return near.sum() if weight is None else weight @ near
+
+
+def optimum(x, k):
+    """By enumeration of all labellings."""
+    best = np.inf
+    for labels in product(range(k), repeat=len(x) - 1):
+        labels = np.array((0, *labels))
+        total = 0.0
+        for j in set(labels.tolist()):
+            mine = x[labels == j]
+            total += ((mine - mine.mean(0)) ** 2).sum()
+        best = min(best, total)
+    return best
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "u1"])
+@pytest.mark.parametrize("method", [Published(), DCClust()])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_path(dtype, method, weighted):
+    x = blobs(300, 3, 5)
+    x = np.round(x * 5 + 100).astype(dtype) if dtype == "u1" else x.astype(dtype)
+    weight = np.random.default_rng(0).uniform(0.5, 2, len(x)) if weighted else None
+    k = 7
+    found = run(x, k, method, weight=weight)
+    assert [state.reached for state in found.states] == list(range(1, k + 1))
+    assert [info.extra["clusters"] for info in found.told] == list(range(2, k + 1))
+    model = found.model
+    assert isinstance(model, PathArrays)
+    assert model.path.shape == (rows_of_path(k), 3)
+    assert model.path.dtype == model.centers.dtype == np.dtype("f8" if dtype == "f8" else "f4")
+    np.testing.assert_array_equal(model.centers, centers_in(model.path, k))
+    assert (np.diff(model.inertia) < 0).all()
+    for size in range(1, k + 1):
+        expected = objective(x, weight, centers_in(found.last.path, size))
+        assert model.inertia[size - 1] == pytest.approx(expected, rel=1e-12)
+    labels = oracles.two_nearest(np.asarray(x, float), centers_in(found.last.path, k))[0]
+    np.testing.assert_allclose(model.counts, np.bincount(labels, weight), rtol=1e-12)
+    assert (model.lower_bound == 0).all()
+    assert np.isnan(model.stationarity).all()
+    assert np.isnan(model.stability).all()
+    np.testing.assert_array_equal(centers_in(model.path, 1)[0], model.path[0])
+    last = found.last
+    assert last.values > last.solutions >= k - 1
+    assert last.starts >= k - 1
+    assert f"1 to {k} clusters, by {last.values} values" in found.words
+    assert found.told[-1].cost == model.inertia[-1]
+
+
+def test_five_blobs_are_found():
+    x = blobs(300, 3, 5, spread=30)
+    inertia = run(x, 6).model.inertia
+    ratios = inertia[:-1] / inertia[1:]
+    assert ratios[:4].min() > 2
+    assert ratios[4] < 1.1
+
+
+WIDE = {"gamma_1": 0.2, "gamma_2": 0.2, "apart": 0.0}
+
+
+@pytest.mark.parametrize("method", [Published(**WIDE), DCClust(**WIDE)])
+def test_never_below_the_optimum(method):
+    reached = 0
+    for seed in range(12):
+        r = np.random.default_rng(seed)
+        x = r.integers(0, 6, (8, 2)).astype(float)
+        found = run(x, 3, method)
+        for size in range(2, 4):
+            best = optimum(x, size)
+            assert found.model.inertia[size - 1] >= best * (1 - 1e-12)
+            reached += found.model.inertia[size - 1] <= best * (1 + 1e-6)
+    assert reached >= 18
+
+
+@pytest.mark.parametrize("x", [np.repeat(np.eye(3), 5, axis=0), np.full((4, 2), 7.0)])
+def test_distinct_rows_end_the_path(x):
+    n = len(np.unique(x, axis=0))
+    found = run(x, 6)
+    assert found.last.reached == n
+    assert found.last.complete
+    assert found.model.inertia[-1] == pytest.approx(0, abs=1e-20)
+    order = np.lexsort(found.model.centers.T[::-1])
+    np.testing.assert_allclose(found.model.centers[order], np.unique(x, axis=0), atol=1e-15)
+    assert len(found.model.centers) == n
+    assert found.told[-1].converged
+
+
+def test_rows_too_near_for_squares_end_the_path():
+    x = np.array([[0.0], [1e-170], [2e-170], [1.0]])
+    found = run(x, 4)
+    assert found.last.reached == 2
+    assert found.last.complete
+    assert found.model.inertia[1] == pytest.approx(0, abs=1e-12)
+
+
+def test_one_cluster():
+    x = blobs(50, 2, 3)
+    found = run(x, 1)
+    assert found.last.reached == 1
+    np.testing.assert_allclose(found.model.centers[0], x.mean(0), rtol=1e-6)
+
+
+def test_weights_are_repeated_rows():
+    x = np.round(blobs(150, 2, 4) * 8) / 8
+    weight = np.random.default_rng(0).integers(0, 4, len(x)).astype(float)
+    assert set(weight) == {0, 1, 2, 3}
+    often = np.repeat(np.arange(len(x)), weight.astype(int))
+    a, b = run(x, 5, weight=weight), run(x[often], 5)
+    np.testing.assert_array_equal(a.last.path, b.last.path)
+    np.testing.assert_array_equal(a.last.inertia, b.last.inertia)
+    assert a.last.values == b.last.values
+
+
+def test_threads_and_chunks(chunks_as_stored):
+    x = blobs(600, 3, 5)
+    one = run(x, 4)
+    many = run(x, 4, sizes=[100] * 6, n_threads=3)
+    np.testing.assert_array_equal(one.last.path, many.last.path)
+    assert one.last.values == many.last.values
+
+
+def test_far_from_the_origin():
+    x = blobs(200, 2, 4, spread=3)
+    near, far = run(x.astype("f8"), 5), run(x.astype("f8") + 1e6, 5)
+    np.testing.assert_allclose(far.model.inertia, near.model.inertia, rtol=1e-6)
+
+
+def test_skipped_rows():
+    x = blobs(200, 2, 4)
+    spoilt = np.concatenate([x[:50], [[np.nan, 1]], x[50:], [[2, np.inf]]]).astype(x.dtype)
+    a, b = run(x, 4), run(spoilt, 4, on_bad_rows="skip")
+    np.testing.assert_array_equal(a.last.path, b.last.path)
+
+
+def test_starting_points_as_they_are_defined():
+    """S_1 by brute force."""
+    x = blobs(160, 2, 4).astype("f8")
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        rows = held_rows(passes)
+    centers = np.array([[0.5, 0.5], [3.0, -2]])
+    method = Published(apart=0.0, gamma_1=0.4, gamma_2=0.85)
+    search = _Search(method, rows, centers, ALONE, Rng(0), 0)
+    found = search._starting_points(search.auxiliary.function.arranged, rows.x)
+    w, r = np.ones(len(x)), oracles.two_nearest(rows.x, centers)[1]
+    z = np.array([oracles.gain(rows.x, w, r, y)[0] for y in rows.x])
+    kept = z >= 0.4 * z.max()
+    means = np.stack([oracles.descend(rows.x, w, r, y, 1)[0] for y in rows.x[kept]])
+    gains = np.array([oracles.gain(rows.x, w, r, c)[0] for c in means])
+    chosen = gains >= 0.85 * gains.max()
+    assert 0 < kept.sum() < len(x)
+    assert 0 < chosen.sum() < kept.sum()
+    expected = np.unique(np.round(means[chosen], 9), axis=0)
+    np.testing.assert_allclose(np.unique(np.round(found, 9), axis=0), expected, atol=2e-9)
+    # those that are near one another count once, the best of them
+    few = _Search(replace(method, apart=0.3), rows, centers, ALONE, Rng(0), 0)
+    merged = few._starting_points(few.auxiliary.function.arranged, rows.x)
+    assert 0 < len(merged) < len(found)
+    near = 0.3 * r.sum() / len(x)
+    squares = ((merged[:, None] - merged[None]) ** 2).sum(axis=2)
+    assert (squares[~np.eye(len(merged), dtype=bool)] > near).all()
+    best = max(oracles.gain(rows.x, w, r, y)[0] for y in merged)
+    assert best >= gains.max() * 0.9
+
+
+def test_fewer_starts():
+    x = blobs(800, 2, 8)
+    whole = run(x, 6)
+    drawn = run(x, 6, Published(starts="drawn", drawn=40))
+    again = run(x, 6, Published(starts="drawn", drawn=40), sizes=[300, 500])
+    capped = run(x, 6, Published(most=1))
+    assert drawn.last.gains < whole.last.gains / 5
+    np.testing.assert_array_equal(drawn.last.path, again.last.path)
+    assert capped.last.solutions == 5 < whole.last.solutions
+    weighted = run(x, 4, Published(starts="drawn", drawn=40), weight=np.full(len(x), 2.0))
+    assert weighted.last.reached == 4
+
+
+def test_coarser_auxiliary_solutions_take_fewer_values():
+    x = blobs(400, 2, 8)
+    fine = run(x, 5, Published(auxiliary_tolerance=1e-12))
+    coarse = run(x, 5, Published(auxiliary_tolerance=1e-3))
+    assert coarse.last.values < fine.last.values
+    few = run(x, 5, Published(accuracy=Accuracy(most=3)))
+    assert few.last.values < coarse.last.values
+
+
+def test_as_an_algorithm_of_an_estimator():
+    x = blobs(300, 2, 4)
+    states = run(x, 4)
+    for method in (Published(), Published(descent="plain")):
+        km = lk.KMeans(4, algorithm=method, random_state=0).fit(x)
+        assert km.inertia_ == pytest.approx(states.model.inertia[-1], rel=1e-3)
+        assert km.n_iter_ == 3
+        assert km.stop_reason_ == "converged"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"descent": "newton"}, "descent must be"),
+        ({"starts": "some"}, "starts must be"),
+        ({"gamma_1": 1.5}, "gamma_1 must be in"),
+        ({"gamma_2": float("nan")}, "gamma_2 must be in"),
+        ({"apart": -1.0}, "apart must not"),
+        ({"drawn": 0}, "drawn and most"),
+        ({"most": 0}, "drawn and most"),
+        ({"auxiliary_tolerance": -1.0}, "out of range"),
+    ],
+)
+def test_parameters(wrong, message):
+    with pytest.raises(ParameterError, match=message):
+        Published(**wrong)
+
+
+def test_tables_that_it_cannot_work_on():
+    def table(n, d, sparse=False):
+        return SimpleNamespace(n_rows=n, n_features=d, row_values=d, is_sparse=sparse)
+
+    Published().check(table(MOST_VALUES // 8, 8))
+    with pytest.raises(ParameterError, match=r"2\*\*25 values.*Use DCDBundle\(\)"):
+        Published().check(table(MOST_VALUES // 8 + 1, 8))
+    with pytest.raises(ParameterError, match="dense rows only"):
+        DCClust().check(table(10, 3, sparse=True))
+
+
+def test_what_a_plan_tells():
+    method = Published(problem=KMeansProblem(20, "auto"))
+    table = open_rows(blobs(300, 2, 4))
+    assert method.outlook(table, 20).rows == 300
+    assert method.row_bytes(table, 20, None) == 72
+    assert method.state_copies * 20 >= rows_of_path(20)
+    assert Published().state_copies == 3
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_values(name):
+    folder = os.environ.get("LARGEK_DATA")
+    if not folder:
+        pytest.skip("LARGEK_DATA names no folder")
+    x = np.load(Path(folder) / f"{name}.npz")["X"]
+    known = PAPER[name]
+    found = run(x, max(known))
+    for size, value in known.items():
+        assert found.model.inertia[size - 1] <= value * 1.00005
+    for before, after in pairwise(found.states):
+        assert after.inertia[-1] <= before.inertia[-1]
