@@ -23,7 +23,7 @@ from largek_dask.algorithms.dcd.memory import check_path_memory
 from largek_dask.algorithms.dcd.passes import PathState, begin_path, path_step
 from largek_dask.algorithms.dcd.samples import Sample, draw_far, draw_sample
 from largek_dask.algorithms.dcd.search import Search
-from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Plan, pieces
+from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Piece, Plan, pieces
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.spectrum import lower_bounds
 from largek_dask.errors import ParameterError
@@ -101,6 +101,10 @@ class PathSearch(Algorithm[SearchState]):
     def _plan(self) -> Plan:
         return PLANS[self.effort]
 
+    def _work(self, state: SearchState) -> list[Piece]:
+        wanted = min(state.wanted, state.most)
+        return list(pieces(self._plan, state.most, wanted))
+
     # --- what is known before ---------------------------------------------------------------------
 
     def check(self, table: TableShape) -> None:
@@ -157,7 +161,7 @@ class PathSearch(Algorithm[SearchState]):
     def step(self, passes: Passes, rng: Rng, state: SearchState) -> tuple[SearchState, Info]:
         """A piece of the search, a pass over all rows, or the last word."""
         assert self.problem is not None
-        work = list(pieces(self._plan, state.most))
+        work = self._work(state)
         rows, stage = passes.n_rows, len(STAGES)
         before = state.kept.n_steps
         if state.work < len(work) and state.kept.is_searched:
@@ -175,7 +179,7 @@ class PathSearch(Algorithm[SearchState]):
 
     def _search(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
         """One piece of work; once the first partitions are there, also a look for far rows."""
-        work = list(pieces(self._plan, state.most))
+        work = self._work(state)
         piece = work[state.work]
         search = Search(_rows(passes, rng, state), passes.threads)
         book = Book.of(self._plan, search, state.kept)
