@@ -9,7 +9,7 @@ where Lloyd's algorithm stands still. In one dimension partitions are the optima
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,15 +91,19 @@ class PathSearch(Algorithm[SearchState]):
     ----------
     effort : {"fast", "balanced", "best"}
         Which stages there are.
+    aim : {"all", "last"}
+        Which partitions those of "best" lower.
     """
 
     effort: Effort = "balanced"
+    aim: Literal["all", "last"] = "all"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     @property
     def _plan(self) -> Plan:
-        return PLANS[self.effort]
+        plan = PLANS[self.effort]
+        return plan if self.aim == "all" else replace(plan, swaps=0, crosses_all=False)
 
     def _work(self, state: SearchState) -> list[Piece]:
         wanted = min(state.wanted, state.most)

@@ -121,7 +121,7 @@ def pieces(plan: Plan, length: int, wanted: int) -> Iterator[Piece]:
         yield from _cut("swaps", falling)
         yield from _round(rising, falling)
     if plan.members:
-        yield from _cut("crossed", falling if plan.crosses_all else range(wanted, wanted - 1, -1))
+        yield from _cut("crossed", range(wanted, 1 if plan.crosses_all else wanted - 1, -1))
         yield from _round(rising, falling)
 
 
