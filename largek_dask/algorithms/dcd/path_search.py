@@ -41,6 +41,8 @@ LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
 """Rows, distinct values and clusters of one dimension that are solved exactly, at most."""
 FAR = 64.0
 """Times the mean squared distance: a row that is farther from its centre belongs in the sample."""
+PASSES = 15
+"""Passes over all rows of a large table, about."""
 MOST_PASSES = 100
 """Passes over all rows, at most: centres that are rounded may go in circles."""
 
@@ -103,7 +105,11 @@ class PathSearch(Algorithm[SearchState]):
     @property
     def _plan(self) -> Plan:
         plan = PLANS[self.effort]
-        return plan if self.aim == "all" else replace(plan, swaps=0, crosses_all=False)
+        return (
+            plan
+            if self.aim == "all"
+            else replace(plan, swaps=0, crosses_all=False, work=plan.work // 5)
+        )
 
     def _work(self, state: SearchState) -> list[Piece]:
         wanted = min(state.wanted, state.most)
@@ -125,7 +131,13 @@ class PathSearch(Algorithm[SearchState]):
         """What is read: once where rows are held, else for a sample, and in every path pass."""
         held = is_held(table)
         rows = table.n_rows if held else min(table.n_rows, rows_of_sample(k))
-        return Outlook(2 if held else 6, 2, rows, "all partitions meet all rows in one reading")
+        return Outlook(
+            before=2 if held else 6,
+            after=2 if held else PASSES,
+            rows=rows,
+            anchors="all partitions meet all rows in one reading",
+            searches=self._plan.work * length_of_search(k),
+        )
 
     # --- steps ------------------------------------------------------------------------------------
 

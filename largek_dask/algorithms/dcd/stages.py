@@ -74,11 +74,13 @@ class Plan:
     """Steps of the auxiliary problem."""
     left_out: int = 2
     """Clusters that are tried to be left out."""
+    work: int = 60
+    """About how many labellings of all rows a number of clusters takes (measured), for plans."""
 
 
 PLANS: dict[Effort, Plan] = {
     "fast": Plan(down=False),
-    "balanced": Plan(rounds=1, members=8, fresh=4, crossings=15),
+    "balanced": Plan(rounds=1, members=8, fresh=4, crossings=15, work=130),
     "best": Plan(
         rounds=1,
         members=10,
@@ -87,6 +89,7 @@ PLANS: dict[Effort, Plan] = {
         failures=3,
         crosses_all=True,
         swaps=6,
+        work=1500,
     ),
 }
 
