@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import dask
@@ -23,6 +24,7 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
+from largek_dask.algorithms.dcd import path_search
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.names import ALGORITHMS as REGISTERED
 from largek_dask.algorithms.parts import nested
@@ -62,6 +64,12 @@ LISTED = {
     "vcgmm-diag": lk.VCGMM(neighbours=8, candidates=3, explore=1, covariance="diag"),
     "vcgmm-coreset": lk.VCGMM(neighbours=8, coreset=3000),
     "vcgmm-paper": lk.VCGMM.paper(candidates=4),
+    # Every partition: of rows that are held, of a sample and then all rows, and as published.
+    "dcdbundle": lk.DCDBundle(),
+    "dcdbundle-best": lk.DCDBundle(effort="best"),
+    "dcdbundle-sample": lk.DCDBundle(effort="fast"),
+    "dcdbundle-paper": lk.DCDBundle.paper(),
+    "dcclust": lk.DCClust(),
 }
 OTHERS = {
     name: kind()
@@ -75,11 +83,16 @@ ANY_CHUNKING = {
     "truncated",
     "truncated-lists",
     "vc-gmm",
-    *(name for name in LISTED if name.startswith("vcgmm")),
+    *(name for name in LISTED if name.startswith(("vcgmm", "dc"))),
 }
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""
 MOVED_BOUNDS = {"lloyd-elkan", "nmbatch-groups"}
 """Where a chunk goes to another worker its bounds are made anew, and are closer."""
+PATHS = {"dcdbundle": 4, "dcdbundle-best": 3, "dcdbundle-sample": 6, "dcdbundle-paper": 4, "dcclust": 4}
+"""Algorithms that find every partition, and up to which: each is as much work as a fit of others.
+They take no starting centres, and end by themselves."""
+WEIGHING = {"dcdbundle": 4, "dcdbundle-best": 20, "dcdbundle-paper": 12, "dcclust": 12}
+"""One row in so many weighs anything: the others are read, and searched by nobody."""
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -113,12 +126,36 @@ def url(x, tmp_path_factory) -> str:
     return str(out)
 
 
+def options_of(name):
+    if name in PATHS:
+        return {"init": "auto", "max_iter": 300}
+    return {"init": "k-means++", "max_iter": 9}
+
+
+def weights(name):
+    """1 and 2 for rows that are searched, 0 for all others; None: all rows are alike."""
+    if name not in WEIGHING:
+        return None
+    rows = np.arange(N_ROWS)
+    return np.where(rows % WEIGHING[name] == 0, 1.0 + rows % 3 % 2, 0.0)
+
+
+@contextmanager
+def few_rows_held(name):
+    """Let a path search draw 2,000 of these rows, as it does where there are many."""
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "dcdbundle-sample":
+            patch.setattr(path_search, "MOST_ROWS", N_ROWS - 1)
+            patch.setattr(path_search, "LEAST_ROWS", 2_000)
+        yield
+
+
 def fit(data, name, *, algorithm=None, n_chunks=N_CHUNKS, n_workers=0, **options):
     """A fit of ``n_chunks`` chunks; at least ``n_workers`` workers have computed some of them."""
-    options = {"init": "k-means++", "max_iter": 9, "tol": 0, "random_state": 7} | options
-    km = lk.KMeans(K, algorithm=algorithm or ALGORITHMS[name], **options)
-    with watched_passes() as seen:
-        km.fit(data)
+    options = {**options_of(name), "tol": 0, "random_state": 7, **options}
+    km = lk.KMeans(PATHS.get(name, K), algorithm=algorithm or ALGORITHMS[name], **options)
+    with watched_passes() as seen, few_rows_held(name):
+        km.fit(data, sample_weight=weights(name))
     (passes,) = seen
     assert passes.n_chunks == n_chunks
     assert computing_workers(passes) >= n_workers
@@ -158,6 +195,23 @@ def clean(alone) -> dict[str, tuple[str, bytes, float, int]]:
 def test_samples_double_before_all_rows_enter(labels, alone):
     rows = [int(step["extra"]["batch_rows"]) for step in alone[labels].history_]
     assert rows[:5] == [3_000, 3_000, 6_000, N_ROWS, N_ROWS]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_paths_are_searched_in_memory_or_by_passes(name, alone):
+    """A precondition of what follows: every way of a path search is gone."""
+    km = alone[name]
+    assert km.stop_reason_ == "converged"
+    assert len(km.path_) == PATHS[name]
+    passes = [step for step in km.history_ if step["extra"].get("path_passes")]
+    if name == "dcdbundle-sample":
+        searched = [step["rows"] for step in km.history_ if step not in passes]
+        assert min(searched) > 0
+        assert max(rows % N_ROWS for rows in searched), "these are not all rows"
+        assert len(searched) > 9
+        assert len(passes) > 9
+    else:
+        assert not passes
 
 
 @every_algorithm
