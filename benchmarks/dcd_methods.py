@@ -47,7 +47,7 @@ TEN, TEN_GREEDY = "ten k-means++ starts", "ten greedy k-means++ starts"
 PEERS = (TEN, TEN_GREEDY)
 AUTO, EVERY = "KMeans(k)", 'KMeans(k, effort="best")'
 STARTS = 10
-STAGES = ("up", "down", "swaps", "recombination")
+STAGES = ("up", "down", "swaps", "recombination", "last passes")
 """Stages by the number that a step tells of under "stage"."""
 EVALUATED = ("evaluations", "subgradients")
 """What the last step tells: how often the objective, and a subgradient, were computed so far."""

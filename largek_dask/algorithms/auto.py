@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from largek_dask.algorithms.base import Algorithm, TableShape
 from largek_dask.algorithms.choices import EFFORTS, Effort
+from largek_dask.algorithms.dcd import DCDBundle
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
@@ -29,6 +30,8 @@ MANY_ROWS = 100_000
 exact fits and ends alike."""
 FEW_ROWS = 1_000
 """Sparse rows up to which several exact fits cost next to nothing."""
+EVERY_CLUSTERS = 25
+"""Clusters up to which the best effort goes through every number of them."""
 RESTARTS: dict[str, int] = {"fast": 1, "balanced": 4, "best": 16}
 """Starts on sparse rows, each from other centres, of which the best is kept."""
 ROUNDS: dict[str, int | Literal["auto"]] = {"fast": 2, "balanced": "auto", "best": "auto"}
@@ -75,7 +78,7 @@ class Auto:
             told = ", ".join(map(repr, EFFORTS))
             raise ParameterError(f"effort must be one of {told}, got {self.effort!r}.")
 
-    def choose(self, table: TableShape, n_clusters: int) -> Choice:
+    def choose(self, table: TableShape, n_clusters: int, init: object = "auto") -> Choice:
         """The algorithm for a table of this shape.
 
         Parameters
@@ -83,11 +86,17 @@ class Auto:
         table : TableShape
             ``Rows`` or ``Passes``.
         n_clusters : int
+        init : str or array
+            What the fit is asked to begin with.
         """
         if n_clusters == 1:
             return Choice(Lloyd(), 1, "one cluster: its mean")
         if table.is_sparse:
             return self._of_sparse_rows(table.n_rows, n_clusters)
+        begins_anew = isinstance(init, str) and init == "auto"
+        if self.effort == "best" and n_clusters <= EVERY_CLUSTERS and begins_anew:
+            path = DCDBundle("best", aim="last")
+            return Choice(path, 1, "few clusters: every number of them is gone through")
         search = Truncated(rounds=ROUNDS[self.effort])
         few = n_clusters <= TUNING.dense_clusters
         how = "all centres" if few else "only the centres near its own"

@@ -284,6 +284,9 @@ class Outlook:
     """Rows that steps go through, held in the driver's process; None: all, where they are."""
     anchors: str
     """How often steps look through all clusters, in words."""
+    searches: int = 0
+    """About how many times as much as to label these rows their search in the driver's process
+    takes."""
     readings: int = 1
     """Times that a step reads what does not stay in memory, of rows that lie in no random order."""
 

@@ -63,6 +63,8 @@ class Estimate:
     """Share of the data that stays in memory between passes."""
     readings_step: int
     """Times that a step reads what does not stay in memory."""
+    searches: int
+    """About how many times rows are labelled by a search in the driver's process."""
     anchors: str | None
     """How often steps look through all clusters, where that is known."""
     seconds_compute: float
@@ -84,10 +86,10 @@ class Estimate:
     @property
     def seconds_steps(self) -> float:
         """Of steps that go through rows in the driver's process, at most."""
-        if self.rows_step == self.n_rows:
-            return 0.0
-        of_all = self.seconds_compute * self.n_threads
-        return self.steps_most * of_all * self.rows_step / self.n_rows
+        of_all = self.seconds_compute * self.n_threads * self.rows_step / self.n_rows
+        if self.searches:
+            return self.searches * of_all
+        return 0.0 if self.rows_step == self.n_rows else self.steps_most * of_all
 
     @property
     def seconds_most(self) -> float:
@@ -137,7 +139,8 @@ class Estimate:
                 **({"search over all": self.anchors} if self.anchors else {}),
                 "time": f"about {human_seconds(self.seconds_pass)} a pass "
                 f"(computing {human_seconds(self.seconds_compute)}, "
-                f"reading {human_seconds(self.seconds_read)}), at most "
+                f"reading {human_seconds(self.seconds_read)}), "
+                f"{'about' if self.searches else 'at most'} "
                 f"{human_seconds(self.seconds_most)} in all",
             },
             title="largek fit --plan",
@@ -155,6 +158,10 @@ class Estimate:
 
     def _passes(self) -> str:
         loop = self.passes_most - self.passes_before
+        if self.searches:
+            return (
+                f"{self.passes_before} before a search in the driver's process, then about {loop}"
+            )
         if self.rows_step == self.n_rows:
             return f"{self.passes_before} for statistics and starting centres, then at most {loop}"
         return (
@@ -241,6 +248,7 @@ def make_plan(
         readings_step=1 if outlook is None or rows.shuffled else outlook.readings,
         steps_most=n_init * options.max_iter,
         share_cached=min(1.0, n_processes * cached / rows.nbytes),
+        searches=0 if outlook is None else outlook.searches,
         anchors=None if outlook is None else outlook.anchors,
         seconds_compute=2.0 * n * d * n_clusters / flops(n_clusters, d, compute) / n_threads,
         seconds_read=rows.nbytes / read_rate(rows) / n_processes,

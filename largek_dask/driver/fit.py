@@ -337,7 +337,7 @@ def chosen(rows: Rows, options: FitOptions) -> Choice:
                 "Take n_init=1, and effort='best' where it has one."
             )
         return Choice(algorithm, n_init, "")
-    choice = algorithm.choose(rows, options.n_clusters)
+    choice = algorithm.choose(rows, options.n_clusters, options.init)
     # From the same centres every start is the same.
     least = choice.n_init if isinstance(options.init, str) else 1
     return choice._replace(n_init=max(n_init, least))

@@ -217,7 +217,9 @@ def distance_of(x: Any, i: Any, centers: Any, j: Any) -> Any:
 
 
 @njit
-def _two_nearest(columns: Any, centers: Any, labels: Any, first: Any, others: Any, next_: Any) -> None:
+def _two_nearest(
+    columns: Any, centers: Any, labels: Any, first: Any, others: Any, next_: Any
+) -> None:
     """The nearest two centres of all rows, a block of rows at a time; ties to the lower index."""
     d, n = columns.shape
     found = np.empty(_BLOCK)
@@ -262,7 +264,9 @@ def _distances(columns: Any, begin: Any, center: Any, found: Any) -> None:
 
 
 @njit
-def _add(columns: Any, center: Any, k: Any, labels: Any, upper: Any, lower: Any, stale: Any) -> None:
+def _add(
+    columns: Any, center: Any, k: Any, labels: Any, upper: Any, lower: Any, stale: Any
+) -> None:
     n = columns.shape[1]
     found = np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):

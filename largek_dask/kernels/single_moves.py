@@ -56,9 +56,7 @@ def move_rows(rows: Rows, partition: Settled, most_sweeps: int = 100) -> int:
 def count_moves(rows: Rows, partition: Settled) -> int:
     """How many rows there are whose move would lower the objective; none is moved."""
     p = partition
-    return int(
-        _count_moves(rows.x, rows.weight, p.centers, p.counts, p.labels, p.upper, p.lower)
-    )
+    return int(_count_moves(rows.x, rows.weight, p.centers, p.counts, p.labels, p.upper, p.lower))
 
 
 @njit

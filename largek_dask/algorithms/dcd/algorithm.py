@@ -22,6 +22,7 @@ from largek_dask.errors import ParameterError
 __all__ = ["DCDBundle"]
 
 Metric = Literal["lloyd", "printed"]
+Aim = Literal["all", "last"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
     effort : {"fast", "balanced", "best"}
         "fast" goes up, "balanced" also down and on while neighbours gain, "best" swaps and
         recombines as well.
+    aim : {"all", "last"}
+        What the stages of "best" lower: every partition, or the last one, in a fraction of the
+        time. (The others are there as well.)
     metric : {"lloyd", "printed"}
         "printed" is the published method, which has no effort; see :meth:`paper`.
 
@@ -57,6 +61,7 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
     """
 
     effort: Effort = "balanced"
+    aim: Aim = "all"
     metric: Metric = "lloyd"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
@@ -66,11 +71,14 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
         if self.effort not in EFFORTS:
             told = ", ".join(map(repr, EFFORTS))
             raise ParameterError(f"effort must be one of {told}, got {self.effort!r}.")
+        if self.aim not in ("all", "last"):
+            raise ParameterError(f"aim must be 'all' or 'last', got {self.aim!r}.")
         if self.metric not in ("lloyd", "printed"):
             raise ParameterError(f"metric must be 'lloyd' or 'printed', got {self.metric!r}.")
-        if self.metric == "printed" and self.effort != "balanced":
+        if self.metric == "printed" and (self.effort, self.aim) != ("balanced", "all"):
             raise ParameterError(
-                f"effort={self.effort!r} belongs to metric='lloyd': the published method has none."
+                "effort and aim belong to metric='lloyd': the published method has none, got "
+                f"effort={self.effort!r} and aim={self.aim!r}."
             )
 
     @classmethod
@@ -82,7 +90,7 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
     def _form(self) -> Algorithm[Any]:
         if self.metric == "printed":
             return Published(problem=self.problem)
-        return PathSearch(self.effort, problem=self.problem)
+        return PathSearch(self.effort, self.aim, problem=self.problem)
 
     def init(self, passes: Passes, rng: Rng) -> SearchState | PublishedState:
         """The partition into one cluster."""

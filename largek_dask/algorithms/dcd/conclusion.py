@@ -30,7 +30,7 @@ SCANNED = 16
 """Rows, far ones, whose swaps with every centre are looked at."""
 STABLE_CLUSTERS = 32
 """Clusters up to which halves are compared: nobody takes more for the number of clusters."""
-OF_HALVES = Plan(down=False, drawn=64, kept=2, steps=2)
+OF_HALVES = Plan(down=False, drawn=64)
 """How the partitions of half of a sample are found."""
 
 
@@ -132,7 +132,7 @@ def _stability(search: Search, rng: Rng, length: int) -> Floats:
     def find_path(x: Floats, weight: Floats, k: int) -> list[Floats]:
         center = x.sum(axis=0) / len(x)
         book = Book.begin(OF_HALVES, Search(Rows.of(x - center, weight), search.threads))
-        for step, piece in enumerate(pieces(OF_HALVES, k)):
+        for step, piece in enumerate(pieces(OF_HALVES, k, k)):
             book.work(piece, rng, step)
         return [centers + center for centers in book.partitions]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from largek_dask.algorithms.dcd.published import Published
 
@@ -19,3 +19,4 @@ class DCClust(Published):
     """
 
     descent: Literal["bundle", "plain"] = "plain"
+    takes_starts: ClassVar[bool] = False

@@ -9,7 +9,7 @@ where Lloyd's algorithm stands still. In one dimension partitions are the optima
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from largek_dask.algorithms.dcd.memory import check_path_memory
 from largek_dask.algorithms.dcd.passes import PathState, begin_path, path_step
 from largek_dask.algorithms.dcd.samples import Sample, draw_far, draw_sample
 from largek_dask.algorithms.dcd.search import Search
-from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Plan, pieces
+from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Piece, Plan, pieces
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.spectrum import lower_bounds
 from largek_dask.errors import ParameterError
@@ -41,6 +41,8 @@ LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
 """Rows, distinct values and clusters of one dimension that are solved exactly, at most."""
 FAR = 64.0
 """Times the mean squared distance: a row that is farther from its centre belongs in the sample."""
+PASSES = 15
+"""Passes over all rows of a large table, about."""
 MOST_PASSES = 100
 """Passes over all rows, at most: centres that are rounded may go in circles."""
 
@@ -91,15 +93,27 @@ class PathSearch(Algorithm[SearchState]):
     ----------
     effort : {"fast", "balanced", "best"}
         Which stages there are.
+    aim : {"all", "last"}
+        Which partitions those of "best" lower.
     """
 
     effort: Effort = "balanced"
+    aim: Literal["all", "last"] = "all"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     @property
     def _plan(self) -> Plan:
-        return PLANS[self.effort]
+        plan = PLANS[self.effort]
+        return (
+            plan
+            if self.aim == "all"
+            else replace(plan, swaps=0, crosses_all=False, work=plan.work // 5)
+        )
+
+    def _work(self, state: SearchState) -> list[Piece]:
+        wanted = min(state.wanted, state.most)
+        return list(pieces(self._plan, state.most, wanted))
 
     # --- what is known before ---------------------------------------------------------------------
 
@@ -117,7 +131,13 @@ class PathSearch(Algorithm[SearchState]):
         """What is read: once where rows are held, else for a sample, and in every path pass."""
         held = is_held(table)
         rows = table.n_rows if held else min(table.n_rows, rows_of_sample(k))
-        return Outlook(2 if held else 6, 2, rows, "all partitions meet all rows in one reading")
+        return Outlook(
+            before=2 if held else 6,
+            after=2 if held else PASSES,
+            rows=rows,
+            anchors="all partitions meet all rows in one reading",
+            searches=self._plan.work * length_of_search(k),
+        )
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -157,7 +177,7 @@ class PathSearch(Algorithm[SearchState]):
     def step(self, passes: Passes, rng: Rng, state: SearchState) -> tuple[SearchState, Info]:
         """A piece of the search, a pass over all rows, or the last word."""
         assert self.problem is not None
-        work = list(pieces(self._plan, state.most))
+        work = self._work(state)
         rows, stage = passes.n_rows, len(STAGES)
         before = state.kept.n_steps
         if state.work < len(work) and state.kept.is_searched:
@@ -175,7 +195,7 @@ class PathSearch(Algorithm[SearchState]):
 
     def _search(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
         """One piece of work; once the first partitions are there, also a look for far rows."""
-        work = list(pieces(self._plan, state.most))
+        work = self._work(state)
         piece = work[state.work]
         search = Search(_rows(passes, rng, state), passes.threads)
         book = Book.of(self._plan, search, state.kept)

@@ -32,13 +32,15 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
 from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in
 from largek_dask.algorithms.dcd.bundle import Accuracy, Counted, bundle
+from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
+from largek_dask.algorithms.dcd.held import taken_rows
 from largek_dask.algorithms.dcd.plain import plain_descent
 from largek_dask.algorithms.dcd.stationary import Descend, stationary_point
 from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.parts.spectrum import lower_bounds
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.auxiliary import ArrangedRows, descend_from, gains_at
 from largek_dask.kernels.convex import AuxiliaryFunction, ClusteringFunction, MeasuredRows
-from largek_dask.kernels.distances import nearest
 from largek_dask.kernels.threads import Threads
 
 __all__ = ["MOST_VALUES", "Published", "PublishedState"]
@@ -61,8 +63,6 @@ class PublishedState:
     """(l (l + 1) / 2, d) their centres, packed (:mod:`.arrays`), in the coordinates of the data."""
     inertia: Array
     """(l,) the sum of ``w ||x - c||^2`` of each."""
-    counts: Array
-    """(l,) weight of the rows of each cluster of the last."""
     shift: NDArray[Any]
     """(d,) origin of the fit's kernels, compute dtype."""
     values: int
@@ -77,6 +77,10 @@ class PublishedState:
     """Points of S_3, all partitions together."""
     complete: bool
     """There is no partition into more clusters: every distinct row has its centre."""
+    bounds: Array
+    """(k,) lower bounds of the objectives."""
+    found: PathArrays | None = None
+    """All that there is to say, in the end."""
 
     @property
     def reached(self) -> int:
@@ -192,7 +196,8 @@ class Published(Algorithm[PublishedState]):
 
     def init(self, passes: Passes, rng: Rng) -> PublishedState:
         """The partition into one cluster."""
-        rows = held_rows(passes)
+        assert self.problem is not None
+        rows = held_rows(passes, rng)
         statistics = passes.statistics
         center = rows.statistics.mean[None]
         value = ClusteringFunction(rows, 1).value(center) * rows.total
@@ -200,7 +205,6 @@ class Published(Algorithm[PublishedState]):
             step=0,
             path=center + statistics.mean,
             inertia=np.array([value]),
-            counts=np.array([rows.total]),
             shift=statistics.shift,
             values=1,
             subgradients=0,
@@ -208,29 +212,32 @@ class Published(Algorithm[PublishedState]):
             starts=0,
             solutions=0,
             complete=value == 0,
+            bounds=lower_bounds(passes, self.problem.n_clusters),
         )
 
     def step(self, passes: Passes, rng: Rng, state: PublishedState) -> tuple[PublishedState, Info]:
-        """From l - 1 to l clusters."""
+        """From l - 1 to l clusters; in the end, what all partitions cost and what is certain."""
         assert self.problem is not None
-        found = None
-        rows = held_rows(passes)
-        if state.reached < self.problem.n_clusters and not state.complete:
+        rows = held_rows(passes, rng)
+        if state.complete or state.reached >= self.problem.n_clusters:
+            arrays = conclude(passes, rng, _all_of(state))
+            state = replace(state, step=state.step + 1, found=arrays)
+        else:
             centers = centers_in(state.path, state.reached) - passes.statistics.mean
             search = _Search(self, rows, centers, passes.threads, rng, state.step)
             found = search.next_partition()
-        if found is None:
-            state = replace(state, step=state.step + 1, complete=True)
-        else:
-            state = _grown(state, found, rows, passes.statistics.mean)
-        done = state.complete or state.reached >= self.problem.n_clusters
+            if found is None:
+                state = replace(state, step=state.step + 1, complete=True)
+            else:
+                state = _grown(state, found, passes.statistics.mean)
         return state, Info(
             cost=float(state.inertia[-1]),
             rows=len(rows.x),
-            converged=done,
+            converged=state.found is not None,
             extra={
-                "clusters": state.reached,
-                "values": state.values,
+                "partitions": state.reached,
+                "distinct": float(state.complete and state.reached < self.problem.n_clusters),
+                "evaluations": state.values,
                 "subgradients": state.subgradients,
                 "gains": state.gains,
                 "starts": state.starts,
@@ -239,20 +246,10 @@ class Published(Algorithm[PublishedState]):
         )
 
     def model(self, state: PublishedState) -> PathArrays:
-        """The last partition, and all before it."""
-        dtype = state.shift.dtype
-        path = state.path.astype(dtype)
-        length = state.reached
-        return PathArrays(
-            centers=centers_in(path, length),
-            counts=state.counts,
-            shift=state.shift,
-            path=path,
-            inertia=state.inertia,
-            lower_bound=np.zeros(length),
-            stationarity=np.full((length, 4), np.nan),
-            stability=np.full(length, np.nan),
-        )
+        """All partitions so far."""
+        if state.found is not None:
+            return state.found
+        return unfinished(_all_of(state), state.shift, state.inertia)
 
     def report(self, passes: Passes, rng: Rng, state: PublishedState) -> Mapping[str, float | str]:
         """Up to which number of clusters it came, and by how many evaluations."""
@@ -371,17 +368,11 @@ def _means_and_gains(rows: ArrangedRows, points: Array) -> Array:
     return np.concatenate([means, gains[:, None]], axis=1)
 
 
-def held_rows(passes: Passes) -> MeasuredRows:
+def held_rows(passes: Passes, rng: Rng) -> MeasuredRows:
     """The rows that count, about their mean, in float64."""
-    x, weight, _ = passes.take()
-    x = np.asarray(x, np.float64) - passes.statistics.mean
-    counted = np.isfinite(x).all(axis=1)
-    if weight is not None:
-        counted &= weight > 0
-    if not counted.all():
-        x = x[counted]
-        weight = None if weight is None else weight[counted]
-    return MeasuredRows.of(np.ascontiguousarray(x), weight)
+    x, weight = taken_rows(passes, rng)
+    x = np.ascontiguousarray(x - passes.statistics.mean)
+    return MeasuredRows.of(x, None if (weight == 1).all() else weight)
 
 
 def _apart(points: Array, gains: Array, near: float) -> list[int]:
@@ -398,16 +389,18 @@ def _apart(points: Array, gains: Array, near: float) -> list[int]:
     return chosen
 
 
-def _grown(state: PublishedState, found: _Found, rows: MeasuredRows, mean: Array) -> PublishedState:
+def _all_of(state: PublishedState) -> Found:
+    """Partitions as they are to be told of."""
+    return Found(state.path, state.reached, state.bounds[: state.reached])
+
+
+def _grown(state: PublishedState, found: _Found, mean: Array) -> PublishedState:
     """The state with one more partition."""
-    labels = nearest(rows.x, rows.pack(found.centers))
-    counts = np.bincount(labels, rows.weight, minlength=len(found.centers)).astype(np.float64)
     return replace(
         state,
         step=state.step + 1,
         path=np.concatenate([state.path, found.centers + mean]),
         inertia=np.append(state.inertia, found.value),
-        counts=counts,
         values=state.values + found.values,
         subgradients=state.subgradients + found.subgradients,
         gains=state.gains + found.gains,

@@ -6,10 +6,9 @@ single row is worth moving (:mod:`~largek_dask.kernels.single_moves`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +96,9 @@ class Search:
         self.n_settled += len(partitions)
         begun = self.threads.map(lambda p: self._run(p, SHORT), partitions)
         calm = len(self.rows) // CALM
-        best = _lowest(self.threads.map(lambda p: self._run(p, calm=calm), _lowest(begun, FINISHED)))
+        best = _lowest(
+            self.threads.map(lambda p: self._run(p, calm=calm), _lowest(begun, FINISHED))
+        )
         return self.finish(best[0]) if best else None
 
     # --- changes ----------------------------------------------------------------------------------
@@ -148,15 +149,11 @@ class Search:
         base, nearest = self.at(partition)
         k = len(partition)
         weight = self.rows.weight
-        losses = np.bincount(
-            base.labels, weight * (nearest.second - nearest.first), minlength=k
-        )
+        losses = np.bincount(base.labels, weight * (nearest.second - nearest.first), minlength=k)
         cheapest = np.argsort(losses, kind="stable")[:tried]
         return self.best_of([drop_center(self.rows, base, int(j)) for j in cheapest])
 
-    def swap(
-        self, partition: Floats, generator: np.random.Generator, tries: int
-    ) -> Settled | None:
+    def swap(self, partition: Floats, generator: np.random.Generator, tries: int) -> Settled | None:
         """Random swaps: a centre out, a row by squared distance in; None if none led lower.
 
         P. Fränti, Efficiency of random swap clustering, Journal of Big Data 5 (2018).
@@ -245,7 +242,7 @@ class Search:
         first = generator.random(len(one)) < 0.5
         centers = np.where(first[:, None], one[a], other[b])
         centers = np.delete(centers, int(generator.integers(len(centers))), axis=0)
-        base, nearest = self.at(centers)
+        _, nearest = self.at(centers)
         mass = np.cumsum(self.rows.weight * nearest.first)
         place = generator.random() * mass[-1]
         row = min(int(np.searchsorted(mass, place, "right")), len(mass) - 1)

@@ -60,21 +60,37 @@ class Plan:
     fresh: int = 0
     """Greedy k-means++ starts that enter it."""
     crossings: int = 0
-    """Recombinations for each number of clusters and round, times that number."""
-    drawn: int = 200
+    """Recombinations for one number of clusters, at most."""
+    failures: int = 0
+    """Recombinations in a row that lead nowhere, for each cluster, after which there are no more;
+    0: all are made."""
+    crosses_all: bool = False
+    """Every number of clusters has its recombinations; else only the one that is asked for."""
+    drawn: int = 100
     """Rows that are candidates for one more centre."""
-    kept: int = 6
+    kept: int = 2
     """Of these, those that become partitions."""
-    steps: int = 6
+    steps: int = 2
     """Steps of the auxiliary problem."""
-    left_out: int = 3
+    left_out: int = 2
     """Clusters that are tried to be left out."""
+    work: int = 60
+    """About how many labellings of all rows a number of clusters takes (measured), for plans."""
 
 
 PLANS: dict[Effort, Plan] = {
     "fast": Plan(down=False),
-    "balanced": Plan(rounds=2),
-    "best": Plan(rounds=3, swaps=12, members=10, fresh=8, crossings=4),
+    "balanced": Plan(rounds=1, members=8, fresh=4, crossings=15, work=130),
+    "best": Plan(
+        rounds=1,
+        members=10,
+        fresh=6,
+        crossings=300,
+        failures=3,
+        crosses_all=True,
+        swaps=6,
+        work=1500,
+    ),
 }
 
 
@@ -87,8 +103,17 @@ class Piece:
     """Numbers of clusters, in the order in which they are gone through."""
 
 
-def pieces(plan: Plan, length: int) -> Iterator[Piece]:
-    """All work of a search for partitions into up to ``length`` clusters, piece by piece."""
+def pieces(plan: Plan, length: int, wanted: int) -> Iterator[Piece]:
+    """All work of a search, piece by piece.
+
+    Parameters
+    ----------
+    plan : Plan
+    length : int
+        Clusters of the last partition that is searched.
+    wanted : int
+        Clusters of the last that is asked for, no more than ``length``.
+    """
     rising, falling = range(2, length + 1), range(length, 1, -1)
     yield from _cut("up", rising)
     if plan.down:
@@ -99,7 +124,7 @@ def pieces(plan: Plan, length: int) -> Iterator[Piece]:
         yield from _cut("swaps", falling)
         yield from _round(rising, falling)
     if plan.members:
-        yield from _cut("crossed", falling)
+        yield from _cut("crossed", range(wanted, 1 if plan.crosses_all else wanted - 1, -1))
         yield from _round(rising, falling)
 
 
@@ -189,7 +214,9 @@ class Book:
             search,
             [centers_in(kept.partitions, size + 1) for size in range(length)],
             kept.costs.tolist(),
-            *(values.tolist() for values in kept.tried),
+            kept.tried[0].tolist(),
+            kept.tried[1].tolist(),
+            kept.tried[2].tolist(),
             [[] for _ in range(length)],
         )
         search.n_settled, search.n_steps = kept.n_settled, kept.n_steps
@@ -223,8 +250,8 @@ class Book:
     def work(self, piece: Piece, rng: Rng, step: int) -> None:
         """Carry out a piece of work."""
         for size in piece.sizes:
-            if size > self.length + 1:
-                break
+            if size > self.length + (piece.stage in ("up", "again up")):
+                continue
             generator = rng.generator(step, piece.stage, size)
             if piece.stage in ("up", "again up"):
                 self._grow(size, generator)
@@ -280,23 +307,22 @@ class Book:
         self.offer(size, self.search.shrink(self.partitions[size], self.plan.left_out))
 
     def _swap(self, size: int, generator: np.random.Generator) -> None:
-        if size <= self.length:
-            centers = self.partitions[size - 1]
-            self.offer(size, self.search.swap(centers, generator, self.plan.swaps))
+        centers = self.partitions[size - 1]
+        self.offer(size, self.search.swap(centers, generator, self.plan.swaps))
 
     def _cross(self, size: int, generator: np.random.Generator) -> None:
         """Fresh starts, then recombinations until they have failed for long, or for very long."""
-        if size > self.length or size < 3:
+        plan, members = self.plan, self.population[size - 1]
+        if size < 3:
             return
-        for _ in range(self.plan.fresh):
+        for _ in range(plan.fresh):
             self.offer(size, self.search.fresh(size, generator))
-        members = self.population[size - 1]
-        failed, most = 0, self.plan.crossings * size
-        while len(members) > 1 and failed < most:
+        failed = 0
+        for _ in range(plan.crossings):
+            if len(members) < 2 or (plan.failures and failed == plan.failures * size):
+                break
             a, b = generator.choice(len(members), 2, replace=False)
             best = members[0][0]
             found = self.search.recombine(members[a][1], members[b][1], generator)
             self.offer(size, found)
             failed = 0 if members[0][0] < best * LOWER else failed + 1
-
-
