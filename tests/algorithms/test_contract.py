@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import dask
@@ -23,6 +24,7 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
+from largek_dask.algorithms.dcd import path_search
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.names import ALGORITHMS as REGISTERED
 from largek_dask.algorithms.parts import nested
@@ -62,6 +64,12 @@ LISTED = {
     "vcgmm-diag": lk.VCGMM(neighbours=8, candidates=3, explore=1, covariance="diag"),
     "vcgmm-coreset": lk.VCGMM(neighbours=8, coreset=3000),
     "vcgmm-paper": lk.VCGMM.paper(candidates=4),
+    # Every partition: of rows that are held, of a sample and then all rows, and as published.
+    "dcdbundle": lk.DCDBundle(),
+    "dcdbundle-best": lk.DCDBundle(effort="best"),
+    "dcdbundle-sample": lk.DCDBundle(effort="fast"),
+    "dcdbundle-paper": lk.DCDBundle.paper(),
+    "dcclust": lk.DCClust(),
 }
 OTHERS = {
     name: kind()
@@ -75,13 +83,27 @@ ANY_CHUNKING = {
     "truncated",
     "truncated-lists",
     "vc-gmm",
-    *(name for name in LISTED if name.startswith("vcgmm")),
+    *(name for name in LISTED if name.startswith(("vcgmm", "dc"))),
 }
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""
 MOVED_BOUNDS = {"lloyd-elkan", "nmbatch-groups"}
 """Where a chunk goes to another worker its bounds are made anew, and are closer."""
+PATHS = {
+    "dcdbundle": 4,
+    "dcdbundle-best": 3,
+    "dcdbundle-sample": 6,
+    "dcdbundle-paper": 4,
+    "dcclust": 4,
+}
+"""Algorithms that find every partition, and up to which: each is as much work as a fit of others.
+They take no starting centres, and end by themselves."""
+WEIGHING = {"dcdbundle": 4, "dcdbundle-best": 20, "dcdbundle-paper": 12, "dcclust": 12}
+"""One row in so many weighs anything: the others are read, and searched by nobody."""
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+# Those that find every partition say so where they are stopped before the last one.
+pytestmark = pytest.mark.filterwarnings("ignore:the fit was stopped")
 
 
 @pytest.fixture(autouse=True)
@@ -113,12 +135,36 @@ def url(x, tmp_path_factory) -> str:
     return str(out)
 
 
+def options_of(name):
+    if name in PATHS:
+        return {"init": "auto", "max_iter": 300}
+    return {"init": "k-means++", "max_iter": 9}
+
+
+def weights(name):
+    """1 and 2 for rows that are searched, 0 for all others; None: all rows are alike."""
+    if name not in WEIGHING:
+        return None
+    rows = np.arange(N_ROWS)
+    return np.where(rows % WEIGHING[name] == 0, 1.0 + rows % 3 % 2, 0.0)
+
+
+@contextmanager
+def few_rows_held(name):
+    """Let a path search draw 2,000 of these rows, as it does where there are many."""
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "dcdbundle-sample":
+            patch.setattr(path_search, "MOST_ROWS", N_ROWS - 1)
+            patch.setattr(path_search, "LEAST_ROWS", 2_000)
+        yield
+
+
 def fit(data, name, *, algorithm=None, n_chunks=N_CHUNKS, n_workers=0, **options):
     """A fit of ``n_chunks`` chunks; at least ``n_workers`` workers have computed some of them."""
-    options = {"init": "k-means++", "max_iter": 9, "tol": 0, "random_state": 7} | options
-    km = lk.KMeans(K, algorithm=algorithm or ALGORITHMS[name], **options)
-    with watched_passes() as seen:
-        km.fit(data)
+    options = {**options_of(name), "tol": 0, "random_state": 7, **options}
+    km = lk.KMeans(PATHS.get(name, K), algorithm=algorithm or ALGORITHMS[name], **options)
+    with watched_passes() as seen, few_rows_held(name):
+        km.fit(data, sample_weight=weights(name))
     (passes,) = seen
     assert passes.n_chunks == n_chunks
     assert computing_workers(passes) >= n_workers
@@ -158,6 +204,23 @@ def clean(alone) -> dict[str, tuple[str, bytes, float, int]]:
 def test_samples_double_before_all_rows_enter(labels, alone):
     rows = [int(step["extra"]["batch_rows"]) for step in alone[labels].history_]
     assert rows[:5] == [3_000, 3_000, 6_000, N_ROWS, N_ROWS]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_paths_are_searched_in_memory_or_by_passes(name, alone):
+    """A precondition of what follows: every way of a path search is gone."""
+    km = alone[name]
+    assert km.stop_reason_ == "converged"
+    assert len(km.path_) == PATHS[name]
+    passes = [step for step in km.history_ if step["extra"].get("path_passes")]
+    if name == "dcdbundle-sample":
+        searched = [step["rows"] for step in km.history_ if step not in passes]
+        assert min(searched) > 0
+        assert max(rows % N_ROWS for rows in searched), "these are not all rows"
+        assert len(searched) > 9
+        assert len(passes) > 9
+    else:
+        assert not passes
 
 
 @every_algorithm
@@ -210,7 +273,11 @@ def figures(total):
 
 @pytest.mark.parametrize(
     ("name", "init"),
-    [*((name, "k-means++") for name in ALGORITHMS), ("lloyd", "random"), ("lloyd", "k-means||")],
+    [
+        *((name, options_of(name)["init"]) for name in ALGORITHMS),
+        ("lloyd", "random"),
+        ("lloyd", "k-means||"),
+    ],
 )
 def test_totals_of_threads_add_up(name, init, url, dealt, monkeypatch):
     """To what one thread has counted, where nothing is added up; also what no model shows."""
@@ -232,7 +299,8 @@ def test_totals_of_threads_add_up(name, init, url, dealt, monkeypatch):
     fit(url, name, init=init, n_threads=3)
     assert len(dealt) == 3
     assert len(set(dealt.values())) == 1, "each has counted as many of the twelve chunks"
-    assert len(found) == len(alone) > 9
+    # Rows that are held are gone through at the beginning and in the end only.
+    assert len(found) == len(alone) > (3 if name in WEIGHING else 9)
     for (kind, told), expected in zip(found, alone, strict=True):
         assert (kind, told) == expected
 
@@ -252,8 +320,9 @@ def test_memory_or_store(name, x, url, clean):
 def test_chunking(name, chunk_rows, n_chunks, x, tmp_path):
     out = str(tmp_path / "rows.zarr")
     lk.ingest(x, out, chunk_rows=chunk_rows, progress=False)
-    in_one_piece = bits(fit(x, name, init=x[:K], n_chunks=1))
-    assert bits(fit(out, name, init=x[:K], n_chunks=n_chunks)) == in_one_piece
+    init = "auto" if name in PATHS else x[:K]
+    in_one_piece = bits(fit(x, name, init=init, n_chunks=1))
+    assert bits(fit(out, name, init=init, n_chunks=n_chunks)) == in_one_piece
 
 
 @every_algorithm
@@ -279,13 +348,13 @@ def test_resume_at_every_checkpoint(name, url, clean, tmp_path):
 @every_algorithm
 def test_resume_on_a_cluster(name, url, clean, tmp_path, worker_clients):
     folder = str(tmp_path / "job")
-    fit(url, name, max_iter=4, checkpoint=folder)
+    fit(url, name, max_iter=clean[name][3] - 1 if name in PATHS else 4, checkpoint=folder)
     km = fit(url, name, checkpoint=folder, client=worker_clients(2), n_workers=2)
     assert bits(km) == clean[name]
 
 
 @every_algorithm
-def test_worker_killed_inside_a_pass(name, url, clean, tmp_path, fresh_cluster):
+def test_worker_killed_inside_a_pass(name, url, alone, clean, tmp_path, fresh_cluster):
     client = fresh_cluster(n_workers=2)
     before = {w["pid"] for w in worker_identities(client)}
     killer = Killer(tmp_path)
@@ -293,8 +362,10 @@ def test_worker_killed_inside_a_pass(name, url, clean, tmp_path, fresh_cluster):
     # Workers see the rows of a coreset, or those that are gathered, at the beginning and for the
     # labels. A table of labels meets all rows in the fourth epoch, and again in the fifth.
     at_step = 5 if name.startswith("vrkm") else 3
-    if getattr(ALGORITHMS[name], "coreset", None) or name == "vrkm-paper":
+    if getattr(ALGORITHMS[name], "coreset", None) or name == "vrkm-paper" or name in WEIGHING:
         at_step = 0
+    if name == "dcdbundle-sample":
+        at_step = next(s["step"] for s in alone[name].history_ if s["extra"]["path_passes"])
     algorithm = WithBarrier(ALGORITHMS[name], str(tmp_path), at_step)
     # The one that is killed there has not ended anything before.
     km = fit(url, name, algorithm=algorithm, client=client, n_workers=2 if at_step else 1)
@@ -337,7 +408,11 @@ def test_totals_say_how_much_is_sent(name, x, monkeypatch):
     if name == "sparse":
         x = scipy.sparse.csr_array(np.where(x > 0, x, 0))
     algorithm = lk.NMBatch(b0=1000) if name == "sparse" else ALGORITHMS[name]
-    for init in ("random", "k-means||"):
+    if name in PATHS:
+        with few_rows_held(name):
+            options = {"algorithm": algorithm, "random_state": 0, "tol": 0.1}
+            lk.KMeans(12 if "dcdbundle" in name else 4, **options).fit(x[:700])
+    for init in () if name in PATHS else ("random", "k-means||"):
         # Of random rows among so few distinct ones many are alike, and their centres are moved.
         options = {"algorithm": algorithm, "init": init, "max_iter": 3, "random_state": 0}
         lk.KMeans(150, **options).fit(x[np.arange(6000) % 200] if init == "random" else x)

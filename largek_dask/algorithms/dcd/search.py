@@ -87,18 +87,26 @@ class Search:
         return partition if partition.counts.all() else None
 
     def _run(self, partition: Settled, most_steps: int = 1000, calm: int = 0) -> Settled:
-        self.threads.check()
-        self.n_steps += settle(self.rows, partition, most_steps, calm)
+        self._run_all([partition], most_steps, calm)
         return partition
+
+    def _run_all(
+        self, partitions: Sequence[Settled], most_steps: int = 1000, calm: int = 0
+    ) -> None:
+        def run(partition: Settled) -> int:
+            self.threads.check()
+            return settle(self.rows, partition, most_steps, calm)
+
+        # added up here: threads that add to one number lose some of it
+        self.n_steps += sum(self.threads.map(run, partitions))
 
     def best_of(self, partitions: Sequence[Settled]) -> Settled | None:
         """The lowest of some that have begun: all take a few steps, the best go on, one ends."""
         self.n_settled += len(partitions)
-        begun = self.threads.map(lambda p: self._run(p, SHORT), partitions)
-        calm = len(self.rows) // CALM
-        best = _lowest(
-            self.threads.map(lambda p: self._run(p, calm=calm), _lowest(begun, FINISHED))
-        )
+        self._run_all(partitions, SHORT)
+        best = _lowest(partitions, FINISHED)
+        self._run_all(best, calm=len(self.rows) // CALM)
+        best = _lowest(best)
         return self.finish(best[0]) if best else None
 
     # --- changes ----------------------------------------------------------------------------------
