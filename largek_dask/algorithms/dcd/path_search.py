@@ -45,7 +45,7 @@ LAST = 300
 """Recombinations where only the last partition has them, at most."""
 PASSES = 15
 """Passes over all rows of a large table, about."""
-SLOW = 1e-5
+SLOW = 1e-4
 """Share by which a pass has to lower a partition, unless ``tol`` is 0, or it has settled."""
 MOST_PASSES = 100
 """Passes over all rows, at most: centres that are rounded may go in circles."""
