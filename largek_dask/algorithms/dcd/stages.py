@@ -42,6 +42,8 @@ Floats = NDArray[np.float64]
 STAGES = ("up", "down", "swaps", "crossed")
 MOST_LABELS = 1_600_000_000
 """Recombinations times clusters times rows, at most: a minute or so."""
+LEAST_FAILURES = 24
+"""Recombinations in a row that may fail, however few clusters there are."""
 SAME = 1e-7
 """Objectives that differ by less than this share are those of one partition."""
 PIECES = 24
@@ -133,7 +135,7 @@ def pieces(plan: Plan, length: int, wanted: int, n_rows: int) -> Iterator[Piece]
     if plan.members:
         sizes, crossings = range(wanted, wanted - 1, -1), plan.crossings
         if plan.crosses_all:
-            sizes = range(wanted, 2, -1)
+            sizes = range(wanted, 1, -1)
             most = min(plan.crossings, MOST_LABELS // n_rows)
             crossings = most // max(1, sum(sizes))
         yield from _cut("crossed", sizes, crossings)
@@ -325,13 +327,13 @@ class Book:
     def _cross(self, size: int, generator: np.random.Generator, crossings: int) -> None:
         """Fresh starts, then recombinations until they have failed for long, or for very long."""
         plan, members = self.plan, self.population[size - 1]
-        if size < 3:
-            return
         for _ in range(min(plan.fresh, crossings)):
             self.offer(size, self.search.fresh(size, generator))
         failed = 0
         for _ in range(crossings):
-            if len(members) < 2 or (plan.failures and failed == plan.failures * size):
+            if len(members) < 2 or (
+                plan.failures and failed >= max(LEAST_FAILURES, plan.failures * size)
+            ):
                 break
             a, b = generator.choice(len(members), 2, replace=False)
             best = members[0][0]

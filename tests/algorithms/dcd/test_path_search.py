@@ -140,7 +140,7 @@ def test_stages_only_lower_partitions(effort: str) -> None:
     x = blobs(400, 3, 15, seed=8, spread=1.0).astype(np.float64)
     plan, search = PLANS[effort], Search(Rows.of(x - x.mean(axis=0)))  # type: ignore[index]
     book, rng, stages = Book.begin(plan, search), Rng(3, 0), set()
-    for step, piece in enumerate(pieces(plan, 12, 10)):
+    for step, piece in enumerate(pieces(plan, 12, 10, 400)):
         before = book.costs.copy()
         book.work(piece, rng, step)
         assert all(b <= a for a, b in zip(before, book.costs, strict=False))
