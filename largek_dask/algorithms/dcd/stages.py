@@ -313,7 +313,7 @@ class Book:
     def _cross(self, size: int, generator: np.random.Generator) -> None:
         """Fresh starts, then recombinations until they have failed for long, or for very long."""
         plan, members = self.plan, self.population[size - 1]
-        if size < 3:
+        if size < 2:
             return
         for _ in range(plan.fresh):
             self.offer(size, self.search.fresh(size, generator))
