@@ -217,8 +217,8 @@ def test_paths_are_searched_in_memory_or_by_passes(name, alone):
         searched = [step["rows"] for step in km.history_ if step not in passes]
         assert min(searched) > 0
         assert max(rows % N_ROWS for rows in searched), "these are not all rows"
-        assert len(searched) > 9
-        assert len(passes) > 9
+        assert len(searched) > 5
+        assert len(passes) > 5
     else:
         assert not passes
 

@@ -82,7 +82,7 @@ def conclude(passes: Passes, rng: Rng, found: Found) -> PathArrays:
         # Exact means, rounded once, whatever the search has added them up by.
         path = path_step(passes, begin_path(path, length)).path
     if found.ends_distinct:
-        x, _ = taken_rows(passes, rng)
+        x, _ = taken_rows(passes, rng, found.sample)
         centers_in(path, length)[:] = distinct_rows(x)
     path, count = _falling(passes, path, count_pass(passes, path, length), length)
     rows = hold_rows(passes, rng, statistics.mean, found.sample)
