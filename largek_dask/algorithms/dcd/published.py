@@ -232,8 +232,9 @@ class Published(Algorithm[PublishedState]):
                 state = replace(state, step=state.step + 1, complete=True)
             else:
                 state = _grown(state, found, passes.statistics.mean)
+        inertia = state.inertia if state.found is None else state.found.inertia
         return state, Info(
-            cost=float(state.inertia[-1]),
+            cost=float(inertia[-1]),
             rows=len(rows.x),
             converged=state.found is not None,
             extra={
@@ -393,7 +394,8 @@ def _apart(points: Array, gains: Array, near: float) -> list[int]:
 
 def _all_of(state: PublishedState) -> Found:
     """Partitions as they are to be told of."""
-    return Found(state.path, state.reached, state.bounds[: state.reached])
+    ends = state.complete or state.inertia[-1] == 0
+    return Found(state.path, state.reached, state.bounds[: state.reached], ends_distinct=ends)
 
 
 def _grown(state: PublishedState, found: _Found, mean: Array) -> PublishedState:

@@ -133,6 +133,22 @@ def test_more_clusters_than_distinct_rows(d: int, effort: str, weighted: bool) -
     check_path(km, x, weight)
 
 
+@pytest.mark.parametrize("algorithm", [lk.DCDBundle.paper(), lk.DCClust()])
+@pytest.mark.parametrize("d", [1, 2])
+def test_published_methods_end_with_the_distinct_rows(d: int, algorithm: Any) -> None:
+    r = np.random.default_rng(4)
+    x = np.repeat(r.normal(size=(6, d)), 5, axis=0)[r.permutation(30)]
+    with pytest.warns(DegenerateDataWarning, match="rows have only 6 distinct values"):
+        check_path(fit(x, 9, algorithm=algorithm), x)
+    for k in (5, 6):
+        km = fit(x, k, algorithm=algorithm)
+        assert len(km.path_) == k
+        assert (km.inertia_ == 0) == (k == 6)
+        check_path(km, x)
+    with pytest.warns(DegenerateDataWarning, match="only 1 distinct value"):
+        assert fit(np.ones((30, d)), 3, algorithm=algorithm).inertia_ == 0
+
+
 @pytest.mark.usefixtures("sampled")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_more_clusters_than_distinct_rows_of_a_large_table(dtype: Any) -> None:
