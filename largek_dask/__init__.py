@@ -30,9 +30,9 @@ _MODULES = {"scores": "largek_dask.estimators.scores"}
 
 __all__ = [
     "VCGMM",
+    "VRKM",
     "DCClust",
     "DCDBundle",
-    "VRKM",
     "KMeans",
     "Lloyd",
     "MiniBatch",
@@ -49,12 +49,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from largek_dask.algorithms.dcd import DCClust, DCDBundle
     from largek_dask.algorithms.lloyd import Lloyd
     from largek_dask.algorithms.minibatch import MiniBatch
     from largek_dask.algorithms.nmbatch import NMBatch
     from largek_dask.algorithms.truncated import Truncated
     from largek_dask.algorithms.vcgmm import VCGMM
-    from largek_dask.algorithms.dcd import DCClust, DCDBundle
     from largek_dask.algorithms.vrkm import VRKM
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows

@@ -141,7 +141,6 @@ def label_rows(rows: Rows, centers: Floats) -> tuple[Settled, Nearest]:
 
 def add_center(rows: Rows, partition: Settled, center: Floats) -> Settled:
     """One centre more: rows that are nearer to it are its own. Nothing has moved yet."""
-    k = len(partition.centers)
     grown = Settled(
         np.concatenate([partition.centers, center[None]]),
         np.append(partition.counts, 0.0),
@@ -152,7 +151,10 @@ def add_center(rows: Rows, partition: Settled, center: Floats) -> Settled:
         np.append(partition.stale, True),
     )
     point = readonly(np.array(center, np.float64))
-    _add(rows.columns, point, k, grown.labels, grown.upper, grown.lower, grown.stale)
+    centers = readonly(partition.centers)
+    _add(
+        rows.columns, rows.x, point, centers, grown.labels, grown.upper, grown.lower, grown.stale
+    )  # fmt: skip
     return grown
 
 
@@ -221,7 +223,7 @@ def _two_nearest(
     columns: Any, centers: Any, labels: Any, first: Any, others: Any, next_: Any
 ) -> None:
     """The nearest two centres of all rows, a block of rows at a time; ties to the lower index."""
-    d, n = columns.shape
+    n = columns.shape[1]
     found = np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
         m = min(_BLOCK, n - begin)
@@ -265,23 +267,28 @@ def _distances(columns: Any, begin: Any, center: Any, found: Any) -> None:
 
 @njit
 def _add(
-    columns: Any, center: Any, k: Any, labels: Any, upper: Any, lower: Any, stale: Any
-) -> None:
-    n = columns.shape[1]
+    columns: Any, x: Any, center: Any, centers: Any, labels: Any, upper: Any, lower: Any,
+    stale: Any,
+) -> None:  # fmt: skip
+    n, k = columns.shape[1], centers.shape[0]
     found = np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
         m = min(_BLOCK, n - begin)
         _distances(columns, begin, center, found[:m])
         for i in range(m):
-            u, l = upper[begin + i], lower[begin + i]
-            if found[i] < l * l:
-                v = np.sqrt(found[i])
-                if v < u:
-                    stale[labels[begin + i]] = True
-                    labels[begin + i] = k
-                    lower[begin + i], upper[begin + i] = u, v
+            row = begin + i
+            reach = max(upper[row], lower[row])
+            if found[i] < reach * reach:
+                # Only now is it worth knowing how far the row's own centre is: the bound may be
+                # loose, so it neither tells who is nearer nor is less than that distance.
+                own = distance_of(x, row, centers, labels[row])
+                u, v = np.sqrt(own), np.sqrt(found[i])
+                if found[i] < own:
+                    stale[labels[row]] = True
+                    labels[row] = k
+                    upper[row], lower[row] = v, min(lower[row], u)
                 else:
-                    lower[begin + i] = min(l, v)
+                    upper[row], lower[row] = u, min(lower[row], v)
 
 
 @njit
@@ -334,7 +341,8 @@ def _settle(
                 # Its rows have not been looked at since it moved, or was made.
                 moved[j] = max(moved[j], _LITTLE)
             stale[j] = moved[j] > 0.0
-        if step == most_steps or not _any_above(moved, 0.0):
+            own[j] += moved[j]
+        if step == most_steps or moved.max() == 0.0:
             break
         stale[:] = False
         step += 1
@@ -359,21 +367,13 @@ def _settle(
 
 
 @njit
-def _any_above(values: Any, limit: Any) -> Any:
-    for value in values:
-        if value > limit:
-            return True
-    return False
-
-
-@njit
 def _means(
     x: Any, weight: Any, labels: Any, stale: Any, centers: Any, counts: Any, moved: Any
 ) -> None:
     """Centres of stale clusters become the means of their rows; how far each centre has moved."""
     k, d = centers.shape
     sums, mass = np.zeros((k, d)), np.zeros(k)
-    if _any_above(stale, False):
+    if stale.any():
         for i in range(x.shape[0]):
             a = labels[i]
             if stale[a]:
@@ -421,7 +421,6 @@ def _choose(
     """
     k = moved.shape[0]
     for a in range(k):
-        own[a] += moved[a]
         radius[a] += moved[a]
     for a in range(k):
         active[a] = moved[a] > 0.0

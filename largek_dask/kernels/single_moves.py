@@ -7,8 +7,9 @@ changes the objective by
     w n_b / (n_b + w) d_b^2 - w n_a / (n_a - w) d_a^2
 
 so it may be worth leaving the nearest centre. Where no row gains, every row of a cluster with
-others is strictly nearer to its own centre than to any that is elsewhere: such a partition is still
-for Lloyd's algorithm, and the objective is differentiable there. Centres follow each move at once.
+others is strictly nearer to its own centre than to any that is elsewhere, but for rounding: such a
+partition is still for Lloyd's algorithm, and the objective is differentiable there. Centres follow
+each move at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ __all__ = ["count_moves", "move_rows"]
 _MANY = 1e300
 _WORTH = 1e-12
 """Least gain of a move, as a share of what its row costs: below is rounding."""
+_SAME = 1e-28
+"""And as a share of the row's squared norm: equal rows differ from their mean by rounding."""
 
 
 def move_rows(rows: Rows, partition: Settled, most_sweeps: int = 100) -> int:
@@ -72,7 +75,7 @@ def _count_moves(
         if counts[a] <= w:
             continue
         keep, left = counts[a] / (counts[a] - w), lower[i]
-        if least / (least + w) * left * left >= keep * upper[i] * upper[i]:
+        if left > 0.0 and least / (least + w) * left * left >= keep * upper[i] * upper[i]:
             continue
         square = distance_of(x, i, centers, a)
         b, _ = _best_other(x, i, w, centers, counts, gaps, a, np.sqrt(square), keep * square)
@@ -91,7 +94,10 @@ def _move_rows(
     own, farthest, moves = np.zeros(k), 0.0, 0
     radius, gaps, least = np.zeros(k), np.empty((k, k)), np.empty(k)
     equal = weight.min() == weight.max()
+    # Counts that are added to and taken from are rounded: they do not tell who is alone.
+    sizes = np.zeros(k, np.int64)
     for i in range(x.shape[0]):
+        sizes[labels[i]] += 1
         radius[labels[i]] = max(radius[labels[i]], upper[i]) if equal else np.inf
     for a in range(k):
         _measure(centers, a, gaps)
@@ -100,7 +106,7 @@ def _move_rows(
         before = moves
         for i in range(x.shape[0]):
             a, w = labels[i], weight[i]
-            if counts[a] <= w:
+            if sizes[a] == 1 or counts[a] <= w:
                 continue
             keep = counts[a] / (counts[a] - w)
             u, left = upper[i] + own[a], lower[i] - farthest
@@ -121,6 +127,8 @@ def _move_rows(
             toward = _shift(x, i, centers, b, w / (counts[b] + w))
             counts[a] -= w
             counts[b] += w
+            sizes[a] -= 1
+            sizes[b] += 1
             own[a] += away
             own[b] += toward
             farthest += max(away, toward)
@@ -153,12 +161,13 @@ def _find_least(counts: Any, gaps: Any, radius: Any, least: Any) -> None:
 
     To leave a cluster saves at most twice what a row costs there, and to join one costs at least
     half of its squared distance, where all rows weigh the same: who is three times as far away
-    takes none. (Where they do not, the radius is infinite.)
+    takes none, unless it has no rows: to join it is free. (Where they do not, the radius is
+    infinite.)
     """
     for a in range(counts.shape[0]):
         least[a] = _MANY
         for b in range(counts.shape[0]):
-            if b != a and gaps[a, b] < 3.0 * radius[a]:
+            if b != a and (gaps[a, b] < 3.0 * radius[a] or counts[b] == 0.0):
                 least[a] = min(least[a], counts[b])
 
 
@@ -167,7 +176,10 @@ def _best_other(
     x: Any, i: Any, w: Any, centers: Any, counts: Any, gaps: Any, a: Any, u: Any, cost: Any
 ) -> Any:
     """The cluster in which a row costs least, and how far at least any other centre is."""
-    best, b, nearest = cost * (1.0 - _WORTH), a, np.inf
+    norm = 0.0
+    for f in range(x.shape[1]):
+        norm += x[i, f] * x[i, f]
+    best, b, nearest = cost * (1.0 - _WORTH) - _SAME * norm, a, np.inf
     for j in range(centers.shape[0]):
         if j == a:
             continue

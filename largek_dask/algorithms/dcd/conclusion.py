@@ -134,7 +134,7 @@ def _stability(search: Search, rng: Rng, length: int) -> Floats:
     def find_path(x: Floats, weight: Floats, k: int) -> list[Floats]:
         center = x.sum(axis=0) / len(x)
         book = Book.begin(OF_HALVES, Search(Rows.of(x - center, weight), search.threads))
-        for step, piece in enumerate(pieces(OF_HALVES, k, k)):
+        for step, piece in enumerate(pieces(OF_HALVES, k, k, len(x))):
             book.work(piece, rng, step)
         return [centers + center for centers in book.partitions]
 

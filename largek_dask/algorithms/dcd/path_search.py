@@ -41,8 +41,12 @@ LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
 """Rows, distinct values and clusters of one dimension that are solved exactly, at most."""
 FAR = 64.0
 """Times the mean squared distance: a row that is farther from its centre belongs in the sample."""
+LAST = 300
+"""Recombinations where only the last partition has them, at most."""
 PASSES = 15
 """Passes over all rows of a large table, about."""
+SLOW = 1e-4
+"""Share by which a pass has to lower a partition, unless ``tol`` is 0, or it has settled."""
 MOST_PASSES = 100
 """Passes over all rows, at most: centres that are rounded may go in circles."""
 
@@ -79,6 +83,14 @@ class SearchState:
     found: PathArrays | None
     """All that there is to say, in the end."""
 
+    n_rows: int
+    """Rows of the table."""
+
+    @property
+    def n_searched(self) -> int:
+        """Rows that are searched."""
+        return self.n_rows if self.sample is None else len(self.sample[0])
+
     @property
     def length(self) -> int:
         """Partitions so far that are asked for."""
@@ -108,12 +120,12 @@ class PathSearch(Algorithm[SearchState]):
         return (
             plan
             if self.aim == "all"
-            else replace(plan, swaps=0, crosses_all=False, work=plan.work // 5)
+            else replace(plan, swaps=0, crosses_all=False, crossings=LAST, work=plan.work // 5)
         )
 
     def _work(self, state: SearchState) -> list[Piece]:
         wanted = min(state.wanted, state.most)
-        return list(pieces(self._plan, state.most, wanted))
+        return list(pieces(self._plan, state.most, wanted, state.n_searched))
 
     # --- what is known before ---------------------------------------------------------------------
 
@@ -167,6 +179,7 @@ class PathSearch(Algorithm[SearchState]):
             has_far=False,
             passes=None,
             found=None,
+            n_rows=passes.n_rows,
         )
         book = Book.begin(self._plan, Search(_rows(passes, rng, state), passes.threads))
         return replace(state, kept=book.kept())
@@ -236,7 +249,12 @@ class PathSearch(Algorithm[SearchState]):
         before = state.passes
         if before is None:
             before = begin_path(_found(state).path.astype(state.shift.dtype), state.length)
-        return replace(state, passes=path_step(passes, before, self.problem.tol))
+        after = path_step(passes, before, self.problem.tol)
+        if self.problem.tol > 0:
+            # Centres of a few rows may creep on for long, which nobody would see in the objective.
+            slow = before.cost - after.cost <= SLOW * after.cost
+            after = replace(after, settled=after.settled | slow)
+        return replace(state, passes=after)
 
     def _told(self, state: SearchState, rows: int, stage: int) -> Info:
         """What a step tells; ``stage`` is the place of its own among all."""
@@ -340,6 +358,7 @@ def solve_line(passes: Passes, rng: Rng, wanted: int) -> SearchState | None:
         has_far=False,
         passes=None,
         found=None,
+        n_rows=passes.n_rows,
     )
 
 

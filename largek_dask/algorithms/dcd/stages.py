@@ -40,6 +40,8 @@ __all__ = ["PLANS", "STAGES", "Book", "Kept", "Piece", "Plan", "pieces"]
 Floats = NDArray[np.float64]
 
 STAGES = ("up", "down", "swaps", "crossed")
+MOST_LABELS = 1_600_000_000
+"""Recombinations times clusters times rows, at most: a minute or so."""
 SAME = 1e-7
 """Objectives that differ by less than this share are those of one partition."""
 PIECES = 24
@@ -60,7 +62,8 @@ class Plan:
     fresh: int = 0
     """Greedy k-means++ starts that enter it."""
     crossings: int = 0
-    """Recombinations for one number of clusters, at most."""
+    """Recombinations for one number of clusters, at most; where all have them, times its clusters
+    and added up over all numbers."""
     failures: int = 0
     """Recombinations in a row that lead nowhere, for each cluster, after which there are no more;
     0: all are made."""
@@ -85,7 +88,7 @@ PLANS: dict[Effort, Plan] = {
         rounds=1,
         members=10,
         fresh=6,
-        crossings=300,
+        crossings=35_000,
         failures=3,
         crosses_all=True,
         swaps=6,
@@ -101,9 +104,11 @@ class Piece:
     stage: str
     sizes: tuple[int, ...]
     """Numbers of clusters, in the order in which they are gone through."""
+    crossings: int = 0
+    """Recombinations for each, at most."""
 
 
-def pieces(plan: Plan, length: int, wanted: int) -> Iterator[Piece]:
+def pieces(plan: Plan, length: int, wanted: int, n_rows: int) -> Iterator[Piece]:
     """All work of a search, piece by piece.
 
     Parameters
@@ -113,6 +118,8 @@ def pieces(plan: Plan, length: int, wanted: int) -> Iterator[Piece]:
         Clusters of the last partition that is searched.
     wanted : int
         Clusters of the last that is asked for, no more than ``length``.
+    n_rows : int
+        Rows that are searched.
     """
     rising, falling = range(2, length + 1), range(length, 1, -1)
     yield from _cut("up", rising)
@@ -124,7 +131,12 @@ def pieces(plan: Plan, length: int, wanted: int) -> Iterator[Piece]:
         yield from _cut("swaps", falling)
         yield from _round(rising, falling)
     if plan.members:
-        yield from _cut("crossed", range(wanted, 1 if plan.crosses_all else wanted - 1, -1))
+        sizes, crossings = range(wanted, wanted - 1, -1), plan.crossings
+        if plan.crosses_all:
+            sizes = range(wanted, 2, -1)
+            most = min(plan.crossings, MOST_LABELS // n_rows)
+            crossings = most // max(1, sum(sizes))
+        yield from _cut("crossed", sizes, crossings)
         yield from _round(rising, falling)
 
 
@@ -133,10 +145,10 @@ def _round(rising: range, falling: range) -> Iterator[Piece]:
     yield Piece("again down", tuple(falling[1:]))
 
 
-def _cut(stage: str, sizes: range) -> Iterator[Piece]:
+def _cut(stage: str, sizes: range, crossings: int = 0) -> Iterator[Piece]:
     each = max(1, -(-len(sizes) // PIECES))
     for begin in range(0, len(sizes), each):
-        yield Piece(stage, tuple(sizes[begin : begin + each]))
+        yield Piece(stage, tuple(sizes[begin : begin + each]), crossings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +272,7 @@ class Book:
             elif piece.stage == "swaps":
                 self._swap(size, generator)
             else:
-                self._cross(size, generator)
+                self._cross(size, generator, piece.crossings)
 
     def offer(self, size: int, found: Settled | None) -> bool:
         """Keep a partition if it is the lowest of its size; whether it is."""
@@ -310,15 +322,15 @@ class Book:
         centers = self.partitions[size - 1]
         self.offer(size, self.search.swap(centers, generator, self.plan.swaps))
 
-    def _cross(self, size: int, generator: np.random.Generator) -> None:
+    def _cross(self, size: int, generator: np.random.Generator, crossings: int) -> None:
         """Fresh starts, then recombinations until they have failed for long, or for very long."""
         plan, members = self.plan, self.population[size - 1]
         if size < 2:
             return
-        for _ in range(plan.fresh):
+        for _ in range(min(plan.fresh, crossings)):
             self.offer(size, self.search.fresh(size, generator))
         failed = 0
-        for _ in range(plan.crossings):
+        for _ in range(crossings):
             if len(members) < 2 or (plan.failures and failed == plan.failures * size):
                 break
             a, b = generator.choice(len(members), 2, replace=False)

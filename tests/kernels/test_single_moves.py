@@ -1,0 +1,278 @@
+"""Moves of single rows: as brute force finds them, and none left at the end."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from largek_dask.kernels.descent import Rows, add_center, label_rows, settle
+from largek_dask.kernels.single_moves import count_moves, move_rows
+from tests import oracles_dcd_search as oracles
+from tests.kernels.test_descent import (
+    KINDS,
+    check_bounds,
+    check_settled,
+    make,
+    rounding,
+    same,
+    settled,
+    weights,
+)
+
+COMPILED = not numba.config.DISABLE_JIT
+FREE = ["blobs", "uniform", "heavy"]
+"""Kinds of rows without ties."""
+
+
+def check_means(rows, p):
+    """Centres, counts and costs follow the labels but for rounding."""
+    means = oracles.means_of(rows.x, rows.weight, p.labels, p.centers)
+    np.testing.assert_allclose(p.centers, means, rtol=1e-9, atol=100 * rounding(rows.x))
+    counts = oracles.counts_of(rows.weight, p.labels, len(means))
+    np.testing.assert_allclose(p.counts, counts, rtol=1e-9, atol=1e-12 * rows.weight.max())
+
+
+@pytest.mark.parametrize("kind", FREE)
+@pytest.mark.parametrize("d", [1, 2, 3, 14])
+@pytest.mark.parametrize("weight", ["none", "whole", "wide"])
+def test_moves_are_those_of_brute_force(kind, d, weight):
+    r = np.random.default_rng(d)
+    total = 0
+    for k in (1, 2, 5, 12):
+        x = make(kind, 60, d, r)
+        rows = Rows.of(x, weights(weight, 60, r))
+        p = settled(rows, x[r.choice(60, k, replace=False)])
+        for sweeps in (1, 100):
+            before = p.cost
+            args = x, rows.weight, p.labels, p.centers, sweeps
+            labels, moves, gained = oracles.move_rows(*args)
+            expected = oracles.count_moves(x, rows.weight, p.labels, k)
+            assert count_moves(rows, p) == expected
+            assert (expected > 0) == (moves > 0)
+            start = p.labels.copy()
+            assert move_rows(rows, p, sweeps) == moves
+            np.testing.assert_array_equal(p.labels, labels)
+            total += moves
+            touched = np.unique(np.concatenate([start[start != labels], labels[start != labels]]))
+            assert p.stale[touched].all()
+            check_bounds(rows, p)
+            check_means(rows, p)
+            settle(rows, p, 0)
+            np.testing.assert_array_equal(p.labels, labels)
+            assert p.cost == pytest.approx(before - gained, rel=1e-9)
+            assert (p.cost < before) == (moves > 0)
+        assert count_moves(rows, p) == oracles.count_moves(x, rows.weight, p.labels, k) == 0
+        settle(rows, p)
+        np.testing.assert_array_equal(p.labels, labels)
+        check_settled(rows, p)
+    assert total > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weight", ["none", "whole", "wide"])
+@pytest.mark.parametrize("k", [2, 7, 25])
+def test_no_move_is_left(kind, weight, k):
+    r = np.random.default_rng(k)
+    n = 300 if COMPILED else 80
+    for d in (1, 2):
+        x = make(kind, n, d, r)
+        rows = Rows.of(x, weights(weight, n, r))
+        p = settled(rows, x[r.choice(n, k, replace=False)])
+        for _ in range(30):
+            assert count_moves(rows, p) == oracles.count_moves(x, rows.weight, p.labels, k)
+            sizes, before = np.bincount(p.labels, minlength=k), p.cost
+            moves = move_rows(rows, p)
+            assert (np.bincount(p.labels, minlength=k)[sizes > 0] > 0).all()
+            check_bounds(rows, p)
+            if moves == 0:
+                break
+            settle(rows, p)
+            assert p.cost < before
+            check_settled(rows, p)
+        else:
+            raise AssertionError("moves go on for ever")
+        assert oracles.count_moves(x, rows.weight, p.labels, k) == 0
+
+
+def test_count_moves_knows_bounds_below_zero():
+    """A bound that says nothing is below zero after long descents; its square would say a lot."""
+    r = np.random.default_rng(0)
+    x = make("uniform", 300, 2, r)
+    rows = Rows.of(x)
+    for k in (5, 10, 20):
+        p = settled(rows, x[r.choice(300, k, replace=False)])
+        expected = oracles.count_moves(x, rows.weight, p.labels, k)
+        assert expected > 0
+        q = p.copy()
+        q.lower[:] = -1e3
+        assert count_moves(rows, q) == expected
+        q.lower[:] = -1e3
+        moves = move_rows(rows, p)
+        assert move_rows(rows, q) == moves > 0
+        np.testing.assert_array_equal(p.labels, q.labels)
+
+
+@pytest.mark.parametrize("weight", ["none", "wide"])
+def test_a_cluster_without_rows_takes_one_however_far_it_is(weight):
+    r = np.random.default_rng(1)
+    x = make("blobs", 80, 2, r)
+    rows = Rows.of(x, weights(weight, 80, r))
+    p = settled(rows, x[:3])
+    p = add_center(rows, p, np.full(2, 1e5))
+    settle(rows, p)
+    assert p.counts[3] == 0
+    alone = np.bincount(p.labels, minlength=4)[p.labels] == 1
+    expected = oracles.count_moves(x, rows.weight, p.labels, 4)
+    assert count_moves(rows, p) == expected == (~alone).sum()
+    labels, moves, _ = oracles.move_rows(x, rows.weight, p.labels, p.centers)
+    assert move_rows(rows, p) == moves > 0
+    np.testing.assert_array_equal(p.labels, labels)
+    assert (np.bincount(p.labels, minlength=4) > 0).all()
+    check_bounds(rows, p)
+
+
+def test_a_cluster_is_never_emptied():
+    """Counts are added to and taken from: rounding must not say that a row has company."""
+    r = np.random.default_rng(2)
+    drifted = 0
+    for _ in range(300 if COMPILED else 60):
+        x = np.repeat(r.integers(0, 4, (6, 1)).astype(float), 3, axis=0) / 3
+        weight = np.full(len(x), 0.1)
+        rows = Rows.of(x, weight)
+        k = 5
+        p, _ = label_rows(rows, x[:k])
+        # Clusters whose rows are anywhere, as those of a search may be for a step.
+        p.labels[:] = np.append(np.arange(k), r.integers(k, size=len(x) - k))
+        p.upper[:], p.lower[:], p.stale[:] = 10.0, 0.0, True
+        settle(rows, p, 0)
+        move_rows(rows, p)
+        sizes = np.bincount(p.labels, minlength=k)
+        assert (sizes > 0).all()
+        drifted += ((sizes == 1) & (p.counts > 0.1)).any()
+        check_means(rows, p)
+    assert drifted > 0
+
+
+def test_a_row_that_outweighs_its_cluster_stays():
+    """Where the others weigh nothing beside it, what is left without it cannot be told."""
+    x = np.array([[0.0], [1.0], [5.0], [6.0]])
+    rows = Rows.of(x, np.array([1e20, 1.0, 1.0, 1.0]))
+    p = settled(rows, x[[0, 2]])
+    assert p.counts[0] == 1e20
+    assert count_moves(rows, p) == 0
+    assert move_rows(rows, p) == 0
+
+
+def test_sweeps_are_limited():
+    r = np.random.default_rng(3)
+    later = 0
+    for _ in range(10):
+        x = make("uniform", 300, 2, r)
+        rows = Rows.of(x)
+        p = settled(rows, x[:12])
+        q, whole = p.copy(), p.copy()
+        assert move_rows(rows, q, 0) == 0
+        same(p, q)
+        first = move_rows(rows, q, 1)
+        check_bounds(rows, q)
+        rest = move_rows(rows, q)
+        later += rest > 0
+        assert move_rows(rows, whole) == first + rest
+        np.testing.assert_array_equal(whole.labels, q.labels)
+    assert later > 0
+
+
+def test_equal_rows_in_several_clusters_stay():
+    """Their centres differ by rounding, and so does what they cost: no move is worth that."""
+    x = np.repeat([[0.1], [0.7], [-0.8]], 40, axis=0)
+    rows = Rows.of(x)
+    p, _ = label_rows(rows, x[::40])
+    p = add_center(rows, p, x[0])
+    for size in (3, 10, 17):
+        q = p.copy()
+        q.labels[:size] = 3
+        q.stale[:] = True
+        settle(rows, q, 0)
+        if size == 3:
+            assert 0 < q.cost < 1e-25
+        assert q.counts[3] == size
+        assert count_moves(rows, q) == oracles.count_moves(x, rows.weight, q.labels, 4) == 0
+        assert move_rows(rows, q) == 0
+
+
+def test_nothing_is_moved_by_a_count():
+    r = np.random.default_rng(4)
+    rows = Rows.of(make("uniform", 300, 2, r))
+    p = settled(rows, rows.x[:9])
+    q = p.copy()
+    assert count_moves(rows, p) > 0
+    for name in type(p).__slots__:
+        np.testing.assert_array_equal(getattr(p, name), getattr(q, name))
+
+
+def test_rows_in_the_middle_of_clusters_are_not_looked_at():
+    r = np.random.default_rng(5)
+    middles = np.array([[0.0, 0.0], [3.0, 0.0], [100.0, 0.0], [200.0, 0.0], [-5e4, 0.0]])
+    of = np.append(np.repeat(np.arange(4), 80), 4)
+    x = middles[of] + r.standard_normal((len(of), 2))
+    x -= x.mean(axis=0)
+    rows = Rows.of(x)
+    p = settled(rows, np.stack([x[of == j].mean(axis=0) for j in range(5)]))
+    # One row alone in its cluster could take any other at half its distance: far ones it cannot.
+    np.testing.assert_array_equal(np.flatnonzero(p.counts == 1), [4])
+    hidden = x.copy()
+    hidden[np.isin(of, [2, 3, 4])] = np.nan
+    assert count_moves(rows, p) > 0
+    q = p.copy()
+    moves = move_rows(rows, p)
+    assert move_rows(Rows.of(hidden), q) == moves > 0
+    np.testing.assert_array_equal(p.labels, q.labels)
+
+
+def test_weights_are_repeated_rows():
+    """Copies of a row have each a move of their own, so only the gain of the first is the same."""
+    r = np.random.default_rng(6)
+    x = make("uniform", 100, 2, r)
+    weight = weights("whole", 100, r)
+    often = np.repeat(np.arange(100), weight.astype(int))
+    rows = Rows.of(x, weight)
+    p = settled(rows, x[:6])
+    assert move_rows(rows, p) > 0
+    settle(rows, p)
+    q, _ = label_rows(Rows.of(x[often]), p.centers)
+    np.testing.assert_array_equal(q.labels, p.labels[often])
+    np.testing.assert_allclose(q.costs, p.costs, rtol=1e-12)
+    # A row that weighs much needs more to move than any of its copies alone.
+    assert count_moves(Rows.of(x[often]), q) == oracles.count_moves(
+        x[often], np.ones(len(often)), q.labels, 6
+    )
+
+
+@given(st.data())
+def test_where_no_row_moves_the_nearest_center_is_unique(data):
+    d = data.draw(st.integers(1, 2))
+    n = data.draw(st.integers(1, 14))
+    values = st.lists(st.integers(0, 4), min_size=d, max_size=d)
+    x = np.array(data.draw(st.lists(values, min_size=n, max_size=n)), float)
+    k = data.draw(st.integers(1, min(n, 5)))
+    weight = None
+    if data.draw(st.booleans()):
+        weight = np.array(data.draw(st.lists(st.integers(1, 4), min_size=n, max_size=n)), float)
+    rows = Rows.of(x, weight)
+    p = settled(rows, x[:k])
+    move_rows(rows, p)
+    settle(rows, p, 0)
+    assert count_moves(rows, p) == oracles.count_moves(x, rows.weight, p.labels, k) == 0
+    near = oracles.distances(x, p.centers)
+    sizes = np.bincount(p.labels, minlength=k)
+    for i, a in enumerate(p.labels):
+        elsewhere = (p.centers != p.centers[a]).any(axis=1)
+        if sizes[a] > 1 and elsewhere.any():
+            assert near[i, a] < near[i, elsewhere].min() * (1 - 1e-9)
+    labels = p.labels.copy()
+    settle(rows, p)
+    np.testing.assert_array_equal(p.labels, labels)
+    check_settled(rows, p)
