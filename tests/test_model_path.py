@@ -226,10 +226,14 @@ def test_what_the_last_pass_has_found_is_part_of_the_path() -> None:
     arrays = path_arrays(X, K)
     n = rows_of_path(K - 1)
     counts = arrays.counts + 1
+    assert arrays.inertia[-2] > 5
     same = arrays.after_last_pass(arrays.centers, counts, 5.0)
     np.testing.assert_array_equal(same.counts_of_path[n:], counts)
     np.testing.assert_array_equal(same.counts_of_path[:n], arrays.counts_of_path[:n])
     np.testing.assert_array_equal(same.inertia, [*arrays.inertia[:-1], 5.0])
+    above = arrays.after_last_pass(arrays.centers, counts, arrays.inertia[2])
+    np.testing.assert_array_equal(above.inertia[:2], arrays.inertia[:2])
+    assert (above.inertia[2:] == arrays.inertia[2]).all(), "no estimate is below what is known"
     np.testing.assert_array_equal(same.path, arrays.path)
     np.testing.assert_array_equal(same.stationarity, arrays.stationarity)
     assert not np.isnan(same.stationarity[-1, :3]).any()

@@ -25,6 +25,7 @@ import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.algorithms.dcd import path_search
+from largek_dask.algorithms.dcd.passes import CountTotal
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.names import ALGORITHMS as REGISTERED
 from largek_dask.algorithms.parts import nested
@@ -91,7 +92,7 @@ MOVED_BOUNDS = {"lloyd-elkan", "nmbatch-groups"}
 PATHS = {
     "dcdbundle": 4,
     "dcdbundle-best": 3,
-    "dcdbundle-sample": 6,
+    "dcdbundle-sample": 3,
     "dcdbundle-paper": 4,
     "dcclust": 4,
 }
@@ -154,7 +155,7 @@ def few_rows_held(name):
     """Let a path search draw 2,000 of these rows, as it does where there are many."""
     with pytest.MonkeyPatch.context() as patch:
         if name == "dcdbundle-sample":
-            patch.setattr(path_search, "MOST_ROWS", N_ROWS - 1)
+            patch.setattr(path_search, "MOST_ROWS", 400)
             patch.setattr(path_search, "LEAST_ROWS", 2_000)
         yield
 
@@ -217,8 +218,8 @@ def test_paths_are_searched_in_memory_or_by_passes(name, alone):
         searched = [step["rows"] for step in km.history_ if step not in passes]
         assert min(searched) > 0
         assert max(rows % N_ROWS for rows in searched), "these are not all rows"
-        assert len(searched) > 9
-        assert len(passes) > 9
+        assert len(searched) > 5
+        assert len(passes) > 5
     else:
         assert not passes
 
@@ -400,6 +401,7 @@ def test_totals_say_how_much_is_sent(name, x, monkeypatch):
     def measured(self, *args, **options):
         total = reduce(self, *args, **options)
         parts = len(getattr(total, "shares", ()))
+        parts += len(total.inertia) if isinstance(total, CountTotal) else 0
         sizes.append((type(total).__name__, parts, nbytes(total), len(pickle.dumps(total, 5))))
         return total
 
@@ -410,8 +412,7 @@ def test_totals_say_how_much_is_sent(name, x, monkeypatch):
     algorithm = lk.NMBatch(b0=1000) if name == "sparse" else ALGORITHMS[name]
     if name in PATHS:
         with few_rows_held(name):
-            options = {"algorithm": algorithm, "random_state": 0, "tol": 0.1}
-            lk.KMeans(12 if "dcdbundle" in name else 4, **options).fit(x[:700])
+            lk.KMeans(16, algorithm=algorithm, random_state=0).fit(x[:500])
     for init in () if name in PATHS else ("random", "k-means||"):
         # Of random rows among so few distinct ones many are alike, and their centres are moved.
         options = {"algorithm": algorithm, "init": init, "max_iter": 3, "random_state": 0}

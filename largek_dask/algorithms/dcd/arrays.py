@@ -87,6 +87,7 @@ class PathArrays(CenterArrays):
             counts=counts,
             path=np.concatenate([self.path[:n_before], centers]),
             counts_of_path=np.concatenate([self.counts_of_path[:n_before], counts]),
-            inertia=np.append(self.inertia[:-1], inertia),
+            # Of a search that was stopped these are estimates, by a sample, and may be too low.
+            inertia=np.append(np.maximum(self.inertia[:-1], inertia), inertia),
             stationarity=np.concatenate([self.stationarity[:-1], last]),
         )

@@ -82,8 +82,10 @@ def conclude(passes: Passes, rng: Rng, found: Found) -> PathArrays:
         # Exact means, rounded once, whatever the search has added them up by.
         path = path_step(passes, begin_path(path, length)).path
     if found.ends_distinct:
-        x, _ = taken_rows(passes, rng)
-        centers_in(path, length)[:] = distinct_rows(x)
+        x, _ = taken_rows(passes, rng, found.sample)
+        distinct = distinct_rows(x)
+        if len(distinct) == length:  # (it may have ended as no other row was worth a centre)
+            centers_in(path, length)[:] = distinct
     path, count = _falling(passes, path, count_pass(passes, path, length), length)
     rows = hold_rows(passes, rng, statistics.mean, found.sample)
     still = np.full((length, len(FIGURES)), np.nan)

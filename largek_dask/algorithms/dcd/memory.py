@@ -5,6 +5,7 @@ Their k (k + 1) / 2 centres and sums grow with the square of k.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -44,18 +45,21 @@ def check_path_memory(
     n_threads: int,
     itemsize: int = 8,
     available: int | None = None,
+    searched: Callable[[int], int] = int,
 ) -> None:
     """Refuse a number of clusters whose partitions do not fit the memory there is.
 
     Parameters
     ----------
     length : int
-        Largest number of clusters: partitions into 1 to so many are held.
+        Largest number of clusters that is asked for.
     n_features, n_threads : int
     itemsize : int
         Bytes of a number of the compute dtype.
     available : int, optional
         Bytes; those of this process by default.
+    searched : callable
+        Of a number of clusters that is asked for, up to how many partitions are held: as many.
 
     Raises
     ------
@@ -65,10 +69,11 @@ def check_path_memory(
     room = available_memory() if available is None else available
 
     def needs(n: int) -> int:
-        return path_memory(n, n_features, itemsize, n_threads)
+        return path_memory(searched(n), n_features, itemsize, n_threads)
 
     if needs(length) <= room:
         return
+    held = searched(length)
     fits, too_many = 0, length
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
@@ -78,7 +83,7 @@ def check_path_memory(
             too_many = middle
     advice = f"Ask for {fits} clusters at most" if fits else "Take a machine with more memory"
     raise NotEnoughMemoryError(
-        f"All partitions into 1 to {length} clusters have {rows_of_path(length)} centres of "
+        f"All partitions into 1 to {held} clusters have {rows_of_path(held)} centres of "
         f"{n_features} features, which need about {needs(length) / 1e6:,.0f} MB with {n_threads} "
         f"threads, and there are {room / 1e6:,.0f} MB. {advice}, or use an algorithm that holds "
         "one partition."

@@ -73,7 +73,7 @@ class SearchState:
     bounds: Floats
     """(wanted,) lower bounds."""
     n_distinct: int | None
-    """Distinct rows, where there are fewer than clusters to be searched; else None."""
+    """Distinct rows, where there are no more than clusters that are asked for; else None."""
     sample: tuple[NDArray[np.int64], Floats] | None
     """Rows that are searched instead of all, and what their weights are multiplied by."""
     has_far: bool
@@ -160,14 +160,10 @@ class PathSearch(Algorithm[SearchState]):
         solved = solve_line(passes, rng, wanted)
         if solved is not None:
             return solved
-        sample = most = None
-        if is_held(passes):
-            x, _ = taken_rows(passes, rng)
-            most = count_distinct(x, length_of_search(wanted))
-        else:
-            drawn = draw_sample(passes, rng, rows_of_sample(wanted), max(64, wanted))
-            sample = drawn.rows, drawn.factors
-        searched = most or length_of_search(wanted)
+        sample = None
+        if not is_held(passes):
+            sample = draw_sample(passes, rng, rows_of_sample(wanted), max(64, wanted))
+        searched = longest_path(passes, rng, wanted, sample)
         state = SearchState(
             step=0,
             wanted=wanted,
@@ -177,8 +173,9 @@ class PathSearch(Algorithm[SearchState]):
             work=0,
             kept=Kept.nothing(passes.n_features),
             bounds=lower_bounds(passes, wanted),
-            n_distinct=searched if searched < length_of_search(wanted) else None,
-            sample=sample,
+            # of a sample it is found out once the rows that it lacks have been looked for
+            n_distinct=searched if searched <= (wanted if sample is None else 1) else None,
+            sample=None if sample is None else (sample.rows, sample.factors),
             has_far=False,
             passes=None,
             found=None,
@@ -235,9 +232,13 @@ class PathSearch(Algorithm[SearchState]):
             for row, square in zip(rows.tolist(), squares, strict=True)
             if square > limit and row not in set(sample.rows.tolist())
         ]
+        if lacking:
+            sample = sample.including(np.array(lacking, np.int64))
+        # Where rows of the sample all have centres, any other row is one that it lacks.
+        most = longest_path(passes, rng, state.wanted, sample)
+        state = replace(state, most=most, n_distinct=most if most <= state.wanted else None)
         if not lacking:
             return state
-        sample = sample.including(np.array(lacking, np.int64))
         state = replace(state, sample=(sample.rows, sample.factors), work=0)
         book = Book.begin(self._plan, Search(_rows(passes, rng, state), passes.threads))
         return replace(state, kept=book.kept())
@@ -302,6 +303,12 @@ def length_of_search(k: int) -> int:
     return k + max(BEYOND, k // SHARE)
 
 
+def longest_path(passes: Passes, rng: Rng, wanted: int, sample: Sample | None) -> int:
+    """The same for the rows that are searched: no more than there are distinct ones."""
+    x, _ = taken_rows(passes, rng, sample)
+    return count_distinct(x, length_of_search(wanted))
+
+
 def refuse(table: TableShape, problem: KMeansProblem | None) -> None:
     """Refuse what no search for all partitions works on.
 
@@ -324,7 +331,7 @@ def refuse(table: TableShape, problem: KMeansProblem | None) -> None:
             "init must be 'auto' where every partition up to k is found, as each begins with the "
             "one before. Use another algorithm to begin with centres of your own."
         )
-    check_path_memory(length_of_search(problem.n_clusters), table.n_features, 2)
+    check_path_memory(problem.n_clusters, table.n_features, 2, searched=length_of_search)
 
 
 def solve_line(passes: Passes, rng: Rng, wanted: int) -> SearchState | None:
@@ -346,7 +353,7 @@ def solve_line(passes: Passes, rng: Rng, wanted: int) -> SearchState | None:
         work=0,
         kept=Kept.solved(packed(partitions), costs),
         bounds=at_least(costs),
-        n_distinct=length if length < wanted else None,
+        n_distinct=length if length == len(values) else None,
         sample=None,
         has_far=False,
         passes=None,

@@ -34,6 +34,7 @@ from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in
 from largek_dask.algorithms.dcd.bundle import Accuracy, Counted, bundle
 from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
 from largek_dask.algorithms.dcd.held import taken_rows
+from largek_dask.algorithms.dcd.path_search import refuse
 from largek_dask.algorithms.dcd.plain import plain_descent
 from largek_dask.algorithms.dcd.stationary import Descend, stationary_point
 from largek_dask.algorithms.kmeans import KMeansProblem
@@ -166,7 +167,7 @@ class Published(Algorithm[PublishedState]):
         return replace(self.accuracy, tolerance=self.auxiliary_tolerance)
 
     def check(self, table: TableShape) -> None:
-        """Refuse sparse rows, and more than can be held."""
+        """Refuse sparse rows, starting centres, and more than can be held."""
         if table.is_sparse:
             raise ParameterError(
                 "the published DCD-Bundle takes dense rows only: use Lloyd or Truncated for sparse "
@@ -179,6 +180,7 @@ class Published(Algorithm[PublishedState]):
                 f"2**25 values: {table.n_rows} rows of {table.n_features} features are {values}. "
                 "Use DCDBundle(), which works on a sample of many rows and then on all."
             )
+        refuse(table, self.problem)
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Rows in float64, once as they are and once in the order of scans, and their keys."""
@@ -230,8 +232,9 @@ class Published(Algorithm[PublishedState]):
                 state = replace(state, step=state.step + 1, complete=True)
             else:
                 state = _grown(state, found, passes.statistics.mean)
+        inertia = state.inertia if state.found is None else state.found.inertia
         return state, Info(
-            cost=float(state.inertia[-1]),
+            cost=float(inertia[-1]),
             rows=len(rows.x),
             converged=state.found is not None,
             extra={
@@ -391,7 +394,8 @@ def _apart(points: Array, gains: Array, near: float) -> list[int]:
 
 def _all_of(state: PublishedState) -> Found:
     """Partitions as they are to be told of."""
-    return Found(state.path, state.reached, state.bounds[: state.reached])
+    ends = state.complete or state.inertia[-1] == 0
+    return Found(state.path, state.reached, state.bounds[: state.reached], ends_distinct=ends)
 
 
 def _grown(state: PublishedState, found: _Found, mean: Array) -> PublishedState:

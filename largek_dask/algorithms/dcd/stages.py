@@ -327,6 +327,8 @@ class Book:
     def _cross(self, size: int, generator: np.random.Generator, crossings: int) -> None:
         """Fresh starts, then recombinations until they have failed for long, or for very long."""
         plan, members = self.plan, self.population[size - 1]
+        if size < 2:
+            return
         for _ in range(min(plan.fresh, crossings)):
             self.offer(size, self.search.fresh(size, generator))
         failed = 0
