@@ -241,10 +241,10 @@ def test_max_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert km.stop_reason_ == "max_time"
     assert 2 <= len(km.path_) <= 12
     seconds[0] = 0.0
+    monkeypatch.setattr(
+        Book, "begin", lambda *given: seconds.__setitem__(0, 99.0) or _begin(*given)
+    )
     with pytest.raises(NoModelError, match="max_time"):
-        monkeypatch.setattr(
-            Book, "begin", lambda *given: seconds.__setitem__(0, 99.0) or _begin(*given)
-        )
         fit(X, 40, max_time=12)
 
 
