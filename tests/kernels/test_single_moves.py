@@ -92,6 +92,16 @@ def test_a_row_that_leaves_one_other_for_a_row_alone():
     np.testing.assert_array_equal(p.labels, [0, 1, 1])
 
 
+def test_a_row_that_has_joined_a_cluster_may_be_the_farthest_there():
+    """It goes on to a third one, which has come near by then."""
+    x = np.array([0.0097, 8.0076, 4.0099, 4.0023, 2.0067, 8.0003, 0.0042, 0.0079])[:, None]
+    rows = Rows.of(x)
+    p = partition_of(rows, np.array([0, 2, 0, 0, 0, 2, 2, 1]), np.zeros((3, 1)))
+    labels, moves, _ = oracles.move_rows(x, rows.weight, p.labels, p.centers)
+    assert move_rows(rows, p) == moves == 6
+    np.testing.assert_array_equal(p.labels, labels)
+
+
 @pytest.mark.parametrize("weight", ["none", "wide"])
 def test_moves_of_few_rows_from_anywhere(weight):
     r = np.random.default_rng(7)
