@@ -71,6 +71,58 @@ def test_moves_are_those_of_brute_force(kind, d, weight):
     assert total > 0
 
 
+def partition_of(rows, labels, centers):
+    """A partition as it is told, its bounds exact; clusters without rows keep these centres."""
+    p, _ = label_rows(rows, oracles.means_of(rows.x, rows.weight, labels, centers))
+    p.labels[:] = labels
+    d = np.sqrt(oracles.distances(rows.x, p.centers))
+    p.upper[:] = d[np.arange(len(d)), labels]
+    d[np.arange(len(d)), labels] = np.inf
+    p.lower[:] = d.min(axis=1)
+    p.counts[:] = oracles.counts_of(rows.weight, labels, len(centers))
+    return p
+
+
+def test_a_row_that_leaves_one_other_for_a_row_alone():
+    """It saves twice its cost and pays half: that cluster is almost three times as far."""
+    rows = Rows.of(np.array([[-1.0], [1.0], [2.9]]))
+    p = partition_of(rows, np.array([0, 0, 1]), np.zeros((2, 1)))
+    assert count_moves(rows, p) == 1
+    assert move_rows(rows, p) == 1
+    np.testing.assert_array_equal(p.labels, [0, 1, 1])
+
+
+def test_a_row_that_has_joined_a_cluster_may_be_the_farthest_there():
+    """It goes on to a third one, which has come near by then."""
+    x = np.array([0.0097, 8.0076, 4.0099, 4.0023, 2.0067, 8.0003, 0.0042, 0.0079])[:, None]
+    rows = Rows.of(x)
+    p = partition_of(rows, np.array([0, 2, 0, 0, 0, 2, 2, 1]), np.zeros((3, 1)))
+    labels, moves, _ = oracles.move_rows(x, rows.weight, p.labels, p.centers)
+    assert move_rows(rows, p) == moves == 6
+    np.testing.assert_array_equal(p.labels, labels)
+
+
+@pytest.mark.parametrize("weight", ["none", "wide"])
+def test_moves_of_few_rows_from_anywhere(weight):
+    r = np.random.default_rng(7)
+    total = empty = 0
+    for _ in range(600 if COMPILED else 150):
+        n, k = r.integers(2, 10), r.integers(1, 5)
+        x = r.standard_t(2, (n, int(r.integers(1, 3))))
+        rows = Rows.of(x, weights(weight, n, r))
+        p = partition_of(rows, r.integers(k, size=n), 100 * r.standard_normal((k, x.shape[1])))
+        empty += (p.counts == 0).any()
+        assert count_moves(rows, p) == oracles.count_moves(x, rows.weight, p.labels, k)
+        labels, moves, _ = oracles.move_rows(x, rows.weight, p.labels, p.centers)
+        assert move_rows(rows, p) == moves
+        np.testing.assert_array_equal(p.labels, labels)
+        # What centres far away have moved is rounded to their size.
+        check_bounds(rows, p, slack=1e-12)
+        total += moves
+    assert total > 100
+    assert empty > 10
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weight", ["none", "whole", "wide"])
 @pytest.mark.parametrize("k", [2, 7, 25])
