@@ -28,6 +28,9 @@ FAR, FAR_WEIGHTED = Table("far", n=12_000, d=5), Table("far", n=12_000, d=5, wei
 TAILS, EVEN = Table("tails", n=12_000, d=5), Table("flat", n=6_000, d=6)
 MEMORY, MEMORY_CSR = Table(stored=False), Table(dtype="csr", stored=False)
 BAD, BAD_WEIGHTED = Table("bad"), Table("bad", dtype="float64", weights="some")
+SMALL, SMALL64 = Table(n=500), Table(n=500, dtype="float64", weights="some")
+LINE, LINE64 = Table(d=1), Table(d=1, dtype="float64", weights="some")
+SAMPLED = Table(n=140_000, d=3)
 SMALL_CSR = Table(dtype="csr", n=960)
 MANY, MANY64 = Table(n=80_050, d=3), Table(n=80_050, d=3, dtype="float64", weights="some")
 MANY_HELD = Table(n=80_050, d=3, stored=False)
@@ -65,8 +68,10 @@ class Case:
 
 def _chosen(algorithm: Any) -> list[str]:
     """Parameters that are not the default, so that a new one changes no name."""
+    default = type(algorithm)()
     values = {
-        field.name: (getattr(algorithm, field.name), field.default) for field in fields(algorithm)
+        field.name: (getattr(algorithm, field.name), getattr(default, field.name))
+        for field in fields(algorithm)
     }
     return [f"{name}={value}" for name, (value, default) in values.items() if value != default]
 
@@ -372,6 +377,36 @@ def _vrkm_snapshots(case: Callable[..., Case]) -> Iterator[Case]:
     yield case(CSR, 30, snapshot(), normalize="l2", n_init=2)
 
 
+def _dcdbundle() -> Iterator[Case]:
+    def case(table: Table, k: int, algorithm: Any = None, **options: Any) -> Case:
+        return Case("dcdbundle", algorithm or lk.DCDBundle(), table, k, tuple(options.items()))
+
+    for table in (FLOAT32, FLOAT64, UINT8, BOOL):
+        for k in (1, 7):
+            yield case(table, k)
+    for effort in ("fast", "best"):
+        for table in (FLOAT32, FLOAT64, FLAT):
+            yield case(table, 6, lk.DCDBundle(effort=effort))
+    for table in (LIGHT, LIGHT64, MEMORY, FEW, FAR_WEIGHTED, TAILS):
+        yield case(table, 9)
+    # A sample and then all rows; one dimension.
+    for effort in ("fast", "balanced"):
+        yield case(SAMPLED, 5, lk.DCDBundle(effort=effort))
+    for table in (LINE, LINE64):
+        yield case(table, 20)
+    yield case(FLOAT32, 8, max_iter=4)
+    yield case(FLOAT32, 6, normalize="l2")
+    yield case(BAD, 6, on_bad_rows="skip")
+    for table in (SMALL, SMALL64, FEW):
+        yield case(table, 4, lk.DCDBundle.paper())
+
+
+def _dcclust() -> Iterator[Case]:
+    for table in (SMALL, SMALL64, FEW):
+        yield Case("dcclust", lk.DCClust(), table, 4)
+    yield Case("dcclust", lk.DCClust(starts="drawn", drawn=50, most=2), FLOAT32, 4)
+
+
 FAMILIES = {
     "auto": tuple(_auto()),
     "lloyd": tuple(_lloyd()),
@@ -381,4 +416,6 @@ FAMILIES = {
     "vc-gmm": tuple(_vcgmm()),
     "vrkm": tuple(_vrkm()),
     "mixture": tuple(_mixture()),
+    "dcdbundle": tuple(_dcdbundle()),
+    "dcclust": tuple(_dcclust()),
 }

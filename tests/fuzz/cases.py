@@ -34,6 +34,8 @@ ALGORITHMS: dict[str, Any] = {
     "vc-gmm": lk.VCGMM(),
     "vc-gmm lists": lk.VCGMM(candidates=3, neighbours=8, explore=1, covariance="isoflex"),
     "vc-gmm paper": lk.VCGMM.paper(candidates=4),
+    "dcdbundle": lk.DCDBundle(),
+    "dcdbundle fast": lk.DCDBundle(effort="fast"),
 }
 MIXTURES: dict[str, dict[str, Any]] = {
     **{f"mixture {kind}": {"covariance": kind} for kind in COVARIANCES},
@@ -48,6 +50,11 @@ THRESHOLDS = [1, 2, 5, 6, 8, 9, 32, 33, 44, 100, 101, 128, 129, 200, 240, 241, 2
 """Numbers of clusters at which something else is done, and some above them."""
 FEATURES = [1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 17, 31, 33, 64]
 INITS = ["random", "k-means++", "greedy-k-means++", "k-means||", "two-level", "afk-mc2", "rows"]
+PATHS = {name for name in ALGORITHMS if name.startswith("dcdbundle")}
+"""They find every partition up to k, and take no starting centres."""
+DENSE_ONLY |= PATHS
+PATH_CLUSTERS = 12
+"""Their clusters, at most: each number of them is as much work as a fit of others."""
 LAYOUTS = ["F", "reversed", "strided", "columns", "read-only"]
 WORK = 6e7
 """Products of rows, features and clusters of a case, at most: cases are to be many."""
@@ -248,6 +255,8 @@ def draw(seed: int) -> Case:
         algorithm = "lloyd" if layout == "csr" else algorithm
     if algorithm in MIXTURES and init not in ("auto", "rows"):
         init = str(r.choice(MIXTURE_INITS))
+    if algorithm in PATHS:
+        init, k = "auto", min(k, PATH_CLUSTERS)
     case = Case(
         seed=seed,
         kind=kind,
