@@ -93,7 +93,7 @@ TABLES = {
     "vrkm_eta": Table(PAGE, "vrkm", "of_etas", "vrkm_tables"),
     "vrkm_svrg": Table(PAGE, "vrkm", "of_svrgs", "vrkm_tables"),
     "vrkm_scores": Table(PAGE, "vrkm", "of_scores", "vrkm_tables"),
-    "dcd_short": Table(PAGE, "dcd", "of_short", "dcd_tables"),
+    "dcd_short": Table(README, "dcd", "of_short", "dcd_tables"),
     "dcd": Table(PAGE, "dcd", "of_summary", "dcd_tables"),
     "dcd_tabled": Table(PAGE, "dcd", "of_tabled", "dcd_tables"),
     "dcd_each": Table(PAGE, "dcd", "of_each", "dcd_tables"),

@@ -57,7 +57,7 @@ class ScatterSums:
     def __init__(self, n_features: int) -> None:
         self.n_features = n_features
         self.sums = ExactSums((n_features + 1) * (n_features + 2) // 2)
-        """Of w y_a y_b for a <= b, y_d being 1, row after row of this triangle."""
+        """Sums of w y_a y_b for a <= b, y_d being 1, row after row of this triangle."""
 
     @property
     def nbytes(self) -> int:

@@ -59,9 +59,9 @@ BELOW = 0.8
 """Share of what a Gaussian would leave at best. Of evenly cut cubes it is 1 (0.94 for the best
 lattice in three dimensions, 0.86 in eight), of two groups 4 standard deviations apart 0.8."""
 FEW = 2.0
-"""Of n rows W_l comes out lower by chance: `BELOW` is lowered by so many times sqrt(l / n)."""
+"""Times sqrt(l / n), by which `BELOW` is lowered: W_l of n rows comes out lower by chance."""
 BEND = 3.0
-"""A fall is so many times as large as the next one. Of a line it is 1.7 times or less, of a
+"""Times the next fall that a fall has to be. Of a line it is 1.7 times or less, of a
 rectangle 2.8."""
 _LEAST = 2.0**-80
 """Share of W_1 that an objective of 0 is taken for."""
@@ -112,7 +112,7 @@ def suggest_k(
         Adjusted Rand index of the partitions found on two halves of a sample; NaN where it is not
         known.
     weight : float
-        Number of rows; with weights their sum, where a weight counts as so many rows.
+        Number of rows; with weights their sum, where a weight of 2 counts as two rows.
     n_features : int
     spectrum : (d,) float64, optional
         Eigenvalues of the scatter matrix, descending (:func:`spectrum_of`). Without, rows are taken
@@ -207,7 +207,7 @@ def spectrum_of(lower_bound: Floats, n_features: int) -> Floats | None:
 def gaussian_ratios(inertia: Floats, n_features: int, spectrum: Floats | None = None) -> Floats:
     """(k,) objectives over the least that a Gaussian with the same spectrum could have.
 
-    Of both only what lies in the directions that a best code of so many points would use. Below 0
+    Of both only what lies in the directions that a best code of l points would use. Below 0
     where more is known of the other directions than is left; NaN for one cluster.
     """
     out = np.full(len(inertia), nan)

@@ -99,7 +99,7 @@ PATHS = {
 """Algorithms that find every partition, and up to which: each is as much work as a fit of others.
 They take no starting centres, and end by themselves."""
 WEIGHING = {"dcdbundle": 4, "dcdbundle-best": 20, "dcdbundle-paper": 12, "dcclust": 12}
-"""One row in so many weighs anything: the others are read, and searched by nobody."""
+"""Rows of which one weighs anything: the others are read, and searched by nobody."""
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 

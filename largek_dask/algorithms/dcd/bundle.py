@@ -22,7 +22,7 @@ iteration on. The convex direction is then exactly
     ``x_j -> x_j - (n_j / m) (x_j - mean_j)``,
 
 Lloyd's step damped by the cluster's share n_j / m of the weight: with 25 clusters, a 25th of it.
-That is why this method takes so many evaluations. The metric ``(B_1 - B_2)^-1 = m / (2 n_j)``,
+That is why this method takes thousands of evaluations. The metric ``(B_1 - B_2)^-1 = m / (2 n_j)``,
 with B_2 the curvature that f_2 has where no row ties, turns the same step into Lloyd's. Serious
 steps decide the speed: null steps are met a few times in ten thousand iterations. The tests assert
 both identities.

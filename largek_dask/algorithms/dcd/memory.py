@@ -16,8 +16,8 @@ from largek_dask.errors import NotEnoughMemoryError
 __all__ = ["available_memory", "check_path_memory", "path_memory"]
 
 _COPIES = 6
-"""Of the centres: the path before and after a step, sent, packed in two forms, and as it is written
-into a checkpoint."""
+"""Copies of the centres: before and after a step, sent, packed in two forms, and as they go into a
+checkpoint."""
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 

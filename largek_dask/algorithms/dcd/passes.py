@@ -112,7 +112,7 @@ class PathTotal(Additive):
     """Exact totals of rows that are assigned to several partitions."""
 
     sums: ClusterSums
-    """Of the clusters of one partition after the other."""
+    """Sums of the clusters of one partition after the other."""
     squares: Squares
     """``weight * ||x - shift||^2``, added up."""
 

@@ -87,7 +87,7 @@ def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]
     centers : (k, d)
         Those of the last partition, compute dtype.
     n : int
-        At most so many; rows that lie on a centre are none of them.
+        How many at most; rows that lie on a centre are none of them.
 
     Returns
     -------

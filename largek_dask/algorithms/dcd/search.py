@@ -46,7 +46,7 @@ SHORT = 4
 FINISHED = 2
 """Candidates that go on from there."""
 CALM = 1000
-"""Candidates are compared anew once fewer than one row in so many changes its cluster."""
+"""Rows of which fewer than one changes its cluster when candidates are compared anew."""
 MOST_ROUNDS = 50
 """Times that single rows are moved and clusters settled, at most; two or three are the rule."""
 

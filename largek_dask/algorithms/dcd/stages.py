@@ -47,7 +47,7 @@ LEAST_FAILURES = 24
 SAME = 1e-7
 """Objectives that differ by less than this share are those of one partition."""
 PIECES = 24
-"""A stage has at most about so many pieces, whatever the number of clusters is."""
+"""Pieces of a stage, at most about, whatever the number of clusters is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Plan:
     drawn: int = 100
     """Rows that are candidates for one more centre."""
     kept: int = 2
-    """Of these, those that become partitions."""
+    """Candidates that become partitions."""
     steps: int = 2
     """Steps of the auxiliary problem."""
     left_out: int = 2
@@ -258,7 +258,7 @@ class Book:
 
     @property
     def length(self) -> int:
-        """Partitions found so far: those into 1 to so many clusters."""
+        """Clusters of the last partition found so far; there are all below it."""
         return len(self.costs)
 
     def work(self, piece: Piece, rng: Rng, step: int) -> None:
