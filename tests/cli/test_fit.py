@@ -173,7 +173,11 @@ def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
     [
         (["-k", 601], 1, "n_clusters=601 is more than there are rows"),
         (["-k", 0], 2, "0 is not in the range x>=1"),
-        (["-k", 3, "--algorithm", "magic"], 2, "'magic' is not known; choose one of auto, lloyd"),
+        (
+            ["-k", 3, "--algorithm", "magic"],
+            2,
+            "'magic' is not known; choose one of auto, dcclust, dcdbundle, lloyd",
+        ),
         (["-k", 3, "--set", "batch_rows"], 2, "'batch_rows' is not name=value"),
         (
             ["-k", 3, "--set", "batch_rows=9"],
