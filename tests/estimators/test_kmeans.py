@@ -294,7 +294,7 @@ def test_bad_weights(weight, message):
         ({"max_time": "soon"}, "max_time must be seconds or a text"),
         (
             {"algorithm": "elkan!"},
-            "algorithm must be one of 'auto', 'lloyd', 'minibatch', 'nmbatch', 'truncated', "
+            "algorithm must be one of 'auto', 'dcclust', 'dcdbundle', 'lloyd', 'minibatch', 'nmbatch', 'truncated', "
             "'vc-gmm', 'vrkm', got",
         ),
         ({"algorithm": lk.Lloyd}, "or an object such as Lloyd"),
