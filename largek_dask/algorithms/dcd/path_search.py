@@ -117,11 +117,9 @@ class PathSearch(Algorithm[SearchState]):
     @property
     def _plan(self) -> Plan:
         plan = PLANS[self.effort]
-        return (
-            plan
-            if self.aim == "all"
-            else replace(plan, swaps=0, crosses_all=False, crossings=LAST, work=plan.work // 5)
-        )
+        if self.aim == "all" or not plan.crosses_all:
+            return plan
+        return replace(plan, swaps=0, crosses_all=False, crossings=LAST, work=plan.work // 5)
 
     def _work(self, state: SearchState) -> list[Piece]:
         wanted = min(state.wanted, state.most)
