@@ -19,6 +19,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.driver import fit as fit_module
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.options import OPTIONS, FitOptions
+from largek_dask.model import PathModel
 from largek_dask.passes.base import BasePasses
 
 T = TypeVar("T")
@@ -117,6 +118,8 @@ def faults_of_fit(
     """
     labels, centers = km.labels_, km.cluster_centers_
     k, n, d = km.n_clusters, x.shape[0], x.shape[1]
+    if isinstance(km.model_, PathModel):  # A path ends with a centre for every distinct row.
+        k = min(k, distinct_rows(x, weight))
     if centers.shape != (k, d) or not np.isfinite(centers).all():
         return [f"centres: shape {centers.shape}, finite {np.isfinite(centers).all()}"]
     if labels.shape != (n,) or labels.dtype != np.int32:
@@ -130,7 +133,19 @@ def faults_of_fit(
         *_faults_of_labels(labels, distances, d, np.finfo(centers.dtype).eps),
         *_faults_of_figures(km, rows, places, weights, power),
         *_faults_of_clusters(km, x, weight, told),
+        *(_faults_of_path(km, k) if isinstance(km.model_, PathModel) else ()),
     ]
+
+
+def _faults_of_path(km: Any, k: int) -> Iterator[str]:
+    """One cluster more costs no more, and no bound is above what has been reached."""
+    path = km.path_
+    if len(path) != k or path.inertia[-1] != km.inertia_:
+        yield f"path: ends at {len(path)} of {k} clusters with {path.inertia[-1]!r}"
+    if (rise := np.diff(path.inertia).max(initial=0.0)) > 0:
+        yield f"path: the inertia rises by {rise:.6g}"
+    if not ((path.lower_bound >= 0) & (path.lower_bound <= path.inertia)).all():
+        yield f"path: bounds {path.lower_bound} of {path.inertia}"
 
 
 def _faults_of_labels(
@@ -166,7 +181,7 @@ def _faults_of_figures(
     if not abs(found - expected) <= rounding * expected + n * 5e-324:
         yield f"inertia: {found!r} instead of {expected!r}, both times 2**{-2 * power}"
     counts = km.model_.counts
-    expected_counts = [math.fsum(weights[labels == j]) for j in range(km.n_clusters)]
+    expected_counts = [math.fsum(weights[labels == j]) for j in range(len(places))]
     if not np.allclose(counts, expected_counts, rtol=1e-12, atol=0):
         yield f"counts: {np.abs(counts - expected_counts).max():.3g} off"
 
@@ -181,6 +196,8 @@ def _faults_of_clusters(
     if used != min(k, distinct):
         yield f"clusters: {used} of {k} are used, and there are {distinct} distinct rows"
     right = f"{k - distinct} of {k} clusters are empty: the rows have only {distinct} distinct"
+    if isinstance(km.model_, PathModel):
+        right = f"the rows have only {distinct} distinct values: partitions end at {distinct} clus"
     for warning in told:
         if k <= distinct or right not in str(warning.message):
             yield f"warning: {warning.category.__name__}: {str(warning.message)[:200]}"

@@ -269,7 +269,7 @@ def draw(seed: int) -> Case:
         algorithm=algorithm,
         init=init,
         tol=float(r.choice([0.0, 1e-4])),
-        max_iter=int(r.choice([1, 5, 20, 100])),
+        max_iter=300 if algorithm in PATHS else int(r.choice([1, 5, 20, 100])),
         source=source,
         also=also,
     )
