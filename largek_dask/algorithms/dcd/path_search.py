@@ -35,6 +35,8 @@ MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
 """Rows, and their values, that are searched themselves: 64 MB, and as much transposed."""
 ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 15
 """Rows of a sample for each cluster of the last partition, and at least."""
+FEW_A_CLUSTER = 16
+"""Rows a cluster, at least, where a sample of wide rows would have too many values."""
 BEYOND, SHARE = 5, 10
 """How far beyond the number asked for partitions are searched: so far, or one for this many."""
 LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
@@ -117,11 +119,9 @@ class PathSearch(Algorithm[SearchState]):
     @property
     def _plan(self) -> Plan:
         plan = PLANS[self.effort]
-        return (
-            plan
-            if self.aim == "all"
-            else replace(plan, swaps=0, crosses_all=False, crossings=LAST, work=plan.work // 5)
-        )
+        if self.aim == "all" or not plan.crosses_all:
+            return plan
+        return replace(plan, swaps=0, crosses_all=False, crossings=LAST, work=plan.work // 5)
 
     def _work(self, state: SearchState) -> list[Piece]:
         wanted = min(state.wanted, state.most)
@@ -142,7 +142,7 @@ class PathSearch(Algorithm[SearchState]):
     def outlook(self, table: TableShape, k: int) -> Outlook:
         """What is read: once where rows are held, else for a sample, and in every path pass."""
         held = is_held(table)
-        rows = table.n_rows if held else min(table.n_rows, rows_of_sample(k))
+        rows = table.n_rows if held else min(table.n_rows, rows_of_sample(k, table.n_features))
         return Outlook(
             before=2 if held else 6,
             after=2 if held else PASSES,
@@ -162,7 +162,8 @@ class PathSearch(Algorithm[SearchState]):
             return solved
         sample = None
         if not is_held(passes):
-            sample = draw_sample(passes, rng, rows_of_sample(wanted), max(64, wanted))
+            n_draws = rows_of_sample(wanted, passes.n_features)
+            sample = draw_sample(passes, rng, n_draws, max(64, wanted))
         searched = longest_path(passes, rng, wanted, sample)
         state = SearchState(
             step=0,
@@ -293,9 +294,10 @@ def is_held(table: TableShape) -> bool:
     return table.n_rows <= MOST_ROWS and table.n_rows * table.n_features <= MOST_VALUES
 
 
-def rows_of_sample(k: int) -> int:
+def rows_of_sample(k: int, d: int) -> int:
     """Draws of the sample that is searched instead."""
-    return max(LEAST_ROWS, ROWS_A_CLUSTER * k)
+    rows = max(LEAST_ROWS, ROWS_A_CLUSTER * k)
+    return min(rows, max(MOST_VALUES // d, FEW_A_CLUSTER * k))
 
 
 def length_of_search(k: int) -> int:
