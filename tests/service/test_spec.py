@@ -48,7 +48,9 @@ def test_algorithms_are_those_of_the_registry(monkeypatch):
         pass
 
     assert "new" not in ALGORITHMS
-    with pytest.raises(ParameterError, match=r"algorithm.name: .* is not one of auto, lloyd"):
+    with pytest.raises(
+        ParameterError, match=r"algorithm.name: .* is not one of auto, dcclust, dcd"
+    ):
         job(algorithm={"name": "new"})
     monkeypatch.setitem(ALGORITHMS, "new", New)
     spec = job(algorithm=AlgorithmSpec.of(New("fast")).model_dump())
