@@ -50,7 +50,8 @@ class PathArrays(CenterArrays):
     counts_of_path: NDArray[np.float64]
     """(k (k + 1) / 2,) weight of the rows of each of their clusters."""
     inertia: NDArray[np.float64]
-    """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, nearest centres."""
+    """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, nearest centres. Of
+    a large table whose fit was cut all but the last are estimates, by a sample."""
     lower_bound: NDArray[np.float64]
     """(k,) inertia that no partition into 1, 2, ... k clusters falls below."""
     stationarity: NDArray[np.float64]
