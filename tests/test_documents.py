@@ -79,7 +79,7 @@ def run_shell(code: str, folder: Path) -> None:
 def test_python_blocks_run(tmp_path):
     """In the order of the page, each in a process of its own, in one folder."""
     codes = [code for code in blocks("python") if "lk.connect" not in code]
-    assert len(codes) == 4
+    assert len(codes) == 5
     for code in codes:
         run_python(code, tmp_path)
     assert (tmp_path / "labels.zarr").exists()

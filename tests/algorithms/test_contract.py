@@ -207,14 +207,14 @@ def test_samples_double_before_all_rows_enter(labels, alone):
     assert rows[:5] == [3_000, 3_000, 6_000, N_ROWS, N_ROWS]
 
 
-@pytest.mark.parametrize("name", PATHS)
-def test_paths_are_searched_in_memory_or_by_passes(name, alone):
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_are_searched_in_memory_or_by_passes(path, alone):
     """A precondition of what follows: every way of a path search is gone."""
-    km = alone[name]
+    km = alone[path]
     assert km.stop_reason_ == "converged"
-    assert len(km.path_) == PATHS[name]
+    assert len(km.path_) == PATHS[path]
     passes = [step for step in km.history_ if step["extra"].get("path_passes")]
-    if name == "dcdbundle-sample":
+    if path == "dcdbundle-sample":
         searched = [step["rows"] for step in km.history_ if step not in passes]
         assert min(searched) > 0
         assert max(rows % N_ROWS for rows in searched), "these are not all rows"

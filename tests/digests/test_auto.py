@@ -17,8 +17,8 @@ def chosen() -> list[Choice]:
 def fits(shelf, chosen) -> Fits:
     choose = Auto.choose
 
-    def noted(self, table, n_clusters):
-        chosen.append(choose(self, table, n_clusters))
+    def noted(self, *asked):
+        chosen.append(choose(self, *asked))
         return chosen[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -33,6 +33,7 @@ def test_digests(fits):
 def test_every_choice_was_made(fits, chosen):
     made = {(type(choice.algorithm).__name__, choice.n_init) for choice in chosen}
     assert made == {
+        ("DCDBundle", 1),
         ("Lloyd", 1),
         ("Lloyd", 4),
         ("Lloyd", 16),
