@@ -16,7 +16,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.choices import EFFORTS, INITS, MIXTURE_INITS
-from largek_dask.algorithms.names import ALGORITHMS, has_effort
+from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.cli.fit import fit as fit_command
 from largek_dask.cli.jobs import submit as submit_command
 from largek_dask.cli.options import choose_algorithm
@@ -339,11 +339,11 @@ def test_an_effort_reaches_any_algorithm_by_name_that_has_one(
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"algorithm": "lloyd"}, "'best' is for 'auto' and 'trying', and Lloyd has none: leave"),
-        ({"algorithm": lk.Lloyd()}, "'best' is for 'auto' and 'trying', and Lloyd has none: leave"),
+        ({"algorithm": "lloyd"}, "'best' is for 'auto'.* and 'trying', and Lloyd has none: leave"),
+        ({"algorithm": lk.Lloyd()}, "'best' is for 'auto'.* and 'trying', and Lloyd has none: leave"),
         ({"algorithm": Auto("fast")}, r"\(effort='fast'\) says its own: .*, Auto\(effort='best'"),
         ({"algorithm": Trying()}, r"says its own: give it there, Trying\(effort='best'\)"),
-        ({"mixture": "iso"}, "'best' is for 'auto' and 'trying', and PlainMixture has none"),
+        ({"mixture": "iso"}, "'best' is for 'auto'.* and 'trying', and PlainMixture has none"),
         ({"mixture": "iso", "algorithm": PlainMixture()}, "PlainMixture has none"),
     ],
 )
@@ -352,9 +352,6 @@ def test_an_effort_that_nobody_hears_is_refused(
     asked: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ALGORITHMS, "trying", Trying)
-    for name, kind in list(ALGORITHMS.items()):
-        if has_effort(kind) and name not in ("auto", "trying"):
-            monkeypatch.delitem(ALGORITHMS, name)
     with pytest.raises(ParameterError, match=message):
         FitOptions(n_clusters=3, effort="best", **asked)
     FitOptions(n_clusters=3, effort="balanced", **asked)
