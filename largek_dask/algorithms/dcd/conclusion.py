@@ -91,12 +91,11 @@ def conclude(passes: Passes, rng: Rng, found: Found) -> PathArrays:
     still = np.full((length, len(FIGURES)), np.nan)
     still[:, 0], still[:, 1] = count.movement, count.ties
     search = Search(rows, passes.threads)
-    for size in range(1, length + 1):
+    # Of a sample they would say nothing of the rows that it lacks.
+    for size in range(1, length + 1 if found.sample is None else 1):
         generator = rng.generator(0, "swaps looked at", size)
         centers = centers_in(path, size).astype(np.float64) - statistics.mean
-        moves, swap = search.standstill(centers, generator, SCANNED)
-        if found.sample is None:
-            still[size - 1, 2:] = moves, swap
+        still[size - 1, 2:] = search.standstill(centers, generator, SCANNED)
     return PathArrays(
         centers=readonly(centers_in(path, length).copy()),
         counts=readonly(count.counts[rows_of_path(length - 1) :].copy()),

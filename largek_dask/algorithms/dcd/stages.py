@@ -304,12 +304,9 @@ class Book:
             del members[self.plan.members :]
 
     def _grow(self, size: int, generator: np.random.Generator) -> None:
-        if size <= self.length:
-            if self.grown[size - 1] == self.changes[size - 2]:
-                return
-            self.grown[size - 1] = self.changes[size - 2]
-        plan, below = self.plan, self.partitions[size - 2]
-        changes = self.changes[size - 2]
+        plan, below, changes = self.plan, self.partitions[size - 2], self.changes[size - 2]
+        if size <= self.length and self.grown[size - 1] == changes:
+            return
         self.offer(size, self.search.grow(below, generator, plan.drawn, plan.kept, plan.steps))
         if size <= self.length:
             self.grown[size - 1] = changes
