@@ -17,14 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from largek_dask.service import cards
-from largek_dask.service import job as job_module
-from largek_dask.service import terminal as terminal_module
-from largek_dask.service.cards import card, card_of_jobs, in_notebook
-from largek_dask.service.client import Service
-from largek_dask.service.job import Job
-from largek_dask.service.lines import Lines, line_of
-from largek_dask.service.showing import (
+from largek_dask.observe import cards
+from largek_dask.observe.cards import card, card_of_jobs, in_notebook
+from largek_dask.observe.showing import (
     JOB_COLUMNS,
     WORKER_COLUMNS,
     Seen,
@@ -34,6 +29,11 @@ from largek_dask.service.showing import (
     sparkline,
     worker_rows,
 )
+from largek_dask.service import job as job_module
+from largek_dask.service import terminal as terminal_module
+from largek_dask.service.client import Service
+from largek_dask.service.job import Job
+from largek_dask.service.lines import Lines, line_of
 from largek_dask.service.terminal import terminal, view
 
 NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"

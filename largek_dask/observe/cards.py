@@ -16,8 +16,9 @@ from html import escape
 from typing import Any
 
 from largek_dask.driver.events import Event
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import printable
-from largek_dask.service.showing import (
+from largek_dask.observe.showing import (
     COLORS,
     JOB_COLUMNS,
     WORKER_COLUMNS,
@@ -28,7 +29,6 @@ from largek_dask.service.showing import (
     left_of,
     worker_rows,
 )
-from largek_dask.service.store import ENDS
 
 __all__ = ["Card", "card", "card_of_jobs", "in_notebook", "notebook"]
 

@@ -14,8 +14,8 @@ from typing import Any, TypeGuard
 
 from largek_dask.algorithms.objective import Objective, objective_in, value_in
 from largek_dask.driver.events import Event
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
-from largek_dask.service.store import ENDS
 
 __all__ = [
     "COLORS",
