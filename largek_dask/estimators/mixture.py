@@ -308,7 +308,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         ----------
         X : as for ``fit``
         out : str, optional
-            URL of a new Zarr array to write them to, chunk by chunk, instead of returning them.
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
+            of an ``.npy``, ``.npz``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------
@@ -334,8 +335,9 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             Whether in a dense array, or in a sparse one of those above 2^-20, of which each row
             adds up to 1; None: dense up to 1,000 components.
         out : str, optional
-            URL of a new Zarr group to write them to, chunk by chunk, instead of returning them:
-            sparse (CSR), in AnnData's layout.
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr group,
+            sparse (CSR), in AnnData's layout; of an ``.npz`` file (sparse, for
+            ``scipy.sparse.load_npz``); or of an ``.npy`` file (dense).
 
         Returns
         -------
@@ -353,7 +355,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         ----------
         X : as for ``fit``
         out : str, optional
-            URL of a new Zarr array to write them to, chunk by chunk, instead of returning them.
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
+            of an ``.npy``, ``.npz``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------
