@@ -85,19 +85,20 @@ def table(result: dict[str, Any]) -> str:
         ranked = sorted(packages.items(), key=lambda item: -item[1])[:NAMED]
         return ", ".join(f"{name} {megabytes(size)}" for name, size in ranked)
 
+    def row(what: str, packages: dict[str, int]) -> str:
+        size = megabytes(sum(packages.values()))
+        return f"| {what} | {len(packages)} | {size} | {largest(packages)} |"
+
     lines = [
         "| what | packages | on disk | the largest of them |",
         "|---|---|---|---|",
         f"| `{OWN}` alone | 1 | {megabytes(own)} (wheel: {megabytes(result['wheel'])}) | |",
-        f"| `pip install {OWN}` | {len(base)} | {megabytes(sum(base.values()))} | {largest(base)} |",
+        row(f"`pip install {OWN}`", base),
     ]
     for extra, packages in result["installed"].items():
         if extra:
             more = {name: size for name, size in packages.items() if name not in base}
-            lines.append(
-                f"| `[{extra}]` adds | {len(more)} | {megabytes(sum(more.values()))} "
-                f"| {largest(more)} |"
-            )
+            lines.append(row(f"`[{extra}]` adds", more))
     lines += [
         "",
         f"Python {result['python']} on {result['system']}, newest versions, without bytecode. Made "
