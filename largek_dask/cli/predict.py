@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from largek_dask.cli.common import (
     output,
 )
 from largek_dask.driver.words import human_seconds
+
+if TYPE_CHECKING:
+    from largek_dask.driver.storage import Folder
 
 __all__ = ["predict", "score"]
 
@@ -37,7 +40,13 @@ WRITTEN = {
 )
 @click.argument("model_url", metavar="MODEL")
 @click.argument("data")
-@click.option("--out", required=True, metavar="OUT.zarr", help="Where they go.")
+@click.option(
+    "--out",
+    required=True,
+    metavar="OUT",
+    help="Where they go: a Zarr array, or the file that the suffix says (.npy, .npz, .csv, "
+    ".parquet).",
+)
 @click.option(
     "--density",
     is_flag=True,
@@ -48,7 +57,7 @@ WRITTEN = {
     "--proba",
     is_flag=True,
     help="Of a mixture: write the probabilities that a row comes from components, above 2^-20, as "
-    "a sparse (CSR) group in AnnData's layout, not labels.",
+    "a sparse (CSR) group in AnnData's layout, not labels; or to .npz (sparse) or .npy (dense).",
 )
 @click.option("--force", is_flag=True, help="Replace what such a run has written there.")
 @option_scheduler
@@ -112,25 +121,48 @@ def remove_written(kind: str, url: str, storage_options: Mapping[str, Any] | Non
     OutputError
         Something else is there.
     """
+    from largek_dask.driver.storage import Folder
+    from largek_dask.driver.value_files import holds_values, stage_of
+    from largek_dask.errors import OutputError
+
+    place = Folder(url, storage_options)
+    parent, name = place.parent()
+    stage = stage_of(place)
+    is_file = stage.url != place.url
+    if place.exists():
+        if not is_file:
+            check_kind(place, kind)
+        elif not holds_values(place, kind):
+            words = kind.replace("_", " ")
+            raise OutputError(f"{url} is not a file of {words}: remove it yourself")
+        parent.remove(name)
+    # What a killed run has left of a file; nobody else gives such names.
+    left = stage.parent()[1]
+    if is_file:
+        parent.remove(left)
+    parent.remove(f"{left}.progress.json")
+
+
+def check_kind(store: Folder, kind: str) -> None:
+    """Refuse a Zarr store that holds something else than values of this kind.
+
+    Raises
+    ------
+    OutputError
+        It does.
+    """
     import json
 
     from largek_dask.data.stores import ATTRIBUTE
-    from largek_dask.driver.storage import Folder
     from largek_dask.errors import OutputError
 
-    place, words = Folder(url, storage_options), kind.replace("_", " ")
-    if not place.exists():
-        return
+    words = kind.replace("_", " ")
     try:
-        found = json.loads(place.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"]
+        found = json.loads(store.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"{url} is not a store of {words}: remove it yourself") from error
+        raise OutputError(f"{store.url} is not a store of {words}: remove it yourself") from error
     if found != kind:
-        raise OutputError(f"{url} holds {found}, not {words}: remove it yourself")
-    parent, _, name = place.url.rpartition("/")
-    folder = Folder(parent, storage_options)
-    folder.remove(name)
-    folder.remove(f"{name}.progress.json")
+        raise OutputError(f"{store.url} holds {found}, not {words}: remove it yourself")
 
 
 @click.command(
