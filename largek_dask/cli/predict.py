@@ -255,11 +255,13 @@ def separation(
     """How far clusters lie apart, by the name of the score, with standard errors of a sample.
 
     None, with a warning, where there is no such score, as of a single cluster: the model fits
-    these rows all the same.
+    these rows all the same. Nothing of a kind whose clusters have no centres.
     """
     from largek_dask.errors import ParameterError, ParameterWarning, warn
     from largek_dask.model.separation import NAMES, Separation
 
+    if not Separation.is_told_of(model):
+        return {}
     try:
         found = Separation.of(model, rows, sample=sample, seed=seed, client=client)
     except ParameterError as error:

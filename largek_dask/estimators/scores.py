@@ -370,7 +370,7 @@ def silhouette(
     >>> x = np.array([[0.0], [2.0], [10.0], [12.0]])
     >>> km = lk.KMeans(2, random_state=0).fit(x)
     >>> lk.scores.silhouette(km, x)
-    0.8989898989898991
+    0.898989898989899
     """
     seed = 0 if sample is None else draw_seed(random_state)
     found = Separation.of(

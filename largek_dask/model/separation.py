@@ -103,6 +103,11 @@ class Separation:
     davies_bouldin: Score | None = None
     calinski_harabasz: Score | None = None
 
+    @staticmethod
+    def is_told_of(model: Model) -> bool:
+        """Whether there are such scores of a model: its clusters have centres."""
+        return model._cluster_centers() is not None
+
     @classmethod
     def of(
         cls,
@@ -221,9 +226,9 @@ class Clusters:
     """How rows get their clusters, and the centres that distances are to; travels to workers."""
 
     centers: PackedCenters
-    """Of all clusters."""
+    """Those of all clusters."""
     others: PackedCenters
-    """Of those that have rows: they may be the nearest other one of a row."""
+    """Those of clusters that have rows: they may be the nearest other one of a row."""
     numbers: NDArray[np.int32]
     """The clusters that these are of."""
     labelling: Labelling | None = None
