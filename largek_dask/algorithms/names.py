@@ -25,6 +25,7 @@ __all__ = [
     "algorithm_of_mixture",
     "check_effort",
     "has_effort",
+    "name_of",
 ]
 
 ALGORITHMS: dict[str, type[Any]] = {
@@ -44,6 +45,12 @@ OTHER_ALGORITHMS = {"elkan": "lloyd", "full": "lloyd"}
 whose bounds spare distances and change no label."""
 MIXTURES = "vc-gmm"
 """The one that answers mixtures, with a field ``covariance``."""
+
+
+def name_of(algorithm: Algorithm[Any] | Auto) -> str:
+    """The name by which a user could have asked for an algorithm; its class where there is none."""
+    names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
+    return next(names, type(algorithm).__name__)
 
 
 def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any] | Auto:

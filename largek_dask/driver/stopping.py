@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.errors import ParameterError
@@ -19,7 +19,19 @@ from largek_dask.errors import ParameterError
 if TYPE_CHECKING:
     from largek_dask.algorithms.base import Info
 
-__all__ = ["StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
+__all__ = [
+    "ENDS",
+    "End",
+    "StepRecord",
+    "StopReason",
+    "StopRules",
+    "parse_duration",
+    "record_of",
+]
+
+End = Literal["finished", "failed", "cancelled"]
+"""A state in which a run has come to its end."""
+ENDS: tuple[str, ...] = get_args(End)
 
 StopReason = Literal[
     "converged",

@@ -108,7 +108,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         job: same data, parameters and seed (with ``random_state=None`` the one that is kept
         there); the stop rules may differ. Any other folder that is not empty is refused.
     verbose : int or bool
-        1 or True: a line of progress on standard error.
+        1 or True: a line of progress on standard error; in a notebook a card.
     callbacks : sequence of callable
         Each is called with a ``Snapshot`` after every step; a true result stops the fit.
     copy_x : bool
@@ -260,13 +260,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
         options = self._begun(options, X, self._seed())
-        self._finish(rows, options, self._run(rows, options))
+        self._finish(rows, options, *self._run(rows, options))
         self._tell_interruption()
         return self
 
-    def _finish(self, rows: Rows, options: FitOptions, result: FitResult) -> None:
+    def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
         """Keep the model of a fit with these options."""
-        model = Model.of(result)
         assert isinstance(model, CentersModel), "an algorithm for k-means gives centres"
         self._keep(model)
         assert result.value is not None

@@ -108,7 +108,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         job: same data, parameters and seed (with ``random_state=None`` the one that is kept
         there); the stop rules may differ. Any other folder that is not empty is refused.
     verbose : int or bool
-        1 or True: a line of progress on standard error.
+        1 or True: a line of progress on standard error; in a notebook a card.
     callbacks : sequence of callable
         Each is called with a ``Snapshot`` after every step; a true result stops the fit.
 
@@ -275,12 +275,12 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
         try:
-            result = self._run(rows, replace(options, seed=self._seed()))
+            result, model = self._run(rows, replace(options, seed=self._seed()))
         except ParameterError as error:
             # Whoever computes calls components of a mixture clusters, too.
             told = str(error).replace("n_clusters", "n_components")
             raise type(error)(told) from error
-        self._keep(result)
+        self._keep(result, model)
         self._tell_interruption()
         return self
 
@@ -288,11 +288,12 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         """``fit``, then ``labels_``."""
         return self.fit(X, sample_weight=sample_weight).labels_
 
-    def _keep(self, result: FitResult) -> None:
+    def _keep(self, result: FitResult, model: Model) -> None:
         arrays = result.arrays
         assert isinstance(arrays, MixtureArrays)
+        assert isinstance(model, MixtureModel)
         assert result.value is not None
-        self.model_ = MixtureModel.of(result)
+        self.model_ = model
         self.means_ = arrays.means
         self.weights_ = exp(arrays.log_weights)
         self.covariances_ = _variances(arrays, self.covariance)
@@ -312,7 +313,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         ----------
         X : as for ``fit``
         out : str, optional
-            URL of a new Zarr array to write them to, chunk by chunk, instead of returning them.
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
+            of an ``.npy``, ``.npz``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------
@@ -338,8 +340,9 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             Whether in a dense array, or in a sparse one of those above 2^-20, of which each row
             adds up to 1; None: dense up to 1,000 components.
         out : str, optional
-            URL of a new Zarr group to write them to, chunk by chunk, instead of returning them:
-            sparse (CSR), in AnnData's layout.
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr group,
+            sparse (CSR), in AnnData's layout; of an ``.npz`` file (sparse, for
+            ``scipy.sparse.load_npz``); or of an ``.npy`` file (dense).
 
         Returns
         -------
@@ -357,7 +360,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         ----------
         X : as for ``fit``
         out : str, optional
-            URL of a new Zarr array to write them to, chunk by chunk, instead of returning them.
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
+            of an ``.npy``, ``.npz``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------

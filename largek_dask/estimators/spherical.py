@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -27,7 +27,7 @@ from largek_dask.estimators.kmeans import KMeans
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.rows import normalize_rows
-from largek_dask.model import CentersModel
+from largek_dask.model import CentersModel, Model
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -146,11 +146,11 @@ memory_limit, checkpoint, verbose, callbacks
             callbacks=callbacks,
         )
 
-    def _run(self, rows: Rows, options: FitOptions) -> FitResult:
+    def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
         limit = None if options.max_time is None else SEARCH_SHARE * options.stop.seconds
         return super()._run(rows, replace(options, max_time=limit))
 
-    def _finish(self, rows: Rows, options: FitOptions, result: FitResult) -> None:
+    def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
         """Turn the centres of the search until none moves, and label rows by them."""
         began = time.monotonic() - result.seconds
         steps = options.max_iter - result.n_iter if result.stop_reason in HAS_TIME else 0
@@ -177,8 +177,9 @@ memory_limit, checkpoint, verbose, callbacks
             result.objective.name: found.value,
             "unit_centers": {"steps": turning.steps},
         }
-        model = CentersModel(found.arrays, "l2", options.on_bad_rows, result.history, provenance)
-        self._keep(model)
+        # Also of a model that holds other partitions: what is known of these is of their means.
+        kept = {f.name: getattr(model, f.name) for f in fields(Model)}
+        self._keep(CentersModel(**{**kept, "arrays": found.arrays, "provenance": provenance}))
 
     def _as_kept(self, model: CentersModel) -> CentersModel:
         """Centres of unit length: each stands for its votes in its own direction."""

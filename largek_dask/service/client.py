@@ -32,7 +32,7 @@ from largek_dask.errors import (
     VersionMismatchWarning,
     warn,
 )
-from largek_dask.service.cards import card_of_jobs
+from largek_dask.observe.cards import card_of_jobs
 from largek_dask.service.job import Job
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide

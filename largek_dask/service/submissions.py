@@ -14,6 +14,7 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.fit import checked
 from largek_dask.driver.plan import space_needed
 from largek_dask.driver.space import check_space
+from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import LargekError, OutputError, ParameterError
 from largek_dask.service.credentials import missing, options_of, output_folder, redactor
 from largek_dask.service.known import KnownJob
@@ -21,7 +22,7 @@ from largek_dask.service.lease import claimed_for, reserve
 from largek_dask.service.places import Places, place_of
 from largek_dask.service.register import Register
 from largek_dask.service.spec import JobSpec
-from largek_dask.service.store import ENDS, Record
+from largek_dask.service.store import Record
 from largek_dask.service.tenure import Tenure
 
 if TYPE_CHECKING:
