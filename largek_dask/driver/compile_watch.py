@@ -22,7 +22,7 @@ FEW_CLUSTERS = 128
 LEAST_FUNCTIONS = 5
 """Functions that have been compiled before it is said how long the others will take."""
 SILENT_SECONDS = 0.5
-"""Less than so many seconds of compiling are not worth a word."""
+"""Less compiling than this is not worth a word."""
 EVERY_SECONDS = 1.0
 """Least time between two events."""
 
@@ -34,16 +34,18 @@ class CompileWatch:
     ----------
     events : Events
         Told of it, as ``compiling``.
-    n_clusters : int
+    n_clusters : int, optional
         From which it is known about how many functions the fit needs.
     """
 
-    def __init__(self, events: Events, n_clusters: int) -> None:
+    def __init__(self, events: Events, n_clusters: int | None = None) -> None:
         self._events = events
         self._before = compiled()
         self._expected: int | None = None
-        if self._before.functions == 0 and next(cache_folder().glob("*.bin"), None) is None:
+        is_first = self._before.functions == 0 and n_clusters is not None
+        if is_first and next(cache_folder().glob("*.bin"), None) is None:
             # Nothing is there: whatever the fit needs is going to be compiled.
+            assert n_clusters is not None
             self._expected = FUNCTIONS_FEW if n_clusters <= FEW_CLUSTERS else FUNCTIONS_MANY
         self._told_at = -EVERY_SECONDS
         self._lock = threading.Lock()

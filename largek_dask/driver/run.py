@@ -106,8 +106,8 @@ def run(
 ) -> RunResult[State]:
     """Step until a rule says stop, from the newest checkpoint if there is one.
 
-    The result is that of the last complete step, which is the best so far for algorithms whose
-    objective never gets worse; a step that was cut leaves nothing behind.
+    The result is that of the last complete step, the best so far where no step makes the objective
+    worse; a step that was cut leaves nothing behind.
 
     Parameters
     ----------
@@ -122,18 +122,16 @@ def run(
     checkpoints : Checkpoints, optional
         Where to resume from and write to. The last step is always written.
     events : Events, optional
-        Told of every step.
     cancelled : callable, optional
-        Asked between steps and inside them whether to stop.
-    callbacks : sequence of callable
-        See :data:`Callback`.
+        Asked between steps and inside them.
+    callbacks : sequence of Callback
     seconds_used : float
-        Time that the fit has used before this run (a scan of the rows, other starts).
+        Time used before this run (a scan of the rows, other starts).
     last_pass : callable, optional
-        Tells for a model and the seconds that are left of ``max_time`` what to keep back of them
-        for what comes after the last step; called once, and only where there is such a limit.
+        Tells for a model and the seconds left of ``max_time`` what to keep back of them for what
+        comes after the last step; called once, and only where there is such a limit.
     watch : CompileWatch, optional
-        Of the whole fit, where the run is a part of one.
+        Of the whole fit.
 
     Returns
     -------
@@ -144,27 +142,22 @@ def run(
     NoModelError
         The time limit or a cancel came before there was any state.
     KeyboardInterrupt
-        Ctrl-C came before there was any state, or a second time while the first was being
-        obeyed.
+        Ctrl-C came before there was any state, or a second time during the first.
     """
     events = Events() if events is None else events
     before = checkpoints.latest() if checkpoints else None
     used = seconds_used if before is None else max(seconds_used, before.seconds)
     clock, asked = Clock(used, stop), cancelled or _never
-    k = 1 if algorithm.problem is None else algorithm.problem.n_clusters
-    watch = CompileWatch(events, k) if watch is None else watch
+    watch = CompileWatch(events) if watch is None else watch
     loop = _Loop(
         algorithm, passes, rng, stop, checkpoints, events, asked, callbacks, clock, watch, before
     )
     loop.tell_start()
     reason: StopReason
-    cancelled_before = passes.cancelled
+    before_run = passes.cancelled
     passes.cancelled = lambda: watch.tell() or asked() or clock.is_over()
     try:
-        # What is not compiled when the time is over stays so.
-        with asked_before(passes.raise_if_stopped):
-            loop.begin(last_pass)
-            reason = loop.go_on()
+        reason = loop.go(last_pass)
     except CancelledFit as cut:
         reason = "max_time" if clock.is_over() else "cancelled"
         if loop.progress is None:
@@ -174,7 +167,7 @@ def run(
         if loop.progress is None:
             raise
     finally:
-        passes.cancelled = cancelled_before
+        passes.cancelled = before_run
     loop.save_if_due(always=True)
     return loop.end(reason)
 
@@ -225,6 +218,12 @@ class _Loop(Generic[State]):
             n_iter=0 if self.progress is None else self.progress.n_iter,
             **self.algorithm.objective.told(),
         )
+
+    def go(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> StopReason:
+        """Make a first state and step; what is not compiled when the time is over stays so."""
+        with asked_before(self.passes.raise_if_stopped):
+            self.begin(last_pass)
+            return self.go_on()
 
     def begin(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> None:
         """Make the first state unless there is one, and keep time back for the last pass."""
