@@ -54,10 +54,8 @@ def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) 
 @click.option(
     "--sample",
     type=click.IntRange(min=2),
-    default=20_000,
-    show_default=True,
     metavar="ROWS",
-    help="Rows that are looked at.",
+    help="Rows that are looked at.  [20,000, or 20 a cluster up to 500,000]",
 )
 @click.option("--seed", default=0, show_default=True, help="Draws the sample.")
 @click.option(
@@ -85,7 +83,7 @@ def report(
     out: str | None,
     data: str | None,
     sample_weight: str | None,
-    sample: int,
+    sample: int | None,
     seed: int,
     clusters: list[int] | None,
     image: str | None,

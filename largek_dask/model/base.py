@@ -248,7 +248,7 @@ class Model(ABC):
         self,
         rows: Any = None,
         *,
-        sample: int = 20_000,
+        sample: int | None = None,
         clusters: Sequence[int] | None = None,
         image: str | tuple[int, ...] | None = None,
         names: Any = None,
@@ -267,8 +267,9 @@ class Model(ABC):
         rows : whatever ``open_rows`` takes, optional
             (n, d) rows to show; None: those of the fit, if they can still be read where they were.
             Without any the page tells what the model knows.
-        sample : int
-            Rows that are looked at, for examples and scores; all where there are no more.
+        sample : int, optional
+            Rows that are looked at, for examples and scores; all where there are no more. None:
+            20,000, or 20 a cluster where that is more, up to 500,000.
         clusters : sequence of int, optional
             Clusters whose nearest and farthest rows are shown; None: six, from the largest to the
             smallest.

@@ -196,7 +196,7 @@ def lines_chart(
     else:
         # Nothing is to be seen of the time before the first of them.
         first = min(float(line.x.min()) for line in lines)
-        begin = first - 0.03 * (last - first) if first > 0.3 * last else 0.0
+        begin = first - 0.03 * (last - first) if 0.3 * last < first < last else 0.0
         x_axis = Axis(begin, last + 0.03 * (last - begin) or 1.0)
         ticks = x_axis.ticks(6)
     y_axis = Axis.of(np.concatenate([line.y for line in lines]))
@@ -269,12 +269,11 @@ def centers_chart(dots: Dots, told: str, *, x_name: str, y_name: str) -> str:
         if dots.rows is not None
         else (seen.min(axis=0), seen.max(axis=0))
     )
-    low, high = (
-        np.minimum(low, dots.centers.min(axis=0)),
-        np.maximum(high, dots.centers.max(axis=0)),
-    )
-    spread = np.maximum(high - low, 1e-9 * max(float(np.abs(seen).max()), 1e-300))
-    width = 1.12 * max(spread[0], 1.1 * spread[1])
+    low = np.minimum(low, dots.centers.min(axis=0))
+    high = np.maximum(high, dots.centers.max(axis=0))
+    spread = high - low
+    # Where all lie in one place any width does.
+    width = 1.12 * float(max(spread[0], 1.1 * spread[1])) or 1.0
     height = float(np.clip(1.12 * spread[1], 0.5 * width, width))
     middle, scale = (low + high) / 2, BOX / width
     tall = height * scale
@@ -291,7 +290,8 @@ def centers_chart(dots: Dots, told: str, *, x_name: str, y_name: str) -> str:
         parts.append(f'<path class="rows" d="{marks}"/>')
     factor = math.sqrt(FILLED * BOX * tall / (math.pi * math.fsum(dots.weights)))
     radii = np.clip(factor * np.sqrt(dots.weights), 2.5, 0.09 * BOX)
-    for i in np.argsort(-dots.weights, kind="stable"):
+    # The small ones over the large ones, and those that are told of over all.
+    for i in np.lexsort((-dots.weights, dots.chosen)):
         x, y = places(dots.centers[i])
         kind = "center chosen" if dots.chosen[i] else "center"
         parts.append(

@@ -37,6 +37,7 @@ padding:1px 0 24px;font-variant-numeric:tabular-nums}
 .largek h1{font-size:26px;line-height:1.25;margin:28px 0 4px;font-weight:650;letter-spacing:-.01em}
 .largek h2{font-size:18px;line-height:1.3;margin:0 0 4px;font-weight:650}
 .largek h3{font-size:15px;margin:0 0 8px;font-weight:650}
+.largek *+h3{margin-top:18px}
 .largek p{margin:0 0 12px;max-width:72ch}
 .largek .quiet{color:var(--quiet)}
 .largek section{border-top:1px solid var(--rule);margin-top:28px;padding-top:22px}
@@ -97,14 +98,16 @@ vector-effect:non-scaling-stroke}
 .largek .plane svg{display:block;width:100%;height:auto}
 .largek .plane~.below{margin:4px 10px 0 0;max-width:860px}
 .largek .frame{fill:none;stroke:var(--rule);stroke-width:1;vector-effect:non-scaling-stroke}
-.largek .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,310px),1fr));
+.largek .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,324px),1fr));
 gap:14px;margin-top:12px}
 .largek .card{background:var(--panel);border-radius:8px;padding:14px 16px;min-width:0}
 .largek .card .axis{margin:8px 0 4px}
 .largek .card td,.largek .card th{padding-right:12px}
 .largek .strip{display:flex;flex-wrap:wrap;gap:8px;margin:0;padding:0;list-style:none}
-.largek .strip li{font-size:12px;color:var(--quiet);text-align:center;line-height:1.35}
-.largek img{display:block;width:64px;height:auto;image-rendering:pixelated;border-radius:4px;
+.largek .strip li{font-size:12px;width:52px;overflow-wrap:anywhere;color:var(--quiet);
+text-align:center;line-height:1.35}
+.largek img{display:block;width:52px;flex:none;height:auto;image-rendering:pixelated;
+border-radius:4px;
 outline:1px solid var(--rule);margin:0 0 2px}
 .largek .lead{display:flex;gap:12px;align-items:flex-start}
 .largek footer{color:var(--quiet);font-size:13px;margin-top:28px}

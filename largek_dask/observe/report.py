@@ -47,8 +47,9 @@ __all__ = ["Report", "make_report", "parse_image"]
 
 T = TypeVar("T")
 
-SAMPLE = 20_000
-"""Rows that are looked at unless something else is asked for."""
+SAMPLE, A_CLUSTER, MOST_SAMPLE = 20_000, 20, 500_000
+"""Rows that are looked at unless something else is asked for: so many, or so many a cluster up to
+the last."""
 CHOSEN = 6
 """Clusters of which rows are shown unless they are named."""
 SHOWN = 5
@@ -143,7 +144,7 @@ def make_report(
     model: Model,
     rows: Any = None,
     *,
-    sample: int = SAMPLE,
+    sample: int | None = None,
     clusters: Sequence[int] | None = None,
     image: str | tuple[int, ...] | None = None,
     names: Any = None,
@@ -164,8 +165,12 @@ def make_report(
     warnings : sequence of str
         What a fit has warned of.
     """
+    if sample is None:
+        sample = min(max(SAMPLE, A_CLUSTER * model.n_clusters), MOST_SAMPLE)
     if not is_integer(sample) or sample < 2:
-        raise ParameterError(f"sample must be a number of rows of at least 2, got {sample!r}.")
+        raise ParameterError(
+            f"sample must be None or a number of rows of at least 2, got {sample!r}."
+        )
     notes = [*_notes_of(model), *warnings]
     chosen = _chosen(model, clusters)
     shape = None if image is None else parse_image(image, model.n_features)
@@ -382,7 +387,7 @@ class _Found:
         model, told = self.model, self.model.provenance
         tiles: dict[str, str] = {}
         if (value := told.get(model.objective.name)) is not None:
-            tiles[model.objective.words] = f"{value:,.7g}"
+            tiles[model.objective.words] = _number(value)
         tiles |= {
             "clusters": f"{model.n_clusters:,}",
             "weight of rows": f"{model.counts.sum():,.6g}",
@@ -413,7 +418,7 @@ class _Found:
 
     def _quality(self) -> str:
         of_fit = {
-            name.replace("_", " "): f"{value:,.6g}"
+            name.replace("_", " "): _number(value)
             for name, value in self.model.fit_figures().items()
         }
         parts = []
@@ -461,7 +466,7 @@ class _Found:
         lead = (
             f"{steps:,} steps, {worked.sum() / n_rows:,.3g} passes over the data, "
             f"{human_seconds(self.model.history[-1]['seconds'])} to the last step, "
-            f"which met {ending:,.6g}."
+            f"which met {_number(ending)}."
         )
         told = (
             f"{title}: from {known[0]['cost']:.6g} to {last['cost']:.6g} in {steps:,} steps and "
@@ -480,7 +485,7 @@ class _Found:
         )
         places = np.unique(np.linspace(0, len(known) - 1, min(MOST_STEPS, len(known))).astype(int))
         rows = [
-            (f"{s['step']:,}", f"{s['seconds']:.3g}", f"{s['rows']:,}", f"{s['cost']:,.8g}")
+            (f"{s['step']:,}", f"{s['seconds']:.3g}", f"{s['rows']:,}", _number(s["cost"]))
             for s in (known[i] for i in places)
         ]
         listed = table(("step", "seconds", "rows", objective.of_step), rows)
@@ -514,12 +519,20 @@ class _Found:
         listed = table(
             ("clusters", "inertia", "lower bound"),
             [
-                (f"{i + 1:,}", f"{path.inertia[i]:,.6g}", f"{path.lower_bound[i]:,.6g}")
+                (f"{i + 1:,}", _number(path.inertia[i]), _number(path.lower_bound[i]))
                 for i in places
             ],
         )
+        votes = {
+            rule: "none" if number is None else f"{number:,}"
+            for rule, number in found.votes.items()
+        }
+        rules = f"<h3>What rules of the literature name</h3>{pairs(votes)}"
         return section(
-            "Number of clusters", chart, details("The figures", listed), lead=text(repr(found))
+            "Number of clusters",
+            chart,
+            details("The figures", listed + rules),
+            lead=text(found.words),
         )
 
     def _sizes(self) -> str:
@@ -675,6 +688,11 @@ class _Found:
 # --- small things ---------------------------------------------------------------------------------
 
 
+def _number(value: float) -> str:
+    """A figure of any size: seven digits or, of a larger one, all before the point."""
+    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.7g}"
+
+
 def _score(score: Score) -> str:
     """A score with its standard error."""
     error = f" ± {score.standard_error:.2g}" if score.standard_error else ""
@@ -713,9 +731,11 @@ def _flat(told: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]
 def _cost_lines(steps: Sequence[Any], n_rows: int) -> Iterator[Line]:
     """Stretches of steps over as many rows: values over other rows are no continuation."""
     begin = 0
+    # Steps that go over all rows, or over some of them several times, are of all of them.
+    rows = [min(step["rows"], n_rows) for step in steps]
     for end in range(1, len(steps) + 1):
-        first = steps[begin]["rows"]
-        if end < len(steps) and abs(steps[end]["rows"] - first) <= 0.01 * first:
+        first = rows[begin]
+        if end < len(steps) and abs(rows[end] - first) <= 0.01 * first:
             continue
         some = steps[begin:end]
         x, y = (np.array([step[name] for step in some], float) for name in ("seconds", "cost"))
