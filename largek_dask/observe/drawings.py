@@ -116,7 +116,7 @@ def _figure(body: str, *, y_name: str, x_name: str, key: str = "") -> str:
 
 
 def _plot(parts: Iterable[str], told: str, numbers: str, height: int) -> str:
-    """A box that is stretched, so many pixels high, with numbers beside it."""
+    """A box that is stretched, ``height`` pixels high, with numbers beside it."""
     return (
         f'<div class="plot" style="height:{height}px"><svg viewBox="0 0 {BOX:g} {BOX:g}" '
         f'preserveAspectRatio="none" role="img" aria-label="{text(told)}">{"".join(parts)}</svg>'
@@ -251,7 +251,7 @@ def sizes_chart(counts: NDArray[np.float64], told: str) -> str:
 
 
 def _whole_step(n: int, most: int = 6) -> int:
-    """The step of at most so many whole numbers up to ``n``: 1, 2 or 5 times a power of ten."""
+    """The step of at most ``most`` whole numbers up to ``n``: 1, 2 or 5 times a power of ten."""
     power = 1
     while True:
         for step in (power, 2 * power, 5 * power):

@@ -120,7 +120,7 @@ outline:1px solid var(--rule);margin:0 0 2px}
 
 
 def text(value: object, most: int | None = None) -> str:
-    """Text for HTML: escaped, without control characters, at most so long."""
+    """Text for HTML: escaped, without control characters, at most ``most`` of them."""
     found = printable(value)
     if most is not None and len(found) > most:
         found = f"{found[: most - 1]}…"

@@ -47,9 +47,10 @@ __all__ = ["Report", "make_report", "parse_image"]
 
 T = TypeVar("T")
 
-SAMPLE, A_CLUSTER, MOST_SAMPLE = 20_000, 20, 500_000
-"""Rows that are looked at unless something else is asked for: so many, or so many a cluster up to
-the last."""
+SAMPLE = 20_000
+"""Rows that are looked at unless something else is asked for."""
+A_CLUSTER, MOST_SAMPLE = 20, 500_000
+"""Rows a cluster that are looked at where that is more, and the most of them together."""
 CHOSEN = 6
 """Clusters of which rows are shown unless they are named."""
 SHOWN = 5
@@ -92,8 +93,8 @@ class Report:
     >>> import largek_dask as lk
     >>> x = np.random.default_rng(0).normal(size=(500, 3))
     >>> report = lk.KMeans(5, random_state=0).fit(x).model_.report(x)
-    >>> report
-    <Report of 5 clusters of 500 rows × 3; save(path) writes it>
+    >>> report.figures["n_rows_looked_at"], report.html[:15]
+    (500, '<!DOCTYPE html>')
     """
 
     title: str
