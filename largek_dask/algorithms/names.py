@@ -24,6 +24,7 @@ __all__ = [
     "algorithm_of_mixture",
     "check_effort",
     "has_effort",
+    "name_of",
 ]
 
 ALGORITHMS: dict[str, type[Any]] = {
@@ -40,6 +41,12 @@ ALGORITHMS: dict[str, type[Any]] = {
 """Algorithms by the name a user gives."""
 MIXTURES = "vc-gmm"
 """The one that answers mixtures, with a field ``covariance``."""
+
+
+def name_of(algorithm: Algorithm[Any] | Auto) -> str:
+    """The name by which a user could have asked for an algorithm; its class where there is none."""
+    names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
+    return next(names, type(algorithm).__name__)
 
 
 def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any] | Auto:

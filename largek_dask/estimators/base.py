@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,18 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from largek_dask.algorithms.names import name_of
 from largek_dask.data.memory_rows import refuse_masked_rows
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.events import ProgressLine
+from largek_dask.driver.events import ProgressLine, Sink
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.errors import InterruptedFitWarning, ParameterError, warn
+from largek_dask.model.base import Model
+from largek_dask.observe.cards import in_notebook
+from largek_dask.observe.live import FitCard
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -79,17 +84,25 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     history_: tuple[StepRecord, ...]
     stop_reason_: str
 
-    def _run(self, rows: Rows, options: FitOptions) -> FitResult:
-        """Fit, and keep the labels and how it ended."""
-        result = fit(
-            rows,
-            replace(options, seed=draw_seed(self.random_state)),
-            client=self.client,
-            n_threads=self.n_threads,
-            checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
-            events=(ProgressLine(),) if self.verbose else (),
-            callbacks=self.callbacks,
-        )
+    def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
+        """Fit, and keep the labels and how it ended; shown as ``verbose`` says."""
+        card = FitCard(self._about(rows, options)) if self.verbose and in_notebook() else None
+        sinks: tuple[Sink, ...] = () if card is None else (card,)
+        if self.verbose and card is None:
+            sinks = (ProgressLine(),)
+        with card or nullcontext():
+            result = fit(
+                rows,
+                replace(options, seed=draw_seed(self.random_state)),
+                client=self.client,
+                n_threads=self.n_threads,
+                checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
+                events=sinks,
+                callbacks=self.callbacks,
+            )
+            model: Model = Model.of(result)
+            if card is not None:
+                card.end(result, model)
         # Only a cancel leaves them out, and nobody can ask for one here.
         assert result.labels is not None
         assert result.value is not None
@@ -97,7 +110,32 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = result.n_iter
         self.history_ = result.history
         self.stop_reason_ = result.stop_reason
-        return result
+        return result, model
+
+    def _about(self, rows: Rows, options: FitOptions) -> dict[str, Any]:
+        """What a card says of a fit before it begins."""
+        about = {
+            "title": type(self).__name__,
+            "data": rows.describe_source(rows.location),
+            "algorithm": name_of(options.make_algorithm()),
+            "n_clusters": options.n_clusters,
+            "max_iter": options.stop.max_iter,
+        }
+        return about if options.mixture is None else {**about, "mixture": options.mixture}
+
+    def _repr_html_inner(self) -> str:
+        return str(super()._repr_html_inner()) + self._fitted_html()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        shown: dict[str, Any] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in shown:
+            shown["text/html"] += self._fitted_html()
+        return shown
+
+    def _fitted_html(self) -> str:
+        """What scikit-learn's picture of an estimator lacks: the model, and what has found it."""
+        model = getattr(self, "model_", None)
+        return "" if model is None else model._repr_html_()
 
     def _tell_interruption(self) -> None:
         """Warn where Ctrl-C ended the fit; comes last, when everything is kept."""

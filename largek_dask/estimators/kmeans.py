@@ -18,7 +18,7 @@ from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.errors import ParameterError
 from largek_dask.estimators.base import RowsEstimator, draw_seed
 from largek_dask.estimators.online import first_model, vote
-from largek_dask.model import CentersModel, Model, PathModel
+from largek_dask.model import CentersModel, PathModel
 from largek_dask.passes.local import LocalPasses
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
         job: same data, parameters and seed; the stop rules may differ.
     verbose : int
-        1: a line of progress on standard error.
+        1: a line of progress on standard error; in a notebook a card.
     callbacks : sequence of callable
         Each is called with a ``Snapshot`` after every step; a true result stops the fit.
 
@@ -233,8 +233,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         """
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
-        result = self._run(rows, options)
-        model = Model.of(result)
+        result, model = self._run(rows, options)
         assert isinstance(model, CentersModel), "an algorithm for k-means gives centres"
         self._keep(model)
         assert result.value is not None

@@ -106,7 +106,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
         job: same data, parameters and seed; the stop rules may differ.
     verbose : int
-        1: a line of progress on standard error.
+        1: a line of progress on standard error; in a notebook a card.
     callbacks : sequence of callable
         Each is called with a ``Snapshot`` after every step; a true result stops the fit.
 
@@ -270,12 +270,12 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
         try:
-            result = self._run(rows, options)
+            result, model = self._run(rows, options)
         except ParameterError as error:
             # Whoever computes calls components of a mixture clusters, too.
             told = str(error).replace("n_clusters", "n_components")
             raise type(error)(told) from error
-        self._keep(result)
+        self._keep(result, model)
         self._tell_interruption()
         return self
 
@@ -283,11 +283,12 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         """``fit``, then ``labels_``."""
         return self.fit(X, sample_weight=sample_weight).labels_
 
-    def _keep(self, result: FitResult) -> None:
+    def _keep(self, result: FitResult, model: Model) -> None:
         arrays = result.arrays
         assert isinstance(arrays, MixtureArrays)
+        assert isinstance(model, MixtureModel)
         assert result.value is not None
-        self.model_ = MixtureModel.of(result)
+        self.model_ = model
         self.means_ = arrays.means
         self.weights_ = exp(arrays.log_weights)
         self.covariances_ = _variances(arrays, self.covariance)

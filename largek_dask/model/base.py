@@ -11,7 +11,6 @@ A kind is a subclass of :class:`Model` with what is declared there, and a line i
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import reprlib
@@ -37,6 +36,7 @@ from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.driver.value_files import open_label_output
 from largek_dask.errors import ModelFormatError, OutputError, ParameterError
+from largek_dask.facts import facts_table
 from largek_dask.model.kinds import FIRST_KIND, check_names, kind_holding, kind_named
 
 if TYPE_CHECKING:
@@ -304,9 +304,11 @@ class Model(ABC):
         value = self.provenance.get(self.objective.name)
         if value is not None:
             facts[self.objective.words] = f"{value:.9g}"
-        algorithm = asked.get("algorithm")
+        algorithm, engine = asked.get("algorithm"), self.provenance.get("engine")
         if isinstance(algorithm, Mapping):
-            facts["algorithm"] = str(algorithm.get("name"))
+            facts["algorithm"] = name = str(algorithm.get("name"))
+            if isinstance(engine, Mapping) and engine.get("name") != name:
+                facts["algorithm"] += f" ({engine.get('name')})"
         if "stop_reason" in self.provenance:
             facts["stopped"] = (
                 f"{self.provenance['stop_reason']} after {self.provenance.get('n_iter')} steps"
@@ -320,12 +322,7 @@ class Model(ABC):
         return f"<Model {', '.join(f'{key}: {value}' for key, value in self._facts().items())}>"
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(key)}</th>"
-            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for key, value in self._facts().items()
-        )
-        return f"<table><caption>largek_dask model</caption>{cells}</table>"
+        return facts_table("largek_dask model", self._facts())
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def test_speed_of_workers_is_that_between_two_reports():
     assert seen.speeds == {}  # since when is not known
     seen.hear({"event": "started", "time": "2026-11-21T22:57:05+00:00", "n_rows": 10,
                "n_features": 2, "n_chunks": 1, "n_iter": 0})  # fmt: skip
-    assert seen.shape == "10 × 2 in 1 chunks"
+    assert seen.shape == "10 × 2 in 1 chunk"
     seen.hear(report(10, a=1000, b=50))
     assert seen.speeds == {"a": 200.0, "b": 10.0}
     seen.hear(report(15, a=1000, b=1050))
@@ -727,31 +727,6 @@ def test_watch_that_is_interrupted_says_that_the_job_goes_on():
 
 
 # --- notebooks ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def page(monkeypatch):
-    """What a notebook's page shows, by display id: a stand-in for IPython."""
-    shown: dict[str, list[str]] = {}
-
-    class Handle:
-        def __init__(self, display_id):
-            self.display_id = display_id
-
-        def update(self, html):
-            shown[self.display_id].append(html)
-
-    def display(html, display_id):
-        shown[display_id] = [html]
-        return Handle(display_id)
-
-    ipython = types.ModuleType("IPython")
-    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
-    ipython.display = types.ModuleType("IPython.display")
-    ipython.display.HTML, ipython.display.display = str, display
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
-    return shown
 
 
 def test_only_the_kernel_of_a_notebook_is_one(page):
