@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from largek_dask.cli.findings import Finding, broken, note, ok
 from largek_dask.driver.words import human_bytes
-from largek_dask.errors import LargekError
+from largek_dask.errors import LargekError, warnings_heard_by
 
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
@@ -24,13 +24,17 @@ def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[
     """Findings about a data set; reads its metadata and its first chunk."""
     from largek_dask.data.sources import open_rows
 
+    heard: list[str] = []
     try:
-        rows = open_rows(url, storage_options=storage_options)
+        with warnings_heard_by(lambda message, _: heard.append(message)):
+            rows = open_rows(url, storage_options=storage_options)
     except (LargekError, OSError) as error:
         yield broken("data", str(error), "check the address, the driver and the access rights")
         return
     n, d = rows.shape
     yield ok("data", f"{n:,} rows × {d:,} features, {rows.dtype}, {human_bytes(rows.nbytes)}")
+    for message in heard:
+        yield note("data", message, "tell a fit by --missing what they are")
     yield from _storage(url, rows)
     yield from _first_chunk(rows)
     yield from _known_statistics(rows)

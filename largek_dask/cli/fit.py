@@ -13,6 +13,7 @@ from largek_dask.cli.common import (
     emit,
     key_values,
     option_scheduler,
+    option_source,
     option_storage,
     output,
 )
@@ -21,6 +22,7 @@ from largek_dask.driver.words import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.algorithms.objective import Objective
+    from largek_dask.data.missing import Missing
     from largek_dask.driver.stopping import StepRecord
     from largek_dask.driver.storage import Folder
 
@@ -40,6 +42,7 @@ __all__ = ["fit"]
 @click.option("--force", is_flag=True, help="Begin anew: remove the job that DIR holds.")
 @click.option("--plan", is_flag=True, help="Only say what it would take; computes nothing.")
 @option_scheduler
+@option_source
 @option_storage
 def fit(
     data: str,
@@ -50,6 +53,8 @@ def fit(
     force: bool,
     plan: bool,
     scheduler: str | None,
+    component: str | None,
+    missing: Missing,
     storage_options: dict[str, Any] | None,
     as_json: bool,
     **given: Any,
@@ -70,7 +75,13 @@ def fit(
     # The effort is a parameter of the object now.
     del given["settings"], given["effort"]
     options = FitOptions(**given)
-    rows = open_rows(data, sample_weight=sample_weight, storage_options=storage_options)
+    rows = open_rows(
+        data,
+        sample_weight=sample_weight,
+        component=component,
+        storage_options=storage_options,
+        missing=missing,
+    )
     if plan:
         from largek_dask.cli.plan import make_plan
 

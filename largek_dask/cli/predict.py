@@ -14,12 +14,14 @@ from largek_dask.cli.common import (
     emit,
     key_values,
     option_scheduler,
+    option_source,
     option_storage,
     output,
 )
 from largek_dask.driver.words import human_seconds
 
 if TYPE_CHECKING:
+    from largek_dask.data.missing import Missing
     from largek_dask.driver.storage import Folder
 
 __all__ = ["predict", "score"]
@@ -60,6 +62,7 @@ WRITTEN = {
     "a sparse (CSR) group in AnnData's layout, not labels; or to .npz (sparse) or .npy (dense).",
 )
 @click.option("--force", is_flag=True, help="Replace what such a run has written there.")
+@option_source
 @option_scheduler
 @option_storage
 def predict(
@@ -69,6 +72,8 @@ def predict(
     density: bool,
     proba: bool,
     force: bool,
+    component: str | None,
+    missing: Missing,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
@@ -92,7 +97,7 @@ def predict(
             f"--{what} is for mixtures, and {model_url} is a model of the kind {model.kind!r}: fit "
             "one with --mixture"
         )
-    rows = open_rows(data, storage_options=storage_options)
+    rows = open_rows(data, component=component, storage_options=storage_options, missing=missing)
     out, out_options = output(out, data, storage_options)
     if force:
         remove_written(kind, out, out_options)
@@ -179,12 +184,15 @@ def check_kind(store: Folder, kind: str) -> None:
     help="The class of every row, known from elsewhere: a Zarr array or .npy file of one integer a "
     "row. Tells how far clusters agree with classes, too.",
 )
+@option_source
 @option_scheduler
 @option_storage
 def score(
     model_url: str,
     data: str,
     truth: str | None,
+    component: str | None,
+    missing: Missing,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
@@ -203,12 +211,18 @@ def score(
 
     begun = perf_counter()
     model = load_model(model_url)
-    rows = open_rows(data, storage_options=storage_options)
+    rows = open_rows(data, component=component, storage_options=storage_options, missing=missing)
     classes = None
     if truth is not None:
         from largek_dask.estimators.scores import check_integers
 
-        found = read_integers(truth, rows.n_rows, what="--labels", storage_options=storage_options)
+        found = read_integers(
+            truth,
+            rows.n_rows,
+            what="--labels",
+            storage_options=storage_options,
+            missing=missing,
+        )
         classes = check_integers(found, "--labels")
     told: dict[str, Any] = {}
     with connected(scheduler) as client:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.csr_writer import CSRWriter
+from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
@@ -45,6 +46,7 @@ def ingest(
     force: bool = False,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "warn",
 ) -> Rows:
     """Write a table to a Zarr store made for clustering, streaming.
 
@@ -78,6 +80,9 @@ def ingest(
         Array, dataset or column inside the source.
     storage_options : mapping, optional
         Passed to fsspec for source and output.
+    missing : {"warn", "raise", "fill"}
+        What becomes of chunks that a Zarr store lacks; see :func:`~largek_dask.open_rows`. Here
+        they become rows of fill values for good.
 
     Returns
     -------
@@ -100,7 +105,7 @@ def ingest(
     refuse_existing(target, storage_options, force=force)
     if shuffle is not None and shuffle < 0:
         raise ParameterError(f"shuffle={shuffle} is a seed: a whole number of at least 0.")
-    table = open_table(source, component, storage_options)
+    table = open_table(source, component, storage_options, missing)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
     if table.is_sparse and shuffle is None:
