@@ -184,6 +184,14 @@ def check_kind(store: Folder, kind: str) -> None:
     help="The class of every row, known from elsewhere: a Zarr array or .npy file of one integer a "
     "row. Tells how far clusters agree with classes, too.",
 )
+@click.option(
+    "--sample",
+    type=click.IntRange(min=2),
+    metavar="ROWS",
+    help="Find silhouette, Davies-Bouldin and Calinski-Harabasz of that many rows, with their "
+    "standard errors.  [all rows]",
+)
+@click.option("--seed", default=0, show_default=True, help="Draws the sample.")
 @option_source
 @option_scheduler
 @option_storage
@@ -191,6 +199,8 @@ def score(
     model_url: str,
     data: str,
     truth: str | None,
+    sample: int | None,
+    seed: int,
     component: str | None,
     missing: Missing,
     scheduler: str | None,
@@ -202,9 +212,13 @@ def score(
     Of a model of centres that is minus the sum of squared distances; also the mean squared
     distance of a row.
 
+    Also how far clusters lie apart: silhouette (simplified: to centres, not between rows; up to
+    1), Davies-Bouldin (less is better) and Calinski-Harabasz (more is better). They take two passes
+    over DATA, or a sample.
+
     With --labels also how far clusters agree with classes: accuracy (with the best matching of
     clusters and classes), nmi (normalised mutual information), ari (adjusted Rand index) and
-    purity. They leave out rows of class -1 and those that the model skips. DATA are read twice.
+    purity. They leave out rows of class -1 and those that the model skips, and take another pass.
     """
     from largek_dask.data.sources import open_rows, read_integers
     from largek_dask.model import load_model
@@ -228,13 +242,18 @@ def score(
     with connected(scheduler) as client:
         told["score"] = model.score(rows, client=client)
         told |= model.score_figures(told["score"], rows.n_rows)
+        told |= separation(model, rows, sample, seed, client)
         if classes is not None:
             told |= agreement(model.predict(rows, client=client), classes)
     n_left_out = told.pop("n_left_out", None)
     shown = {
-        name.replace("_", " "): "not computed" if figure is None else f"{figure:.10g}"
+        name.replace("_", " "): shown_score(figure, told.get(f"{name}_standard_error"))
         for name, figure in told.items()
+        if not name.endswith("_standard_error")
     }
+    if sample is not None and sample < rows.n_rows:
+        told |= {"sample": sample, "seed": seed}
+        shown["sample"] = f"{sample:,} rows drawn by seed {seed}, for scores with ±"
     told |= {"n_rows": rows.n_rows, "seconds": perf_counter() - begun}
     shown["rows"] = f"{rows.n_rows:,}"
     if n_left_out is not None:
@@ -242,6 +261,34 @@ def score(
         shown["rows left out"] = f"{n_left_out:,}"
     shown["time"] = human_seconds(told["seconds"])
     emit(told, as_json, lambda: key_values(shown))
+
+
+def separation(
+    model: Any, rows: Any, sample: int | None, seed: int, client: Any
+) -> dict[str, float | None]:
+    """How far clusters lie apart, by the name of the score, with standard errors of a sample.
+
+    None, with a warning, where there is no such score, as of a single cluster: the model fits
+    these rows all the same. Nothing of a kind whose clusters have no centres.
+    """
+    from largek_dask.errors import ParameterError, ParameterWarning, warn
+    from largek_dask.model.separation import NAMES, Separation
+
+    if not Separation.is_told_of(model):
+        return {}
+    try:
+        found = Separation.of(model, rows, sample=sample, seed=seed, client=client)
+    except ParameterError as error:
+        warn(f"{', '.join(NAMES)} are not computed: {error}", ParameterWarning)
+        return dict.fromkeys(NAMES)
+    return {**found.figures()}
+
+
+def shown_score(figure: float | None, error: float | None) -> str:
+    """A score as people read it."""
+    if figure is None:
+        return "not computed"
+    return f"{figure:.10g}" if error is None else f"{figure:.6g} ± {error:.2g}"
 
 
 def agreement(labels: Any, classes: Any) -> dict[str, Any]:

@@ -70,6 +70,8 @@ class Model(ABC):
     objective: ClassVar[Objective]
     """What its fits lower or raise: what ``cost`` in the history is of, and by whose name
     provenance has the value over all rows."""
+    _labels_by_nearest: ClassVar[bool] = False
+    """Whether a row's label is that of the nearest centre."""
     format: ClassVar[int] = FORMAT
     """In which such a model is written. Not below 2 for a new kind: a version that knows no kinds
     refuses that, and would take format 1 for a model of the first one."""
@@ -145,6 +147,14 @@ class Model(ABC):
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
         """Label all rows: the labels, None if they went to ``out``, and what ``out`` notes."""
+
+    def _cluster_centers(self) -> NDArray[Any] | None:
+        """(k, d) centres of the clusters; None: clusters have none."""
+        return None
+
+    def _labelling(self) -> Any:
+        """How rows are labelled (``algorithms.problem.Labelling``), if clusters have centres."""
+        raise NotImplementedError
 
     @abstractmethod
     def _check(self) -> None:

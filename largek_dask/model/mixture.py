@@ -284,7 +284,7 @@ class MixtureModel(Model):
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        found = label_rows(passes, most_probable(self.arrays), out=out)
+        found = label_rows(passes, self._labelling(), out=out)
         return found.labels, {MIXTURE.name: found.sum_of(MIXTURE.name)}
 
     def _log_likelihood(
@@ -293,7 +293,7 @@ class MixtureModel(Model):
         """Of all rows together, and their weight."""
         opened = self._open(rows, sample_weight)
         with self._passes(opened, client, n_threads) as passes:
-            found = label_rows(passes, most_probable(self.arrays), labels=False)
+            found = label_rows(passes, self._labelling(), labels=False)
         weight = math.fsum(found.sums["counts"].values)
         if not weight > 0:
             raise DataError("there is no row with a weight to tell the likelihood of.")
@@ -352,6 +352,12 @@ class MixtureModel(Model):
         except BaseException:
             file.discard()
             raise
+
+    def _cluster_centers(self) -> NDArray[Any]:
+        return self.arrays.means
+
+    def _labelling(self) -> Labelling:
+        return most_probable(self.arrays)
 
     def _check(self) -> None:
         arrays = self.arrays
