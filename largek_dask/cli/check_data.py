@@ -55,6 +55,9 @@ def _engines(rows: Rows) -> Iterator[Finding]:
 
 
 def _storage(url: str, rows: Rows) -> Iterator[Finding]:
+    from zarr.codecs import Crc32cCodec
+
+    from largek_dask import config
     from largek_dask.data.stores import open_node
     from largek_dask.data.zarr_rows import ZarrRows
 
@@ -68,7 +71,8 @@ def _storage(url: str, rows: Rows) -> Iterator[Finding]:
     text = f"stored in chunks of {chunk_rows:,} × {chunk_columns:,} ({human_bytes(chunk)})"
     if array.shards is not None:
         text += f" inside shards of {array.shards[0]:,} rows"
-    if chunk < SMALL_CHUNK and rows.nbytes > 16 * SMALL_CHUNK and array.shards is None:
+    is_small = chunk < SMALL_CHUNK and chunk_rows < int(config.get("data.ingest-chunk-rows"))
+    if is_small and rows.nbytes > 16 * SMALL_CHUNK and array.shards is None:
         yield note("data", f"{text}: too small, every one costs a request", advice)
     elif chunk > LARGE_CHUNK:
         yield note("data", f"{text}: too large, several are in memory at once", advice)
@@ -76,8 +80,10 @@ def _storage(url: str, rows: Rows) -> Iterator[Finding]:
         yield ok("data", text)
     if chunk_columns < rows.n_features:
         yield note("data", "chunks are split along the columns: a row needs several", advice)
-    if array.compressors and array.dtype.kind == "f":
-        names = ", ".join(type(codec).__name__ for codec in array.compressors)
+    # A checksum, as ingest writes, counts as a compressor with Zarr.
+    packing = [codec for codec in array.compressors if not isinstance(codec, Crc32cCodec)]
+    if packing and array.dtype.kind == "f":
+        names = ", ".join(type(codec).__name__ for codec in packing)
         yield note(
             "data",
             f"floats compressed with {names}: they hardly shrink and read at less than half "

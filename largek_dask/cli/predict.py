@@ -80,6 +80,7 @@ def predict(
 ) -> None:
     """Write the cluster of every row of DATA, chunk by chunk: the nearest, or the likeliest one.
 
+    MODEL is a model's store, or the folder of a fit that holds one.
     A run that was stopped goes on where it was; that of --proba begins anew.
     """
     from largek_dask.data.sources import open_rows
@@ -91,7 +92,7 @@ def predict(
     begun = perf_counter()
     what = "density" if density else "proba" if proba else "labels"
     method, kind = WRITTEN[what]
-    model = load_model(model_url)
+    model = load_model(model_url, storage_options=output(model_url, data, storage_options)[1])
     if not hasattr(model, method):
         raise ParameterError(
             f"--{what} is for mixtures, and {model_url} is a model of the kind {model.kind!r}: fit "
@@ -207,7 +208,7 @@ def score(
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
-    """Tell how well a model fits DATA, as scikit-learn: more is better.
+    """Tell how well MODEL, or the one in the folder of a fit, fits DATA: more is better.
 
     Of a model of centres that is minus the sum of squared distances; also the mean squared
     distance of a row.
@@ -224,7 +225,7 @@ def score(
     from largek_dask.model import load_model
 
     begun = perf_counter()
-    model = load_model(model_url)
+    model = load_model(model_url, storage_options=output(model_url, data, storage_options)[1])
     rows = open_rows(data, component=component, storage_options=storage_options, missing=missing)
     classes = None
     if truth is not None:

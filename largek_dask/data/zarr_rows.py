@@ -140,7 +140,7 @@ class ZarrRows(StoredRows):
         out: NDArray[Any] | None = None
         for row, stored in enumerate(direct.read(first, last + 1), first):
             if stored is None and self._is_complete:
-                raise ValueError(f"a chunk in the file {direct.path(row)} is missing")
+                raise ValueError(f"{direct.name(row)} is missing")
             begin, end = max(row * size, start), min((row + 1) * size, stop)
             if stored is not None:
                 stored = stored[begin - row * size : end - row * size]
