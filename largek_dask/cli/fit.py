@@ -23,7 +23,12 @@ from largek_dask.driver.words import human_bytes, human_seconds
 if TYPE_CHECKING:
     from largek_dask.algorithms.objective import Objective
     from largek_dask.data.missing import Missing
+    from largek_dask.data.rows import Rows
+    from largek_dask.driver.fit import FitResult
+    from largek_dask.driver.options import FitOptions
     from largek_dask.driver.stopping import StepRecord
+    from largek_dask.driver.storage import Folder
+    from largek_dask.model import Model
 
 __all__ = ["fit"]
 
@@ -67,7 +72,7 @@ def fit(
     from largek_dask.driver.events import ProgressLine
     from largek_dask.driver.options import FitOptions
     from largek_dask.driver.storage import Folder
-    from largek_dask.service.fitting import JOB_FILES, LABELS, MODEL, fit_into
+    from largek_dask.service.fitting import JOB_FILES, fit_into
 
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
@@ -107,7 +112,19 @@ def fit(
             labels=labels,
             events=() if as_json else (ProgressLine(),),
         )
-    told = {
+    told = what_came_out(folder, rows, options, model, result)
+    emit(told, as_json, lambda: summary(told, rows.nbytes, result.objective, model.fit_figures()))
+    if result.stop_reason == "interrupted":
+        raise KeyboardInterrupt
+
+
+def what_came_out(
+    folder: Folder, rows: Rows, options: FitOptions, model: Model, result: FitResult
+) -> dict[str, Any]:
+    """What is told of a fit, by name."""
+    from largek_dask.service.fitting import LABELS, MODEL
+
+    return {
         "out": folder.url,
         "model": f"{folder.url}/{MODEL}",
         "labels": f"{folder.url}/{LABELS}" if folder.exists(LABELS) else None,
@@ -125,9 +142,6 @@ def fit(
         "digest": model.digest(),
         **({"report": dict(result.report)} if result.report else {}),
     }
-    emit(told, as_json, lambda: summary(told, rows.nbytes, result.objective, model.fit_figures()))
-    if result.stop_reason == "interrupted":
-        raise KeyboardInterrupt
 
 
 def kept_for_rows(history: Sequence[StepRecord]) -> int:
