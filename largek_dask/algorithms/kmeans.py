@@ -98,7 +98,9 @@ class KMeansProblem(Problem):
 
     def check(self, table: TableShape) -> None:
         """Refuse starting centres that are not k rows of finite numbers."""
-        check_init(self.init, self.n_clusters, table.n_features)
+        several = not isinstance(self.init, str) and self.init.ndim == 3
+        for init in self.init if several else [self.init]:
+            check_init(init, self.n_clusters, table.n_features)
 
     def passes_to_start(self) -> int:
         """As many as the way to choose the first centres takes."""

@@ -20,6 +20,7 @@ from largek_dask.errors import ParameterError
 __all__ = [
     "ALGORITHMS",
     "MIXTURES",
+    "OTHER_ALGORITHMS",
     "algorithm_of",
     "algorithm_of_mixture",
     "check_effort",
@@ -39,6 +40,9 @@ ALGORITHMS: dict[str, type[Any]] = {
     "vrkm": VRKM,
 }
 """Algorithms by the name a user gives."""
+OTHER_ALGORITHMS = {"elkan": "lloyd", "full": "lloyd"}
+"""Algorithms by their names in other libraries (scikit-learn, dask-ml), and here: exact k-means,
+whose bounds spare distances and change no label."""
 MIXTURES = "vc-gmm"
 """The one that answers mixtures, with a field ``covariance``."""
 
@@ -60,9 +64,10 @@ def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[A
     """
     told = ", ".join(repr(name) for name in ALGORITHMS)
     if isinstance(algorithm, str):
-        if algorithm not in ALGORITHMS:
+        name = OTHER_ALGORITHMS.get(algorithm, algorithm)
+        if name not in ALGORITHMS:
             raise ParameterError(f"algorithm must be one of {told}, got {algorithm!r}.")
-        kind = ALGORITHMS[algorithm]
+        kind = ALGORITHMS[name]
         made: Algorithm[Any] | Auto
         if has_effort(kind):
             made = kind(effort=effort)

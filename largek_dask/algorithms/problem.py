@@ -123,7 +123,8 @@ class Problem(ABC):
 
     n_clusters: int
     init: str | NDArray[Any] = "auto"
-    """How the first model is found: one of ``inits``, or the model itself, (k, d)."""
+    """How the first model is found: one of ``inits``, or the model itself, (k, d), or the models
+    of several starts, (n_init, k, d)."""
     tol: float = field(default=1e-4, kw_only=True)
     """The ``tol`` of the fit, for algorithms that need it in their own decisions."""
 

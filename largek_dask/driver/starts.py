@@ -123,7 +123,7 @@ class Starts:
             checkpoints = Checkpoints(folder, state_class(self.algorithm), objective)
         self.passes.begin_run()
         result = run(
-            self.algorithm,
+            self._algorithm(stream),
             self.passes,
             rng=Rng(self.seed, stream),
             stop=self.stop,
@@ -159,9 +159,16 @@ class Starts:
                 self.events.emit("warning", topic="checkpoint", message=message)
         return StartResult(stream, result, reason, final.value, final, labels)
 
+    def _algorithm(self, stream: int) -> Algorithm[Any]:
+        """The algorithm of one start; of several given ones it begins with its own centres."""
+        init = self.problem.init
+        if isinstance(init, str) or init.ndim != 3:
+            return self.algorithm
+        return replace(self.algorithm, problem=replace(self.problem, init=init[stream]))
+
     def _report(self, best: StartResult) -> Mapping[str, Any]:
         rng = Rng(self.seed, best.stream)
-        report = self.algorithm.report(self.passes, rng, best.run.state)
+        report = self._algorithm(best.stream).report(self.passes, rng, best.run.state)
         if report:
             self.events.emit("report", **report)
         return report
@@ -188,7 +195,7 @@ class Starts:
     def _searched(self, stream: int, result: RunResult[Any]) -> Final:
         """Labels without looking at all centres."""
         rng = Rng(self.seed, stream)
-        found = self.algorithm.labels(self.passes, rng, result.state)
+        found = self._algorithm(stream).labels(self.passes, rng, result.state)
         assert found is not None, "it has said how long they take"
         return of_search(result.arrays, *found)
 

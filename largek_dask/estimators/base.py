@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,14 @@ from sklearn.utils.validation import validate_data
 from largek_dask.algorithms.names import name_of
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.events import ProgressLine, Sink
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
 from largek_dask.driver.stopping import StepRecord
+from largek_dask.driver.storage import Folder
 from largek_dask.errors import InterruptedFitWarning, ParameterError, warn
+from largek_dask.estimators.elsewhere import Elsewhere, unknown_parameter
 from largek_dask.model.base import Model
 from largek_dask.observe.cards import in_notebook
 from largek_dask.observe.live import FitCard
@@ -70,11 +72,14 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     Where a fit runs and what it tells meanwhile are parameters of all of them.
     """
 
+    _elsewhere: ClassVar[Mapping[str, Elsewhere]]
+    """What parameters of other libraries are called here."""
+
     random_state: Any
     client: Client | None
     n_threads: int | None
     checkpoint: str | os.PathLike[str] | None
-    verbose: int
+    verbose: int | bool
     callbacks: Sequence[Callable[[Snapshot], object]]
 
     n_features_in_: int
@@ -83,8 +88,34 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     history_: tuple[StepRecord, ...]
     stop_reason_: str
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, ``name=value``; of a step of a pipeline by ``step__name=value``.
+
+        Raises
+        ------
+        UnknownParameterError
+            There is no such parameter; the message says the one to use.
+        """
+        known = self._get_param_names()
+        for name in params:
+            if name.partition("__")[0] not in known:
+                raise unknown_parameter(type(self).__name__, name, known, self._elsewhere)
+        super().set_params(**params)
+        return self
+
+    def _seed(self) -> int:
+        """The seed of this fit: without a ``random_state`` that of the checkpoint, if there is one.
+
+        It is drawn once, and kept in the folder with all else that tells the job from another.
+        """
+        if self.random_state is None and self.checkpoint is not None:
+            before = description_in(Folder(self.checkpoint))
+            if before is not None and is_integer(before["job"].get("seed")):
+                return int(before["job"]["seed"])
+        return draw_seed(self.random_state)
+
     def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
-        """Fit, and keep the labels and how it ended; shown as ``verbose`` says."""
+        """Fit with the seed in ``options``; keep the labels and how it ended; show it as asked."""
         card = FitCard(self._about(rows, options)) if self.verbose and in_notebook() else None
         sinks: tuple[Sink, ...] = () if card is None else (card,)
         if self.verbose and card is None:
@@ -92,7 +123,7 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         with card or nullcontext():
             result = fit(
                 rows,
-                replace(options, seed=draw_seed(self.random_state)),
+                options,
                 client=self.client,
                 n_threads=self.n_threads,
                 checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
@@ -147,7 +178,8 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _check_surroundings(self) -> None:
         """Refuse what a fit cannot run on or write to."""
-        check_integer("verbose", self.verbose, 0)
+        if not isinstance(self.verbose, (bool, np.bool_)):
+            check_integer("verbose", self.verbose, 0)
         if self.n_threads is not None:
             check_integer("n_threads", self.n_threads, 1)
         if self.client is not None and not hasattr(self.client, "scheduler_info"):

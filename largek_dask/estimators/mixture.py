@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError
 from largek_dask.estimators.base import RowsEstimator, draw_seed
+from largek_dask.estimators.elsewhere import OF_MIXTURES, knows_other_names
 from largek_dask.kernels.exact.transcendental import exp
 from largek_dask.model import CentersModel, MixtureModel, Model
 
@@ -104,9 +105,10 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         such as "2GiB". It changes speed only.
     checkpoint : str or path, optional
         Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
-        job: same data, parameters and seed; the stop rules may differ.
-    verbose : int
-        1: a line of progress on standard error; in a notebook a card.
+        job: same data, parameters and seed (with ``random_state=None`` the one that is kept
+        there); the stop rules may differ. Any other folder that is not empty is refused.
+    verbose : int or bool
+        1 or True: a line of progress on standard error; in a notebook a card.
     callbacks : sequence of callable
         Each is called with a ``Snapshot`` after every step; a true result stops the fit.
 
@@ -176,6 +178,9 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
     converged_: bool
     model_: MixtureModel
 
+    _elsewhere = OF_MIXTURES
+
+    @knows_other_names
     def __init__(
         self,
         n_components: int = 1,
@@ -204,7 +209,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         n_threads: int | None = None,
         memory_limit: int | str | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
-        verbose: int = 0,
+        verbose: int | bool = 0,
         callbacks: Sequence[Callable[[Snapshot], object]] = (),
     ) -> None:
         self.n_components = n_components
@@ -270,7 +275,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
         try:
-            result, model = self._run(rows, options)
+            result, model = self._run(rows, replace(options, seed=self._seed()))
         except ParameterError as error:
             # Whoever computes calls components of a mixture clusters, too.
             told = str(error).replace("n_clusters", "n_components")
