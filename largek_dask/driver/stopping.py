@@ -39,6 +39,7 @@ StopReason = Literal[
     "max_iter",
     "max_time",
     "max_time_without_last_pass",
+    "max_time_without_search",
     "callback",
     "cancelled",
     "interrupted",
@@ -55,6 +56,9 @@ max_iter, max_time
 max_time_without_last_pass
     One of these, and there was no time left for the last pass over all rows and centres: labels
     and the objective's value are those of a search that did not look at all centres.
+max_time_without_search
+    The seconds were used up before there was any model. Centres (or means) are then the ``init``
+    that was given as an array, or rows of a sample, as ``init="random"`` draws them.
 callback
     A callback returned true.
 cancelled

@@ -17,7 +17,7 @@ from sklearn.utils.validation import validate_data
 from largek_dask.algorithms.names import name_of
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.checkpoint import description_in
+from largek_dask.driver.checkpoint import check_place, description_in
 from largek_dask.driver.events import ProgressLine, Sink
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
@@ -107,12 +107,18 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         """The seed of this fit: without a ``random_state`` that of the checkpoint, if there is one.
 
         It is drawn once, and kept in the folder with all else that tells the job from another.
+
+        Raises
+        ------
+        OutputError
+            The folder holds something else than a fit.
         """
-        if self.random_state is None and self.checkpoint is not None:
-            before = description_in(Folder(self.checkpoint))
-            if before is not None and is_integer(before["job"].get("seed")):
-                return int(before["job"]["seed"])
-        return draw_seed(self.random_state)
+        if self.checkpoint is None:
+            return draw_seed(self.random_state)
+        folder = Folder(self.checkpoint)
+        check_place(folder, "Give another folder as checkpoint.")
+        before = description_in(folder) if self.random_state is None else None
+        return draw_seed(self.random_state if before is None else before["job"]["seed"])
 
     def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
         """Fit with the seed in ``options``; keep the labels and how it ended; show it as asked."""

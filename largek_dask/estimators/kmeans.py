@@ -83,7 +83,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         ``tol / 50``, or not at all.
     max_time : float or str, optional
         Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of runs before
-        a resume and of the last pass counts.
+        a resume, of the last pass and of compiling kernels counts. There is always a model then,
+        see ``stop_reason_``.
     empty_clusters : {"relocate", "keep"}
         What becomes of a centre without rows: it moves to the rows farthest from theirs, or stays.
     on_bad_rows : {"raise", "skip"}
@@ -129,8 +130,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         One entry a step: ``step cost rows seconds n_changed shift converged extra``.
     stop_reason_ : str
         "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass" (then labels_ and
-        inertia_ are those of a search that did not look at all centres), "callback", "cancelled"
-        or "interrupted".
+        inertia_ are those of a search that did not look at all centres),
+        "max_time_without_search" (before there were any centres: they are rows of a sample, or the
+        ``init`` that was given), "callback", "cancelled" or "interrupted".
     model_ : CentersModel
         What ``save`` writes.
     path_ : Path

@@ -122,7 +122,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         scikit-learn's "diag" and "spherical".
     lower_bound_ : float
         F of the last iteration over the weight of the rows that it learnt from: a lower bound of
-        their mean log-likelihood.
+        their mean log-likelihood. Without any iteration it is this mean itself.
     log_likelihood_ : float
         Of the fitted rows, each counted by its weight: exact, over all components.
     labels_ : ndarray of shape (n_rows,), int32
@@ -139,8 +139,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         F; ``extra["lower_bound"]`` is F and ``extra["energy"]`` the mean squared distance, both
         of a row: they need not agree which model is the better one, and decisions follow F.
     stop_reason_ : str
-        "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass", "callback",
-        "cancelled" or "interrupted".
+        "converged", "tol", "max_iter", "max_time", "max_time_without_search" (before there was any
+        mixture: its means are rows of a sample), "callback", "cancelled" or "interrupted".
     model_ : MixtureModel
         What ``save`` writes.
 
@@ -299,8 +299,11 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         self.covariances_ = _variances(arrays, self.covariance)
         self.precisions_ = 1 / self.covariances_
         self.log_likelihood_ = result.value
-        bound = result.history[-1]["extra"]["lower_bound"]
-        assert bound is not None
+        if result.history:
+            bound = result.history[-1]["extra"]["lower_bound"]
+            assert bound is not None
+        else:
+            bound = result.value / result.statistics.total_weight
         self.lower_bound_ = bound
         self.converged_ = result.stop_reason in ("converged", "tol")
 

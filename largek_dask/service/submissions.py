@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.events import Event
 from largek_dask.driver.fit import checked
 from largek_dask.driver.plan import space_needed
@@ -136,13 +137,10 @@ class Submissions:
         rows, choice = checked(rows, asked, n_threads=None, client=client)
         folder = output_folder(spec, options)
         folder.check_writable()
-        if names := folder.names():
-            if (job_id := claimed_for(folder)) is not None:
-                raise OutputError(f"{folder.url} is the output of job {job_id}.")
-            raise OutputError(
-                f"{folder.url} is not empty ({names[0]!r} lies there); nothing was changed. "
-                "Choose another output, or go on with its job by submit(resume=id)."
-            )
+        if (job_id := claimed_for(folder)) is not None:
+            raise OutputError(f"{folder.url} is the output of job {job_id}.")
+        advice = "Choose another output, or go on with its job by submit(resume=id)."
+        check_place(folder, advice, may_be_begun=False)
         needed = space_needed(
             rows, spec.n_clusters, choice.algorithm, n_init=choice.n_init, labels=spec.labels
         )
