@@ -26,7 +26,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -34,13 +34,15 @@ import llvmlite
 import numba
 import numpy as np
 from llvmlite import binding
-from numba.core import caching, compiler
+from numba import types
+from numba.core import caching
 from numba.core.serialize import dumps
 from numba.extending import _Intrinsic
 from numba.misc.appdirs import AppDirs
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.kernels.within import Entered, Within, rebuild
 from largek_dask.version import __version__
 
 __all__ = ["cache_folder", "njit", "readonly"]
@@ -113,10 +115,13 @@ def _is_function(value: Any) -> bool:
 
 
 def _compiled(function: Any, signatures: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    compiled: Any = numba.njit(**{**options, **FIXED})(function)
+    within = options.get("no_cpython_wrapper", False)
+    options = {**options, **FIXED, "no_cfunc_wrapper": True}
+    compiled: Any = numba.njit(pipeline_class=Within if within else Entered, **options)(function)
     if compiled is function:  # NUMBA_DISABLE_JIT
         return function
     compiled._cache = KernelCache(function)
+    compiled.get_call_template = partial(_call_template, compiled)
     if function.__closure__:
         # Numba tells the symbols of sisters made by one factory apart by a counter that begins
         # anew in every process. Two of them, compiled and saved by different processes, could
@@ -127,6 +132,16 @@ def _compiled(function: Any, signatures: tuple[Any, ...], options: dict[str, Any
     if signatures:
         compiled.disable_compile()
     return compiled
+
+
+def _call_template(compiled: Any, args: Any, kws: Any) -> Any:
+    """How numba types a call of a kernel in a kernel: for ``f(0)`` as for ``f(n)``.
+
+    It would compile the callee once for each constant that stands in an argument's place.
+    """
+    args = [types.unliteral(kind) for kind in args]
+    kws = {name: types.unliteral(kind) for name, kind in kws.items()}
+    return type(compiled).get_call_template(compiled, args, kws)
 
 
 class KernelCache(caching._Cache):  # type: ignore[misc]
@@ -166,7 +181,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
             if saved_key != key:
                 raise ValueError(f"this is the code of {saved_key}")
             _mark_used(path.parent)
-            return compiler.CompileResult._rebuild(target_context, *payload)
+            return rebuild(target_context, payload)
         except FileNotFoundError:
             return None
         except Exception as error:

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+
+import dask.config
+import numba
+import numpy as np
+import pytest
+from numba.core import codegen
+
+from largek_dask.kernels.jit import cache_folder, njit
+from largek_dask.kernels.within import KIND, WithinLibrary
+
+# What a process does that fits: prints which of this package's functions numba has compiled, with
+# the types of their arguments.
+FIT = """
+import json, sys
+import numpy as np
+import largek_dask as lk
+from numba.core import event
+
+class Compiled(event.Listener):
+    def __init__(self):
+        self.found = []
+
+    def on_start(self, told):
+        function = told.data["dispatcher"].py_func
+        name = f"{function.__module__}.{function.__qualname__}"
+        self.found.append((name, [str(kind) for kind in told.data["args"]]))
+
+    def on_end(self, told):
+        pass
+
+compiled = Compiled()
+event.register("numba:compile", compiled)
+rows = np.random.default_rng(0).random((20_000, 8), dtype=np.float32)
+lk.KMeans(300, random_state=0).fit(rows)
+print(json.dumps(compiled.found))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty cache, and compiling also where the whole run has NUMBA_DISABLE_JIT=1."""
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
+        yield cache_folder()
+
+
+@pytest.fixture
+def emitted(monkeypatch):
+    """The first function of each library that machine code is made of."""
+    names = []
+    real = codegen.JITCodeLibrary._finalize_specific
+
+    def counting(library):
+        defined = (f.name for f in library._final_module.functions if not f.is_declaration)
+        names.extend(list(defined)[:1])  # none if it was loaded
+        real(library)
+
+    monkeypatch.setattr(codegen.JITCodeLibrary, "_finalize_specific", counting)
+    return names
+
+
+def refuse(x, least):
+    if x < least:
+        raise ValueError("too small")
+    return np.sqrt(x) * 2
+
+
+def entered(inner):
+    @njit
+    def kernel(x, least):
+        return inner(x, least) + inner(x + 1, least)
+
+    return kernel
+
+
+def within(function):
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
+def misses(kernel):
+    return sum(kernel.stats.cache_misses.values())
+
+
+def test_only_what_python_enters_becomes_machine_code(folder, emitted):
+    inner = within(refuse)
+    kernel = entered(inner)
+    assert kernel(4.0, 0.0) == 4.0 + np.sqrt(5.0) * 2
+    assert misses(inner) == misses(kernel) == 1
+    assert sum("refuse" in name for name in emitted) == 0
+    assert sum("kernel" in name for name in emitted) == 1
+    [compiled] = inner.overloads.values()
+    assert isinstance(compiled.library, WithinLibrary)
+    kinds = {pickle.loads(p.read_bytes())[1][0][1] for p in folder.glob("*.refuse-*.bin")}
+    assert kinds == {KIND}
+
+
+def test_saved_code_of_both_sorts_is_used(folder, emitted):
+    entered(within(refuse))(4.0, 0.0)
+    emitted.clear()
+    inner = within(refuse)
+
+    @njit
+    def other(x):
+        return inner(x, 1.0)
+
+    assert other(4.0) == 4.0
+    assert misses(inner) == 0
+    assert misses(other) == 1
+    again = entered(inner)
+    assert again(4.0, 0.0) == 4.0 + np.sqrt(5.0) * 2
+    assert misses(again) == 0
+    assert sum("refuse" in name for name in emitted) == 0
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_errors_come_out_of_what_is_within(folder, saved):
+    for _ in range(1 + saved):
+        kernel = entered(within(refuse))
+        with pytest.raises(ValueError, match="too small"):
+            kernel(1.0, 2.0)
+    assert misses(kernel) == (0 if saved else 1)
+
+
+def test_a_constant_argument_needs_no_code_of_its_own(folder):
+    inner = within(refuse)
+
+    @njit
+    def kernel(n):
+        return inner(4, 0) + inner(4, n) + inner(x=n, least=1)
+
+    assert kernel(4) == 12.0
+    assert misses(inner) == 1
+
+
+def test_a_function_that_calls_itself(folder):
+    @njit(no_cpython_wrapper=True)
+    def down(n):
+        return 0 if n == 0 else 1 + down(n - 1)
+
+    @njit
+    def kernel(n):
+        return down(n)
+
+    assert kernel(5) == 5
+    assert njit(kernel.py_func)(5) == 5
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
+    """What a newcomer waits for. More of them is a cost that ``benchmarks.start`` should show."""
+    environment = os.environ | {"DASK_LARGEK__KERNELS__CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", FIT], env=environment, check=True, capture_output=True, text=True
+    )
+    found = [(name, tuple(kinds)) for name, kinds in json.loads(done.stdout)]
+    ours = [(name, kinds) for name, kinds in found if name.startswith("largek_dask.")]
+    assert "largek_dask.kernels.exact.scan.scan_singles" in dict(ours)
+    assert not [kinds for _, kinds in ours if "Literal" in str(kinds)]
+    assert len(set(ours)) == len(ours)
+    twice = Counter(name for name, _ in ours)
+    assert sum(count - 1 for count in twice.values()) <= 6, twice.most_common(8)
+    assert 60 < len(ours) <= 76
+    assert len(found) <= 118
