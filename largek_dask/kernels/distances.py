@@ -41,11 +41,14 @@ from largek_dask.kernels.sparse import doubts as sparse_doubts
 from largek_dask.kernels.sparse import search as sparse
 from largek_dask.kernels.tile import (
     BEST,
+    BLOCK,
     DIRECT_FEATURES,
     NUMBERED,
     PAIR,
+    SOME,
     TWO,
     Tile,
+    direct_features,
     select_tile,
 )
 
@@ -110,9 +113,9 @@ class PackedCenters:
         return int(self.centers.shape[1])
 
     @property
-    def direct(self) -> bool:
-        """Whether scores are sums of (x - c)² rather than products; by the features alone."""
-        return self.n_features <= DIRECT_FEATURES
+    def direct(self) -> int:
+        """The number of features if scores are sums of (x - c)² rather than products, else 0."""
+        return direct_features(self.n_features)
 
     @property
     def nbytes(self) -> int:
@@ -269,12 +272,12 @@ def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
         return out
     form = packed.prepared.get(panels.direct_form)
     for rows, block in converted(x, packed.dtype):
-        _score(block, packed, True, form, out[rows])
+        _score(block, packed, packed.direct or SOME, form, out[rows])
     return out
 
 
 def _score(
-    block: Array, packed: PackedCenters, direct: bool, form: panels.DenseForm, out: Array
+    block: Array, packed: PackedCenters, direct: int, form: panels.DenseForm, out: Array
 ) -> None:
     tile = select_tile().for_form(direct)
     run = dense.scores(tile, packed.dtype, direct)
@@ -341,8 +344,9 @@ def _run(
     """Write what is found for every row of a block; which are left in doubt, and their limits."""
     n_features = packed.n_features
     mode = TWO if two else BEST if packed.direct else PAIR if len(out[1]) else NUMBERED
-    tile, blocks, run = _method(select_tile(), packed.dtype, mode, n_features, longest)
     blockwise = not two and panels.blockwise(len(block), n_features, longest)
+    mode = BLOCK if blockwise else mode
+    tile, blocks, run = _method(select_tile(), packed.dtype, mode, n_features, longest)
     sizes = (longest if lists[2].size > 0 else 0, longest if blockwise else 0)
     space = panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes)
     form = packed.dense
@@ -351,7 +355,7 @@ def _run(
     doubtful, limits = np.empty(room, np.int64), np.empty(room)
     count: int = run(
         block, packed.centers, form.offsets, form.factors, form.starts, *lists, blocks.as_tuple(),
-        blockwise, space, rounding.coarse, rounding.as_tuple(), dense.LITTLE, doubtful,
+        space, rounding.coarse, rounding.as_tuple(), dense.LITTLE, doubtful,
         limits, *out,
     )  # fmt: skip
     return doubtful[:count], limits[:count]
@@ -408,7 +412,8 @@ def _method(
     tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, longest: int
 ) -> tuple[Tile, panels.Blocking, panels.Kernel]:
     """What depends on the centres' shape alone: a chunk of 1 MB is too short to ask again."""
-    direct = n_features <= DIRECT_FEATURES
+    direct = direct_features(n_features)
     tile = tile.for_form(direct)
     blocks = panels.blocking(tile, dtype.itemsize, n_features, longest)
-    return tile, blocks, dense.search(tile, dtype, mode, direct)
+    divided = blocks.features < n_features
+    return tile, blocks, dense.search(tile, dtype, mode, direct, divided)

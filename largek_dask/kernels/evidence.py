@@ -236,7 +236,7 @@ class _Search:
 
     def __init__(self, packed: PackedMixture) -> None:
         diagonal, dtype = packed.covariance == "diag", packed.dtype
-        direct = packed.centers.direct and not diagonal
+        direct = 0 if diagonal else packed.centers.direct
         tile = select_tile().for_form(direct)
         width = tile.vectors * tile.lanes_of(dtype.itemsize)
         k, d = packed.means.shape
@@ -262,7 +262,7 @@ class _Search:
 
 
 @cache
-def _weigh(tile: Tile, dtype: panels.Dtype, direct: bool, diagonal: bool) -> panels.Kernel:
+def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panels.Kernel:
     """The search of all components, a panel of rows at a time."""
     meet = _meet(tile, dtype, direct, diagonal)
     collect, settle = _collect(tile, dtype), _settle(dtype, diagonal)
@@ -304,7 +304,7 @@ def _weigh(tile: Tile, dtype: panels.Dtype, direct: bool, diagonal: bool) -> pan
 
 
 @cache
-def _meet(tile: Tile, dtype: panels.Dtype, direct: bool, diagonal: bool) -> panels.Kernel:
+def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panels.Kernel:
     """A packed panel against all components: their S, and the best that is certain of each row."""
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes

@@ -105,9 +105,9 @@ class PackedMixture:
         return "isoflex" if self.variances.shape[1] == 1 else "diag"
 
     @property
-    def direct(self) -> bool:
-        """Whether the tile's scores are sums of (x - c)²: few features, one variance."""
-        return self.covariance == "iso" and self.centers.direct
+    def direct(self) -> int:
+        """As of the centres, if there is one variance; else 0."""
+        return self.centers.direct if self.covariance == "iso" else 0
 
     @property
     def alive(self) -> NDArray[np.bool_]:

@@ -21,15 +21,19 @@ __all__ = [
     "NUMBERED",
     "PAIR",
     "SCORES",
+    "SOME",
     "TILES",
     "TWO",
     "Micro",
     "Tile",
+    "direct_features",
     "select_tile",
 ]
 
 DIRECT_FEATURES = 8
 """Up to this many features the squared differences are summed themselves."""
+SOME = DIRECT_FEATURES + 1
+"""Instead of a number of features in the direct form: any number, in a loop (scores only)."""
 
 # What a micro-kernel does with the scores of a tile.
 BEST = 0  # keep each row's smallest score and its centre
@@ -38,6 +42,15 @@ SCORES = 2  # store them
 BLOCK = 3  # keep the smallest score and the tile it was in (direct form)
 PAIR = 4  # keep the two smallest, and the centre of the smallest
 NUMBERED = 5  # the same, of scores whose lowest bits give way to the centre's number in its tile
+
+
+def direct_features(n_features: int) -> int:
+    """The number of features if the direct form is used for as many, else 0.
+
+    Kernels of the direct form are compiled for their number of features: all of them would take
+    eight times as long, and a table has one.
+    """
+    return n_features if n_features <= DIRECT_FEATURES else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +65,8 @@ class Micro:
     """Rows in a vector."""
     mode: int = BEST
     """`BEST`, `TWO`, `SCORES`, `BLOCK`, `PAIR` or `NUMBERED`."""
-    direct: bool = False
-    """Sum (x - c)² instead of the product x·c."""
+    direct: int = 0
+    """Features of which (x - c)² is summed, unrolled, or `SOME`; 0 for the product x·c."""
     carry: bool = False
     """Accumulators go on from stored ones: a later block of features."""
 
@@ -61,7 +74,7 @@ class Micro:
     def code(self) -> int:
         """The fields as one integer."""
         result = self.centres
-        for field in (self.vectors, self.lanes, self.mode, int(self.direct), int(self.carry)):
+        for field in (self.vectors, self.lanes, self.mode, self.direct, int(self.carry)):
             result = result * 64 + field
         return result
 
@@ -73,7 +86,7 @@ class Micro:
             code, field = divmod(code, 64)
             fields.append(field)
         carry, direct, mode, lanes, vectors, centres = fields
-        return cls(centres, vectors, lanes, mode, bool(direct), bool(carry))
+        return cls(centres, vectors, lanes, mode, direct, bool(carry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +103,7 @@ class Tile:
     direct_vectors: int
     """Vectors of rows in the direct form, whose differences need registers too."""
 
-    def for_form(self, direct: bool) -> Tile:
+    def for_form(self, direct: int) -> Tile:
         """The tile in the direct form, or itself."""
         return replace(self, vectors=self.direct_vectors) if direct else self
 

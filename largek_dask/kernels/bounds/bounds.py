@@ -161,7 +161,7 @@ def _look(
     with np.errstate(all="ignore"):
         _settle(
             rows, pairs, offsets, candidates, first, second, winners, best, exact, groups.offsets,
-            bounded.tables, bounded.margins.as_tuple(), bounded.packed.direct, *state,
+            bounded.tables, bounded.margins.as_tuple(), bounded.packed.direct > 0, *state,
         )  # fmt: skip
     return wanted
 

@@ -319,9 +319,9 @@ def _search_converted(
 
 
 @cache
-def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: bool) -> Kernel:
+def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> Kernel:
     """A panel of rows with what further features they have; their reach, for the rounding."""
-    load, side, real = load_rows(dtype, stored, width, direct), 32 // dtype.itemsize, dtype.type
+    load, side, real = load_rows(dtype, stored, width, direct > 0), 32 // dtype.itemsize, dtype.type
 
     @bare
     def few(rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any) -> None:
@@ -356,7 +356,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: bool) ->
 
 
 @cache
-def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: bool) -> Kernel:
+def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
     """Scores of a panel and a block of components."""
     lanes = tile.lanes_of(dtype.itemsize)
     # as in `gathered`: a narrow panel needs more centres at a time
@@ -619,9 +619,7 @@ def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
 
 
 @cache
-def _batch(
-    tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, direct: bool
-) -> Kernel:
+def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, direct: int) -> Kernel:
     """Some panels of rows of one group against its list."""
     width, real = vectors * tile.lanes_of(dtype.itemsize), dtype.type
     rows_of, score = (
@@ -729,7 +727,7 @@ def _copy_list(dtype: Dtype) -> Kernel:
 
 
 @cache
-def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: bool) -> Kernel:
+def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> Kernel:
     """All groups of rows against their lists.
 
     Without any `listed` the only group meets the components themselves, whose largest factors of

@@ -83,7 +83,7 @@ def search_groups(
     )
     d = rows.shape[1]
     near = max(1, _NEAR_BYTES // (WIDTH * d * rows.itemsize))
-    _search(rows.dtype, int(groups.direct))(
+    _search(rows.dtype, int(groups.direct > 0))(
         readonly(rows).reshape(-1), d, pairs, ends, groups.columns, groups.starts, groups.blocks,
         groups.offsets, groups.lists, near, candidates, first, second,
     )  # fmt: skip

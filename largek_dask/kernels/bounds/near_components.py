@@ -74,4 +74,4 @@ def _pairs(packed: PackedMixture) -> Pairs:
     factors[:, n_factors] = 1
     nothing = np.zeros(-(-(n_factors + 1) // PAD) * PAD, packed.dtype)
     starts = np.zeros(k, packed.dtype)
-    return Pairs(found, nothing, factors, starts, direct=False, distances=False)
+    return Pairs(found, nothing, factors, starts, direct=0, distances=False)

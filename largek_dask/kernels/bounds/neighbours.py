@@ -68,8 +68,8 @@ class Pairs:
     """(k, F) centres as those whose neighbours are looked for."""
     starts: Array
     """(k,) what their scores start from."""
-    direct: bool
-    """Scores are sums of (x - c)²."""
+    direct: int
+    """The number of features if scores are sums of (x - c)², else 0."""
     distances: bool
     """Scores want the squared length of those that are found, if they are not direct."""
 
@@ -181,7 +181,7 @@ def _compare(pairs: Pairs, members: Labels, candidates: Labels, out: Labels) -> 
 
 @cache
 def _kernels(
-    tile: Tile, dtype: panels.Dtype, direct: bool, distances: bool
+    tile: Tile, dtype: panels.Dtype, direct: int, distances: bool
 ) -> tuple[panels.Kernel, panels.Kernel]:
     """Scores of members and candidates, and the choice among them."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
@@ -189,13 +189,13 @@ def _kernels(
 
 
 @cache
-def _fill(tile: Tile, dtype: panels.Dtype, direct: bool, distances: bool) -> panels.Kernel:
+def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> panels.Kernel:
     """Scores of members and candidates: candidates are the rows here."""
     lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
     width, real = tile.vectors * lanes, dtype.type
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
     # (without the squared lengths where these are not wanted)
-    load = load_rows(dtype, dtype, width, direct or not distances)
+    load = load_rows(dtype, dtype, width, direct > 0 or not distances)
 
     @njit
     def finish(sums: Any, norms: Any, out: Any) -> None:

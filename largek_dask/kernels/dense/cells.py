@@ -16,7 +16,7 @@ from largek_dask.kernels.dense.gathered import bare, copy_rows
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import NATIVE, compute_dtype
 from largek_dask.kernels.threads import on_threads
-from largek_dask.kernels.tile import BEST, DIRECT_FEATURES, Micro, Tile, select_tile
+from largek_dask.kernels.tile import BEST, Micro, Tile, direct_features, select_tile
 
 if numba.config.DISABLE_JIT:
     from largek_dask.kernels.emit.standins import frozen, scan
@@ -95,8 +95,9 @@ def cell_means(
     given = np.empty(0) if weight is None else np.ascontiguousarray(weight, np.float64)
     if not (x.dtype in NATIVE and x.flags.c_contiguous):
         x = np.ascontiguousarray(x, dtype)
-    tile = select_tile().for_form(d <= DIRECT_FEATURES)
-    run = _steps(tile, dtype, x.dtype, d <= DIRECT_FEATURES)
+    direct = direct_features(d)
+    tile = select_tile().for_form(direct)
+    run = _steps(tile, dtype, x.dtype, direct)
     blocks = panels.Blocking(panels=1, tiles=1, features=d)
 
     moved, zeros = readonly(shift.astype(dtype)), np.zeros(-(-d // 8) * 8, dtype)
@@ -161,7 +162,7 @@ def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
 
 
 @cache
-def _assign(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
+def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
     """One panel of rows: the nearest centre of each, to whose sum it is added."""
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes
@@ -201,11 +202,11 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
 
 
 @cache
-def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: bool) -> panels.Kernel:
+def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -> panels.Kernel:
     """All steps of one cell."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     copy = copy_rows(dtype, stored)
-    prepare, assign = _prepare(tile, dtype, direct), _assign(tile, dtype, direct)
+    prepare, assign = _prepare(tile, dtype, direct > 0), _assign(tile, dtype, direct)
     flat = types.Array(numba.from_dtype(dtype), 1, "C")
     table = types.Array(numba.from_dtype(dtype), 2, "C")
     reals = types.Array(types.float64, 1, "C", readonly=True)

@@ -206,7 +206,7 @@ def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
 
 
 @cache
-def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -> Kernel:
+def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) -> Kernel:
     """One panel of `vectors` vectors of rows against a block of centres: distances of two.
 
     Rows ``places[ahead : ahead + n_ahead]`` are wanted next: they come near on the way, few at a
@@ -218,7 +218,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: bool) -
     # where the features are unrolled the next tile fills the gap
     centres = PAD if vectors == 1 and not direct else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
-    load, call = load_rows(dtype, stored, width, direct), fetch_rows(stored)
+    load, call = load_rows(dtype, stored, width, direct > 0), fetch_rows(stored)
 
     @bare
     def meet(
@@ -328,7 +328,7 @@ def _decide(dtype: Dtype, stored: Dtype) -> Kernel:
 
 
 @cache
-def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Kernel:
+def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
     """The next rows of a group, as many as a panel holds, against the group's list.
 
     Returns how many rows they are, and how many of them go to another centre.
@@ -391,7 +391,7 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Kernel:
 
 
 @cache
-def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Callable[..., Any]:
+def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Callable[..., Any]:
     """The nearest of its group's listed centres for every row, and the distances to two.
 
     Parameters
@@ -399,8 +399,8 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: bool) -> Ca
     tile, dtype : Tile, dtype
     stored : dtype
         Of the rows, one of `rows.NATIVE`.
-    direct : bool
-        Sum (x - c)² itself; at most `DIRECT_FEATURES` features.
+    direct : int
+        The number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
 
     Returns
     -------

@@ -60,7 +60,33 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
     ranks, size = 2, centres * width
-    whole = Micro(centres, tile.vectors, lanes, mode).code
+    spec = Micro(centres, tile.vectors, lanes, mode).code
+
+    @inner
+    def sweep(
+        panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
+        blocks: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
+    ) -> None:  # fmt: skip
+        for t in range(0, n_tiles, blocks[1]):
+            tiles, first = min(blocks[1], n_tiles - t), t * centres
+            for p in range(count):
+                at, own = p * d * width, p * ranks * width
+                # while a panel meets its first centres, its rows of the next block come near
+                soon = later + at if t == 0 and later >= 0 else -1
+                scan(
+                    spec, panels, at, centers, d, 0, d, starts, first, tiles,
+                    values, labels, own, sums, p * blocks[1] * size, rows, soon,
+                )  # fmt: skip
+
+    return sweep
+
+
+@cache
+def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
+    """The same of rows that are longer than a block of features."""
+    lanes = tile.lanes_of(dtype.itemsize)
+    width, centres = tile.vectors * lanes, tile.centres
+    ranks, size = 2, centres * width
     opening = Micro(centres, tile.vectors, lanes, SCORES).code
     going_on = Micro(centres, tile.vectors, lanes, SCORES, carry=True).code
     closing = Micro(centres, tile.vectors, lanes, mode, carry=True).code
@@ -68,7 +94,7 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     @inner
     def sweep(
         panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
-        blocks: Any, blockwise: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
+        blocks: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
     ) -> None:  # fmt: skip
         for t in range(0, n_tiles, blocks[1]):
             tiles, first = min(blocks[1], n_tiles - t), t * centres
@@ -79,12 +105,7 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
                     kept = p * blocks[1] * size
                     # while a panel meets its first centres, its rows of the next block come near
                     soon = later + at if t == 0 and later >= 0 else -1
-                    if length == d:
-                        scan(
-                            whole, panels, at, centers, d, f, length, starts, first, tiles,
-                            values, labels, own, sums, kept, rows, soon,
-                        )  # fmt: skip
-                    elif f == 0:
+                    if f == 0:
                         scan(
                             opening, panels, at, centers, d, f, length, starts, first, tiles,
                             values, labels, own, sums, kept, rows, soon,
@@ -104,32 +125,25 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 
 @cache
-def _sweep_differences(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
+def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kernel:
     """The same in the direct form."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres, ranks = tile.vectors * lanes, tile.centres, 2 if mode == TWO else 1
-    whole = Micro(centres, tile.vectors, lanes, mode, direct=True).code
-    fast = Micro(centres, tile.vectors, lanes, TWO if mode == TWO else BLOCK, direct=True).code
+    spec = Micro(centres, tile.vectors, lanes, mode, direct).code
 
     @inner
     def sweep(
         panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
-        blocks: Any, blockwise: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
+        blocks: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
     ) -> None:  # fmt: skip
         for t in range(0, n_tiles, blocks[1]):
             tiles, first = min(blocks[1], n_tiles - t), t * centres
             for p in range(count):
                 at, own = p * d * width, p * ranks * width
-                if blockwise:
-                    scan(
-                        fast, panels, at, centers, d, 0, d, starts, first, tiles,
-                        values, labels, own, sums, 0, rows, -1,
-                    )  # fmt: skip
-                else:
-                    scan(
-                        whole, panels, at, centers, d, 0, d, starts, first, tiles,
-                        values, labels, own, sums, 0, rows, -1,
-                    )  # fmt: skip
+                scan(
+                    spec, panels, at, centers, d, 0, d, starts, first, tiles,
+                    values, labels, own, sums, 0, rows, -1,
+                )  # fmt: skip
 
     return sweep
 
@@ -198,19 +212,24 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
 
 
 @cache
-def _assign(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
+def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
     """Rows ``begin .. end`` against all given centres, through a workspace made once."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
-    two, numbered = mode == TWO, mode == NUMBERED
+    two, numbered, blockwise = mode == TWO, mode == NUMBERED, mode == BLOCK
+    # (by a name of its own: what numba can tell never to run is not compiled)
+    product = not direct
     ranks, nobody = (1, 0) if direct and not two else (2, -1)
     pack = pack_rows(dtype, width)
-    sweep = (_sweep_differences if direct else _sweep_products)(tile, dtype, mode)
+    if direct:
+        sweep = _sweep_differences(tile, dtype, mode, direct)
+    else:
+        sweep = (_sweep_divided if divided else _sweep_products)(tile, dtype, mode)
     centres, doubts = tile.centres, _decide(dtype, width, two)
 
     @inner
     def assign(
         rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, blocks: Any, blockwise: Any, space: Any, given: Any,
+        n_tiles: Any, blocks: Any, space: Any, given: Any,
         lists: Any, list_at: Any, length: Any, coarse: Any, rounding: Any, doubtful: Any,
         limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any, second_labels_out: Any,
         second_out: Any,
@@ -230,8 +249,8 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
             if block + total < end and blocks[0] * width * d <= FETCHED:
                 later = (block + total) * d
             sweep(
-                panels, count, centers, d, starts, n_tiles, blocks, blockwise, values, labels, sums,
-                rows, later,
+                panels, count, centers, d, starts, n_tiles, blocks, values, labels, sums, rows,
+                later,
             )  # fmt: skip
             for p in range(count):
                 first, own = block + p * width, p * ranks * width
@@ -240,14 +259,14 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
                 if numbered:
                     square_lengths(width, CHAINS, panels, p * width * d, width, d, norms)
                     certain = conclude(width, centres, values, labels, own, norms, m, a, b, c, e, f)
-                elif not direct:
+                elif product:
                     square_lengths(width, 1, panels, p * width * d, width, d, norms)
                     certain = 0  # (counted: a branch would keep the loop out of vectors)
                     for q in range(m):
                         gap = values[own + width + q] - values[own + q]
                         square = max(values[own + q] + norms[q], real(0))
                         certain += gap > min(a + b * norms[q], c + e * norms[q] + f * square)
-                if direct and blockwise:
+                if blockwise:
                     for q in range(m):
                         labels[own + q] = settle(
                             centres, panels, p * width * d + q, width, columns, d, starts,
@@ -265,7 +284,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
                     values_out[first + q] = max(values[own + q] + norms[q], real(0))
                     if two:
                         second_out[first + q] = max(values[own + width + q] + norms[q], real(0))
-                if certain < m:
+                if product and certain < m:
                     n_doubtful = doubts(
                         rows, first, m, given, d, starts, lists, list_at, length, values, own,
                         norms, rounding, doubtful, limits, n_doubtful, labels_out,
@@ -286,7 +305,6 @@ def _arguments(dtype: Dtype) -> tuple[Any, ...]:
         offsets,
         types.Array(types.int32, 1, "C", readonly=True),
         types.UniTuple(types.int64, 3),
-        types.boolean,
         workspace_type(dtype),
         types.UniTuple(types.float64, 5),
         types.UniTuple(types.float64, 4),
@@ -322,38 +340,40 @@ def _transpose(block: Any, n_centers: Any, d: Any, columns: Any) -> None:
 
 
 @cache
-def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
+def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
     """Nearest centre of every row, among all centres or among listed ones, or nearest two of all.
 
     Parameters
     ----------
     tile, dtype : Tile, dtype
     mode : int
-        `TWO`: the second nearest too. Else in the direct form `BEST`; otherwise `PAIR`, or
-        `NUMBERED`, which is faster but where distances are wanted.
-    direct : bool
-        Sum (x - c)² itself; at most `DIRECT_FEATURES` features.
+        `TWO`: the second nearest too. Else in the direct form `BEST`, or `BLOCK`, which finds the
+        same winners in two steps and is faster for many centres; otherwise `PAIR`, or `NUMBERED`,
+        which is faster but where distances are wanted.
+    direct : int
+        The number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
+    divided : bool
+        Rows are longer than a block of features: three more micro-kernels, for its parts.
 
     Returns
     -------
     callable
-        ``run(x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks, blockwise,
+        ``run(x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks,
         space, coarse, rounding, at_once, doubtful, limits, labels, values, second_labels,
         second)``, which returns how many rows are left in doubt (:mod:`.doubts`) because they are
         too many to be decided `at_once`: `doubtful` and `limits` have room for all rows. `given`
         are the centres as they are, `centers` what a row's features are multiplied with. With no
         `lists` at all, and always with `TWO`, every row meets every centre. A list's centres are
         copied side by side first: what that costs, every panel of its rows gets back. Of the
-        outputs, values of length 0 are not wanted. `blockwise` (not with `TWO`) finds the same
-        winners in two steps, which is faster for many centres of few features.
+        outputs, values of length 0 are not wanted.
     """
-    assign, centres = _assign(tile, dtype, mode, direct), tile.centres
-    write = _choose(dtype, mode == TWO)
+    assign, centres = _assign(tile, dtype, mode, direct, divided), tile.centres
+    write, blockwise, product = _choose(dtype, mode == TWO), mode == BLOCK, not direct
 
     @njit(_arguments(dtype))
     def run(
         x: Any, given: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any,
-        list_offsets: Any, lists: Any, blocks: Any, blockwise: Any, space: Any,
+        list_offsets: Any, lists: Any, blocks: Any, space: Any,
         coarse: Any, rounding: Any, at_once: Any, doubtful: Any, limits: Any, labels: Any,
         values: Any, second_labels: Any, second: Any,
     ) -> Any:  # fmt: skip
@@ -376,28 +396,29 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: bool) -> Kernel:
             if blockwise:
                 _transpose(block, n_tiles * centres, d, columns)
             n_doubtful = assign(
-                rows, begin, end, d, shift, block, block_starts, n_tiles, blocks, blockwise,
-                space, whole, lists, first, length, coarse, rounding, doubtful, limits, n_doubtful,
-                labels, values, second_labels, second,
+                rows, begin, end, d, shift, block, block_starts, n_tiles, blocks, space, whole,
+                lists, first, length, coarse, rounding, doubtful, limits, n_doubtful, labels,
+                values, second_labels, second,
             )  # fmt: skip
-        k = given.shape[0]
-        if n_doubtful * k * d <= at_once:
-            for q in range(n_doubtful):
-                write(
-                    rows, doubtful[q], whole, d, starts, lists, 0, k, labels, values,
-                    second_labels, second,
-                )  # fmt: skip
-            n_doubtful = 0
+        if product:
+            k = given.shape[0]
+            if n_doubtful * k * d <= at_once:
+                for q in range(n_doubtful):
+                    write(
+                        rows, doubtful[q], whole, d, starts, lists, 0, k, labels, values,
+                        second_labels, second,
+                    )  # fmt: skip
+                n_doubtful = 0
         return n_doubtful
 
     return run
 
 
 @cache
-def scores(tile: Tile, dtype: Dtype, direct: bool) -> Kernel:
+def scores(tile: Tile, dtype: Dtype, direct: int) -> Kernel:
     """Scores of every row and every centre; in the direct form they are squared distances.
 
-    The direct form takes any number of features here.
+    The direct form takes any number of features here (`SOME`).
     """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     centres = tile.centres

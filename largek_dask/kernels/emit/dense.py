@@ -27,10 +27,10 @@ from largek_dask.kernels.emit.emitter import I64, Emitter, bits_of, typed_intrin
 from largek_dask.kernels.tile import (
     BEST,
     BLOCK,
-    DIRECT_FEATURES,
     NUMBERED,
     PAIR,
     SCORES,
+    SOME,
     TWO,
     Micro,
 )
@@ -72,7 +72,7 @@ def scan(
         Rows, transposed: feature f of lane p at ``panel[panel_at + f*P + p]``.
     centers, row_stride, feature, n_features : real (…,), int, int, int
         Flat centres; features ``feature .. feature + n_features`` of each are used (all of them,
-        at most `DIRECT_FEATURES` unless scores are stored, in the direct form).
+        as many as `spec` says, in the direct form).
     starts : real (…,)
         What each centre's accumulator starts from; infinity for padding, which then never wins.
     first, n_tiles : int
@@ -102,26 +102,8 @@ def scan(
 
 
 def _emit_scan(emit: Emitter, micro: Micro) -> None:
-    """The loop over tiles; in the direct form one for each number of features, unrolled."""
-    builder = emit.builder
-    if not micro.direct:
-        _emit_tiles(emit, micro, 0)
-        return
-    done = builder.append_basic_block("scan.done")
-    choice = builder.switch(emit.args[6], done)
-    for n_features in range(1, DIRECT_FEATURES + 1):
-        case = builder.append_basic_block(f"features.{n_features}")
-        choice.add_case(ir.Constant(I64, n_features), case)
-        builder.position_at_end(case)
-        _emit_tiles(emit, micro, n_features)
-        builder.branch(done)
-    if micro.mode == SCORES:  # of any number of features, then in a loop
-        case = builder.append_basic_block("features")
-        choice.default = case
-        builder.position_at_end(case)
-        _emit_tiles(emit, micro, 0)
-        builder.branch(done)
-    builder.position_at_end(done)
+    """The loop over tiles; in the direct form its features are unrolled, if they are `DIRECT`."""
+    _emit_tiles(emit, micro, 0 if micro.direct == SOME else micro.direct)
 
 
 def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
