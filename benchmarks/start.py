@@ -1,13 +1,16 @@
-"""How long a newcomer waits: import, help, and the demo with and without compiled kernels.
+"""How long a newcomer waits: import, help, the demo, and the first fit from an empty kernel cache.
 
-    python -m benchmarks.start [--write]
+    python -m benchmarks.start [--write | --fits]
 
-Wall seconds of whole processes; medians of five for import and help, one demo each.
+Wall seconds of whole processes; medians of five for import and help, one demo each. A first fit is
+timed from the call of `fit` until the model is there, in a process of its own with a cache of its
+own; its CPU seconds are those of the process and of all that it started. The median of three.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -27,6 +30,38 @@ TARGETS = {
     "demo_cold": ("`largek demo`, nothing compiled yet", 60.0),
     "demo_warm": ("`largek demo`, kernels in the cache", 15.0),
 }
+N_ROWS, N_FEATURES = 20_000, 8
+WALL = {300: 8.0, 8: 4.0}
+"""Most wall seconds of a first fit, by the number of clusters."""
+CPU = {300: 14.0}
+"""Most CPU seconds, likewise."""
+DTYPES = ("float32", "float64")
+
+FIT = """
+import json, resource, sys, time
+import numpy as np
+import largek_dask as lk
+from numba.core import event
+
+class Compiled(event.Listener):
+    n = 0
+    def on_start(self, told): self.n += 1
+    def on_end(self, told): pass
+
+def cpu_seconds():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(part.ru_utime + part.ru_stime for part in used)
+
+k, dtype, n, d = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+rows = np.random.default_rng(0).random((n, d)).astype(dtype)
+compiled = Compiled()
+event.register("numba:compile", compiled)
+cpu, begin = cpu_seconds(), time.perf_counter()
+lk.KMeans(k, random_state=0).fit(rows)
+wall = time.perf_counter() - begin
+print(json.dumps({"wall": wall, "cpu": cpu_seconds() - cpu, "compiled": compiled.n}))
+"""
+"""What a process does that fits; compilations are those of numba's functions as well."""
 
 
 def seconds(command: list[str], environment: dict[str, str]) -> float:
@@ -34,6 +69,36 @@ def seconds(command: list[str], environment: dict[str, str]) -> float:
     begin = time.perf_counter()
     subprocess.run(command, env=environment, check=True, capture_output=True)
     return time.perf_counter() - begin
+
+
+def first_fit(n_clusters: int, dtype: str, cache: str) -> dict[str, float]:
+    """What a fit takes in a new process, and how many functions it compiles."""
+    environment = os.environ | {"DASK_LARGEK__KERNELS__CACHE_DIR": cache}
+    shape = [str(N_ROWS), str(N_FEATURES)]
+    done = subprocess.run(
+        [sys.executable, "-c", FIT, str(n_clusters), dtype, *shape],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def first_fits() -> list[dict[str, Any]]:
+    """First fits, and the same with what these have left in the cache."""
+    found = []
+    for n_clusters in WALL:
+        for dtype in DTYPES:
+            runs = []
+            for _ in range(3):
+                with tempfile.TemporaryDirectory() as cache:
+                    cold = first_fit(n_clusters, dtype, cache)
+                    runs.append(cold | {"again": first_fit(n_clusters, dtype, cache)["wall"]})
+            middle = {name: float(np.median([run[name] for run in runs])) for name in runs[0]}
+            found.append({"k": n_clusters, "dtype": dtype} | middle)
+    return found
 
 
 def measure() -> dict[str, float]:
@@ -50,6 +115,18 @@ def measure() -> dict[str, float]:
     return found
 
 
+def fit_lines(fit: dict[str, Any]) -> list[str]:
+    """Lines of the table about one first fit."""
+    shape = f"{N_ROWS:,} × {N_FEATURES} {fit['dtype']}"
+    most = f"≤ {CPU[fit['k']]:g}" if fit["k"] in CPU else ""
+    return [
+        f"| `KMeans({fit['k']}).fit`, {shape}, nothing compiled yet "
+        f"| {fit['wall']:.2f} | ≤ {WALL[fit['k']]:g} |",
+        f"| its CPU seconds, for {fit['compiled']:.0f} functions | {fit['cpu']:.1f} | {most} |",
+        f"| the same in another process, kernels in the cache | {fit['again']:.2f} | |",
+    ]
+
+
 def table(result: dict[str, Any]) -> str:
     """The markdown table of a result."""
     lines = ["| what | seconds | to reach |", "|---|---|---|"]
@@ -57,6 +134,8 @@ def table(result: dict[str, Any]) -> str:
         f"| {what} | {result['found'][name]:.2f} | ≤ {target:g} |"
         for name, (what, target) in TARGETS.items()
     ]
+    for fit in result.get("fits", ()):
+        lines += fit_lines(fit)
     lines += ["", f"{result['cpu']}. Made by `python -m benchmarks.start --write`."]
     return "\n".join(lines)
 
@@ -65,8 +144,12 @@ def main() -> None:
     """Measure, save, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="save results, write the table")
+    parser.add_argument("--fits", action="store_true", help="print the first fits alone")
     args = parser.parse_args()
-    result = {"cpu": cpu_description(), "found": measure()}
+    if args.fits:
+        print("\n".join(line for fit in first_fits() for line in fit_lines(fit)))
+        return
+    result = {"cpu": cpu_description(), "found": measure(), "fits": first_fits()}
     print(table(result))
     if args.write:
         save("start", result)
