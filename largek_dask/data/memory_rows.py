@@ -155,7 +155,7 @@ class SparseRows(Rows):
         try:
             self._block = block_of(csr.data, csr.indices, csr.indptr, n_features)
         except ValueError as error:
-            raise DataError(f"{what} is damaged: {error}.") from error
+            raise DataError(f"{what} is damaged: {error}; build it again.") from error
         dtype = self._block.dtype
         row_bytes = max(1, sparse_bytes(n_rows, len(self._block.data), dtype) // max(1, n_rows))
         wanted = int(config.get("data.memory-chunk-bytes")) // row_bytes
@@ -220,7 +220,7 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
         nullable = numpy_kind is not kind
         types.append(np.result_type(numpy_kind, np.float32) if nullable else numpy_kind)
     if not types:
-        raise DataError("the DataFrame has no columns.")
+        raise DataError("the DataFrame has no columns: give one with columns of numbers.")
     return native_dtype(np.result_type(*types))
 
 

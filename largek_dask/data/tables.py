@@ -66,10 +66,10 @@ def open_table(
         name = url.lower()
         known = name.endswith(CSV + PARQUET + HDF5 + SVMLIGHT)
         if known and is_local(url) and not os.path.exists(url):
-            raise DataError(f"{url} does not exist.")
+            raise DataError(f"{url} does not exist: check the address.")
         if name.endswith(CSV):
             if component is not None:
-                raise ParameterError("component does not apply to a CSV file.")
+                raise ParameterError("component= does not apply to a CSV file: leave it out.")
             return CSVTable(url, storage_options)
         if name.endswith(SVMLIGHT):
             return SvmlightTable(url, storage_options)
@@ -136,11 +136,15 @@ class CSVTable:
         try:
             return self._pandas.read_csv(self.where, **(self._options | options))
         except errors.EmptyDataError as error:
-            raise DataError(f"{self.where} has no rows.") from error
+            raise DataError(f"{self.where} has no rows: give a table of numbers.") from error
         except (errors.ParserError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.where} is not a table: {error}") from error
+            raise DataError(
+                f"{self.where} is not a table: {error}; write every row with as many fields."
+            ) from error
         except OSError as error:
-            raise DataError(f"{self.where} cannot be read: {error}") from error
+            raise DataError(
+                f"{self.where} cannot be read: {error}; check that it is whole and may be read."
+            ) from error
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Blocks of about 32 MB as parsed."""
@@ -153,7 +157,7 @@ class CSVTable:
                 except StopIteration:
                     return
                 except (self._pandas.errors.ParserError, UnicodeDecodeError) as error:
-                    raise DataError(f"{self.where} is damaged: {error}") from error
+                    raise DataError(f"{self.where} is damaged: {error}; write it again.") from error
                 if frame.empty:
                     continue
                 self._refuse_text(frame, row)
@@ -197,7 +201,7 @@ class ParquetTable:
             schema = self._dataset.schema
             self.n_rows: int | None = int(self._dataset.count_rows())
         except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{url} cannot be read as Parquet: {error}") from error
+            raise DataError(f"{url} cannot be read as Parquet: {error}; write it again.") from error
         self._names = schema.names if component is None else [component]
         types = []
         self._widths = []
@@ -218,7 +222,7 @@ class ParquetTable:
             types.append(np.dtype(kind.to_pandas_dtype()))
             self._widths.append(width)
         if not types:
-            raise DataError(f"{url} has no columns.")
+            raise DataError(f"{url} has no columns: give a table of numbers.")
         self.dtype = native_dtype(np.result_type(*types))
         self.n_features = sum(self._widths)
 
@@ -232,7 +236,7 @@ class ParquetTable:
                 if batch.num_rows:
                     yield self._values(batch)
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{self.where} is damaged: {error}") from error
+            raise DataError(f"{self.where} is damaged: {error}; write it again.") from error
 
     def _values(self, batch: Any) -> NDArray[Any]:
         out = np.empty((batch.num_rows, self.n_features), self.dtype)
@@ -262,11 +266,11 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
             fs, path = filesystem(url, storage_options)
             file = h5py.File(fs.open(path, "rb"), "r")
     except OSError as error:
-        raise DataError(f"{url} cannot be read as HDF5: {error}") from error
+        raise DataError(f"{url} cannot be read as HDF5: {error}; write it again.") from error
     if component is None:
         component = _only_table(h5py, file, url)
     if component not in file:
-        raise DataError(f"{url} has no dataset named {component!r}.")
+        raise DataError(f"{url} has no dataset named {component!r}: choose one it has.")
     node = file[component]
     if isinstance(node, h5py.Group):
         if not is_sparse_group(node):
