@@ -667,7 +667,9 @@ def _ratio(between: float, within: float, weight: float, k: int) -> float:
 def _check_number(n_clusters: int) -> None:
     if n_clusters < 2:
         had = "1 cluster has" if n_clusters else "no cluster has"
-        raise ParameterError(f"{had} rows: how far clusters lie apart needs two or more.")
+        raise ParameterError(
+            f"{had} rows: how far clusters lie apart is known of two or more, so take more."
+        )
 
 
 def _check_weight(weight: float, k: int) -> None:
