@@ -41,12 +41,17 @@ FOLDERS = {
 """Beginnings of places whose errors reach nobody, with the reason."""
 
 LOST = "the cause of a lost share, which is computed again"
+SKLEARN = "scikit-learn's own words, which its checks look for"
 ELSEWHERE = "another error's text, which is looked at where it is made"
 EXCEPTIONS = {
     "{outcome.worker} is gone": LOST,
     "{target} takes no tasks any more": LOST,
     "totals were lost on their workers": LOST,
-    "X has {n_features} features, but": "scikit-learn's own words, which its checks look for",
+    "X has {rows.n_features} features, but": SKLEARN,
+    "The feature names should match those": SKLEARN,
+    "{error}{self._advice": ELSEWHERE,
+    "{estimator} has no models of the kind": "advice by the kind, made above",
+    "{where} has no column {name}": "it names those that there are",
     "it finds the shape": "what a worker answers: the error that tells it says what to do",
     "{str(error)": ELSEWHERE,
     "{name}: {message}": ELSEWHERE,
@@ -55,7 +60,7 @@ EXCEPTIONS = {
     "job {job_id} is {job.state}: {otherwise}": "the caller says what to do: cancel it, or wait",
     "there is no job {job_id}; the jobs there are": "it names those that there are",
     "the address {error}": ELSEWHERE,
-    "this is no job: {'; '.join(wrong)}": "each field that is wrong says what it has to be",
+    "this is no job: ": "each field that is wrong says what it has to be",
     "{folder.url} {holds} ({names[0]}": "the caller says what to do instead, as advice",
     "{what} has dtype {dtype}, not numbers": "advice by the type, made above",
     "{what} has {len(shape)} dimensions": "advice by the number of dimensions, made above",
@@ -70,6 +75,7 @@ VERBS = (
     "delete|divide|draw|drop|encode|export|fill|fit|flatten|free|give|go on|ingest|install|keep|"
     "leave|let|load|make|mend|merge|move|multiply|name|number|open|pass|pip install|put|read|"
     "remove|rename|repeat|restart|run|save|scale|see|select|send|set|show|skip|sort|start|stop|store|submit|"
+    "remove|rename|repeat|restart|run|save|scale|see|select|send|set|show|skip|sort|start|stop|store|submit|"
     "supply|take|train|try|unpack|update|upgrade|use|wait|write"
 )
 """Ways to begin what is to be done."""
@@ -78,16 +84,16 @@ CONDITIONS = (
     r"must\b", r"(?:has|have|had|needs?) to\b", r"needs? \S", r"at least", r"at most",
     r"one of", r"\bonly\b", r"up to", r"belongs? to", r"cannot be (?:changed|more|less)",
     r"may (?:have|be|hold|not)", r"is for\b", r"are for\b", r"goes? from .+ to", r"go on with",
-    r"not \{",
+    r"not \{", r"takes (?:an?|one) ",
 )  # fmt: skip
 """Ways to say what has to hold."""
 
 ADVICE = re.compile(
-    rf"(?:^|[.:;,(] ?|\b(?:or|and|first|then|so|please) )(?:{VERBS})\b", re.IGNORECASE
+    rf"(?:^|[.:;,(}}] ?|\b(?:or|and|first|then|so|please) )(?:{VERBS})\b", re.IGNORECASE
 )
 CONDITION = re.compile("|".join(CONDITIONS), re.IGNORECASE)
 VALUE = re.compile(r"\{[^}]*\}")
-TABLE = re.compile(r"\b(?:rows?|labels|weights|DataFrame|job document|fit)\b")
+TABLE = re.compile(r"\b(?:rows?|labels|weights|DataFrame|dict|job document|fit)\b")
 PARAMETER = re.compile(r"\b[a-z]+_[a-z_]+\b|--[a-z]|'[^']+'|\b[a-z]+=|\b[a-z]+\.[a-z-]+\b|\binit\b")
 
 

@@ -223,8 +223,8 @@ class MixtureModel(Model):
         if out is not None:
             if dense:
                 raise ParameterError(
-                    "dense= belongs to probabilities in memory, and out= writes sparse ones: "
-                    "leave one out."
+                    "dense= is for probabilities in memory, a store's are sparse: leave out dense "
+                    "or out."
                 )
             self._write_probabilities(opened, out, client, n_threads, storage_options)
             return None
@@ -353,6 +353,12 @@ class MixtureModel(Model):
                 writer.append(block)
             writer.finish({"model": self.digest(), "kind": PROBABILITIES})
             file.finish()
+
+    def _cluster_centers(self) -> NDArray[Any]:
+        return self.arrays.means
+
+    def _labelling(self) -> Labelling:
+        return most_probable(self.arrays)
 
     def _check(self) -> None:
         arrays = self.arrays
