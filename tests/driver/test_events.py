@@ -232,9 +232,9 @@ def test_what_is_of_a_sample_says_so() -> None:
     out = io.StringIO()
     line = ProgressLine(out, clock=lambda: 0.0)
     line(started(20_000))
-    line({**step(1), "rows": 2_400, "extra": {"everywhere": 0.0}})
+    line({**step(1), "rows": 2_400, "sample": 2_400})
     assert out.getvalue().startswith("step 1, cost 1234.57 on a sample of 2,400 rows, 4,321 rows")
-    line({**step(2), "rows": 20_000, "extra": {"everywhere": 1.0}})
+    line({**step(2), "rows": 20_000, "sample": None})
     line(STOPPED)
     assert "step 2, cost 1234.57, 4,321 rows" in out.getvalue()
 
