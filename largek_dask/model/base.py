@@ -49,6 +49,10 @@ __all__ = ["Model", "load_model", "restored"]
 
 FORMAT = 2
 """The newest that is read. Format 1 need not say the kind of model: it knew one."""
+DESCRIPTION = "zarr.json"
+"""Name of the file that says what a store is."""
+NAME = "model.zarr"
+"""Name of the model in the folder of a fit."""
 LARGEST_DESCRIPTION = 64 << 20
 """Bytes of a model's JSON that are read at most."""
 LARGEST_ARRAY = 64 << 30
@@ -346,6 +350,16 @@ def _is_model(place: Folder) -> bool:
     return True
 
 
+def _no_model_at(place: Folder) -> str:
+    """What is wrong with a place that has no description of a model."""
+    if not place.exists():
+        return f"{place.url} does not exist, so it is no model."
+    return (
+        f"{place.url} is not a model, and holds no {NAME}: give what Model.save wrote, or the "
+        "folder of a fit."
+    )
+
+
 def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
     """The kind of a stored model and its JSON, as far as kind and format are right.
 
@@ -355,13 +369,23 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
         There is none.
     """
     try:
-        node = json.loads(place.read("zarr.json", LARGEST_DESCRIPTION))
+        node = json.loads(place.read(DESCRIPTION, LARGEST_DESCRIPTION))
+    except FileNotFoundError:
+        raise ModelFormatError(_no_model_at(place)) from None
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(
+            f"{place.url} is not a model that can be read: its zarr.json is no JSON ({error})."
+        ) from error
+    except (OSError, DamagedError) as error:
+        raise ModelFormatError(f"{place.url} is not a model that can be read: {error}") from error
+    try:
         notes = node["attributes"][ATTRIBUTE]
         store, number = notes["kind"], notes["format"]
-    except FileNotFoundError:
-        raise ModelFormatError(f"{place.url} does not exist or is not a model.") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, DamagedError) as error:
-        raise ModelFormatError(f"{place.url} is not a model: {error!r}") from error
+    except (KeyError, TypeError):
+        raise ModelFormatError(
+            f"{place.url} is a Zarr store, but not a model: give what Model.save or a fit wrote, "
+            "such as RUN/model.zarr, or the folder RUN."
+        ) from None
     if store != "model":
         raise ModelFormatError(f"{place.url} is not a model but {reprlib.repr(store)}.")
     if type(number) is not int or number < 1:
@@ -391,7 +415,7 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     Parameters
     ----------
     url : str or Folder
-        Path or URL.
+        Path or URL of a model, or of the folder of a fit that holds one as ``model.zarr``.
     storage_options : mapping, optional
 
     Raises
@@ -401,6 +425,8 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
         not know.
     """
     place = Folder.of(url, storage_options)
+    if not place.exists(DESCRIPTION) and place.exists(f"{NAME}/{DESCRIPTION}"):
+        place = place.sub(NAME)
     kind, notes = _describe(place)
     folder, name = place.parent()
     try:
