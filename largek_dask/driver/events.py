@@ -254,6 +254,11 @@ class ProgressLine:
             self._end(event)
         self._stream.flush()
 
+    def close(self) -> None:
+        """End the line, where a fit has ended without a word."""
+        self._end_line()
+        self._stream.flush()
+
     def _end(self, event: Event) -> None:
         """Sum up; of several starts all together, when the best is known."""
         if self._pending:

@@ -223,6 +223,9 @@ class _Work:
         except CancelledFit as cut:
             # Later ones are taken by the loop, which then has a model to return.
             raise no_model(clock, stop) from cut
+        except KeyboardInterrupt:
+            # Where it was just then says nothing, and would fill a screen.
+            raise KeyboardInterrupt("The fit was stopped before there was a model.") from None
         finally:
             events.close()
 

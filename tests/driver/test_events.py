@@ -208,6 +208,16 @@ def test_a_terminal_has_one_line_rewritten() -> None:
     assert text.endswith("\rstep 3, 2.5M rows/s\x1b[K\nstopped: tol after 3 steps, 3.2 s\n")
 
 
+def test_a_line_that_nothing_sums_up_is_ended() -> None:
+    out = Terminal()
+    line = ProgressLine(out)
+    line(step(1))
+    Events([line]).close()
+    assert out.getvalue().endswith(" left\x1b[K\n")
+    line.close()
+    assert out.getvalue().count("\n") == 1
+
+
 def test_a_warning_cannot_forge_lines_or_steer_the_terminal() -> None:
     out = Terminal()
     ProgressLine(out)({"event": "warning", "message": "a\nstopped: tol\x1b[2J"})
