@@ -59,7 +59,7 @@ for n, d, k in ((2_000, 3, 5), (3_000, 17, 40), (20_000, 8, 300), (9_000, 100, 2
     lk.KMeans(k, random_state=1).fit(x, sample_weight=draws.uniform(1, 2, n))
 lk.ingest(x, sys.argv[1], chunk_rows=2_000, progress=False)
 km = lk.KMeans(150, random_state=1).fit(sys.argv[1])
-km.model_.predict(sys.argv[1], out=sys.argv[1] + ".labels")
+km.model_.predict(sys.argv[1], out=sys.argv[1] + ".labels.zarr")
 """
 SPARSE = """
 x = scipy.sparse.random(4_000, 90, density=0.1, format="csr", random_state=1).astype({dtype!r})
