@@ -178,6 +178,17 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         model = getattr(self, "model_", None)
         return "" if model is None else model._repr_html_()
 
+    def _restore(self, model: Model) -> None:
+        """What a model tells of its fit, as attributes."""
+        self.n_features_in_ = model.n_features
+        names = getattr(model, "feature_names", None)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        self.history_ = model.history
+        for attribute in ("n_iter", "stop_reason"):
+            if attribute in model.provenance:
+                setattr(self, f"{attribute}_", model.provenance[attribute])
+
     def _tell_interruption(self) -> None:
         """Warn where Ctrl-C ended the fit; comes last, when everything is kept."""
         if self.stop_reason_ == "interrupted":

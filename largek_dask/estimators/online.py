@@ -77,7 +77,7 @@ def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
     )
     means, votes = running_means(arrays.centers.astype(np.float64), arrays.counts, total)
     voted = CenterArrays(means.astype(arrays.centers.dtype), votes, arrays.shift)
-    provenance = {**model.provenance, "n_iter": model.provenance["n_iter"] + 1}
+    provenance = {**model.provenance, "n_iter": model.provenance.get("n_iter", 0) + 1}
     return CentersModel(
         voted,
         model.normalize,
