@@ -25,6 +25,7 @@ _PUBLIC = {
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
     "open_rows": "largek_dask.data.sources",
+    "suggest_k": "largek_dask.estimators.elbow",
 }
 _MODULES = {"scores": "largek_dask.estimators.scores"}
 
@@ -46,6 +47,7 @@ __all__ = [
     "load_model",
     "open_rows",
     "scores",
+    "suggest_k",
 ]
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows
     from largek_dask.estimators import scores
+    from largek_dask.estimators.elbow import suggest_k
     from largek_dask.estimators.kmeans import KMeans
     from largek_dask.estimators.mixture import Mixture
     from largek_dask.model import Model, load_model
