@@ -72,6 +72,7 @@ TABLES = {
     "sparse": Table(PAGE, "sparse"),
     "overhead": Table(PAGE, "overhead"),
     "start": Table(PAGE, "start"),
+    "sizes": Table(README, "sizes"),
     "service": Table(PAGE, "service"),
     "faults": Table(PAGE, "faults"),
     "mixtures_sets": Table(PAGE, "vcgmm", "of_sets", "vcgmm_tables"),

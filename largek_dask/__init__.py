@@ -13,9 +13,11 @@ _PUBLIC = {
     "KMeans": "largek_dask.estimators.kmeans",
     "Lloyd": "largek_dask.algorithms.lloyd",
     "MiniBatch": "largek_dask.algorithms.minibatch",
+    "MiniBatchKMeans": "largek_dask.estimators.minibatch",
     "Mixture": "largek_dask.estimators.mixture",
     "Model": "largek_dask.model",
     "NMBatch": "largek_dask.algorithms.nmbatch",
+    "SphericalKMeans": "largek_dask.estimators.spherical",
     "Truncated": "largek_dask.algorithms.truncated",
     "VCGMM": "largek_dask.algorithms.vcgmm",
     "DCClust": "largek_dask.algorithms.dcd",
@@ -27,7 +29,7 @@ _PUBLIC = {
     "open_rows": "largek_dask.data.sources",
     "suggest_k": "largek_dask.estimators.elbow",
 }
-_MODULES = {"scores": "largek_dask.estimators.scores"}
+_MODULES = {"errors": "largek_dask.errors", "scores": "largek_dask.estimators.scores"}
 
 __all__ = [
     "VCGMM",
@@ -37,12 +39,15 @@ __all__ = [
     "KMeans",
     "Lloyd",
     "MiniBatch",
+    "MiniBatchKMeans",
     "Mixture",
     "Model",
     "NMBatch",
+    "SphericalKMeans",
     "Truncated",
     "__version__",
     "connect",
+    "errors",
     "ingest",
     "load_model",
     "open_rows",
@@ -51,6 +56,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from largek_dask import errors
     from largek_dask.algorithms.dcd import DCClust, DCDBundle
     from largek_dask.algorithms.lloyd import Lloyd
     from largek_dask.algorithms.minibatch import MiniBatch
@@ -63,7 +69,9 @@ if TYPE_CHECKING:
     from largek_dask.estimators import scores
     from largek_dask.estimators.elbow import suggest_k
     from largek_dask.estimators.kmeans import KMeans
+    from largek_dask.estimators.minibatch import MiniBatchKMeans
     from largek_dask.estimators.mixture import Mixture
+    from largek_dask.estimators.spherical import SphericalKMeans
     from largek_dask.model import Model, load_model
     from largek_dask.service.client import connect
 
@@ -80,4 +88,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC, *_MODULES})
+    """What is public, loaded or not: neither what is imported here nor what submodules are."""
+    special = (name for name in globals() if name.startswith("__"))
+    return sorted({*__all__, *special})

@@ -37,6 +37,7 @@ __all__ = [
     "ParameterError",
     "ParameterWarning",
     "RecoveryWarning",
+    "UnknownParameterError",
     "VersionMismatchError",
     "VersionMismatchWarning",
     "warn",
@@ -80,6 +81,10 @@ class LargekError(Exception):
 
 class ParameterError(LargekError, ValueError):
     """A parameter has a value that cannot work with these data."""
+
+
+class UnknownParameterError(ParameterError, TypeError):
+    """There is no such parameter; the message names the one to use."""
 
 
 class MissingOptionError(ParameterError):

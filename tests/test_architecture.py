@@ -65,3 +65,15 @@ def test_public_names_resolve():
         assert getattr(largek_dask, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Kmeans'"):
         largek_dask.Kmeans  # noqa: B018
+
+
+def test_the_package_shows_what_is_public_and_no_more():
+    """As a notebook completes it, also before anything is loaded."""
+    code = "import largek_dask as lk; print(*dir(lk)); print(lk.errors.ParameterError.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown, error = done.stdout.splitlines()
+    public = [name for name in shown.split() if not name.startswith("__")]
+    assert public == sorted(name for name in largek_dask.__all__ if name != "__version__")
+    assert {"KMeans", "MiniBatchKMeans", "SphericalKMeans", "errors", "scores"} <= set(public)
+    assert error == "ParameterError"
+    assert set(dir(largek_dask)) >= {*public, "__version__", "__doc__"}

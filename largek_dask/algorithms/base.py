@@ -368,6 +368,15 @@ class Algorithm(Protocol[State]):
         """
         return {}
 
+    def unsearched(
+        self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
+    ) -> ModelArrays | None:
+        """A model for a fit whose time was over before it had any (``Problem.unsearched``)."""
+        if self.problem is None:
+            return None
+        found: ModelArrays | None = self.problem.unsearched(rows, shift, draws)
+        return found
+
     def share_of_labels(self, k: int) -> float | None:
         """How long :meth:`labels` takes at most, as a share of the last pass; None: has none."""
         return None

@@ -14,6 +14,7 @@ __all__ = [
     "MIXTURE_INITS",
     "NORMALIZE",
     "ON_BAD_ROWS",
+    "OTHER_INITS",
 ]
 
 Effort = Literal["fast", "balanced", "best"]
@@ -44,6 +45,9 @@ DITHER: tuple[Dither, ...] = get_args(Dither)
 
 INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||", "afk-mc2")
 """How the first centres are chosen; "auto" is one of them by the number of clusters."""
+
+OTHER_INITS = {"scalable-k-means++": "k-means||"}
+"""Ways to choose the first centres by their names in other libraries (cuML), and here."""
 
 MIXTURE_INITS = ("k-means", "two-level", "afk-mc2", "random")
 """How the first components of a mixture are found; "auto" is one of them."""

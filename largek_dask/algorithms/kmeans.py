@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Passes, TableShape
 from largek_dask.algorithms.choices import INITS, EmptyClusters
 from largek_dask.algorithms.objective import INERTIA, Objective
+from largek_dask.algorithms.parts.plain import drawn_centers, label_plainly
 from largek_dask.algorithms.parts.relocation import relocate_empty
 from largek_dask.algorithms.parts.seeding import check_init, passes_of
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
+from largek_dask.algorithms.selection import TakenRows
 from largek_dask.kernels.blocks import Table, dense_rows
 from largek_dask.kernels.dense.doubts import nearest_of_far, too_far
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
@@ -98,7 +100,9 @@ class KMeansProblem(Problem):
 
     def check(self, table: TableShape) -> None:
         """Refuse starting centres that are not k rows of finite numbers."""
-        check_init(self.init, self.n_clusters, table.n_features)
+        several = not isinstance(self.init, str) and self.init.ndim == 3
+        for init in self.init if several else [self.init]:
+            check_init(init, self.n_clusters, table.n_features)
 
     def passes_to_start(self) -> int:
         """As many as the way to choose the first centres takes."""
@@ -143,6 +147,22 @@ class KMeansProblem(Problem):
             len(empty),
             n_distinct,
         )
+
+    def unsearched(
+        self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
+    ) -> CenterArrays:
+        """Distinct rows of the sample, or the centres that were given."""
+        centers = drawn_centers(rows, self.n_clusters, self.init, shift.dtype, draws)
+        return CenterArrays(centers, np.zeros(self.n_clusters), shift)
+
+    def finish_plainly(self, passes: Passes, arrays: CenterArrays) -> Final | None:
+        """Every row's nearest centre; centres without rows stay where they are."""
+        found = label_plainly(passes, arrays.centers)
+        if found is None:
+            return None
+        labels, inertia, counts = found
+        after = arrays.after_last_pass(arrays.centers, counts, inertia)
+        return Final(after, inertia, labels, int(np.count_nonzero(counts == 0)))
 
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]

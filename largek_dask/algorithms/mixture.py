@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, TableShape
 from largek_dask.algorithms.choices import MIXTURE_INITS, Covariance
 from largek_dask.algorithms.objective import Objective
+from largek_dask.algorithms.parts.plain import drawn_centers
 from largek_dask.algorithms.parts.seeding import check_init
 from largek_dask.algorithms.problem import Final, Labelling, Problem
+from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.evidence import evidence
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
@@ -121,6 +124,32 @@ class MixtureProblem(Problem):
     def labelling(self, arrays: MixtureArrays) -> Labelling:
         """By the most probable component."""
         return most_probable(arrays)
+
+    def unsearched(
+        self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
+    ) -> MixtureArrays:
+        """Means at rows of the sample, each as wide as all of it; or what was given."""
+        k, x = self.n_clusters, dense_rows(rows.x).astype(np.float64)
+        mean = np.average(x, axis=0, weights=rows.weight)
+        own = np.average((x - mean) ** 2, axis=0, weights=rows.weight)
+        # Of rows that are all equal some width is left.
+        own = np.maximum(own, np.finfo(shift.dtype).eps)
+        if self.mixture == "diag":
+            variances = np.tile(own, (k, 1))
+        else:
+            variances = np.full((1 if self.mixture == "iso" else k, 1), own.mean())
+        if self.precisions_init is not None:
+            given = 1 / np.asarray(self.precisions_init, np.float64).reshape(k, -1)
+            variances = given.mean(keepdims=True) if self.mixture == "iso" else given
+        weights = np.full(k, 1 / k) if self.weights_init is None else self.weights_init
+        return MixtureArrays(
+            means=drawn_centers(rows, k, self.init, shift.dtype, draws),
+            variances=variances,
+            log_weights=np.log(np.asarray(weights, np.float64)),
+            alive=np.ones(k, np.bool_),
+            counts=np.zeros(k),
+            shift=shift,
+        )
 
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]

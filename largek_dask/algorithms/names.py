@@ -20,10 +20,12 @@ from largek_dask.errors import ParameterError
 __all__ = [
     "ALGORITHMS",
     "MIXTURES",
+    "OTHER_ALGORITHMS",
     "algorithm_of",
     "algorithm_of_mixture",
     "check_effort",
     "has_effort",
+    "name_of",
 ]
 
 ALGORITHMS: dict[str, type[Any]] = {
@@ -38,8 +40,17 @@ ALGORITHMS: dict[str, type[Any]] = {
     "vrkm": VRKM,
 }
 """Algorithms by the name a user gives."""
+OTHER_ALGORITHMS = {"elkan": "lloyd", "full": "lloyd"}
+"""Algorithms by their names in other libraries (scikit-learn, dask-ml), and here: exact k-means,
+whose bounds spare distances and change no label."""
 MIXTURES = "vc-gmm"
 """The one that answers mixtures, with a field ``covariance``."""
+
+
+def name_of(algorithm: Algorithm[Any] | Auto) -> str:
+    """The name by which a user could have asked for an algorithm; its class where there is none."""
+    names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
+    return next(names, type(algorithm).__name__)
 
 
 def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any] | Auto:
@@ -53,9 +64,10 @@ def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[A
     """
     told = ", ".join(repr(name) for name in ALGORITHMS)
     if isinstance(algorithm, str):
-        if algorithm not in ALGORITHMS:
+        name = OTHER_ALGORITHMS.get(algorithm, algorithm)
+        if name not in ALGORITHMS:
             raise ParameterError(f"algorithm must be one of {told}, got {algorithm!r}.")
-        kind = ALGORITHMS[algorithm]
+        kind = ALGORITHMS[name]
         made: Algorithm[Any] | Auto
         if has_effort(kind):
             made = kind(effort=effort)

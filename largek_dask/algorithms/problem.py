@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import Objective
+from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.exact.numbers import ExactSums
 
@@ -123,7 +124,8 @@ class Problem(ABC):
 
     n_clusters: int
     init: str | NDArray[Any] = "auto"
-    """How the first model is found: one of ``inits``, or the model itself, (k, d)."""
+    """How the first model is found: one of ``inits``, or the model itself, (k, d), or the models
+    of several starts, (n_init, k, d)."""
     tol: float = field(default=1e-4, kw_only=True)
     """The ``tol`` of the fit, for algorithms that need it in their own decisions."""
 
@@ -163,6 +165,29 @@ class Problem(ABC):
             found.labels,
             int(np.count_nonzero(counts == 0)),
         )
+
+    def unsearched(self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator) -> Any:
+        """The arrays of a model for a fit whose time was over before it had any; None: no way.
+
+        Nothing is compiled for it.
+
+        Parameters
+        ----------
+        rows : TakenRows
+            A sample, at least ``n_clusters`` rows that weigh something.
+        shift : (d,)
+            The origin about which the kernels compute.
+        draws : Generator
+            What may be drawn from.
+        """
+        return None
+
+    def finish_plainly(self, passes: Passes, arrays: Any) -> Final | None:
+        """What ``finish`` finds, with labels in memory, by numpy alone; None: too much for that.
+
+        For a fit that has no time to compile a kernel.
+        """
+        return None
 
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]

@@ -57,7 +57,7 @@ def coreset(
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.parts.coresets import draw_coreset
     from largek_dask.data.sources import open_rows
-    from largek_dask.data.store_writer import refuse_existing
+    from largek_dask.data.store_writer import refuse_existing, refuse_file
     from largek_dask.data.weighted_store import write_weighted_rows
     from largek_dask.driver.fit import open_passes
     from largek_dask.errors import DataError
@@ -68,6 +68,7 @@ def coreset(
         raise DataError(f"{data} holds sparse rows, and a coreset is written of dense rows only.")
     url, out_options = output(out, data, storage_options)
     # Before all rows are read.
+    refuse_file(url)
     refuse_existing(url, out_options, force=force)
     with connected(scheduler) as client, open_passes(rows, client=client) as passes:
         drawn = draw_coreset(passes, Rng(seed), n, uniform=uniform)

@@ -22,7 +22,6 @@ from largek_dask.driver.words import human_bytes, human_seconds
 if TYPE_CHECKING:
     from largek_dask.algorithms.objective import Objective
     from largek_dask.driver.stopping import StepRecord
-    from largek_dask.driver.storage import Folder
 
 __all__ = ["fit"]
 
@@ -59,10 +58,11 @@ def fit(
     Run again with the same options, it goes on from its last checkpoint; Ctrl-C leaves one.
     """
     from largek_dask.data.sources import open_rows
+    from largek_dask.driver.checkpoint import check_place
     from largek_dask.driver.events import ProgressLine
     from largek_dask.driver.options import FitOptions
     from largek_dask.driver.storage import Folder
-    from largek_dask.service.fitting import LABELS, MODEL, fit_into
+    from largek_dask.service.fitting import JOB_FILES, LABELS, MODEL, fit_into
 
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
@@ -81,7 +81,11 @@ def fit(
     assert out is not None
     url, out_options = output(out, data, storage_options)
     folder = Folder(url, out_options)
-    check_folder(folder, force)
+    if force:
+        for name in JOB_FILES:
+            folder.remove(name)
+    else:
+        check_place(folder, "Choose another --out, or --force.")
     with connected(scheduler) as client:
         model, result = fit_into(
             folder,
@@ -131,30 +135,6 @@ def readings(history: Sequence[StepRecord], n_rows: int) -> float:
         if h["extra"].get("everywhere", 1)
     )
     return sum(from_table) / n_rows
-
-
-def check_folder(folder: Folder, force: bool) -> None:
-    """Make sure that the folder is new, or a job's.
-
-    Whether it is the *same* job is found when the fit opens its checkpoints.
-
-    Raises
-    ------
-    OutputError
-        It holds something else.
-    """
-    from largek_dask.errors import OutputError
-    from largek_dask.service.fitting import JOB_FILES
-
-    names = folder.names()
-    if force:
-        for name in JOB_FILES:
-            folder.remove(name)
-    elif names and "job.json" not in names:
-        raise OutputError(
-            f"{folder.url} exists and holds no job ({names[0]!r} lies there): choose another "
-            "--out, or --force"
-        )
 
 
 def what_of(told: Mapping[str, Any]) -> str:

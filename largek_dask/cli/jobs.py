@@ -183,7 +183,7 @@ def _table(statuses: list[dict[str, Any]], store: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from largek_dask.service.showing import COLORS, JOB_COLUMNS, job_row
+    from largek_dask.observe.showing import COLORS, JOB_COLUMNS, job_row
 
     if not statuses:
         return Text(f"no jobs in {store}")
@@ -257,7 +257,7 @@ def _exit_like(ctx: click.Context, status: Mapping[str, Any]) -> None:
 @option_service
 def cancel(job_id: str, scheduler: str, as_json: bool) -> None:
     """Ask a job to end; its best model so far stays. It may be gone on with by submit --resume."""
-    from largek_dask.service.store import ENDS
+    from largek_dask.driver.stopping import ENDS
 
     with _service(scheduler) as service:
         job = service.job(job_id)
@@ -366,8 +366,8 @@ def _summary(status: Mapping[str, Any]) -> dict[str, str]:
     from largek_dask.algorithms.objective import value_in
     from largek_dask.cli.fit import what_of
     from largek_dask.driver.words import human_seconds
+    from largek_dask.observe.showing import figure, figures_in, precise
     from largek_dask.service.fitting import LABELS, MODEL
-    from largek_dask.service.showing import figure, figures_in, precise
 
     objective, value = value_in(status["result"])
     ended, out = status["result"], str(status["output"]).rstrip("/")

@@ -81,10 +81,17 @@ def choose_algorithm(given: Mapping[str, Any]) -> Any:
     click.BadParameter
         Unknown algorithm, a setting that it does not have, or an effort where it has none.
     """
-    from largek_dask.algorithms.names import ALGORITHMS, MIXTURES, check_effort, has_effort
+    from largek_dask.algorithms.names import (
+        ALGORITHMS,
+        MIXTURES,
+        OTHER_ALGORITHMS,
+        check_effort,
+        has_effort,
+    )
     from largek_dask.errors import ParameterError
 
     name, settings = given["algorithm"], parse_settings(given["settings"])
+    name = OTHER_ALGORITHMS.get(name, name)
     if name not in ALGORITHMS:
         raise click.BadParameter(
             f"{name!r} is not known; choose one of {', '.join(ALGORITHMS)}",

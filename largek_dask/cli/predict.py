@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from largek_dask.cli.common import (
     output,
 )
 from largek_dask.driver.words import human_seconds
+
+if TYPE_CHECKING:
+    from largek_dask.driver.storage import Folder
 
 __all__ = ["predict", "score"]
 
@@ -37,7 +40,13 @@ WRITTEN = {
 )
 @click.argument("model_url", metavar="MODEL")
 @click.argument("data")
-@click.option("--out", required=True, metavar="OUT.zarr", help="Where they go.")
+@click.option(
+    "--out",
+    required=True,
+    metavar="OUT",
+    help="Where they go: a Zarr array, or the file that the suffix says (.npy, .npz, .csv, "
+    ".parquet).",
+)
 @click.option(
     "--density",
     is_flag=True,
@@ -48,7 +57,7 @@ WRITTEN = {
     "--proba",
     is_flag=True,
     help="Of a mixture: write the probabilities that a row comes from components, above 2^-20, as "
-    "a sparse (CSR) group in AnnData's layout, not labels.",
+    "a sparse (CSR) group in AnnData's layout, not labels; or to .npz (sparse) or .npy (dense).",
 )
 @click.option("--force", is_flag=True, help="Replace what such a run has written there.")
 @option_scheduler
@@ -112,25 +121,48 @@ def remove_written(kind: str, url: str, storage_options: Mapping[str, Any] | Non
     OutputError
         Something else is there.
     """
+    from largek_dask.driver.storage import Folder
+    from largek_dask.driver.value_files import holds_values, stage_of
+    from largek_dask.errors import OutputError
+
+    place = Folder(url, storage_options)
+    parent, name = place.parent()
+    stage = stage_of(place)
+    is_file = stage.url != place.url
+    if place.exists():
+        if not is_file:
+            check_kind(place, kind)
+        elif not holds_values(place, kind):
+            words = kind.replace("_", " ")
+            raise OutputError(f"{url} is not a file of {words}: remove it yourself")
+        parent.remove(name)
+    # What a killed run has left of a file; nobody else gives such names.
+    left = stage.parent()[1]
+    if is_file:
+        parent.remove(left)
+    parent.remove(f"{left}.progress.json")
+
+
+def check_kind(store: Folder, kind: str) -> None:
+    """Refuse a Zarr store that holds something else than values of this kind.
+
+    Raises
+    ------
+    OutputError
+        It does.
+    """
     import json
 
     from largek_dask.data.stores import ATTRIBUTE
-    from largek_dask.driver.storage import Folder
     from largek_dask.errors import OutputError
 
-    place, words = Folder(url, storage_options), kind.replace("_", " ")
-    if not place.exists():
-        return
+    words = kind.replace("_", " ")
     try:
-        found = json.loads(place.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"]
+        found = json.loads(store.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"{url} is not a store of {words}: remove it yourself") from error
+        raise OutputError(f"{store.url} is not a store of {words}: remove it yourself") from error
     if found != kind:
-        raise OutputError(f"{url} holds {found}, not {words}: remove it yourself")
-    parent, _, name = place.url.rpartition("/")
-    folder = Folder(parent, storage_options)
-    folder.remove(name)
-    folder.remove(f"{name}.progress.json")
+        raise OutputError(f"{store.url} holds {found}, not {words}: remove it yourself")
 
 
 @click.command(
@@ -147,12 +179,22 @@ def remove_written(kind: str, url: str, storage_options: Mapping[str, Any] | Non
     help="The class of every row, known from elsewhere: a Zarr array or .npy file of one integer a "
     "row. Tells how far clusters agree with classes, too.",
 )
+@click.option(
+    "--sample",
+    type=click.IntRange(min=2),
+    metavar="ROWS",
+    help="Find silhouette, Davies-Bouldin and Calinski-Harabasz of that many rows, with their "
+    "standard errors.  [all rows]",
+)
+@click.option("--seed", default=0, show_default=True, help="Draws the sample.")
 @option_scheduler
 @option_storage
 def score(
     model_url: str,
     data: str,
     truth: str | None,
+    sample: int | None,
+    seed: int,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
@@ -162,9 +204,13 @@ def score(
     Of a model of centres that is minus the sum of squared distances; also the mean squared
     distance of a row.
 
+    Also how far clusters lie apart: silhouette (simplified: to centres, not between rows; up to
+    1), Davies-Bouldin (less is better) and Calinski-Harabasz (more is better). They take two passes
+    over DATA, or a sample.
+
     With --labels also how far clusters agree with classes: accuracy (with the best matching of
     clusters and classes), nmi (normalised mutual information), ari (adjusted Rand index) and
-    purity. They leave out rows of class -1 and those that the model skips. DATA are read twice.
+    purity. They leave out rows of class -1 and those that the model skips, and take another pass.
     """
     from largek_dask.data.sources import open_rows, read_integers
     from largek_dask.model import load_model
@@ -182,13 +228,18 @@ def score(
     with connected(scheduler) as client:
         told["score"] = model.score(rows, client=client)
         told |= model.score_figures(told["score"], rows.n_rows)
+        told |= separation(model, rows, sample, seed, client)
         if classes is not None:
             told |= agreement(model.predict(rows, client=client), classes)
     n_left_out = told.pop("n_left_out", None)
     shown = {
-        name.replace("_", " "): "not computed" if figure is None else f"{figure:.10g}"
+        name.replace("_", " "): shown_score(figure, told.get(f"{name}_standard_error"))
         for name, figure in told.items()
+        if not name.endswith("_standard_error")
     }
+    if sample is not None and sample < rows.n_rows:
+        told |= {"sample": sample, "seed": seed}
+        shown["sample"] = f"{sample:,} rows drawn by seed {seed}, for scores with ±"
     told |= {"n_rows": rows.n_rows, "seconds": perf_counter() - begun}
     shown["rows"] = f"{rows.n_rows:,}"
     if n_left_out is not None:
@@ -196,6 +247,34 @@ def score(
         shown["rows left out"] = f"{n_left_out:,}"
     shown["time"] = human_seconds(told["seconds"])
     emit(told, as_json, lambda: key_values(shown))
+
+
+def separation(
+    model: Any, rows: Any, sample: int | None, seed: int, client: Any
+) -> dict[str, float | None]:
+    """How far clusters lie apart, by the name of the score, with standard errors of a sample.
+
+    None, with a warning, where there is no such score, as of a single cluster: the model fits
+    these rows all the same. Nothing of a kind whose clusters have no centres.
+    """
+    from largek_dask.errors import ParameterError, ParameterWarning, warn
+    from largek_dask.model.separation import NAMES, Separation
+
+    if not Separation.is_told_of(model):
+        return {}
+    try:
+        found = Separation.of(model, rows, sample=sample, seed=seed, client=client)
+    except ParameterError as error:
+        warn(f"{', '.join(NAMES)} are not computed: {error}", ParameterWarning)
+        return dict.fromkeys(NAMES)
+    return {**found.figures()}
+
+
+def shown_score(figure: float | None, error: float | None) -> str:
+    """A score as people read it."""
+    if figure is None:
+        return "not computed"
+    return f"{figure:.10g}" if error is None else f"{figure:.6g} ± {error:.2g}"
 
 
 def agreement(labels: Any, classes: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
-from largek_dask.data.store_writer import StoreWriter, refuse_existing
+from largek_dask.data.store_writer import StoreWriter, refuse_existing, refuse_file
 from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.data.tables import Table, open_table
 from largek_dask.errors import OutputError, ParameterError
@@ -90,10 +90,13 @@ def ingest(
         ``out`` exists or cannot be written (found before reading), or does not read back.
     DataError
         The source is no table of numbers, is damaged, or has no rows.
+    ParameterError
+        ``out`` has the suffix of a file that is no Zarr store.
     MissingDependencyError
         The package that reads the format is not installed.
     """
     target = normalize(out)
+    refuse_file(target)
     refuse_existing(target, storage_options, force=force)
     if shuffle is not None and shuffle < 0:
         raise ParameterError(f"shuffle={shuffle} is a seed: a whole number of at least 0.")

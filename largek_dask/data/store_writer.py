@@ -17,11 +17,34 @@ from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local, remote_store
-from largek_dask.errors import DataError, OutputError
+from largek_dask.errors import DataError, OutputError, ParameterError
 
-__all__ = ["StoreWriter", "refuse_existing", "remove_store"]
+__all__ = ["StoreWriter", "refuse_existing", "refuse_file", "remove_store"]
 
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+
+
+FILES = (
+    ".csv", ".feather", ".gz", ".h5", ".h5ad", ".hdf5", ".joblib", ".json", ".npy", ".npz",
+    ".parquet", ".pickle", ".pkl", ".pq", ".pt", ".safetensors", ".tsv", ".txt", ".xlsx", ".zip",
+)  # fmt: skip
+"""Ends of names that say of which kind a single file is."""
+
+
+def refuse_file(out: str) -> None:
+    """Refuse a store's name that says that it is a file of another format.
+
+    Raises
+    ------
+    ParameterError
+        It does; the message says what to call the store.
+    """
+    stem, suffix = os.path.splitext(out)
+    if suffix.lower() in FILES:
+        raise ParameterError(
+            f"{out} would be a Zarr store, which is a folder, and not a {suffix} file, which is "
+            f"not written here; call it {stem}.zarr."
+        )
 
 
 def refuse_existing(

@@ -16,7 +16,12 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.data.rows import MAX_CHUNK_ROWS
-from largek_dask.data.store_writer import StoreWriter, refuse_existing, remove_store
+from largek_dask.data.store_writer import (
+    StoreWriter,
+    refuse_existing,
+    refuse_file,
+    remove_store,
+)
 from largek_dask.data.stores import ATTRIBUTE, check_complete, is_local, normalize, remote_store
 from largek_dask.data.zarr_rows import ZarrColumn
 from largek_dask.errors import DataError, OutputError
@@ -58,6 +63,7 @@ def write_weighted_rows(
         ``out`` exists, cannot be written, or does not read back.
     """
     target = normalize(out)
+    refuse_file(target)
     refuse_existing(target, storage_options, force=force)
     try:
         remove_store(target, storage_options)

@@ -28,14 +28,16 @@ from largek_dask import config
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.data.fingerprint import same_data
 from largek_dask.driver.encoding import decode, encode
+from largek_dask.driver.event_log import NAME as EVENTS
+from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.history import thinned, up_to
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
-from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarning, warn
+from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.points import at
 
-__all__ = ["Checkpoints", "FitFolder", "Progress", "description_in"]
+__all__ = ["Checkpoints", "FitFolder", "Progress", "check_place", "description_in"]
 
 FORMAT = 1
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
@@ -197,6 +199,35 @@ class Checkpoints(Generic[State]):
         # Records first: arrays without a record are nothing, a record without arrays is damage.
         for name in sorted(set(self.folder.names()) - kept):
             self.folder.remove(name)
+
+
+def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
+    """Make sure that a fit writes into no folder that holds anything but a fit of this package.
+
+    Whether it is the *same* job is found when its checkpoints are opened (:class:`FitFolder`).
+
+    Parameters
+    ----------
+    folder : Folder
+        Where it is to write. It need not exist.
+    advice : str
+        What to do instead, the end of the message.
+    may_be_begun : bool
+        Whether it may hold a job, to be gone on with.
+
+    Raises
+    ------
+    OutputError
+        Something else lies there. Nothing has been written.
+    """
+    names = folder.names()
+    # What a fit that was killed before it knew its rows has left.
+    is_begun = "job.json" in names or (names == [EVENTS] and JsonLines.is_in(folder))
+    if names and not (may_be_begun and is_begun):
+        holds = "holds a job already" if is_begun else "is not empty and holds no job"
+        raise OutputError(
+            f"{folder.url} {holds} ({names[0]!r} lies there); nothing was changed. {advice}"
+        )
 
 
 def description_in(folder: Folder) -> dict[str, Any] | None:

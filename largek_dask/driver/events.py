@@ -7,15 +7,19 @@ kind adds:
 chosen     what ``algorithm="auto"`` takes: ``name``, its parameters, ``starts``, ``reason``
 started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on a resume), and of
            what is no k-means ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
+compiling  kernels are being compiled: ``functions`` so far in this fit, ``seconds`` that they took,
+           ``left_s`` that others will take, or null
 step       the history record (``step cost rows n_changed shift``), ``seconds`` of this step as
-           ``{total, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied`` (bytes
-           picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or threads),
-           ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second``, ``elapsed``,
-           ``eta_s``
+           ``{total, compile, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied``
+           (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
+           threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
+           the seconds without ``compile``), ``elapsed``, ``eta_s``
 workers    ``workers``: the figures of all passes so far by worker, every few seconds
 checkpoint ``n_iter``, ``url``, ``seconds``
 warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
+best       of several starts, after the last: which ``start`` (from 0) of how many ``starts``, its
+           ``n_iter`` and exact ``value``, the ``reason`` and ``elapsed`` of the whole fit
 report     what the algorithm tells of the model in the end: figures, and ``words``
 ========== =====================================================================================
 """
@@ -32,6 +36,7 @@ from typing import Any, TextIO
 
 from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
 from largek_dask.data.patience import trouble
+from largek_dask.driver.history import sample_of
 from largek_dask.driver.stopping import StepRecord, StopRules
 from largek_dask.driver.words import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
@@ -138,12 +143,15 @@ def plain(value: Any) -> Any:
 
 TREND = 8
 """Steps that the estimate of the time left looks back over."""
+LEAST_STEPS = 3
+"""Steps over all rows that there have to be for one."""
 
 
 def estimate_seconds_left(
     history: Sequence[StepRecord],
     stop: StopRules,
     elapsed: float,
+    n_rows: int,
     objective: Objective = INERTIA,
 ) -> float | None:
     """Seconds until the fit will have ended, None while nothing can be said.
@@ -151,11 +159,14 @@ def estimate_seconds_left(
     The smallest of three: the steps left to ``max_iter``; the steps until ``n_changed`` falls
     below one row, or what ``tol`` is compared with to ``tol``, if they go on falling by the mean
     factor of the last eight steps; the time left to ``max_time``. Steps are taken to last as long
-    as the mean of the last eight. Only shown, never used to decide anything.
+    as the mean of the last eight. Only ``max_time`` says anything before three steps have gone
+    through as many rows as the last one (eight of batches), and while they go through a sample
+    that all rows come after: such steps say nothing of those to come. Only shown, never used to
+    decide anything.
     """
-    recent = history[-TREND - 1 :]
+    recent = _alike(history[-TREND - 1 :])
     limits = []
-    if len(recent) >= 2:
+    if recent and len(recent) >= _least_steps(recent[-1], n_rows):
         steps_done = recent[-1]["step"] - recent[0]["step"]
         per_step = (recent[-1]["seconds"] - recent[0]["seconds"]) / max(1, steps_done)
         steps = [float(stop.max_iter - recent[-1]["step"])]
@@ -168,6 +179,22 @@ def estimate_seconds_left(
     if stop.max_time is not None:
         limits.append(max(0.0, stop.seconds - elapsed))
     return min(limits) if limits else None
+
+
+def _alike(history: Sequence[StepRecord]) -> Sequence[StepRecord]:
+    """The last records that are of as many rows each."""
+    n = len(history)
+    while n and history[n - 1]["rows"] == history[-1]["rows"]:
+        n -= 1
+    return history[n:]
+
+
+def _least_steps(last: StepRecord, n_rows: int) -> float:
+    """How many steps like the last one say how long those to come will take."""
+    if last["extra"].get("everywhere", 1) == 0:
+        return math.inf
+    # Batches may grow: they stay as they are where they have been so for long.
+    return LEAST_STEPS if sample_of(last, n_rows) is None else TREND
 
 
 def _steps_until(values: Sequence[float], goal: float) -> list[float]:
@@ -202,14 +229,19 @@ class ProgressLine:
         self._line = ""
         self._pending = False
         self._objective = INERTIA
+        self._n_rows = 0
 
     def __call__(self, event: Event) -> None:
         """Show one event, if it is time to."""
         kind = event["event"]
         if kind == "started":
-            self._objective = objective_in(event)
-        elif kind == "step":
-            self._line, self._pending = _progress_text(event, self._objective), True
+            self._objective, self._n_rows = objective_in(event), event["n_rows"]
+        elif kind in ("step", "compiling"):
+            if kind == "step":
+                self._line = _progress_text(event, self._objective, self._n_rows)
+            else:
+                self._line = _compiling_text(event)
+            self._pending = kind == "step"
             if self._clock() - self._shown_at >= (0.1 if self._terminal else 10.0):
                 self._show()
         elif kind == "warning":
@@ -217,15 +249,27 @@ class ProgressLine:
             self._stream.write(f"warning: {printable(event['message'])}\n")
         elif kind == "report":
             self._stream.write(f"{printable(event['words'])}\n")
-        elif kind == "stopped":
-            if self._pending:
-                self._show()
-            self._end_line()
-            self._stream.write(
-                f"stopped: {event['reason']} after {event['n_iter']} steps, "
-                f"{human_seconds(event['elapsed'])}\n"
-            )
+        elif kind in ("stopped", "best"):
+            self._end(event)
         self._stream.flush()
+
+    def _end(self, event: Event) -> None:
+        """Sum up; of several starts all together, when the best is known."""
+        if self._pending:
+            self._show()
+        is_one_of_several = event["event"] == "stopped" and "start" in event
+        if is_one_of_several:
+            return
+        self._end_line()
+        after = f"{event['n_iter']} steps, {human_seconds(event['elapsed'])}"
+        if event["event"] == "best":
+            after = (
+                f"{human_seconds(event['elapsed'])}; the best of {event['starts']} starts is "
+                f"start {event['start'] + 1}, of {event['n_iter']} steps"
+            )
+            if event["value"] is not None:
+                after += f": {self._objective.words} {event['value']:.6g}"
+        self._stream.write(f"stopped: {event['reason']} after {after}\n")
 
     def _show(self) -> None:
         self._stream.write(f"\r{self._line}\x1b[K" if self._terminal else f"{self._line}\n")
@@ -237,11 +281,22 @@ class ProgressLine:
         self._line = ""
 
 
-def _progress_text(event: Event, objective: Objective) -> str:
+def _compiling_text(event: Event) -> str:
+    """What is waited for before anything can be computed."""
+    text = "compiling kernels, once on this machine"
+    left = event["left_s"]
+    return text if left is None else f"{text}: about {human_seconds(math.ceil(left))} left"
+
+
+def _progress_text(event: Event, objective: Objective, n_rows: int) -> str:
     """One step in words."""
-    parts = [f"step {event['step']}"]
+    start = event.get("start")
+    parts = [] if start is None else [f"start {start + 1} of {event['starts']}"]
+    parts.append(f"step {event['step']}")
     if event["cost"] is not None:
-        parts.append(f"{objective.of_step} {event['cost']:.6g}")
+        sample = sample_of(event, n_rows)
+        where = "" if sample is None else f" on a sample of {sample:,} rows"
+        parts.append(f"{objective.of_step} {event['cost']:.6g}{where}")
     energy = event.get("extra", {}).get("energy")
     if energy is not None:
         # Where it is not the cost it may say otherwise: both are shown.

@@ -18,6 +18,7 @@ from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.rows import Rows
+from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Sink
 from largek_dask.driver.final import marks_of
 from largek_dask.driver.options import OPTIONS, FitOptions
@@ -34,6 +35,7 @@ from largek_dask.driver.starts import StartResult, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import CancelledFit, DegenerateDataWarning, ParameterError, warn
+from largek_dask.kernels.compiling import asked_before
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.local import LocalPasses
@@ -151,7 +153,7 @@ def fit(
     CheckpointError, DataChangedError
         The folder holds another job, or this one with other data.
     NoModelError
-        The time limit or a cancel came before there was a model.
+        A cancel came before there was a model, or the time limit while workers were waited for.
 
     Warns
     -----
@@ -201,21 +203,23 @@ class _Work:
         stop, events = self.options.stop, self.out.events
         clock = Clock(0.0, stop)
         asked = self.cancelled or (lambda: False)
+        watch = CompileWatch(events, self.options.n_clusters)
         try:
             # Heard from the first moment on: workers may have to be waited for.
             with self._open_passes(lambda: asked() or clock.is_over()) as passes:
-                passes.cancelled = None
+                passes.cancelled = watch.tell
                 passes.is_given_up = asked
                 self._check(passes.statistics)
                 if self.out.job is not None:
                     self.out.job.begin(passes.statistics)
-                starts = self._starts(passes)
+                starts = self._starts(passes, watch)
                 if isinstance(self.options.make_algorithm(), Auto):
                     engine = parameters_of(self.choice.algorithm)
                     events.emit(
                         "chosen", **engine, starts=self.choice.n_init, reason=self.choice.reason
                     )
-                return passes, starts.best(self.choice.n_init, clock.seconds())
+                with asked_before(passes.raise_if_stopped):
+                    return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
             # Later ones are taken by the loop, which then has a model to return.
             raise no_model(clock, stop) from cut
@@ -244,7 +248,7 @@ class _Work:
         if statistics.grid.wide:
             check_memory(k, self.rows, self.n_threads, self.client, wide=True)
 
-    def _starts(self, passes: BasePasses) -> Starts:
+    def _starts(self, passes: BasePasses, watch: CompileWatch) -> Starts:
         return Starts(
             passes=passes,
             algorithm=self.choice.algorithm,
@@ -257,6 +261,7 @@ class _Work:
             callbacks=self.callbacks,
             labels=self.labels,
             out=self.out.labels,
+            watch=watch,
         )
 
     def finish(self, passes: BasePasses, best: StartResult) -> FitResult:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from largek_dask.algorithms.objective import INERTIA, Objective
 
-__all__ = ["MOST_STEPS", "gaps", "thinned", "up_to"]
+__all__ = ["MOST_STEPS", "gaps", "sample_of", "thinned", "up_to"]
 
 Record = TypeVar("Record", bound=Mapping[str, Any])
 
@@ -67,3 +67,14 @@ def gaps(history: Sequence[Mapping[str, Any]]) -> list[int]:
     for record in history:
         steps.append(int(record.get("step", steps[-1] + 1)))
     return [after - before for before, after in itertools.pairwise(steps)]
+
+
+def sample_of(record: Mapping[str, Any], n_rows: int) -> int | None:
+    """How many rows the sample has that a step was about; None: it was about all of them.
+
+    The cost of such a step is what all rows would cost if they were like the sample. Centres are
+    fitted to that, so on all rows it is higher.
+    """
+    extra = record.get("extra") or {}
+    on_sample = extra.get("everywhere", 1) == 0 or extra.get("batch_rows", n_rows) < n_rows
+    return int(record["rows"]) if on_sample else None

@@ -164,9 +164,14 @@ class LabelStore:
                 f"{self.url} exists already; nothing was changed. Remove it or choose another "
                 "output."
             )
-        needed = np.dtype(self._values.dtype).itemsize * self.n_rows
+        needed = self._row_bytes * self.n_rows
         what = self._values.name.replace("_", " ")
         check_space(self._parent, needed, f"{what} of {self.n_rows:,} rows")
+
+    @property
+    def _row_bytes(self) -> int:
+        """Bytes that a row takes on disk at most."""
+        return np.dtype(self._values.dtype).itemsize
 
     def _unfinished(self) -> dict[str, Any] | None:
         """The record of an unfinished run of the same owner, None without any."""

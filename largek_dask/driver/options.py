@@ -24,6 +24,7 @@ from largek_dask.algorithms.choices import (
     EMPTY_CLUSTERS,
     NORMALIZE,
     ON_BAD_ROWS,
+    OTHER_INITS,
     Covariance,
     Dither,
     Effort,
@@ -278,6 +279,7 @@ class FitOptions:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "max_time", self.stop.max_time)
         self._check_mixture()
+        self._check_starts()
         # Whether it can be made, and what is wrong with its name otherwise.
         self.make_algorithm()
 
@@ -288,6 +290,15 @@ class FitOptions:
         for name, option in OPTIONS.items():
             if option.part == "mixture" and getattr(self, name) is not None:
                 raise ParameterError(f"{name} is an option of mixtures: give mixture as well.")
+
+    def _check_starts(self) -> None:
+        """Refuse another number of given starts than are to be made."""
+        init = self.init
+        if not isinstance(init, str) and init.ndim == 3 and len(init) != self.n_init:
+            raise ParameterError(
+                f"init has the centres of {len(init)} starts (its shape is {init.shape}), and "
+                f"n_init={self.n_init}: give n_init={len(init)}."
+            )
 
     def make_algorithm(self) -> Algorithm[Any] | Auto:
         """The algorithm object, without a problem; of a name the one of this effort."""
@@ -329,7 +340,7 @@ def _checked(name: str, value: Any, option: Option) -> Any:
     elif option.kind == "bytes":
         return None if value is None else parse_memory(value, name)
     elif option.kind == "init":
-        return value if isinstance(value, str) else _as_array(value)
+        return OTHER_INITS.get(value, value) if isinstance(value, str) else _as_array(value)
     elif option.kind == "array":
         return None if value is None else _as_array(value)
     return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
@@ -15,10 +16,12 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
 from largek_dask.driver.checkpoint import Checkpoints, Progress
-from largek_dask.driver.events import Events, estimate_seconds_left
+from largek_dask.driver.compile_watch import CompileWatch
+from largek_dask.driver.events import TREND, Events, estimate_seconds_left
 from largek_dask.driver.history import MOST_STEPS, thinned, up_to
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
 from largek_dask.errors import CancelledFit, NoModelError
+from largek_dask.kernels.compiling import asked_before, seconds_ahead
 from largek_dask.passes.base import BasePasses
 from largek_dask.points import at
 
@@ -61,7 +64,8 @@ class Reserve(NamedTuple):
     """What the last pass means for a time limit, in seconds."""
 
     last_pass: float = 0.0
-    """How long it is going to take, about."""
+    """How long it is going to take, about; infinite where its kernels would have to be compiled and
+    there is no time to."""
     kept_back: float = 0.0
     """How much sooner the steps end: less where it does not fit, and can be done without."""
 
@@ -98,11 +102,12 @@ def run(
     callbacks: Sequence[Callback] = (),
     seconds_used: float = 0.0,
     last_pass: Callable[[ModelArrays, float], Reserve] | None = None,
+    watch: CompileWatch | None = None,
 ) -> RunResult[State]:
     """Step until a rule says stop, from the newest checkpoint if there is one.
 
-    The result is that of the last complete step, which is the best so far for algorithms whose
-    objective never gets worse; a step that was cut leaves nothing behind.
+    The result is that of the last complete step, the best so far where no step makes the objective
+    worse; a step that was cut leaves nothing behind.
 
     Parameters
     ----------
@@ -117,16 +122,16 @@ def run(
     checkpoints : Checkpoints, optional
         Where to resume from and write to. The last step is always written.
     events : Events, optional
-        Told of every step.
     cancelled : callable, optional
-        Asked between steps and inside them whether to stop.
-    callbacks : sequence of callable
-        See :data:`Callback`.
+        Asked between steps and inside them.
+    callbacks : sequence of Callback
     seconds_used : float
-        Time that the fit has used before this run (a scan of the rows, other starts).
+        Time used before this run (a scan of the rows, other starts).
     last_pass : callable, optional
-        Tells for a model and the seconds that are left of ``max_time`` what to keep back of them
-        for what comes after the last step; called once, and only where there is such a limit.
+        Tells for a model and the seconds left of ``max_time`` what to keep back of them for what
+        comes after the last step; called once, and only where there is such a limit.
+    watch : CompileWatch, optional
+        Of the whole fit.
 
     Returns
     -------
@@ -137,20 +142,22 @@ def run(
     NoModelError
         The time limit or a cancel came before there was any state.
     KeyboardInterrupt
-        Ctrl-C came before there was any state, or a second time while the first was being
-        obeyed.
+        Ctrl-C came before there was any state, or a second time during the first.
     """
     events = Events() if events is None else events
     before = checkpoints.latest() if checkpoints else None
     used = seconds_used if before is None else max(seconds_used, before.seconds)
     clock, asked = Clock(used, stop), cancelled or _never
-    loop = _Loop(algorithm, passes, rng, stop, checkpoints, events, asked, callbacks, clock, before)
+    watch = CompileWatch(events) if watch is None else watch
+    loop = _Loop(
+        algorithm, passes, rng, stop, checkpoints, events, asked, callbacks, clock, watch, before
+    )
     loop.tell_start()
     reason: StopReason
-    passes.cancelled = lambda: asked() or clock.is_over()
+    before_run = passes.cancelled
+    passes.cancelled = lambda: watch.tell() or asked() or clock.is_over()
     try:
-        loop.begin(last_pass)
-        reason = loop.go_on()
+        reason = loop.go(last_pass)
     except CancelledFit as cut:
         reason = "max_time" if clock.is_over() else "cancelled"
         if loop.progress is None:
@@ -160,7 +167,7 @@ def run(
         if loop.progress is None:
             raise
     finally:
-        passes.cancelled = None
+        passes.cancelled = before_run
     loop.save_if_due(always=True)
     return loop.end(reason)
 
@@ -183,14 +190,18 @@ class _Loop(Generic[State]):
     """Whether somebody has asked for a stop."""
     callbacks: Sequence[Callback]
     clock: Clock
+    watch: CompileWatch
     progress: Progress[State] | None
     """After the last complete step; None before there is any state. Always one whole object, so
     that a stop finds either it or the one before."""
     reserve: Reserve = field(default_factory=Reserve)
     meter: _Meter = field(init=False)
+    recent: deque[StepRecord] = field(init=False)
+    """The last steps of this run, their seconds without those in which kernels were compiled."""
 
     def __post_init__(self) -> None:
-        self.meter = _Meter(self.passes)
+        self.meter = _Meter(self.passes, self.watch)
+        self.recent = deque(maxlen=TREND + 1)
 
     @property
     def _now(self) -> Progress[State]:
@@ -208,6 +219,12 @@ class _Loop(Generic[State]):
             **self.algorithm.objective.told(),
         )
 
+    def go(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> StopReason:
+        """Make a first state and step; what is not compiled when the time is over stays so."""
+        with asked_before(self.passes.raise_if_stopped):
+            self.begin(last_pass)
+            return self.go_on()
+
     def begin(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> None:
         """Make the first state unless there is one, and keep time back for the last pass."""
         if self.progress is None:
@@ -215,6 +232,8 @@ class _Loop(Generic[State]):
             self.progress = Progress(state, 0, [], self.clock.seconds())
         if last_pass is not None and not math.isinf(self.stop.seconds):
             left = self.stop.seconds - self.clock.seconds()
+            # What a stop leaves: nobody knows how long it is going to take.
+            self.reserve = Reserve(math.inf)
             self.reserve = last_pass(self.algorithm.model(self.progress.state), left)
             self.clock.kept_back = self.reserve.kept_back
 
@@ -292,13 +311,17 @@ class _Loop(Generic[State]):
             return
         seconds, counts = self.meter.since_last()
         now, total = self._now, seconds["total"]
-        record = now.history[-1]
-        left = estimate_seconds_left(now.history, self.stop, now.seconds, self.algorithm.objective)
+        record, working = now.history[-1], total - seconds["compile"]
+        at_work = record["seconds"] - self.watch.seconds(self.passes)
+        self.recent.append({**record, "seconds": at_work})
+        left = estimate_seconds_left(
+            list(self.recent), self.stop, now.seconds, self.passes.n_rows, self.algorithm.objective
+        )
         self.events.emit(
             "step",
             **{**record, "seconds": seconds},
             **counts,
-            rows_per_second=record["rows"] / total if total > 0 else None,
+            rows_per_second=record["rows"] / working if working > 0 else None,
             elapsed=now.seconds,
             eta_s=left,
         )
@@ -344,6 +367,7 @@ class Clock:
     def __init__(self, used_before: float, stop: StopRules) -> None:
         self._origin = time.monotonic() - used_before
         self._limit = stop.seconds
+        self._was_over = False
         self.kept_back = 0.0
         """Seconds that are wanted after the last step."""
 
@@ -352,8 +376,14 @@ class Clock:
         return time.monotonic() - self._origin
 
     def is_over(self) -> bool:
-        """Whether the limit is reached."""
-        return self._limit < math.inf and self.seconds() + self.kept_back >= self._limit
+        """Whether the limit is reached, or a kernel would have to be compiled beyond it.
+
+        Then it stays so: what was left out is not there.
+        """
+        if not self._was_over and self._limit < math.inf:
+            wanted = self.kept_back + seconds_ahead()
+            self._was_over = self.seconds() + wanted >= self._limit
+        return self._was_over
 
 
 WORKERS_SECONDS = 5.0
@@ -363,8 +393,9 @@ WORKERS_SECONDS = 5.0
 class _Meter:
     """What the passes spent since it was last asked."""
 
-    def __init__(self, passes: BasePasses) -> None:
+    def __init__(self, passes: BasePasses, watch: CompileWatch) -> None:
         self._passes = passes
+        self._watch = watch
         self._before = self._now()
         self._told = time.monotonic()
 
@@ -372,6 +403,7 @@ class _Meter:
         spent = self._passes.total
         return {
             "total": time.monotonic(),
+            "compile": self._watch.seconds(self._passes),
             "compute": spent.compute,
             "read": spent.read,
             "wait": spent.wait,
@@ -384,7 +416,10 @@ class _Meter:
         }
 
     def since_last(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Seconds by kind (summed over threads; ``total`` is on the wall), and counts by kind.
+        """Seconds by kind, and counts by kind.
+
+        They are summed over threads; ``total`` is on the wall, and ``compile`` the part of it in
+        which kernels were compiled, also by those threads.
 
         ``bytes`` were read or moved, ``copied`` were picked out of chunks; ``state_bytes`` and
         ``cache_bytes`` are what is held now.

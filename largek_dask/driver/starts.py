@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,20 +14,25 @@ from largek_dask.algorithms.base import Algorithm, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Final, LabelRows, Problem
 from largek_dask.driver.checkpoint import Checkpoints
+from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Events
 from largek_dask.driver.final import label_rows, of_search, seconds_of_last_pass
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
 from largek_dask.driver.stopping import StopReason, StopRules
 from largek_dask.driver.storage import DamagedError, Folder
-from largek_dask.errors import NoModelError
+from largek_dask.driver.unsearched import rows_at_hand
+from largek_dask.errors import CancelledFit, NoModelError
+from largek_dask.kernels.compiling import asked_before
 from largek_dask.passes.base import BasePasses
+from largek_dask.passes.local import LocalPasses
 
 __all__ = ["StartResult", "Starts", "counted_value"]
 
 ENDS_THE_FIT = (
     "max_time",
     "max_time_without_last_pass",
+    "max_time_without_search",
     "callback",
     "cancelled",
     "interrupted",
@@ -78,6 +85,7 @@ class Starts:
     callbacks: Sequence[Callback]
     labels: bool
     out: LabelStore | None
+    watch: CompileWatch
 
     def best(self, n_init: int, seconds: float) -> StartResult:
         """Run every start; ``seconds`` have been used before.
@@ -88,13 +96,17 @@ class Starts:
             A stop came before the first start had a model.
         """
         best: StartResult | None = None
+        begun = time.monotonic() - seconds
         objective = self.algorithm.objective
         for stream in range(n_init):
             try:
-                outcome = self._one(stream, seconds, alone=n_init == 1)
+                outcome = self._one(stream, seconds, n_init)
             except (KeyboardInterrupt, NoModelError) as stopped:
                 if best is None:
-                    raise
+                    best = self._unsearched(stopped, stream, begun)
+                    if best is None:
+                        raise
+                    break
                 reason = stopped.reason if isinstance(stopped, NoModelError) else "interrupted"
                 best = replace(best, reason=reason)
                 break
@@ -105,6 +117,8 @@ class Starts:
                 best = replace(best, reason=outcome.reason)
                 break
         assert best is not None
+        if n_init > 1:
+            self._tell_best(best, n_init)
         lacks_labels = self.labels and not best.labelled
         if best.reason != "cancelled" and (best.final is None or lacks_labels):
             best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
@@ -112,9 +126,51 @@ class Starts:
             best = replace(best, report=self._report(best))
         return best
 
-    def _one(self, stream: int, seconds: float, *, alone: bool) -> StartResult:
+    def _tell_best(self, best: StartResult, n_init: int) -> None:
+        """Send the event of the best of several starts."""
+        self.events.emit(
+            "best",
+            start=best.stream,
+            starts=n_init,
+            reason=best.reason,
+            n_iter=best.run.n_iter,
+            value=best.value,
+            elapsed=best.run.seconds,
+            **self.algorithm.objective.told(),
+        )
+
+    def _unsearched(self, stopped: BaseException, stream: int, begun: float) -> StartResult | None:
+        """A model where the time was over before there was any; None: it is not the time's fault.
+
+        Rows are read once more for their labels.
+        """
+        if not isinstance(stopped, NoModelError) or stopped.reason != "max_time":
+            return None
+        reason: StopReason = "max_time_without_search"
+        seconds = time.monotonic() - begun
+        self.events.emit("stopped", reason=reason, n_iter=0, cost=None, elapsed=seconds)
+        draws = Rng(self.seed, stream).generator(0, "unsearched")
+        rows = rows_at_hand(self.passes, self.problem.n_clusters, draws)
+        arrays = self.algorithm.unsearched(rows, self.passes.statistics.shift, draws)
+        if arrays is None:
+            return None
+        result: RunResult[Any] = RunResult(
+            arrays, 0, (), "max_time", None, seconds, Reserve(self._seconds_if_ready(arrays))
+        )
+        final = self._count(result, labels=self.labels, out=self.out)
+        return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
+
+    def _seconds_if_ready(self, arrays: ModelArrays) -> float:
+        """How long the last pass takes; infinite where it needs kernels that are not there."""
+        try:
+            with asked_before(_refuse):
+                return seconds_of_last_pass(self.passes, self.problem.labelling(arrays))
+        except CancelledFit:
+            return math.inf
+
+    def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
         """Run one start, or take up what an earlier run has left of it."""
-        folder = self.folder
+        alone, folder = n_init == 1, self.folder
         if folder is not None and stream > 0:
             folder = folder.sub(f"starts/{stream:02d}")
         checkpoints = None
@@ -123,18 +179,21 @@ class Starts:
             checkpoints = Checkpoints(folder, state_class(self.algorithm), objective)
         self.passes.begin_run()
         result = run(
-            self.algorithm,
+            self._algorithm(stream),
             self.passes,
             rng=Rng(self.seed, stream),
             stop=self.stop,
             checkpoints=checkpoints,
-            events=self.events if alone else self.events.within(start=stream),
+            events=self.events if alone else self.events.within(start=stream, starts=n_init),
             cancelled=self.cancelled,
             callbacks=self.callbacks,
             seconds_used=seconds,
             last_pass=self._reserve,
+            watch=self.watch,
         )
         reason = result.stop_reason
+        if reason == "max_time" and (final := self._plainly(result)) is not None:
+            return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
             reason, final = "max_time_without_last_pass", self._searched(stream, result)
             return StartResult(stream, result, reason, final.value, final, labelled=True)
@@ -159,9 +218,16 @@ class Starts:
                 self.events.emit("warning", topic="checkpoint", message=message)
         return StartResult(stream, result, reason, final.value, final, labels)
 
+    def _algorithm(self, stream: int) -> Algorithm[Any]:
+        """The algorithm of one start; of several given ones it begins with its own centres."""
+        init = self.problem.init
+        if isinstance(init, str) or init.ndim != 3:
+            return self.algorithm
+        return replace(self.algorithm, problem=replace(self.problem, init=init[stream]))
+
     def _report(self, best: StartResult) -> Mapping[str, Any]:
         rng = Rng(self.seed, best.stream)
-        report = self.algorithm.report(self.passes, rng, best.run.state)
+        report = self._algorithm(best.stream).report(self.passes, rng, best.run.state)
         if report:
             self.events.emit("report", **report)
         return report
@@ -188,12 +254,22 @@ class Starts:
     def _searched(self, stream: int, result: RunResult[Any]) -> Final:
         """Labels without looking at all centres."""
         rng = Rng(self.seed, stream)
-        found = self.algorithm.labels(self.passes, rng, result.state)
+        found = self._algorithm(stream).labels(self.passes, rng, result.state)
         assert found is not None, "it has said how long they take"
         return of_search(result.arrays, *found)
 
+    def _plainly(self, result: RunResult[Any]) -> Final | None:
+        """The last pass without a kernel, where that is wanted and can be done."""
+        if self.out is not None or not isinstance(self.passes, LocalPasses):
+            return None
+        if math.isfinite(result.reserve.last_pass):
+            return None
+        return self.problem.finish_plainly(self.passes, result.arrays)
+
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
         """The last pass."""
+        if out is None and (final := self._plainly(result)) is not None:
+            return final
         n_rows = self.passes.n_rows
         label: LabelRows = partial(
             label_rows,
@@ -203,6 +279,11 @@ class Starts:
             told=lambda rows: self.events.emit("labels", rows=rows, n_rows=n_rows),
         )
         return self.problem.finish(self.passes, result.arrays, label)
+
+
+def _refuse() -> None:
+    """Have nothing compiled."""
+    raise CancelledFit("there is no time to compile a kernel")
 
 
 def counted_value(folder: Folder, n_iter: int, objective: Objective) -> float | None:

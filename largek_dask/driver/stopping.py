@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.errors import ParameterError
@@ -19,7 +19,19 @@ from largek_dask.errors import ParameterError
 if TYPE_CHECKING:
     from largek_dask.algorithms.base import Info
 
-__all__ = ["StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
+__all__ = [
+    "ENDS",
+    "End",
+    "StepRecord",
+    "StopReason",
+    "StopRules",
+    "parse_duration",
+    "record_of",
+]
+
+End = Literal["finished", "failed", "cancelled"]
+"""A state in which a run has come to its end."""
+ENDS: tuple[str, ...] = get_args(End)
 
 StopReason = Literal[
     "converged",
@@ -27,6 +39,7 @@ StopReason = Literal[
     "max_iter",
     "max_time",
     "max_time_without_last_pass",
+    "max_time_without_search",
     "callback",
     "cancelled",
     "interrupted",
@@ -43,6 +56,9 @@ max_iter, max_time
 max_time_without_last_pass
     One of these, and there was no time left for the last pass over all rows and centres: labels
     and the objective's value are those of a search that did not look at all centres.
+max_time_without_search
+    The seconds were used up before there was any model. Centres (or means) are then the ``init``
+    that was given as an array, or rows of a sample, as ``init="random"`` draws them.
 callback
     A callback returned true.
 cancelled

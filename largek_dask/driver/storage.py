@@ -13,10 +13,11 @@ import json
 import math
 import os
 import posixpath
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import zarr
@@ -212,6 +213,55 @@ class Folder:
             self.fs.pipe_file(target, data)
             return
         os.replace(self._unfinished(target, data), target)
+
+    def publish_file(self, name: str, write: Callable[[BinaryIO], None]) -> None:
+        """Write a file of any length that appears whole or not at all, or replaces another.
+
+        It is written to a local disk first: beside its place where that is local, else to the
+        folder of temporary files, from where it is sent.
+
+        Parameters
+        ----------
+        name : str
+        write : callable
+            Writes all of it, to an open file.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written; what there is of it has been removed.
+        """
+        self._may_write()
+        target = self.path(name)
+        try:
+            if self.is_local:
+                self._make_parent(target)
+                unfinished = f"{target}.{uuid.uuid4().hex}.partial"
+            else:
+                number, unfinished = tempfile.mkstemp(prefix="largek-")
+                os.close(number)
+            try:
+                with open(unfinished, "wb") as file:
+                    write(file)
+                if self.is_local:
+                    os.replace(unfinished, target)
+                else:
+                    patiently(lambda: self._sent(unfinished, target))
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(unfinished)
+        except Exception as error:  # drivers raise errors of their own kinds
+            raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+
+    def _sent(self, source: str, target: str) -> None:
+        """Send a file: one upload to an object store; elsewhere under another name first."""
+        if self._has_no_folders:
+            self.fs.put_file(source, target)
+            return
+        self._make_parent(target)
+        unfinished = f"{target}.partial"
+        self.fs.put_file(source, unfinished)
+        self.fs.mv(unfinished, target)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small file that must not be there yet; of several writers one succeeds.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,20 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from largek_dask.algorithms.names import name_of
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.events import ProgressLine
+from largek_dask.driver.checkpoint import check_place, description_in
+from largek_dask.driver.events import ProgressLine, Sink
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
 from largek_dask.driver.stopping import StepRecord
+from largek_dask.driver.storage import Folder
 from largek_dask.errors import InterruptedFitWarning, ParameterError, warn
+from largek_dask.estimators.elsewhere import Elsewhere, unknown_parameter
+from largek_dask.model.base import Model
+from largek_dask.observe.cards import in_notebook
+from largek_dask.observe.live import FitCard
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -65,11 +72,14 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     Where a fit runs and what it tells meanwhile are parameters of all of them.
     """
 
+    _elsewhere: ClassVar[Mapping[str, Elsewhere]]
+    """What parameters of other libraries are called here."""
+
     random_state: Any
     client: Client | None
     n_threads: int | None
     checkpoint: str | os.PathLike[str] | None
-    verbose: int
+    verbose: int | bool
     callbacks: Sequence[Callable[[Snapshot], object]]
 
     n_features_in_: int
@@ -78,17 +88,57 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     history_: tuple[StepRecord, ...]
     stop_reason_: str
 
-    def _run(self, rows: Rows, options: FitOptions) -> FitResult:
-        """Fit, and keep the labels and how it ended."""
-        result = fit(
-            rows,
-            replace(options, seed=draw_seed(self.random_state)),
-            client=self.client,
-            n_threads=self.n_threads,
-            checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
-            events=(ProgressLine(),) if self.verbose else (),
-            callbacks=self.callbacks,
-        )
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, ``name=value``; of a step of a pipeline by ``step__name=value``.
+
+        Raises
+        ------
+        UnknownParameterError
+            There is no such parameter; the message says the one to use.
+        """
+        known = self._get_param_names()
+        for name in params:
+            if name.partition("__")[0] not in known:
+                raise unknown_parameter(type(self).__name__, name, known, self._elsewhere)
+        super().set_params(**params)
+        return self
+
+    def _seed(self) -> int:
+        """The seed of this fit: without a ``random_state`` that of the checkpoint, if there is one.
+
+        It is drawn once, and kept in the folder with all else that tells the job from another.
+
+        Raises
+        ------
+        OutputError
+            The folder holds something else than a fit.
+        """
+        if self.checkpoint is None:
+            return draw_seed(self.random_state)
+        folder = Folder(self.checkpoint)
+        check_place(folder, "Give another folder as checkpoint.")
+        before = description_in(folder) if self.random_state is None else None
+        return draw_seed(self.random_state if before is None else before["job"]["seed"])
+
+    def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
+        """Fit with the seed in ``options``; keep the labels and how it ended; show it as asked."""
+        card = FitCard(self._about(rows, options)) if self.verbose and in_notebook() else None
+        sinks: tuple[Sink, ...] = () if card is None else (card,)
+        if self.verbose and card is None:
+            sinks = (ProgressLine(),)
+        with card or nullcontext():
+            result = fit(
+                rows,
+                options,
+                client=self.client,
+                n_threads=self.n_threads,
+                checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
+                events=sinks,
+                callbacks=self.callbacks,
+            )
+            model: Model = Model.of(result)
+            if card is not None:
+                card.end(result, model)
         # Only a cancel leaves them out, and nobody can ask for one here.
         assert result.labels is not None
         assert result.value is not None
@@ -96,7 +146,32 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = result.n_iter
         self.history_ = result.history
         self.stop_reason_ = result.stop_reason
-        return result
+        return result, model
+
+    def _about(self, rows: Rows, options: FitOptions) -> dict[str, Any]:
+        """What a card says of a fit before it begins."""
+        about = {
+            "title": type(self).__name__,
+            "data": rows.describe_source(rows.location),
+            "algorithm": name_of(options.make_algorithm()),
+            "n_clusters": options.n_clusters,
+            "max_iter": options.stop.max_iter,
+        }
+        return about if options.mixture is None else {**about, "mixture": options.mixture}
+
+    def _repr_html_inner(self) -> str:
+        return str(super()._repr_html_inner()) + self._fitted_html()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        shown: dict[str, Any] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in shown:
+            shown["text/html"] += self._fitted_html()
+        return shown
+
+    def _fitted_html(self) -> str:
+        """What scikit-learn's picture of an estimator lacks: the model, and what has found it."""
+        model = getattr(self, "model_", None)
+        return "" if model is None else model._repr_html_()
 
     def _tell_interruption(self) -> None:
         """Warn where Ctrl-C ended the fit; comes last, when everything is kept."""
@@ -109,7 +184,8 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _check_surroundings(self) -> None:
         """Refuse what a fit cannot run on or write to."""
-        check_integer("verbose", self.verbose, 0)
+        if not isinstance(self.verbose, (bool, np.bool_)):
+            check_integer("verbose", self.verbose, 0)
         if self.n_threads is not None:
             check_integer("n_threads", self.n_threads, 1)
         if self.client is not None and not hasattr(self.client, "scheduler_info"):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.kmeans import KMeansProblem, nearest_center
+from largek_dask.algorithms.lloyd import Lloyd
+from largek_dask.algorithms.names import algorithm_of
 from largek_dask.driver.final import label_rows
-from largek_dask.driver.options import OPTIONS, FitOptions
+from largek_dask.driver.options import OPTIONS, FitOptions, is_integer
 from largek_dask.errors import ParameterError
-from largek_dask.estimators.base import RowsEstimator, draw_seed
+from largek_dask.estimators.base import RowsEstimator, draw_seed, is_lazy
+from largek_dask.estimators.elsewhere import OF_KMEANS, knows_other_names
 from largek_dask.estimators.online import first_model, vote
 from largek_dask.model import CentersModel, Model, PathModel
 from largek_dask.passes.local import LocalPasses
@@ -24,10 +28,16 @@ from largek_dask.passes.local import LocalPasses
 if TYPE_CHECKING:
     from distributed import Client
 
+    from largek_dask.data.rows import Rows
+    from largek_dask.driver.fit import FitResult
     from largek_dask.driver.run import Snapshot
     from largek_dask.model.path import Path
 
 __all__ = ["KMeans"]
+
+SKLEARN_STARTS = 10
+"""Starts of scikit-learn's ``n_init="auto"`` where first centres are drawn without a look at the
+others."""
 
 
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[misc]
@@ -46,16 +56,23 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         ``MiniBatch(batch_rows=50_000)``. "auto" is the fastest way there is to any inertia, and
         ends lower than the others: truncated search with moves, or what suits sparse rows.
         "dcdbundle" finds every partition into up to ``n_clusters`` clusters (``path_``), near the
-        lowest there is. "lloyd" is exact k-means. "vc-gmm" gives the means of a mixture of
+        lowest there is. "lloyd" is exact k-means, and so are "elkan" and "full", its
+        names in scikit-learn and dask-ml. "vc-gmm" gives the means of a mixture of
         Gaussians; ``Mixture`` has the mixture itself.
-    init : str or array
+    init : str, array or callable
         How the first centres are chosen: "random", "two-level", "k-means++", "greedy-k-means++",
         "k-means||", "afk-mc2", or "auto", one of these by the number of clusters. Or the
-        (n_clusters, n_features) centres themselves. "auto" is k-means++ up to 100 clusters and
-        random rows above; Truncated and NMBatch find their own, on a sample.
-    n_init : int
+        (n_clusters, n_features) centres themselves, or those of several starts, (n_init,
+        n_clusters, n_features). "auto" is k-means++ up to 100 clusters and random rows above;
+        Truncated and NMBatch find their own, on a sample. cuML's "scalable-k-means++" is
+        "k-means||". A function is called as scikit-learn does, ``init(X, n_clusters,
+        random_state=RandomState)``, once a start: with an array or CSR matrix where the rows are in
+        memory, neither centred nor normalised, else with what ``fit`` was given.
+    n_init : int or "auto"
         Starts with different first centres, at least; the best one is kept.
-        ``algorithm="auto"`` may take more where they cost little.
+        ``algorithm="auto"`` may take more where they cost little. "auto": 10 of "lloyd" where
+        ``init`` is "random" or a function, as scikit-learn's, else 1: other algorithms move centres
+        that a bad start has left in the wrong place, or make starts of their own.
     max_iter : int
         Steps of one start at most. Every step assigns rows once: all of them, or those of the
         batch or sample whose turn it is. ``n_iter_`` counts them.
@@ -66,13 +83,15 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         ``tol / 50``, or not at all.
     max_time : float or str, optional
         Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of runs before
-        a resume and of the last pass counts.
+        a resume, of the last pass and of compiling kernels counts. There is always a model then,
+        see ``stop_reason_``.
     empty_clusters : {"relocate", "keep"}
         What becomes of a centre without rows: it moves to the rows farthest from theirs, or stays.
     on_bad_rows : {"raise", "skip"}
         What becomes of rows with NaN or infinity; skipped ones get the label -1.
     normalize : {None, "l2"}
-        "l2": every row is given unit length; part of the model.
+        "l2": every row is given unit length; part of the model. Centres are means of such rows,
+        which are shorter: ``SphericalKMeans`` has centres of unit length.
     effort : {"fast", "balanced", "best"}
         How long the algorithms "auto" and "dcdbundle" look for a lower inertia; an algorithm object
         says its own.
@@ -87,11 +106,14 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         such as "2GiB". It changes speed only.
     checkpoint : str or path, optional
         Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
-        job: same data, parameters and seed; the stop rules may differ.
-    verbose : int
-        1: a line of progress on standard error.
+        job: same data, parameters and seed (with ``random_state=None`` the one that is kept
+        there); the stop rules may differ. Any other folder that is not empty is refused.
+    verbose : int or bool
+        1 or True: a line of progress on standard error; in a notebook a card.
     callbacks : sequence of callable
         Each is called with a ``Snapshot`` after every step; a true result stops the fit.
+    copy_x : bool
+        scikit-learn's, and without a meaning here: rows that are given are never changed.
 
     Attributes
     ----------
@@ -108,8 +130,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         One entry a step: ``step cost rows seconds n_changed shift converged extra``.
     stop_reason_ : str
         "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass" (then labels_ and
-        inertia_ are those of a search that did not look at all centres), "callback", "cancelled"
-        or "interrupted".
+        inertia_ are those of a search that did not look at all centres),
+        "max_time_without_search" (before there were any centres: they are rows of a sample, or the
+        ``init`` that was given), "callback", "cancelled" or "interrupted".
     model_ : CentersModel
         What ``save`` writes.
     path_ : Path
@@ -132,13 +155,16 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
     inertia_: float
     model_: CentersModel
 
+    _elsewhere = OF_KMEANS
+
+    @knows_other_names
     def __init__(
         self,
         n_clusters: int = 8,
         *,
         algorithm: str | Algorithm[Any] = "auto",
-        init: str | NDArray[Any] = "auto",
-        n_init: int = 1,
+        init: str | NDArray[Any] | Callable[..., Any] = "auto",
+        n_init: int | Literal["auto"] = 1,
         max_iter: int = 300,
         tol: float = 1e-4,
         max_time: float | str | None = None,
@@ -151,8 +177,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         n_threads: int | None = None,
         memory_limit: int | str | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
-        verbose: int = 0,
+        verbose: int | bool = 0,
         callbacks: Sequence[Callable[[Snapshot], object]] = (),
+        copy_x: bool = True,
     ) -> None:
         self.n_clusters = n_clusters
         self.algorithm = algorithm
@@ -172,6 +199,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         self.checkpoint = checkpoint
         self.verbose = verbose
         self.callbacks = callbacks
+        self.copy_x = copy_x
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -233,14 +261,17 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         """
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
-        result = self._run(rows, options)
-        model = Model.of(result)
+        options = self._begun(options, X, self._seed())
+        self._finish(rows, options, *self._run(rows, options))
+        self._tell_interruption()
+        return self
+
+    def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
+        """Keep the model of a fit with these options."""
         assert isinstance(model, CentersModel), "an algorithm for k-means gives centres"
         self._keep(model)
         assert result.value is not None
         self.inertia_ = result.value
-        self._tell_interruption()
-        return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int32]:
         """``fit``, then ``labels_``."""
@@ -313,10 +344,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         ) as passes:
             if first:
                 seed = draw_seed(self.random_state)
-                model = first_model(passes, options.n_clusters, options.init, seed)
+                begun = self._begun(replace(options, n_init=1), X, seed)
+                first_centers = first_model(passes, begun.n_clusters, begun.init, seed)
+                model = self._as_kept(first_centers)
             else:
                 model = self.model_
-            model = vote(passes, model)
+            model = self._as_kept(vote(passes, model))
             found = label_rows(passes, nearest_center(model.arrays))
         self._keep(model)
         assert found.labels is not None
@@ -324,19 +357,70 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         self.n_iter_ = model.provenance["n_iter"]
         return self
 
+    def _as_kept(self, model: CentersModel) -> CentersModel:
+        """The model before or after a batch has voted, with centres of the kind that is kept."""
+        return model
+
     def _keep(self, model: CentersModel) -> None:
         self.model_ = model
         self.cluster_centers_ = model.centers
 
     def _check_parameters(self) -> FitOptions:
-        """The options of a fit, but for its seed; wrong parameters are refused."""
+        """The options of a fit, without seed and a function's centres; wrong ones are refused."""
         mine = (name for name, option in OPTIONS.items() if option.part != "mixture")
-        options = FitOptions(**{name: getattr(self, name) for name in mine if name != "seed"})
+        asked = {name: getattr(self, name) for name in mine if name != "seed"}
+        if callable(self.init):
+            asked["init"] = "auto"
+        asked["algorithm"] = self._algorithm()
+        asked["n_init"] = self._n_init()
+        options = FitOptions(**asked)
         solves = options.make_algorithm().solves
         if not issubclass(solves, KMeansProblem):
             raise ParameterError(
                 f"algorithm must be one for k-means, and {self.algorithm!r} answers a "
                 f"{solves.__name__}."
             )
+        if not isinstance(self.copy_x, (bool, np.bool_)):
+            raise ParameterError(f"copy_x must be True or False, got {self.copy_x!r}.")
         self._check_surroundings()
         return options
+
+    def _algorithm(self) -> str | Algorithm[Any]:
+        """The algorithm, by its name or with its parameters."""
+        return self.algorithm
+
+    def _n_init(self) -> Any:
+        """How many starts are asked for."""
+        if not isinstance(self.n_init, str) or self.n_init != "auto":
+            if not is_integer(self.n_init):
+                raise ParameterError(
+                    f"n_init must be an integer of at least 1, or 'auto', got {self.n_init!r}."
+                )
+            return self.n_init
+        is_drawn = callable(self.init) or (isinstance(self.init, str) and self.init == "random")
+        is_exact = isinstance(algorithm_of(self._algorithm(), self.effort), Lloyd)
+        return SKLEARN_STARTS if is_drawn and is_exact else 1
+
+    def _begun(self, options: FitOptions, X: Any, seed: int) -> FitOptions:
+        """The options with their seed, and with the centres that a function gives for ``X``."""
+        if not callable(self.init):
+            return replace(options, seed=seed)
+        given = X
+        if not is_lazy(X):
+            given = check_array(
+                X, accept_sparse="csr", ensure_all_finite=False, estimator=self, input_name="X"
+            )
+        source = np.random.RandomState(seed)
+        starts: list[NDArray[Any]] = []
+        for _ in range(options.n_init):
+            found = np.asarray(self.init(given, options.n_clusters, random_state=source))
+            if found.dtype.kind not in "iuf":
+                width = f"({options.n_clusters}, {self.n_features_in_})"
+                raise ParameterError(f"init must give {width} numbers, and has given {found!r}.")
+            if starts and found.shape != starts[0].shape:
+                raise ParameterError(
+                    f"init has given centres of shape {starts[0].shape}, then of {found.shape}."
+                )
+            starts.append(found)
+        init = starts[0] if len(starts) == 1 else np.stack(starts)
+        return replace(options, seed=seed, init=init)

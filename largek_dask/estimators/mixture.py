@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError
 from largek_dask.estimators.base import RowsEstimator, draw_seed
+from largek_dask.estimators.elsewhere import OF_MIXTURES, knows_other_names
 from largek_dask.kernels.exact.transcendental import exp
 from largek_dask.model import CentersModel, MixtureModel, Model
 
@@ -104,9 +105,10 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         such as "2GiB". It changes speed only.
     checkpoint : str or path, optional
         Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
-        job: same data, parameters and seed; the stop rules may differ.
-    verbose : int
-        1: a line of progress on standard error.
+        job: same data, parameters and seed (with ``random_state=None`` the one that is kept
+        there); the stop rules may differ. Any other folder that is not empty is refused.
+    verbose : int or bool
+        1 or True: a line of progress on standard error; in a notebook a card.
     callbacks : sequence of callable
         Each is called with a ``Snapshot`` after every step; a true result stops the fit.
 
@@ -120,7 +122,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         scikit-learn's "diag" and "spherical".
     lower_bound_ : float
         F of the last iteration over the weight of the rows that it learnt from: a lower bound of
-        their mean log-likelihood.
+        their mean log-likelihood. Without any iteration it is this mean itself.
     log_likelihood_ : float
         Of the fitted rows, each counted by its weight: exact, over all components.
     labels_ : ndarray of shape (n_rows,), int32
@@ -137,8 +139,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         F; ``extra["lower_bound"]`` is F and ``extra["energy"]`` the mean squared distance, both
         of a row: they need not agree which model is the better one, and decisions follow F.
     stop_reason_ : str
-        "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass", "callback",
-        "cancelled" or "interrupted".
+        "converged", "tol", "max_iter", "max_time", "max_time_without_search" (before there was any
+        mixture: its means are rows of a sample), "callback", "cancelled" or "interrupted".
     model_ : MixtureModel
         What ``save`` writes.
 
@@ -176,6 +178,9 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
     converged_: bool
     model_: MixtureModel
 
+    _elsewhere = OF_MIXTURES
+
+    @knows_other_names
     def __init__(
         self,
         n_components: int = 1,
@@ -204,7 +209,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         n_threads: int | None = None,
         memory_limit: int | str | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
-        verbose: int = 0,
+        verbose: int | bool = 0,
         callbacks: Sequence[Callable[[Snapshot], object]] = (),
     ) -> None:
         self.n_components = n_components
@@ -270,12 +275,12 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
         try:
-            result = self._run(rows, options)
+            result, model = self._run(rows, replace(options, seed=self._seed()))
         except ParameterError as error:
             # Whoever computes calls components of a mixture clusters, too.
             told = str(error).replace("n_clusters", "n_components")
             raise type(error)(told) from error
-        self._keep(result)
+        self._keep(result, model)
         self._tell_interruption()
         return self
 
@@ -283,18 +288,22 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         """``fit``, then ``labels_``."""
         return self.fit(X, sample_weight=sample_weight).labels_
 
-    def _keep(self, result: FitResult) -> None:
+    def _keep(self, result: FitResult, model: Model) -> None:
         arrays = result.arrays
         assert isinstance(arrays, MixtureArrays)
+        assert isinstance(model, MixtureModel)
         assert result.value is not None
-        self.model_ = MixtureModel.of(result)
+        self.model_ = model
         self.means_ = arrays.means
         self.weights_ = exp(arrays.log_weights)
         self.covariances_ = _variances(arrays, self.covariance)
         self.precisions_ = 1 / self.covariances_
         self.log_likelihood_ = result.value
-        bound = result.history[-1]["extra"]["lower_bound"]
-        assert bound is not None
+        if result.history:
+            bound = result.history[-1]["extra"]["lower_bound"]
+            assert bound is not None
+        else:
+            bound = result.value / result.statistics.total_weight
         self.lower_bound_ = bound
         self.converged_ = result.stop_reason in ("converged", "tol")
 
@@ -307,7 +316,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         ----------
         X : as for ``fit``
         out : str, optional
-            URL of a new Zarr array to write them to, chunk by chunk, instead of returning them.
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
+            of an ``.npy``, ``.npz``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------
@@ -333,8 +343,9 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             Whether in a dense array, or in a sparse one of those above 2^-20, of which each row
             adds up to 1; None: dense up to 1,000 components.
         out : str, optional
-            URL of a new Zarr group to write them to, chunk by chunk, instead of returning them:
-            sparse (CSR), in AnnData's layout.
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr group,
+            sparse (CSR), in AnnData's layout; of an ``.npz`` file (sparse, for
+            ``scipy.sparse.load_npz``); or of an ``.npy`` file (dense).
 
         Returns
         -------
@@ -352,7 +363,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         ----------
         X : as for ``fit``
         out : str, optional
-            URL of a new Zarr array to write them to, chunk by chunk, instead of returning them.
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
+            of an ``.npy``, ``.npz``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------

@@ -1,7 +1,11 @@
-"""How far a clustering agrees with classes that are known: ``lk.scores``.
+"""How good a clustering is, with classes that are known or without: ``lk.scores``.
 
-All scores come from one contingency table: how many rows are in cluster i and in class j. It is
-sparse, so it never has more entries than there are rows, whatever the number of clusters.
+``accuracy``, ``nmi``, ``ari`` and ``purity`` compare labels with classes. They come from one
+contingency table: how many rows are in cluster i and in class j. It is sparse, so it never has more
+entries than there are rows, whatever the number of clusters.
+
+``silhouette``, ``davies_bouldin`` and ``calinski_harabasz`` take a model and rows, and tell how far
+clusters lie apart; see :mod:`largek_dask.model.separation`.
 
 A label of -1 is what this package gives to rows with NaN or infinity, and scikit-learn to rows
 without a class. In either of the two arrays it leaves the row out of every score.
@@ -10,7 +14,7 @@ without a class. In either of the two arrays it leaves the row out of every scor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +25,24 @@ from largek_dask.algorithms.parts.agreement import adjusted_rand
 from largek_dask.algorithms.problem import SKIPPED
 from largek_dask.driver.plan import check_output_fits
 from largek_dask.errors import ParameterError, ParameterWarning, warn
+from largek_dask.estimators.base import draw_seed
+from largek_dask.model.separation import Score, Separation
 
-__all__ = ["Contingency", "accuracy", "ari", "check_integers", "nmi", "purity"]
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = [
+    "Contingency",
+    "Score",
+    "accuracy",
+    "ari",
+    "calinski_harabasz",
+    "check_integers",
+    "davies_bouldin",
+    "nmi",
+    "purity",
+    "silhouette",
+]
 
 BLOCK_ROWS = 1 << 22
 """Rows that are counted at once; what they need beside the table is some 40 bytes each."""
@@ -289,6 +309,205 @@ def purity(labels: Any, truth: Any) -> float:
     1.0
     """
     return Contingency.of(labels, truth).purity()
+
+
+def silhouette(
+    clustering: Any,
+    rows: Any,
+    *,
+    sample: int | None = None,
+    random_state: Any = None,
+    sample_weight: Any = None,
+    client: Client | None = None,
+    n_threads: int | None = None,
+) -> Score:
+    """Simplified silhouette: how much nearer rows are to their own centre than to any other.
+
+    The mean over rows of (b - a) / max(a, b), with a the distance to the row's own centre and b to
+    the nearest of the other centres (Hruschka, de Castro and Campello, "Evolutionary algorithms for
+    clustering gene-expression data", 2004). It takes one search for the two nearest centres.
+    ``sklearn.metrics.silhouette_score`` takes distances between all pairs of rows instead, and
+    gives another number: do not compare the two.
+
+    Parameters
+    ----------
+    clustering : Model, fitted estimator, or array of integers (n,)
+        Rows belong to clusters as its ``predict`` says (so do those of a mixture, and then a may be
+        above b), or as labels say, whose centres are the means of their rows; rows of label -1
+        are left out, as are those that a model skips. A cluster that had no row in the fit is
+        nobody's neighbour.
+    rows : whatever ``open_rows`` takes
+        (n, d) rows, dense or sparse; normalised where the model does.
+    sample : int, optional
+        Take that many rows only, drawn without replacement by ``random_state``: the score has a
+        ``standard_error`` then. None, or no fewer than there are: all rows. Not with labels.
+    random_state : None, int, RandomState or Generator
+        The same one draws the same rows, whatever the chunks and workers.
+    sample_weight : array-like (n,) or URL, optional
+        A row of weight 2 counts as two rows, one of 0 not at all.
+    client : distributed.Client, optional
+        Its cluster computes; None: threads of this process. The bits are the same.
+    n_threads : int, optional
+        Threads of this process.
+
+    Returns
+    -------
+    Score
+        -1 to 1, a float with ``standard_error`` (0 of all rows) and ``n_rows``. A row that is its
+        centre, such as that of a cluster of one row, counts 1; one on two centres at once 0.
+
+    Raises
+    ------
+    ParameterError
+        Fewer than two clusters with rows, rows of another width, a sample of labels.
+    BadRowsError, DataError
+        A row holds NaN or infinity, and is not skipped; no row is left.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import largek_dask as lk
+    >>> x = np.array([[0.0], [2.0], [10.0], [12.0]])
+    >>> km = lk.KMeans(2, random_state=0).fit(x)
+    >>> lk.scores.silhouette(km, x)
+    0.898989898989899
+    """
+    seed = 0 if sample is None else draw_seed(random_state)
+    found = Separation.of(
+        clustering,
+        rows,
+        names=("silhouette",),
+        sample=sample,
+        seed=seed,
+        sample_weight=sample_weight,
+        client=client,
+        n_threads=n_threads,
+    ).silhouette
+    assert found is not None
+    return found
+
+
+def davies_bouldin(
+    clustering: Any,
+    rows: Any,
+    *,
+    sample: int | None = None,
+    random_state: Any = None,
+    sample_weight: Any = None,
+    client: Client | None = None,
+    n_threads: int | None = None,
+) -> Score:
+    """Davies-Bouldin index: how wide clusters are beside how far they lie apart; less is better.
+
+    The mean over clusters of the largest (S_i + S_j) / M_ij, with S the mean distance of a
+    cluster's rows to their mean and M the distance between two means (Davies and Bouldin, "A
+    cluster separation measure", 1979; as ``sklearn.metrics.davies_bouldin_score``). It takes two
+    passes over the rows, and the distances between all pairs of means. Clusters without rows do not
+    count, and means in the same place are not compared.
+
+    Parameters
+    ----------
+    clustering, rows, sample, random_state, sample_weight, client, n_threads
+        As of :func:`silhouette`. In a sample the model's centres stand for the means of all rows,
+        as those of a sample's few rows a cluster would be biased: what a model that was not run to
+        its fixed point is off by then is not in the standard error.
+
+    Returns
+    -------
+    Score
+        0 or more.
+
+    Raises
+    ------
+    ParameterError, BadRowsError, DataError
+        As of :func:`silhouette`.
+
+    Warns
+    -----
+    ParameterWarning
+        Clusters have fewer than two rows in the sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import largek_dask as lk
+    >>> x = np.array([[0.0], [2.0], [10.0], [12.0]])
+    >>> km = lk.KMeans(2, random_state=0).fit(x)
+    >>> lk.scores.davies_bouldin(km, x)
+    0.2
+    """
+    seed = 0 if sample is None else draw_seed(random_state)
+    found = Separation.of(
+        clustering,
+        rows,
+        names=("davies_bouldin",),
+        sample=sample,
+        seed=seed,
+        sample_weight=sample_weight,
+        client=client,
+        n_threads=n_threads,
+    ).davies_bouldin
+    assert found is not None
+    return found
+
+
+def calinski_harabasz(
+    clustering: Any,
+    rows: Any,
+    *,
+    sample: int | None = None,
+    random_state: Any = None,
+    sample_weight: Any = None,
+    client: Client | None = None,
+    n_threads: int | None = None,
+) -> Score:
+    """Calinski-Harabasz index: variance between clusters over that within; more is better.
+
+    B / (k - 1) over W / (n - k), with W the squared distances of rows to the means of their
+    clusters, B those of these means to the mean of all rows, and n the weight of the rows (Calinski
+    and Harabasz, "A dendrite method for cluster analysis", 1974; as
+    ``sklearn.metrics.calinski_harabasz_score``). It takes two passes over the rows. Clusters
+    without rows do not count.
+
+    Parameters
+    ----------
+    clustering, rows, sample, random_state, sample_weight, client, n_threads
+        As of :func:`davies_bouldin`. A sample estimates the index of all rows, not its own.
+
+    Returns
+    -------
+    Score
+        0 or more; 1 where all rows lie on their means.
+
+    Raises
+    ------
+    ParameterError
+        As of :func:`silhouette`; or the rows weigh no more than there are clusters.
+    BadRowsError, DataError
+        As of :func:`silhouette`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import largek_dask as lk
+    >>> x = np.array([[0.0], [2.0], [10.0], [12.0]])
+    >>> km = lk.KMeans(2, random_state=0).fit(x)
+    >>> lk.scores.calinski_harabasz(km, x)
+    50.0
+    """
+    seed = 0 if sample is None else draw_seed(random_state)
+    found = Separation.of(
+        clustering,
+        rows,
+        names=("calinski_harabasz",),
+        sample=sample,
+        seed=seed,
+        sample_weight=sample_weight,
+        client=client,
+        n_threads=n_threads,
+    ).calinski_harabasz
+    assert found is not None
+    return found
 
 
 def check_integers(values: Any, name: str) -> NDArray[Any]:

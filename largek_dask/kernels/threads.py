@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
+from largek_dask.kernels.compiling import asked_before
+
 __all__ = ["ALONE", "Threads", "on_threads"]
 
 Item = TypeVar("Item")
@@ -60,7 +62,8 @@ class Threads:
 
         def checked(item: Item) -> Result:
             self.check()
-            return function(item)
+            with asked_before(self.check):
+                return function(item)
 
         return on_threads(self.n, checked, items)
 

@@ -11,7 +11,6 @@ A kind is a subclass of :class:`Model` with what is declared there, and a line i
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import reprlib
@@ -29,18 +28,21 @@ from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.data.store_writer import refuse_file
 from largek_dask.data.stores import ATTRIBUTE
 from largek_dask.driver.fit import FitResult, open_passes
-from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.provenance import digest_of, named_arrays
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder
+from largek_dask.driver.value_files import open_label_output
 from largek_dask.errors import ModelFormatError, OutputError, ParameterError
+from largek_dask.facts import facts_table
 from largek_dask.model.kinds import FIRST_KIND, check_names, kind_holding, kind_named
 
 if TYPE_CHECKING:
     from distributed import Client
 
+    from largek_dask.driver.labels import LabelStore
     from largek_dask.passes.base import BasePasses
 
 __all__ = ["Model", "load_model", "restored"]
@@ -68,6 +70,8 @@ class Model(ABC):
     objective: ClassVar[Objective]
     """What its fits lower or raise: what ``cost`` in the history is of, and by whose name
     provenance has the value over all rows."""
+    _labels_by_nearest: ClassVar[bool] = False
+    """Whether a row's label is that of the nearest centre."""
     format: ClassVar[int] = FORMAT
     """In which such a model is written. Not below 2 for a new kind: a version that knows no kinds
     refuses that, and would take format 1 for a model of the first one."""
@@ -144,6 +148,14 @@ class Model(ABC):
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
         """Label all rows: the labels, None if they went to ``out``, and what ``out`` notes."""
 
+    def _cluster_centers(self) -> NDArray[Any] | None:
+        """(k, d) centres of the clusters; None: clusters have none."""
+        return None
+
+    def _labelling(self) -> Any:
+        """How rows are labelled (``algorithms.problem.Labelling``), if clusters have centres."""
+        raise NotImplementedError
+
     @abstractmethod
     def _check(self) -> None:
         """Raise ValueError where arrays that were read do not belong together."""
@@ -175,8 +187,10 @@ class Model(ABC):
         rows : whatever ``open_rows`` takes
             (n, d) rows.
         out : str or Folder, optional
-            URL of a Zarr array to write labels to, instead of returning them. A killed run
-            goes on where it was when it is started again.
+            URL to write labels to, instead of returning them: of a Zarr array, or of a file whose
+            suffix says what it is (``.npy``, ``.npz``, ``.csv``, ``.parquet``; there the array or
+            column is called "labels" or "label"). A killed run goes on where it was when it is
+            started again.
         client : distributed.Client, optional
             Its cluster computes; None: threads of this process.
         n_threads : int, optional
@@ -192,7 +206,8 @@ class Model(ABC):
         Raises
         ------
         ParameterError
-            The rows have another number of columns than the model.
+            The rows have another number of columns than the model, or ``out`` has the suffix of
+            another kind of file.
         BadRowsError
             A row holds NaN or infinity, and the model does not skip such rows.
         OutputError
@@ -202,7 +217,7 @@ class Model(ABC):
         store = None
         if out is not None:
             owner = {"model": self.digest(), "data": opened.fingerprint()["content"]}
-            store = LabelStore(out, opened.chunk_table, owner, storage_options)
+            store = open_label_output(out, opened.chunk_table, owner, storage_options)
         with self._passes(opened, client, n_threads) as passes:
             labels, noted = self._label(passes, store)
         if store is not None:
@@ -249,10 +264,13 @@ class Model(ABC):
 
         Raises
         ------
+        ParameterError
+            The name has the suffix of a file: a model is a Zarr group.
         OutputError
             Something is there already, or it cannot be written.
         """
         place = Folder.of(url, storage_options)
+        refuse_file(place.url)
         folder, name = place.parent()
         if folder.exists(name) and not (overwrite and _is_model(place)):
             raise OutputError(
@@ -296,9 +314,11 @@ class Model(ABC):
         value = self.provenance.get(self.objective.name)
         if value is not None:
             facts[self.objective.words] = f"{value:.9g}"
-        algorithm = asked.get("algorithm")
+        algorithm, engine = asked.get("algorithm"), self.provenance.get("engine")
         if isinstance(algorithm, Mapping):
-            facts["algorithm"] = str(algorithm.get("name"))
+            facts["algorithm"] = name = str(algorithm.get("name"))
+            if isinstance(engine, Mapping) and engine.get("name") != name:
+                facts["algorithm"] += f" ({engine.get('name')})"
         if "stop_reason" in self.provenance:
             facts["stopped"] = (
                 f"{self.provenance['stop_reason']} after {self.provenance.get('n_iter')} steps"
@@ -312,12 +332,7 @@ class Model(ABC):
         return f"<Model {', '.join(f'{key}: {value}' for key, value in self._facts().items())}>"
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(key)}</th>"
-            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for key, value in self._facts().items()
-        )
-        return f"<table><caption>largek_dask model</caption>{cells}</table>"
+        return facts_table("largek_dask model", self._facts())
 
 
 # --- reading --------------------------------------------------------------------------------------

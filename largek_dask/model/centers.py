@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
 from largek_dask.algorithms.objective import INERTIA, Objective
+from largek_dask.algorithms.problem import Labelling
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import check_output_fits
@@ -43,6 +44,7 @@ class CentersModel(Model):
     objective: ClassVar[Objective] = INERTIA
     # Written as they were before there were kinds, so that older versions read them.
     format: ClassVar[int] = 1
+    _labels_by_nearest: ClassVar[bool] = True
 
     arrays: CenterArrays
 
@@ -72,7 +74,7 @@ class CentersModel(Model):
         """Minus the inertia of these rows: minus the sum of ``w ||x - c||^2``."""
         opened = self._open(rows, sample_weight)
         with self._passes(opened, client, n_threads) as passes:
-            found = label_rows(passes, nearest_center(self.arrays), labels=False)
+            found = label_rows(passes, self._labelling(), labels=False)
             return -found.sum_of("inertia")
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
@@ -113,8 +115,14 @@ class CentersModel(Model):
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        found = label_rows(passes, nearest_center(self.arrays), out=out)
+        found = label_rows(passes, self._labelling(), out=out)
         return found.labels, {"inertia": found.sum_of("inertia")}
+
+    def _cluster_centers(self) -> NDArray[Any]:
+        return self.arrays.centers
+
+    def _labelling(self) -> Labelling:
+        return nearest_center(self.arrays)
 
     def _check(self) -> None:
         centers, counts, shift = self.arrays.centers, self.arrays.counts, self.arrays.shift

@@ -15,12 +15,12 @@ from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Labelling, RowValues
 from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.rows import Rows
-from largek_dask.data.stores import normalize
 from largek_dask.driver.final import label_rows
-from largek_dask.driver.labels import LabelStore, group_chunks
+from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import check_output_fits
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import DataError, OutputError, ParameterError
+from largek_dask.driver.value_files import PROBABILITIES, SparseFile, open_label_output
+from largek_dask.errors import DataError, ParameterError
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.exact.numbers import ExactSums
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from distributed import Client
     from scipy.sparse import csr_matrix
 
+    from largek_dask.driver.labels import LabelStore
     from largek_dask.passes.base import BasePasses
 
 __all__ = ["MixtureModel"]
@@ -124,7 +125,7 @@ class MixtureModel(Model):
         Parameters
         ----------
         rows, out, client, n_threads, storage_options
-            As of :meth:`predict`; ``out`` is an array of float64.
+            As of :meth:`predict`; ``out`` is an array or column of float64.
 
         Returns
         -------
@@ -139,7 +140,9 @@ class MixtureModel(Model):
                 "data": opened.fingerprint()["content"],
                 "values": LOG_LIKELIHOODS.name,
             }
-            store = LabelStore(out, opened.chunk_table, owner, storage_options, LOG_LIKELIHOODS)
+            store = open_label_output(
+                out, opened.chunk_table, owner, storage_options, LOG_LIKELIHOODS
+            )
         marks = most_probable(self.arrays).marks
         labelling = Labelling(
             _likelihood_chunk, (self._packed(),), {MIXTURE.name: 1}, marks, LOG_LIKELIHOODS
@@ -195,8 +198,9 @@ class MixtureModel(Model):
             False: a sparse matrix of the probabilities above 2^-20, of which each row adds up to 1.
             None: dense up to 1,000 components.
         out : str, optional
-            URL of a Zarr group to write them to, sparse, in AnnData's layout (CSR), instead of
-            returning them. What a killed run has left is to be removed.
+            URL to write them to, instead of returning them: of a Zarr group, sparse, in AnnData's
+            layout (CSR); of an ``.npz`` file for ``scipy.sparse.load_npz``; or of an ``.npy`` file,
+            which is dense. What a killed run has left in a group is to be removed.
         client, n_threads, storage_options
             As of :meth:`predict`.
 
@@ -280,7 +284,7 @@ class MixtureModel(Model):
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        found = label_rows(passes, most_probable(self.arrays), out=out)
+        found = label_rows(passes, self._labelling(), out=out)
         return found.labels, {MIXTURE.name: found.sum_of(MIXTURE.name)}
 
     def _log_likelihood(
@@ -289,7 +293,7 @@ class MixtureModel(Model):
         """Of all rows together, and their weight."""
         opened = self._open(rows, sample_weight)
         with self._passes(opened, client, n_threads) as passes:
-            found = label_rows(passes, most_probable(self.arrays), labels=False)
+            found = label_rows(passes, self._labelling(), labels=False)
         weight = math.fsum(found.sums["counts"].values)
         if not weight > 0:
             raise DataError("there is no row with a weight to tell the likelihood of.")
@@ -333,22 +337,27 @@ class MixtureModel(Model):
         n_threads: int | None,
         storage_options: Mapping[str, Any] | None,
     ) -> None:
-        out = normalize(out)
-        place, name = Folder.of(out, storage_options).parent()
-        place.check_writable()
-        if place.exists(name):
-            raise OutputError(
-                f"{out} exists already; nothing was changed. Remove it or choose another output."
+        file = SparseFile(Folder.of(out, storage_options))
+        try:
+            writer = CSRWriter(
+                file.stage.url,
+                n_features=self.n_clusters,
+                dtype=np.dtype(np.float64),
+                storage_options=file.stage.storage_options,
             )
-        writer = CSRWriter(
-            out,
-            n_features=self.n_clusters,
-            dtype=np.dtype(np.float64),
-            storage_options=storage_options,
-        )
-        for block, _ in self._probabilities(opened, LEAST, client, n_threads):
-            writer.append(block)
-        writer.finish({"model": self.digest(), "kind": "probabilities"})
+            for block, _ in self._probabilities(opened, LEAST, client, n_threads):
+                writer.append(block)
+            writer.finish({"model": self.digest(), "kind": PROBABILITIES})
+            file.finish()
+        except BaseException:
+            file.discard()
+            raise
+
+    def _cluster_centers(self) -> NDArray[Any]:
+        return self.arrays.means
+
+    def _labelling(self) -> Labelling:
+        return most_probable(self.arrays)
 
     def _check(self) -> None:
         arrays = self.arrays

@@ -1,1 +1,1 @@
-"""Plots of what a fit has told."""
+"""What a fit has told, for people: plots, cards, words."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.rows import Rows
+from largek_dask.kernels.compiling import asked_before, compiled
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.cache import ChunkCache, Part
 from largek_dask.passes.chunks import JOINED, ChunkView, Preparer
@@ -79,6 +80,12 @@ class Ticket:
 
 class _Ended(BaseException):
     """The pass has been ended inside a chunk."""
+
+
+def _raise(stop: Stop) -> None:
+    """Raise what ends the pass, if it is to end."""
+    if (error := stop()) is not None:
+        raise error
 
 
 class Engine:
@@ -241,12 +248,14 @@ class Engine:
             What a chunk function or a read raised (of the lowest chunk that failed), what
             ``stop`` returned, or KeyboardInterrupt. No thread is at work any more then.
         """
+        before = compiled()
         if len(ticket.totals) == 1 and ticket.source.in_memory:
             # Small passes would take as long to reach another thread.
             ticket.source.start(None)
             self._work(ticket, 0, ticket.report, stop, until)
         else:
             self._on_pool(ticket, stop, until)
+        ticket.report.compiled += compiled().since(before).seconds
         ticket.source.stop()
         ticket.report.read += ticket.source.read_seconds - ticket.read_seen
         ticket.read_seen = ticket.source.read_seconds
@@ -357,7 +366,7 @@ class Engine:
                 ticket.source.stop()
                 break
             try:
-                with at("chunk"):
+                with at("chunk"), asked_before(partial(_raise, stop)):
                     self._count(ticket, slot, block, stop, report)
             except _Ended:
                 break

@@ -34,6 +34,8 @@ class PassReport:
     """Seconds in which computing threads had no chunk."""
     reduce: float = 0.0
     """Seconds in combining totals."""
+    compiled: float = 0.0
+    """Seconds in which the process compiled kernels meanwhile; also in those above."""
     bytes_read: int = 0
     """Bytes of the rows that were read; pieces that are read are read whole."""
     copied: int = 0
@@ -65,6 +67,7 @@ class PassReport:
         self.read += other.read
         self.wait += other.wait
         self.reduce += other.reduce
+        self.compiled += other.compiled
         self.bytes_read += other.bytes_read
         self.copied += other.copied
         self.bytes_moved += other.bytes_moved

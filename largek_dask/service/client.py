@@ -16,7 +16,13 @@ from distributed import Client
 from distributed.client import ClosedClientError
 
 from largek_dask.algorithms.choices import EFFORTS
-from largek_dask.algorithms.names import ALGORITHMS, MIXTURES, algorithm_of, check_effort
+from largek_dask.algorithms.names import (
+    ALGORITHMS,
+    MIXTURES,
+    OTHER_ALGORITHMS,
+    algorithm_of,
+    check_effort,
+)
 from largek_dask.driver.options import check_choice, parse_memory
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.driver.words import printable
@@ -26,7 +32,7 @@ from largek_dask.errors import (
     VersionMismatchWarning,
     warn,
 )
-from largek_dask.service.cards import card_of_jobs
+from largek_dask.observe.cards import card_of_jobs
 from largek_dask.service.job import Job
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
@@ -371,6 +377,8 @@ def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any
     """The algorithm that is sent, a name or an object; the effort is one of its parameters."""
     if algorithm is None:
         algorithm = "auto"
+    if isinstance(algorithm, str):
+        algorithm = OTHER_ALGORITHMS.get(algorithm, algorithm)
     if effort is None or (isinstance(algorithm, str) and algorithm not in ALGORITHMS):
         # The document of a job says what is wrong with a name.
         return algorithm

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from distributed.utils import silence_logging_cmgr
 
 from largek_dask.algorithms.objective import objective_in
-from largek_dask.driver.stopping import parse_duration
+from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.errors import CancelledJobError, RecoveryWarning, warn
 from largek_dask.model import Model
-from largek_dask.service.cards import Card, card, in_notebook, notebook
+from largek_dask.observe.cards import Card, card, in_notebook, notebook
+from largek_dask.observe.showing import Seen
 from largek_dask.service.lines import line_of
-from largek_dask.service.showing import Seen
-from largek_dask.service.store import ENDS
 from largek_dask.service.terminal import terminal
 from largek_dask.service.wire import error_of, model_of
 

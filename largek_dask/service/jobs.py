@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from largek_dask.driver.events import Event
 from largek_dask.driver.provenance import identity_of, versions
+from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import ModelFormatError, NoModelError, OutputError, ParameterError
 from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
@@ -19,7 +20,7 @@ from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
 from largek_dask.service.spec import JobSpec, check_asked
-from largek_dask.service.store import ENDS, Records, Result, checked_id
+from largek_dask.service.store import Records, Result, checked_id
 from largek_dask.service.submissions import Check, Submissions
 from largek_dask.service.tenure import Tenure
 

@@ -8,7 +8,7 @@ from typing import TextIO
 from largek_dask.algorithms.objective import INERTIA, Objective, value_in
 from largek_dask.driver.events import Event
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
-from largek_dask.service.showing import (
+from largek_dask.observe.showing import (
     NONE,
     Seen,
     energy_in,

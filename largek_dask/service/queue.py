@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from largek_dask import config
+from largek_dask.driver.stopping import ENDS
 from largek_dask.service.known import KnownJob
 from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
-from largek_dask.service.store import ENDS
 from largek_dask.service.tenure import Tenure
 
 if TYPE_CHECKING:

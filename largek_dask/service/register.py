@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from largek_dask import config
 from largek_dask.driver.events import Event
+from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import (
     ClusterError,
     JobNotFoundError,
@@ -18,7 +19,7 @@ from largek_dask.errors import (
 )
 from largek_dask.service.known import KnownJob
 from largek_dask.service.places import Places
-from largek_dask.service.store import ENDS, Record, checked_id
+from largek_dask.service.store import Record, checked_id
 from largek_dask.service.tenure import Tenure
 
 __all__ = ["Register", "Tender"]

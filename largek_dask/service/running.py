@@ -18,6 +18,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Event, plain
 from largek_dask.driver.run import Snapshot
+from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     LargekError,
@@ -39,7 +40,7 @@ from largek_dask.service.fitting import (
 )
 from largek_dask.service.known import KnownJob, Reason
 from largek_dask.service.lease import Contender, Keeper, Lease, check_job
-from largek_dask.service.store import End, Records, Result, Value, read_result, write_result
+from largek_dask.service.store import Records, Result, Value, read_result, write_result
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -29,6 +29,7 @@ from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.choices import (
     MIXTURE_INITS,
+    OTHER_INITS,
     Covariance,
     Dither,
     EmptyClusters,
@@ -36,7 +37,7 @@ from largek_dask.algorithms.choices import (
     OnBadRows,
 )
 from largek_dask.algorithms.mixture import MIXTURE
-from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective
 from largek_dask.data.stores import check_no_secret
 from largek_dask.driver.options import OPTIONS, FitOptions
@@ -82,7 +83,7 @@ def _address(url: str) -> str:
 
 def _init(name: str, told: ValidationInfo) -> str:
     """Refuse what is no way to begin with the problem that the algorithm answers."""
-    algorithm = told.data.get("algorithm")
+    algorithm, name = told.data.get("algorithm"), OTHER_INITS.get(name, name)
     if told.data.get("mixture") is not None:
         return _one_of(("auto", *MIXTURE_INITS), name)
     # Of an algorithm that is wrong itself nothing more is said.
@@ -153,7 +154,7 @@ class AlgorithmSpec(BaseModel):
             It is neither.
         """
         if isinstance(algorithm, str):
-            return _checked(cls, {"name": algorithm})
+            return _checked(cls, {"name": OTHER_ALGORITHMS.get(algorithm, algorithm)})
         for name, kind in ALGORITHMS.items():
             if type(algorithm) is kind:
                 default = kind()

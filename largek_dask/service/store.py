@@ -20,7 +20,7 @@ import os
 import re
 import uuid
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -32,19 +32,17 @@ from pydantic import (
 )
 
 from largek_dask.algorithms.objective import MOST_TEXT, Sense
+from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning, warn
 from largek_dask.service.credentials import redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 
-__all__ = ["ENDS", "End", "Record", "Records", "Result", "read_result", "write_result"]
+__all__ = ["Record", "Records", "Result", "read_result", "write_result"]
 
 FORMAT: Literal[1] = 1
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-End = Literal["finished", "failed", "cancelled"]
-"""A state in which a run has come to its end."""
-ENDS: tuple[str, ...] = get_args(End)
 
 Text = Annotated[str, Field(max_length=1 << 17)]
 Word = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]

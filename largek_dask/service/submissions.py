@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.events import Event
 from largek_dask.driver.fit import checked
 from largek_dask.driver.plan import space_needed
 from largek_dask.driver.space import check_space
+from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import LargekError, OutputError, ParameterError
 from largek_dask.service.credentials import missing, options_of, output_folder, redactor
 from largek_dask.service.known import KnownJob
@@ -21,7 +23,7 @@ from largek_dask.service.lease import claimed_for, reserve
 from largek_dask.service.places import Places, place_of
 from largek_dask.service.register import Register
 from largek_dask.service.spec import JobSpec
-from largek_dask.service.store import ENDS, Record
+from largek_dask.service.store import Record
 from largek_dask.service.tenure import Tenure
 
 if TYPE_CHECKING:
@@ -135,13 +137,10 @@ class Submissions:
         rows, choice = checked(rows, asked, n_threads=None, client=client)
         folder = output_folder(spec, options)
         folder.check_writable()
-        if names := folder.names():
-            if (job_id := claimed_for(folder)) is not None:
-                raise OutputError(f"{folder.url} is the output of job {job_id}.")
-            raise OutputError(
-                f"{folder.url} is not empty ({names[0]!r} lies there); nothing was changed. "
-                "Choose another output, or go on with its job by submit(resume=id)."
-            )
+        if (job_id := claimed_for(folder)) is not None:
+            raise OutputError(f"{folder.url} is the output of job {job_id}.")
+        advice = "Choose another output, or go on with its job by submit(resume=id)."
+        check_place(folder, advice, may_be_begun=False)
         needed = space_needed(
             rows, spec.n_clusters, choice.algorithm, n_init=choice.n_init, labels=spec.labels
         )

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from largek_dask.driver.events import Event
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import printable
-from largek_dask.service.lines import Lines
-from largek_dask.service.showing import (
+from largek_dask.observe.showing import (
     COLORS,
     WORKER_COLUMNS,
     Seen,
@@ -21,7 +21,7 @@ from largek_dask.service.showing import (
     sparkline,
     worker_rows,
 )
-from largek_dask.service.store import ENDS
+from largek_dask.service.lines import Lines
 
 __all__ = ["terminal", "view"]
 

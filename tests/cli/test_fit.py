@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from click.testing import CliRunner
@@ -317,6 +318,36 @@ def test_predict__writes_labels_and_refuses_to_overwrite(data, fitted, tmp_path)
     done = run("predict", told["model"], data[0], "--out", target, code=1)
     assert "exists already" in done.stderr
     assert "600" in run("predict", told["model"], data[0], "--out", target, "--force").stdout
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "csv", "parquet"])
+def test_predict__writes_the_file_that_the_suffix_says(data, fitted, tmp_path, suffix):
+    out, told = fitted
+    target = tmp_path / f"labels.{suffix}"
+    base = ["predict", told["model"], data[0], "--out", target]
+    assert run_json(*base)["out"] == str(target)
+    labels = {
+        "npy": np.load,
+        "npz": lambda path: np.load(path)["labels"],
+        "csv": lambda path: pd.read_csv(path)["label"].to_numpy(),
+        "parquet": lambda path: pd.read_parquet(path)["label"].to_numpy(),
+    }[suffix]
+    np.testing.assert_array_equal(labels(target), labels_in(out))
+    assert "exists already" in run(*base, code=1).stderr
+    # What a killed run has left does not stand in the way of --force.
+    (tmp_path / f"{target.name}.partial.zarr").mkdir()
+    (tmp_path / f"{target.name}.partial.zarr.progress.json").write_text("{}")
+    run(*base, "--force")
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    target.write_text("my own")
+    assert "is not a file of labels: remove it yourself" in run(*base, "--force", code=1).stderr
+    assert target.read_text() == "my own"
+
+
+def test_predict__names_what_can_be_written(data, fitted, tmp_path):
+    done = run("predict", fitted[1]["model"], data[0], "--out", tmp_path / "labels.xlsx", code=1)
+    assert "name it .zarr (or without a suffix), .npy, .npz, .csv or .parquet." in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_predict__force_removes_labels_only(data, fitted, tmp_path):

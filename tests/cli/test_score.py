@@ -1,4 +1,4 @@
-"""``largek score --labels``: how far a model's clusters agree with known classes."""
+"""``largek score``: how far clusters lie apart, and how far they agree with known classes."""
 
 import json
 
@@ -163,3 +163,53 @@ def test_an_accuracy_that_does_not_fit_leaves_the_others(data, model, tmp_path, 
     assert [told[name] for name in NAMES[1:]] == [expected[name] for name in NAMES[1:]]
     assert "Warning: The accuracy is not computed. An array of shape (3, 5)" in done.stderr
     assert "not computed" in run("score", model[0], data, "--labels", url).stdout
+
+
+# --- how far clusters lie apart -------------------------------------------------------------------
+
+APART = ["silhouette", "davies_bouldin", "calinski_harabasz"]
+
+
+def test_it_tells_how_far_clusters_lie_apart(data, model):
+    loaded = lk.load_model(model[0])
+    told = run_json("score", model[0], data)
+    assert [told[name] for name in APART] == [
+        getattr(lk.scores, name)(loaded, data) for name in APART
+    ]
+    assert not {key for key in told if key.endswith("_standard_error")}
+    shown = run("score", model[0], data).stdout
+    for name in APART:
+        assert f"{told[name]:.10g}" in shown
+    assert "±" not in shown
+
+
+def test_of_a_sample_with_its_standard_error(data, model):
+    loaded = lk.load_model(model[0])
+    told = run_json("score", model[0], data, "--sample", 150, "--seed", 3)
+    for name in APART:
+        score = getattr(lk.scores, name)(loaded, data, sample=150, random_state=3)
+        assert (told[name], told[f"{name}_standard_error"]) == (score, score.standard_error)
+        assert score.standard_error > 0
+    assert (told["sample"], told["seed"], told["n_rows"]) == (150, 3, 400)
+    # What is of all rows stays so.
+    exact = run_json("score", model[0], data)
+    assert told["score"] == exact["score"]
+    shown = run("score", model[0], data, "--sample", 150, "--seed", 3).stdout
+    for name in APART:
+        assert f"{told[name]:.6g} ± {told[f'{name}_standard_error']:.2g}" in shown
+    assert "150 rows drawn by seed 3" in shown
+    assert "standard error" not in shown
+    assert "±" not in run("score", model[0], data, "--sample", 400).stdout
+    assert "--sample" in run("score", model[0], data, "--sample", 1, code=2).stderr
+
+
+@pytest.mark.filterwarnings("default")
+def test_one_cluster_lies_apart_from_none(data, tmp_path):
+    km = lk.KMeans(1, on_bad_rows="skip").fit(data)
+    km.model_.save(str(tmp_path / "one.zarr"))
+    done = run("score", tmp_path / "one.zarr", data, "--json")
+    told = json.loads(done.stdout)
+    assert told["score"] == km.score(data)
+    assert [told[name] for name in APART] == [None] * 3
+    assert "not computed: 1 cluster has rows" in done.stderr
+    assert "not computed" in run("score", tmp_path / "one.zarr", data).stdout

@@ -86,40 +86,66 @@ def history(changed: list[int | None], shift: list[float] | None = None) -> Any:
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert estimate_seconds_left(history([5]), StopRules(), 2.0) is None
-    assert estimate_seconds_left([], StopRules(max_time=60), 2.0) == 58.0
+    assert estimate_seconds_left(history([5]), StopRules(), 2.0, 10) is None
+    assert estimate_seconds_left([], StopRules(max_time=60), 2.0, 10) == 58.0
 
 
 def test_time_left_by_max_iter() -> None:
-    assert estimate_seconds_left(history([None] * 4), StopRules(max_iter=10), 8.0) == 12.0
+    assert estimate_seconds_left(history([None] * 4), StopRules(max_iter=10), 8.0, 10) == 12.0
 
 
 def test_time_left_by_the_trend_of_changed_rows() -> None:
     # Halved every step, 2 s a step: 64 rows fall below half a row after 7 more steps.
-    left = estimate_seconds_left(history([512, 256, 128, 64]), StopRules(), 8.0)
+    left = estimate_seconds_left(history([512, 256, 128, 64]), StopRules(), 8.0, 10)
     assert left == pytest.approx(14.0)
 
 
 def test_time_left_by_tol() -> None:
     records = history([None] * 3, [1e-1, 1e-2, 1e-3])
-    assert estimate_seconds_left(records, StopRules(tol=1e-5), 6.0) == pytest.approx(4.0)
-    assert estimate_seconds_left(records, StopRules(10, tol=0), 6.0) == pytest.approx(14.0)
+    assert estimate_seconds_left(records, StopRules(tol=1e-5), 6.0, 10) == pytest.approx(4.0)
+    assert estimate_seconds_left(records, StopRules(10, tol=0), 6.0, 10) == pytest.approx(14.0)
 
 
 def test_time_left_by_max_time() -> None:
-    assert estimate_seconds_left(history([512, 256, 128]), StopRules(max_time=7), 6.0) == 1.0
+    assert estimate_seconds_left(history([512, 256, 128]), StopRules(max_time=7), 6.0, 10) == 1.0
 
 
 def test_time_left_by_the_pace_of_the_last_eight_steps() -> None:
     # They take 2 s in the mean; what was before them is over.
     times = list(accumulate([1000.0] * 4 + [9.0] + [1.0] * 7))
     records = [record_of(i + 1, Info(1.0, 10), t) for i, t in enumerate(times)]
-    assert estimate_seconds_left(records, StopRules(max_iter=20), times[-1]) == 16.0
+    assert estimate_seconds_left(records, StopRules(max_iter=20), times[-1], 10) == 16.0
 
 
 def test_no_trend_in_what_does_not_fall() -> None:
-    assert estimate_seconds_left(history([5, 6, 7]), StopRules(max_iter=13), 6.0) == 20.0
-    assert estimate_seconds_left(history([5, 2, 0]), StopRules(max_iter=13), 6.0) == 20.0
+    assert estimate_seconds_left(history([5, 6, 7]), StopRules(max_iter=13), 6.0, 10) == 20.0
+    assert estimate_seconds_left(history([5, 2, 0]), StopRules(max_iter=13), 6.0, 10) == 20.0
+
+
+def of_rows(*rows: int, **extra: float) -> Any:
+    records = [record_of(i + 1, Info(1.0, n), 2.0 * (i + 1)) for i, n in enumerate(rows)]
+    return [{**record, "extra": extra} for record in records]
+
+
+def test_two_steps_are_nothing_to_judge_by() -> None:
+    rules = StopRules(max_iter=300)
+    assert estimate_seconds_left(of_rows(10, 10), rules, 4.0, 10) is None
+    assert estimate_seconds_left(of_rows(10, 10, 10), rules, 6.0, 10) == 594.0
+    # What steps over fewer rows took says nothing of those over all.
+    assert estimate_seconds_left(of_rows(5, 5, 5, 10, 10), rules, 10.0, 10) is None
+    assert estimate_seconds_left(of_rows(5, 5, 10, 10, 10), rules, 10.0, 10) == 590.0
+
+
+def test_steps_over_a_sample_say_nothing_of_those_over_all_rows() -> None:
+    rules, steps = StopRules(max_iter=300), of_rows(*[5] * 9, everywhere=0.0)
+    assert estimate_seconds_left(steps, rules, 18.0, 10) is None
+    assert estimate_seconds_left(steps, StopRules(max_time=20), 18.0, 10) == 2.0
+
+
+def test_batches_that_have_stayed_as_they_are_say_how_long() -> None:
+    rules = StopRules(max_iter=300)
+    assert estimate_seconds_left(of_rows(*[5] * 7, batch_rows=5.0), rules, 14.0, 10) is None
+    assert estimate_seconds_left(of_rows(*[5] * 8, batch_rows=5.0), rules, 16.0, 10) == 584.0
 
 
 # --- the line
@@ -128,6 +154,10 @@ def test_no_trend_in_what_does_not_fall() -> None:
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def started(n_rows: int) -> dict[str, Any]:
+    return {"event": "started", "n_rows": n_rows}
 
 
 def step(n: int) -> dict[str, Any]:
@@ -196,3 +226,50 @@ def test_numbers_are_short(rate: float, seconds: float, text: str) -> None:
     out = io.StringIO()
     ProgressLine(out)({**step(1), "rows_per_second": rate, "eta_s": seconds})
     assert out.getvalue().strip().endswith(text)
+
+
+def test_what_is_of_a_sample_says_so() -> None:
+    out = io.StringIO()
+    line = ProgressLine(out, clock=lambda: 0.0)
+    line(started(20_000))
+    line({**step(1), "rows": 2_400, "extra": {"everywhere": 0.0}})
+    assert out.getvalue().startswith("step 1, cost 1234.57 on a sample of 2,400 rows, 4,321 rows")
+    line({**step(2), "rows": 20_000, "extra": {"everywhere": 1.0}})
+    line(STOPPED)
+    assert "step 2, cost 1234.57, 4,321 rows" in out.getvalue()
+
+
+def test_several_starts_are_counted_and_summed_up_once() -> None:
+    out = io.StringIO()
+    line = ProgressLine(out, clock=lambda: 0.0)
+    line(started(20))
+    for start in range(2):
+        line({**step(3), "start": start, "starts": 2})
+        line({**STOPPED, "start": start, "starts": 2})
+    line(
+        {"event": "best", "start": 1, "starts": 2, "reason": "tol", "n_iter": 3, "value": 5.25,
+         "elapsed": 6.5}
+    )  # fmt: skip
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("start 1 of 2, step 3, cost 1234.57, ")
+    assert lines[1].startswith("start 2 of 2, step 3, cost 1234.57, ")
+    assert lines[2:] == [
+        "stopped: tol after 6.5 s; the best of 2 starts is start 2, of 3 steps: inertia 5.25"
+    ]
+
+
+def test_compiling_is_told_with_the_seconds_that_are_known() -> None:
+    out, now = Terminal(), [0.0]
+    line = ProgressLine(out, clock=lambda: now[0])
+    told = {"event": "compiling", "functions": 3, "seconds": 1.0, "left_s": None}
+    line(told)
+    now[0] = 2.0
+    line({**told, "left_s": 19.2})
+    now[0] = 4.0
+    line(step(1))
+    shown = [part.removesuffix("\x1b[K") for part in out.getvalue().split("\r")[1:]]
+    assert shown[:2] == [
+        "compiling kernels, once on this machine",
+        "compiling kernels, once on this machine: about 20 s left",
+    ]
+    assert shown[2].startswith("step 1, ")

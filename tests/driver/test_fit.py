@@ -502,9 +502,16 @@ def test_cancel_before_any_centres() -> None:
         cluster(cancelled=lambda: True)
 
 
-def test_no_time_at_all() -> None:
-    with pytest.raises(NoModelError, match="max_time=0 s"):
-        cluster(max_time=0)
+def test_no_time_at_all_gives_rows_as_centres(tmp_path: Path) -> None:
+    result = cluster(max_time=0, checkpoint=str(tmp_path))
+    assert (result.n_iter, result.stop_reason, result.history) == (0, "max_time_without_search", ())
+    rows = {tuple(row) for row in X}
+    assert len({tuple(center) for center in result.arrays.centers} & rows) == 5
+    found = distances(X, result.arrays.centers)
+    np.testing.assert_array_equal(result.labels, found.argmin(1))
+    assert result.value == pytest.approx(found.min(1).sum())
+    # It has left nothing that a later run would go on from.
+    assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
 
 
 # --- what is found before computing

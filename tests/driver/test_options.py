@@ -28,7 +28,7 @@ from largek_dask.driver.options import OPTIONS, FitOptions, Option
 from largek_dask.driver.provenance import identity_of, stop_rules_of
 from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import ParameterError
-from largek_dask.service.spec import JobSpec
+from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from tests.checks import watched_passes
 from tests.driver.toy import Toy, toy_rows
 from tests.mixtures import PlainMixture
@@ -396,3 +396,21 @@ def test_max_iter_is_the_most_steps_and_a_step_assigns_rows_once(
     steps = [(event["start"], event["step"]) for event in told if event["event"] == "step"]
     assert steps == [(start, step) for start in (0, 1) for step in (1, 2, 3, 4)]
     assert all(0 < event["rows"] <= len(x) for event in told if event["event"] == "step")
+
+
+@pytest.mark.parametrize("name", ["elkan", "full"])
+def test_names_of_other_libraries_are_known_to_whoever_takes_options(name: str) -> None:
+    options = FitOptions(n_clusters=3, algorithm=name, init="scalable-k-means++")
+    assert (options.make_algorithm(), options.init) == (lk.Lloyd(), "k-means||")
+    given = {
+        "algorithm": name,
+        "settings": ("bounds=hamerly",),
+        "mixture": None,
+        "effort": "balanced",
+    }
+    assert choose_algorithm(given) == lk.Lloyd(bounds="hamerly")
+    assert AlgorithmSpec.of(name) == AlgorithmSpec.of("lloyd")
+    least = {"data": "/x.zarr", "output": "/run", "n_clusters": 3}
+    assert JobSpec.parse(least | {"init": "scalable-k-means++"}).init == "k-means||"
+    wanted = identity_of(FitOptions(n_clusters=3, algorithm="lloyd", init="k-means||"))
+    assert identity_of(options) == wanted

@@ -69,6 +69,12 @@ def test_a_job_on_s3(options: dict[str, Any]) -> None:
     labels = Folder("s3://jobs/one", options).store("labels.zarr")
     np.testing.assert_array_equal(zarr.open_array(labels, mode="r")[...], result.labels)
 
+    before = folder.names()
+    found.predict(X, out="s3://jobs/one/labels.npy", storage_options=options)
+    with folder.fs.open("jobs/one/labels.npy", "rb") as file:
+        np.testing.assert_array_equal(np.load(file), result.labels)
+    assert folder.names() == sorted([*before, "labels.npy"])
+
 
 def test_a_misspelt_bucket_is_found_first_and_not_made(options: dict[str, Any]) -> None:
     told: list[Any] = []

@@ -29,8 +29,13 @@ class ToyPasses:
         self.statistics: Any = None
         self.cancelled: Callable[[], bool] | None = None
         self.total = PassReport()
+        self.by_worker: dict[str, PassReport] = {}
         self.chunks_done = 0
         self.after_chunk: Callable[[int], None] = lambda n: None
+
+    def raise_if_stopped(self) -> None:
+        if self.cancelled is not None and self.cancelled():
+            raise CancelledFit("toy")
 
     def reduce(
         self,
@@ -43,8 +48,7 @@ class ToyPasses:
     ) -> Any:
         total = start()
         for i in range(self.n_chunks) if chunks is None else chunks:
-            if self.cancelled is not None and self.cancelled():
-                raise CancelledFit("toy")
+            self.raise_if_stopped()
             chunk = SimpleNamespace(index=i, x=self.pieces[i], weight=None)
             chunk_fn(chunk, total, *broadcast)
             self.total.bytes_read += self.pieces[i].nbytes

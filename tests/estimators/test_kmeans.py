@@ -1,7 +1,9 @@
 """KMeans: scikit-learn's face over everything below."""
 
+import json
 import pickle
 import re
+import shutil
 import warnings
 
 import dask.array
@@ -18,9 +20,11 @@ from sklearn.preprocessing import StandardScaler
 import largek_dask as lk
 from largek_dask.algorithms.names import ALGORITHMS, algorithm_of
 from largek_dask.errors import (
+    CheckpointError,
     DataError,
     DegenerateDataWarning,
     InterruptedFitWarning,
+    OutputError,
     ParameterError,
     RecoveryWarning,
 )
@@ -393,6 +397,53 @@ def test_checkpoint__resumes_to_the_same_bits(blobs, tmp_path):
     resumed = lk.KMeans(4, init=x[:4], random_state=0, tol=0, checkpoint=str(place)).fit(x)
     assert resumed.n_iter_ == whole.n_iter_
     assert resumed.model_.digest() == whole.model_.digest()
+
+
+@pytest.mark.parametrize("kind", [lk.KMeans, lk.SphericalKMeans, lk.Mixture])
+def test_checkpoint__without_a_seed_goes_on_with_the_one_it_has_drawn(kind, tmp_path):
+    x = np.random.default_rng(0).random((2_000, 3))  # from wherever it begins, one step is not all
+    place, asked = tmp_path / "job", {"init": "random", "tol": 0}
+    if kind is not lk.Mixture:
+        asked["algorithm"] = "lloyd"
+    first = kind(4, **asked, max_iter=1, checkpoint=place).fit(x)
+    seed = first.model_.provenance["parameters"]["seed"]
+    assert json.loads((place / "job.json").read_text())["job"]["seed"] == seed
+    again = kind(4, **asked, checkpoint=place).fit(x)
+    assert again.n_iter_ > first.n_iter_
+    assert again.model_.provenance["parameters"]["seed"] == seed
+    assert again.random_state is None
+    whole = kind(4, **asked, random_state=seed).fit(x)
+    assert again.model_.digest() == whole.model_.digest()
+    # Elsewhere another one is drawn.
+    other = kind(4, **asked, max_iter=1, checkpoint=tmp_path / "other").fit(x)
+    assert other.model_.provenance["parameters"]["seed"] != seed
+    with pytest.raises(CheckpointError, match=f"its seed is {seed}, not {seed + 1}"):
+        kind(4, **asked, random_state=seed + 1, checkpoint=place).fit(x)
+
+
+@pytest.mark.parametrize("kind", [lk.KMeans, lk.Mixture])
+@pytest.mark.parametrize("there", ["report.docx", "model.zarr", "claims", "events", "results"])
+def test_checkpoint__writes_into_no_folder_of_others(kind, there, blobs, tmp_path):
+    x, _ = blobs
+    if there == "report.docx":
+        (tmp_path / there).write_text("mine")
+    else:
+        (tmp_path / there).mkdir()
+        (tmp_path / there / "mine.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OutputError, match=rf"holds no job \('{there}' lies there\); nothing was"):
+        kind(4, checkpoint=tmp_path).fit(x)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_checkpoint__an_empty_folder_and_one_that_was_killed_early_are_free(blobs, tmp_path):
+    x, _ = blobs
+    assert fitted(x, checkpoint=tmp_path).n_iter_ > 0
+    early = tmp_path / "early"
+    shutil.copytree(tmp_path / "events", early / "events")
+    assert (early / "events" / "000001.jsonl").exists()
+    assert fitted(x, checkpoint=early).n_iter_ > 0
+    assert (early / "job.json").exists()
 
 
 def test_memory_limit_and_threads_change_nothing(blobs):

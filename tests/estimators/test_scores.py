@@ -330,9 +330,13 @@ def test_the_module_is_loaded_when_it_is_used() -> None:
     assert "scores" in dir(lk)
     assert lk.scores.__all__ == [
         "Contingency",
+        "Score",
         "accuracy",
         "ari",
+        "calinski_harabasz",
         "check_integers",
+        "davies_bouldin",
         "nmi",
         "purity",
+        "silhouette",
     ]

@@ -3,7 +3,7 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from largek_dask import KMeans, Mixture
+from largek_dask import KMeans, MiniBatchKMeans, Mixture, SphericalKMeans
 
 DRAWN_BY_INDEX = (
     "First centres (and batches) are drawn by row index, so that repeated rows give other draws; "
@@ -22,7 +22,14 @@ def draws_nothing(estimator):
 
 @pytest.mark.filterwarnings("default")
 @parametrize_with_checks(
-    [KMeans(), KMeans(algorithm="minibatch"), Mixture(), Mixture(2, covariance="diag")],
+    [
+        KMeans(),
+        KMeans(n_init="auto", verbose=False, init="scalable-k-means++", algorithm="elkan"),
+        MiniBatchKMeans(),
+        SphericalKMeans(),
+        Mixture(),
+        Mixture(2, covariance="diag"),
+    ],
     expected_failed_checks=lambda estimator: {} if draws_nothing(estimator) else EXPECTED_TO_FAIL,
 )
 def test_sklearn_checks(estimator, check):

@@ -22,13 +22,14 @@ import zarr
 
 import largek_dask as lk
 from largek_dask import points
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError
 from largek_dask.model import load_model
 from largek_dask.service import queue
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
-from largek_dask.service.store import ENDS, Records
+from largek_dask.service.store import Records
 from tests.faults.stores import Dies, FaultyFileSystem, Plan, Remembers
 
 QUICK = {

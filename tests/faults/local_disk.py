@@ -15,11 +15,12 @@ from typing import Any
 
 import dask
 
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.model import load_model
 from largek_dask.service import queue
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.store import ENDS, Records
+from largek_dask.service.store import Records
 from tests.faults.inprocess import QUICK, Small, make_small, smalls
 
 DIED = 9

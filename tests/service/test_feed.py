@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from largek_dask.observe.totals import OF_A_STEP, SUMMED
 from largek_dask.service import feed as module
-from largek_dask.service.feed import HELD, SHOWN, SUMMED, Feed
+from largek_dask.service.feed import Feed
 
-FIGURES = dict.fromkeys((*SHOWN, *SUMMED, *HELD), 0)
+FIGURES = dict.fromkeys((*OF_A_STEP, *SUMMED), 0)
 
 
 def step(compute, read, wait=100.0):

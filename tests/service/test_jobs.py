@@ -23,14 +23,14 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import Model, load_model
+from largek_dask.observe.cards import card, card_of_jobs
+from largek_dask.observe.showing import Seen, facts, job_row
 from largek_dask.service import queue
-from largek_dask.service.cards import card, card_of_jobs
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.lease import Contender
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
-from largek_dask.service.showing import Seen, facts, job_row
 from largek_dask.service.store import Records, read_result
 from largek_dask.service.terminal import view
 from tests.checks import eventually, fit_asked

@@ -13,9 +13,9 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
 from largek_dask.cli.jobs import _summary
 from largek_dask.model import KINDS
-from largek_dask.service.cards import card, card_of_jobs
+from largek_dask.observe.cards import card, card_of_jobs
+from largek_dask.observe.showing import JOB_COLUMNS, Seen, facts, job_row, precise
 from largek_dask.service.lines import Lines, line_of
-from largek_dask.service.showing import JOB_COLUMNS, Seen, facts, job_row, precise
 from largek_dask.service.store import Result
 from largek_dask.service.terminal import view
 from tests.bumps import CLOSENESS, Bumps, BumpsModel

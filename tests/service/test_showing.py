@@ -17,14 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from largek_dask.service import cards
-from largek_dask.service import job as job_module
-from largek_dask.service import terminal as terminal_module
-from largek_dask.service.cards import card, card_of_jobs, in_notebook
-from largek_dask.service.client import Service
-from largek_dask.service.job import Job
-from largek_dask.service.lines import Lines, line_of
-from largek_dask.service.showing import (
+from largek_dask.observe import cards
+from largek_dask.observe.cards import card, card_of_jobs, in_notebook
+from largek_dask.observe.showing import (
     JOB_COLUMNS,
     WORKER_COLUMNS,
     Seen,
@@ -34,6 +29,11 @@ from largek_dask.service.showing import (
     sparkline,
     worker_rows,
 )
+from largek_dask.service import job as job_module
+from largek_dask.service import terminal as terminal_module
+from largek_dask.service.client import Service
+from largek_dask.service.job import Job
+from largek_dask.service.lines import Lines, line_of
 from largek_dask.service.terminal import terminal, view
 
 NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"
@@ -178,7 +178,7 @@ def test_speed_of_workers_is_that_between_two_reports():
     assert seen.speeds == {}  # since when is not known
     seen.hear({"event": "started", "time": "2026-11-21T22:57:05+00:00", "n_rows": 10,
                "n_features": 2, "n_chunks": 1, "n_iter": 0})  # fmt: skip
-    assert seen.shape == "10 × 2 in 1 chunks"
+    assert seen.shape == "10 × 2 in 1 chunk"
     seen.hear(report(10, a=1000, b=50))
     assert seen.speeds == {"a": 200.0, "b": 10.0}
     seen.hear(report(15, a=1000, b=1050))
@@ -727,31 +727,6 @@ def test_watch_that_is_interrupted_says_that_the_job_goes_on():
 
 
 # --- notebooks ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def page(monkeypatch):
-    """What a notebook's page shows, by display id: a stand-in for IPython."""
-    shown: dict[str, list[str]] = {}
-
-    class Handle:
-        def __init__(self, display_id):
-            self.display_id = display_id
-
-        def update(self, html):
-            shown[self.display_id].append(html)
-
-    def display(html, display_id):
-        shown[display_id] = [html]
-        return Handle(display_id)
-
-    ipython = types.ModuleType("IPython")
-    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
-    ipython.display = types.ModuleType("IPython.display")
-    ipython.display.HTML, ipython.display.display = str, display
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
-    return shown
 
 
 def test_only_the_kernel_of_a_notebook_is_one(page):

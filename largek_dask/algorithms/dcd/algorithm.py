@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
 from largek_dask.algorithms.choices import EFFORTS, Effort
-from largek_dask.algorithms.dcd.arrays import PathArrays
+from largek_dask.algorithms.dcd.arrays import PathArrays, path_of_one
 from largek_dask.algorithms.dcd.path_search import PathSearch, SearchState
 from largek_dask.algorithms.dcd.published import Published, PublishedState
 from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError
 
 __all__ = ["DCDBundle"]
@@ -126,6 +130,12 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
     def outlook(self, table: TableShape, k: int) -> Outlook | None:
         """What a fit is going to read."""
         return self._form.outlook(table, k)
+
+    def unsearched(
+        self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
+    ) -> PathArrays:
+        """The partition into one cluster."""
+        return path_of_one(rows, shift)
 
     def report(
         self, passes: Passes, rng: Rng, state: SearchState | PublishedState

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.kmeans import CenterArrays
+from largek_dask.algorithms.selection import TakenRows
+from largek_dask.kernels.blocks import dense_rows
 
-__all__ = ["FIGURES", "PathArrays", "centers_in", "packed", "rows_of_path"]
+__all__ = ["FIGURES", "PathArrays", "centers_in", "packed", "path_of_one", "rows_of_path"]
 
 FIGURES = ("movement", "ties", "moves", "swap")
 """What is known of how still a partition stands, in the order of ``PathArrays.stationarity``."""
@@ -35,6 +37,23 @@ def packed(partitions: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """The centres of partitions into 1, 2, 3, ... clusters, one after the other."""
     assert [len(centers) for centers in partitions] == list(range(1, len(partitions) + 1))
     return np.concatenate(partitions)
+
+
+def path_of_one(rows: TakenRows, shift: NDArray[Any]) -> PathArrays:
+    """The partition into one cluster, about the mean of a few rows; nothing more is known."""
+    x = dense_rows(rows.x).astype(np.float64)
+    center = np.average(x, axis=0, weights=rows.weight).astype(shift.dtype)[None]
+    return PathArrays(
+        centers=center,
+        counts=np.zeros(1),
+        shift=shift,
+        path=center,
+        counts_of_path=np.zeros(1),
+        inertia=np.full(1, np.inf),
+        lower_bound=np.zeros(1),
+        stationarity=np.full((1, len(FIGURES)), np.nan),
+        stability=np.ones(1),
+    )
 
 
 @dataclass(frozen=True, slots=True)

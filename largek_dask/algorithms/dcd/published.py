@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
-from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in
+from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, path_of_one
 from largek_dask.algorithms.dcd.bundle import Accuracy, Counted, bundle
 from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
 from largek_dask.algorithms.dcd.held import taken_rows
@@ -39,6 +39,7 @@ from largek_dask.algorithms.dcd.plain import plain_descent
 from largek_dask.algorithms.dcd.stationary import Descend, stationary_point
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.spectrum import lower_bounds
+from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.auxiliary import ArrangedRows, descend_from, gains_at
 from largek_dask.kernels.convex import AuxiliaryFunction, ClusteringFunction, MeasuredRows
@@ -253,6 +254,12 @@ class Published(Algorithm[PublishedState]):
         if state.found is not None:
             return state.found
         return unfinished(_all_of(state), state.shift, state.inertia)
+
+    def unsearched(
+        self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
+    ) -> PathArrays:
+        """The partition into one cluster."""
+        return path_of_one(rows, shift)
 
     def report(self, passes: Passes, rng: Rng, state: PublishedState) -> Mapping[str, float | str]:
         """Up to which number of clusters it came, and by how many evaluations."""

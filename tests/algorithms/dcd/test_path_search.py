@@ -17,7 +17,7 @@ from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.dcd import path_search
 from largek_dask.algorithms.dcd.search import Search
 from largek_dask.algorithms.dcd.stages import PLANS, Book, pieces
-from largek_dask.errors import DegenerateDataWarning, NoModelError, ParameterError
+from largek_dask.errors import DegenerateDataWarning, ParameterError
 from largek_dask.kernels.descent import Rows
 from tests.algorithms.conftest import bits, blobs
 from tests.algorithms.dcd.rules import check_path, optimum
@@ -244,8 +244,9 @@ def test_max_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Book, "begin", lambda *given: seconds.__setitem__(0, 99.0) or _begin(*given)
     )
-    with pytest.raises(NoModelError, match="max_time"):
-        fit(X, 40, max_time=12)
+    with pytest.warns(DegenerateDataWarning, match="partitions end at 1 clusters"):
+        km = fit(X, 40, max_time=12)
+    assert (km.stop_reason_, len(km.path_)) == ("max_time_without_search", 1)
 
 
 _begin = Book.begin

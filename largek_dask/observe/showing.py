@@ -14,8 +14,9 @@ from typing import Any, TypeGuard
 
 from largek_dask.algorithms.objective import Objective, objective_in, value_in
 from largek_dask.driver.events import Event
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
-from largek_dask.service.store import ENDS
+from largek_dask.observe.totals import OF_A_STEP
 
 __all__ = [
     "COLORS",
@@ -43,8 +44,6 @@ Show = Callable[[Event | None], None]
 NONE = "–"
 BLOCKS = "▁▂▃▄▅▆▇█"
 WARNINGS = 3
-OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "elapsed", "eta_s",
-             "state_bytes", "cache_bytes")  # fmt: skip
 COLORS = {
     "unreadable": "red",
     "queued": "yellow",
@@ -77,6 +76,8 @@ class Seen:
         Rows a second of each worker, between its last two reports.
     shape : str
         Of the rows, in words.
+    engine : str
+        What ``algorithm="auto"`` has taken, and why; empty where it had no choice.
     labelled : float or None
         Share of the rows whose labels are written; None before that begins.
     """
@@ -86,11 +87,17 @@ class Seen:
         self.warnings: tuple[str, ...] = ()
         self.speeds: dict[str, float] = {}
         self.shape = ""
+        self.engine = ""
         self.labelled: float | None = None
         self._costs: dict[tuple[Any, Any], float] = {}
         """Costs by start and step: a run that goes on from a checkpoint repeats steps."""
         self._counted: Mapping[str, Any] = {}
         self._counted_at = 0.0
+
+    @property
+    def title(self) -> str:
+        """What is shown: a job by its id, or a fit by what it is of."""
+        return str(self.status.get("title") or f"Job {self.status.get('id')}")
 
     @property
     def objective(self) -> Objective:
@@ -123,6 +130,8 @@ class Seen:
                 self._costs[str(event.get("start")), str(event.get("step"))] = cost
         elif kind == "workers" and isinstance(workers := event.get("workers"), Mapping):
             self._count(workers, _seconds_of(event))
+        elif kind == "chosen":
+            self.engine = f"{event.get('name')}: {event.get('reason')}"
         elif kind == "started":
             self._counted, self._counted_at, self.labelled = {}, _seconds_of(event), None
             self.shape = shape_of(event)
@@ -218,7 +227,8 @@ def shape_of(event: Event) -> str:
     """The rows, from the event "started"."""
     rows, features = event.get("n_rows"), event.get("n_features")
     chunks = figure(event.get("n_chunks"), whole)
-    return f"{figure(rows, whole)} × {figure(features, whole)} in {chunks} chunks"
+    noun = "chunk" if chunks == "1" else "chunks"
+    return f"{figure(rows, whole)} × {figure(features, whole)} in {chunks} {noun}"
 
 
 def sparkline(values: list[float], width: int) -> str:
@@ -244,7 +254,8 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
     found = [
         ("data", f"{s.get('data')}{f' ({seen.shape})' if seen.shape else ''}"),
         ("model", _model_of(s)),
-        ("output", s.get("output")),
+        *([("engine", seen.engine)] if seen.engine else []),
+        *([("output", s["output"])] if "output" in s else []),
     ]
     if s.get("needs"):
         found.append(("waits", f"for the storage options {', '.join(map(str, s['needs']))}"))
@@ -259,12 +270,12 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
              f"{figure(s.get('cost'), precise)}, {changed} rows changed cluster"),
             *([("energy", f"{precise(s['energy'])} a row")] if "energy" in s else []),
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
-             f"{figure(s.get('rows'))} rows seen, "
-             f"{figure(s.get('bytes'), human_bytes)} read or moved"),
+             f"{figure(s.get('rows'))} rows seen{_moved(s)}"),
             ("held", f"{figure(s.get('state_bytes'), human_bytes)} of row state, "
              f"{figure(s.get('cache_bytes'), human_bytes)} of chunks"),
-            ("again", f"{figure(s.get('retries'))} chunks handed out again, "
-             f"{figure(s.get('rebuilt'))} rebuilt, {figure(s.get('evictions'))} evictions"),
+            *([("again", f"{figure(s.get('retries'))} chunks handed out again, "
+             f"{figure(s.get('rebuilt'))} rebuilt, {figure(s.get('evictions'))} evictions")]
+             if any(s.get(name) for name in ("retries", "rebuilt", "evictions")) else []),
         ]  # fmt: skip
     result = s.get("result") or {}
     ended_for, value = value_in(result)
@@ -281,6 +292,12 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
     if failure := s.get("failure"):
         found.append(("going on", f"failed: {failure.get('error')}: {failure.get('message')}"))
     return [(name, printable(text)) for name, text in found]
+
+
+def _moved(status: Mapping[str, Any]) -> str:
+    """What was read or moved; rows in memory are not."""
+    moved = status.get("bytes")
+    return f", {human_bytes(moved)} read or moved" if is_number(moved) and moved else ""
 
 
 def left_of(seen: Seen) -> str:

@@ -1,4 +1,4 @@
-"""A job and a list of jobs as HTML, for notebooks: nothing is loaded from anywhere.
+"""A job, a fit and a list of jobs as HTML, for notebooks: nothing is loaded from anywhere.
 
 Every text is escaped. Colours are given only where they mean something, so that the cards can be
 read on light and on dark pages.
@@ -16,8 +16,10 @@ from html import escape
 from typing import Any
 
 from largek_dask.driver.events import Event
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import printable
-from largek_dask.service.showing import (
+from largek_dask.facts import CELL, FRAME
+from largek_dask.observe.showing import (
     COLORS,
     JOB_COLUMNS,
     WORKER_COLUMNS,
@@ -28,12 +30,9 @@ from largek_dask.service.showing import (
     left_of,
     worker_rows,
 )
-from largek_dask.service.store import ENDS
 
 __all__ = ["Card", "card", "card_of_jobs", "in_notebook", "notebook"]
 
-FRAME = "border:1px solid #8888;border-radius:6px;padding:8px 12px;display:inline-block"
-CELL = "text-align:{};padding:1px 12px 1px 0;background:none"
 HUES = {
     "yellow": "#b58900",
     "magenta": "#c0398a",
@@ -90,16 +89,17 @@ def _badge(state: str) -> str:
 def _title(seen: Seen) -> str:
     name = seen.status.get("name")
     named = f" · {_text(name)}" if name else ""
-    return f"<b>Job {_text(seen.status.get('id'))}</b>{named} · {_badge(seen.state)}"
+    return f"<b>{_text(seen.title)}</b>{named} · {_badge(seen.state)}"
 
 
 def _pairs(seen: Seen) -> str:
-    rows = []
+    rows, costs = [], seen.costs
     for name, text in facts(seen):
         style = f' style="color:{HUES["red"]}"' if name == "error" else ""
         value = f"<span{style}>{_text(text)}</span>"
         if name == seen.objective.of_step:
-            value += _curve(seen.costs, f"{name} over the steps")
+            value += _curve(costs, f"{name} over the steps")
+            costs = []  # a figure of the result may have the same name
         cell = CELL.format("left")
         rows.append(
             f'<tr style="background:none"><td style="{cell};opacity:.7;vertical-align:top">'

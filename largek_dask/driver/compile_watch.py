@@ -1,0 +1,93 @@
+"""What a fit knows of kernels that are compiled meanwhile: it is told, and kept out of rates.
+
+A kernel is compiled once on a machine, where its cache folder can be written; so how long that
+takes says nothing of how long the rest will take. A time limit counts it all the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from largek_dask.driver.events import Events
+from largek_dask.kernels.compiling import compiled
+from largek_dask.kernels.jit import cache_folder
+from largek_dask.passes.base import BasePasses
+
+__all__ = ["CompileWatch"]
+
+FUNCTIONS_FEW, FUNCTIONS_MANY = 60, 130
+"""About how many functions a first fit compiles, up to 128 clusters and with more of them."""
+FEW_CLUSTERS = 128
+LEAST_FUNCTIONS = 5
+"""Functions that have been compiled before it is said how long the others will take."""
+SILENT_SECONDS = 0.5
+"""Less compiling than this is not worth a word."""
+EVERY_SECONDS = 1.0
+"""Least time between two events."""
+
+
+class CompileWatch:
+    """Follows what this process compiles during a fit.
+
+    Parameters
+    ----------
+    events : Events
+        Told of it, as ``compiling``.
+    n_clusters : int, optional
+        From which it is known about how many functions the fit needs.
+    """
+
+    def __init__(self, events: Events, n_clusters: int | None = None) -> None:
+        self._events = events
+        self._before = compiled()
+        self._expected: int | None = None
+        is_first = self._before.functions == 0 and n_clusters is not None
+        if is_first and next(cache_folder().glob("*.bin"), None) is None:
+            # Nothing is there: whatever the fit needs is going to be compiled.
+            assert n_clusters is not None
+            self._expected = FUNCTIONS_FEW if n_clusters <= FEW_CLUSTERS else FUNCTIONS_MANY
+        self._told_at = -EVERY_SECONDS
+        self._lock = threading.Lock()
+
+    def tell(self) -> bool:
+        """Send an event if functions are being compiled; called often, by any thread of the fit.
+
+        False: never a reason to end anything.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            now = compiled().since(self._before)
+            if (
+                now.at_it
+                and now.seconds >= SILENT_SECONDS
+                and time.monotonic() - self._told_at >= EVERY_SECONDS
+            ):
+                self._told_at = time.monotonic()
+                self._events.emit(
+                    "compiling",
+                    functions=now.functions,
+                    seconds=now.seconds,
+                    left_s=self._left(now.functions, now.mean_seconds()),
+                )
+        finally:
+            self._lock.release()
+        return False
+
+    def _left(self, functions: int, mean: float) -> float | None:
+        """Seconds for the functions that are still to come; None where they are not known.
+
+        As many as a first fit compiles, each as long as those before it have taken.
+        """
+        if self._expected is None or not LEAST_FUNCTIONS <= functions < self._expected:
+            return None
+        return (self._expected - functions) * mean
+
+    def seconds(self, passes: BasePasses) -> float:
+        """Seconds on the wall that went into compiling so far, here and on workers.
+
+        Workers compile at the same time: the longest counts.
+        """
+        there = max((report.compiled for report in passes.by_worker.values()), default=0.0)
+        return compiled().since(self._before).seconds + there

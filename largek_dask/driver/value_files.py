@@ -1,0 +1,381 @@
+"""What is found of every row, in one file: .npy, .npz, .csv or .parquet, as its name says.
+
+Values are gathered in a Zarr store beside the file first, which several workers can write and with
+which a killed run goes on. The file is made of it piece by piece, and appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.problem import LABELS, RowValues
+from largek_dask.data.patience import patiently
+from largek_dask.data.store_writer import remove_store
+from largek_dask.data.stores import read_stored
+from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import MissingDependencyError, OutputError, ParameterError
+
+__all__ = [
+    "PROBABILITIES",
+    "LabelFile",
+    "SparseFile",
+    "holds_values",
+    "open_label_output",
+    "stage_of",
+    "suffix_of",
+]
+
+SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9]*)$")
+"""What follows a last dot and begins with a letter: a version or a date in a name is none."""
+ZARR = (None, ".zarr")
+STAGE = ".partial.zarr"
+"""End of the name of the store in which values are gathered."""
+PIECE_ROWS = 1 << 20
+"""Rows that are written at once."""
+DENSE_VALUES = 1 << 22
+"""Probabilities that are written at once as a dense table."""
+PROBABILITIES = "probabilities"
+
+
+def suffix_of(url: str, allowed: tuple[str, ...]) -> str | None:
+    """The suffix of an output's name that says which file it is to be; None: a Zarr store.
+
+    Raises
+    ------
+    ParameterError
+        Nothing is written that a file of this suffix would hold.
+    """
+    found = SUFFIX.search(url)
+    suffix = None if found is None else f".{found[1].lower()}"
+    if suffix in ZARR:
+        return None
+    if suffix not in allowed:
+        raise ParameterError(
+            f"{url} ends in {suffix!r}, which is not written here: name it .zarr "
+            f"(or without a suffix), {', '.join(allowed[:-1])} or {allowed[-1]}."
+        )
+    return suffix
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Values of all rows, to be read piece by piece."""
+
+    name: str
+    """Name of the values: of the array in an ``.npz`` file; of the column without the plural."""
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterator[NDArray[Any]]]
+    """Function that gives them from the first row to the last."""
+
+    @property
+    def column(self) -> str:
+        """Name of the column in a CSV or Parquet file."""
+        return self.name.removesuffix("s")
+
+
+def write_npy(file: Any, table: Table) -> None:
+    """An array as ``numpy.load`` reads it."""
+    header = {"descr": table.dtype.str, "fortran_order": False, "shape": table.shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    for piece in table.pieces():
+        file.write(np.asarray(piece, table.dtype).tobytes())
+
+
+def write_npz(file: BinaryIO, table: Table) -> None:
+    """An archive with one array."""
+    with zipfile.ZipFile(file, "w") as archive:
+        _add(archive, table)
+
+
+def _add(archive: zipfile.ZipFile, table: Table) -> None:
+    with archive.open(f"{table.name}.npy", "w", force_zip64=True) as member:
+        write_npy(member, table)
+
+
+def write_csv(file: BinaryIO, table: Table) -> None:
+    """One column below its name, in the order of the rows; a float in the digits that give it."""
+    file.write(f"{table.column}\n".encode())
+    for piece in table.pieces():
+        file.write("".join(f"{value!r}\n" for value in piece.tolist()).encode())
+
+
+def write_parquet(file: BinaryIO, table: Table) -> None:
+    """One column, a group of rows a piece."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(table.column, pa.from_numpy_dtype(table.dtype.newbyteorder("=")))])
+    with pq.ParquetWriter(file, schema) as writer:
+        for piece in table.pieces():
+            writer.write_table(pa.table([pa.array(piece)], schema=schema))
+
+
+WRITERS: Mapping[str, Callable[[BinaryIO, Table], None]] = {
+    ".npy": write_npy,
+    ".npz": write_npz,
+    ".csv": write_csv,
+    ".parquet": write_parquet,
+}
+TEXT_BYTES = {"i": 12, "f": 26}
+"""Most that a number takes in a CSV file, by the kind of its type."""
+
+
+def open_label_output(
+    place: str | Folder,
+    chunk_table: NDArray[np.int64],
+    owner: Mapping[str, Any],
+    storage_options: Mapping[str, Any] | None = None,
+    values: RowValues = LABELS,
+) -> LabelStore:
+    """Where one number a row is written: a Zarr array, or the file that the name's suffix says.
+
+    Parameters
+    ----------
+    place, chunk_table, owner, storage_options, values
+        As of :class:`~largek_dask.driver.labels.LabelStore`.
+
+    Raises
+    ------
+    ParameterError
+        The suffix is of a file that is not written.
+    OutputError
+        As of :class:`~largek_dask.driver.labels.LabelStore`.
+    MissingDependencyError
+        The package that writes it is not installed.
+    """
+    folder = Folder.of(place, storage_options)
+    suffix = suffix_of(folder.url, tuple(WRITERS))
+    if suffix is None:
+        return LabelStore(folder, chunk_table, owner, storage_options, values)
+    return LabelFile(folder, suffix, chunk_table, owner, values)
+
+
+def stage_of(place: Folder) -> Folder:
+    """The store in which values are gathered: beside a file; what is no file is that store."""
+    if suffix_of(place.url, tuple(WRITERS)) is None:
+        return place
+    parent, name = place.parent()
+    return parent.sub(name + STAGE)
+
+
+def refuse_taken(place: Folder) -> None:
+    """Refuse to write where something is.
+
+    Raises
+    ------
+    OutputError
+        Something is.
+    """
+    if place.exists():
+        raise OutputError(
+            f"{place.url} exists already; nothing was changed. Remove it or choose another output."
+        )
+
+
+class LabelFile(LabelStore):
+    """One number a row, in a file that is written when all of them are there.
+
+    Parameters
+    ----------
+    place : Folder
+        The file.
+    suffix : str
+        End of its name, which says its format.
+    chunk_table, owner, values
+        As of :class:`~largek_dask.driver.labels.LabelStore`.
+
+    Raises
+    ------
+    OutputError
+        The file exists already, or as of :class:`~largek_dask.driver.labels.LabelStore`.
+    MissingDependencyError
+        The package that writes the format is not installed.
+    """
+
+    def __init__(
+        self,
+        place: Folder,
+        suffix: str,
+        chunk_table: NDArray[np.int64],
+        owner: Mapping[str, Any],
+        values: RowValues,
+    ) -> None:
+        if suffix == ".parquet":
+            _need_pyarrow()
+        self._suffix = suffix
+        self._file = place.parent()[1]
+        refuse_taken(place)
+        super().__init__(stage_of(place), chunk_table, owner, values=values)
+
+    @property
+    def _row_bytes(self) -> int:
+        dtype = np.dtype(self._values.dtype)
+        of_file = TEXT_BYTES[dtype.kind] if self._suffix == ".csv" else dtype.itemsize
+        return dtype.itemsize + of_file
+
+    def finish(self, notes: Mapping[str, Any]) -> None:
+        """Write the file, and remove what it was made of; notes have no place in it."""
+        array = patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
+        table = _stored(self._values.name, array)
+        self._parent.publish_file(self._file, lambda file: WRITERS[self._suffix](file, table))
+        self._parent.remove(self._name)
+        self._parent.remove(self._progress)
+
+
+SPARSE_SUFFIXES = (".npz", ".npy")
+
+
+class SparseFile:
+    """Probabilities in a file: ``.npz`` as ``scipy.sparse.load_npz`` reads it, dense in ``.npy``.
+
+    Parameters
+    ----------
+    place : Folder
+        The file, or the group that is to be there without a suffix or with ``.zarr``.
+
+    Raises
+    ------
+    ParameterError
+        The suffix is of a file that they are not written to.
+    OutputError
+        Something is there already, or nothing can be written there.
+    """
+
+    def __init__(self, place: Folder) -> None:
+        self._suffix = suffix_of(place.url, SPARSE_SUFFIXES)
+        self._parent, self._name = place.parent()
+        self._parent.check_writable()
+        refuse_taken(place)
+        self.stage = stage_of(place)
+        """The CSR group to be written before :meth:`finish`."""
+
+    def finish(self) -> None:
+        """Make the file of the complete group, and remove that; a group stays as it is."""
+        if self._suffix is None:
+            return
+        name = self.stage.parent()[1]
+        group = patiently(lambda: zarr.open_group(self._parent.store(name), mode="r"))
+        write = _write_csr if self._suffix == ".npz" else _write_dense
+        self._parent.publish_file(self._name, lambda file: write(file, group))
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the group, finished or not."""
+        remove_store(self.stage.url, self.stage.storage_options)
+
+
+def _write_csr(file: BinaryIO, group: Any) -> None:
+    """An archive of the arrays that ``scipy.sparse.save_npz`` writes."""
+    shape = np.array(group.attrs["shape"], np.int64)
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in ("indices", "indptr", "data"):
+            _add(archive, _stored(name, group[name]))
+        for name, value in (("format", np.array(b"csr")), ("shape", shape)):
+            _add(archive, Table(name, value.dtype, value.shape, partial(iter, [value])))
+
+
+def _stored(name: str, array: Any) -> Table:
+    """A stored array of one dimension."""
+
+    def pieces() -> Iterator[NDArray[Any]]:
+        for start in range(0, array.shape[0], PIECE_ROWS):
+            stop = min(start + PIECE_ROWS, array.shape[0])
+            yield patiently(partial(read_stored, array, start, stop, complete=True))
+
+    return Table(name, array.dtype, array.shape, pieces)
+
+
+def _write_dense(file: BinaryIO, group: Any) -> None:
+    """A dense array; rows without an entry, which were skipped, are NaN."""
+    n_rows, k = group.attrs["shape"]
+    step = max(1, DENSE_VALUES // k)
+
+    def pieces() -> Iterator[NDArray[Any]]:
+        for start in range(0, n_rows, step):
+            yield patiently(partial(_dense, group, start, min(start + step, n_rows), k))
+
+    write_npy(file, Table(PROBABILITIES, np.dtype("<f8"), (n_rows, k), pieces))
+
+
+def _dense(group: Any, start: int, stop: int, k: int) -> NDArray[np.float64]:
+    """The rows ``start`` to ``stop`` of a CSR group."""
+    indptr = read_stored(group["indptr"], start, stop + 1, complete=True)
+    begin, end = int(indptr[0]), int(indptr[-1])
+    data, indices = (
+        read_stored(group[name], begin, end, complete=True) for name in ("data", "indices")
+    )
+    lengths = np.diff(indptr)
+    table = np.zeros((stop - start, k))
+    table[np.repeat(np.arange(stop - start), lengths), indices] = data
+    table[lengths == 0] = np.nan
+    return table
+
+
+def holds_values(place: Folder, kind: str) -> bool:
+    """Whether a file is one that was written here with such values: what may be replaced."""
+    parent, name = place.parent()
+    suffix = suffix_of(place.url, tuple(WRITERS))
+    with parent.fs.open(parent.path(name), "rb") as file:
+        try:
+            return _HOLDERS[str(suffix)](file, kind)
+        except (ValueError, EOFError, KeyError, zipfile.BadZipFile):
+            # Whatever it is, it is none.
+            return False
+
+
+def _npy_holds(file: Any, kind: str) -> bool:
+    if np.lib.format.read_magic(file) != (1, 0):
+        return False
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    wanted = "<i4" if kind == LABELS.name else "<f8"
+    return dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1)
+
+
+def _npz_holds(file: Any, kind: str) -> bool:
+    with zipfile.ZipFile(file) as archive:
+        names = set(archive.namelist())
+    csr = {f"{name}.npy" for name in ("indices", "indptr", "data", "format", "shape")}
+    return names == (csr if kind == PROBABILITIES else {f"{kind}.npy"})
+
+
+def _csv_holds(file: Any, kind: str) -> bool:
+    head: bytes = file.read(64)
+    return head.startswith(kind.removesuffix("s").encode() + b"\n")
+
+
+def _parquet_holds(file: Any, kind: str) -> bool:
+    _need_pyarrow()
+    import pyarrow.parquet as pq
+
+    names: list[str] = pq.read_schema(file).names
+    return names == [kind.removesuffix("s")]
+
+
+_HOLDERS: Mapping[str, Callable[[Any, str], bool]] = {
+    ".npy": _npy_holds,
+    ".npz": _npz_holds,
+    ".csv": _csv_holds,
+    ".parquet": _parquet_holds,
+}
+
+
+def _need_pyarrow() -> None:
+    try:
+        importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "a .parquet file needs pyarrow, which is not installed: "
+            "pip install 'largek_dask[parquet]'"
+        ) from error

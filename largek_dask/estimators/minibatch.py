@@ -1,0 +1,110 @@
+"""Mini-batch k-means by the name that scikit-learn gives it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Algorithm
+from largek_dask.algorithms.minibatch import MiniBatch
+from largek_dask.errors import ParameterError
+from largek_dask.estimators.elsewhere import OF_KMEANS, Elsewhere, knows_other_names
+from largek_dask.estimators.kmeans import KMeans
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from largek_dask.driver.run import Snapshot
+
+__all__ = ["MiniBatchKMeans"]
+
+_ITS_OWN = Elsewhere("KMeans", "leave it out: this class is KMeans(algorithm=MiniBatch(...))")
+
+
+class MiniBatchKMeans(KMeans):
+    """``KMeans(algorithm=MiniBatch(batch_rows=batch_size))``, for scripts that say it so.
+
+    Sculley's mini-batch k-means: every centre is the mean of all rows that ever voted for it.
+    ``KMeans`` as it is by default ends lower, mostly in less time.
+
+    Parameters
+    ----------
+    n_clusters : int
+        Clusters to form, and centres to find.
+    batch_size : int or "auto"
+        Rows of a batch; "auto" is ten rows a cluster and at least 4,096.
+    max_iter : int
+        Batches at most. (scikit-learn's ``max_iter`` counts readings of all rows.) It does not end
+        when batches no longer lower the cost: give ``max_time``, or a callback, to end it sooner.
+    init, n_init, tol, max_time, empty_clusters, on_bad_rows, normalize, random_state, client, \
+n_threads, memory_limit, checkpoint, verbose, callbacks
+        As of :class:`KMeans`, and so are the attributes.
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.repeat(np.eye(3), 100, axis=0)
+    >>> km = lk.MiniBatchKMeans(3, batch_size=50, init="k-means++", max_iter=9, random_state=0)
+    >>> float(km.fit(x).inertia_)
+    0.0
+    """
+
+    _elsewhere: ClassVar[Mapping[str, Elsewhere]] = {
+        **{name: other for name, other in OF_KMEANS.items() if name != "batch_size"},
+        "batch_rows": Elsewhere("MiniBatch", "use batch_size="),
+        "algorithm": _ITS_OWN,
+        "effort": _ITS_OWN,
+        "copy_x": Elsewhere("KMeans", "leave it out: rows that are given are never changed"),
+    }
+
+    @knows_other_names
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        batch_size: int | Literal["auto"] = "auto",
+        init: str | NDArray[Any] | Callable[..., Any] = "auto",
+        n_init: int | Literal["auto"] = 1,
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        max_time: float | str | None = None,
+        empty_clusters: Literal["relocate", "keep"] = "relocate",
+        on_bad_rows: Literal["raise", "skip"] = "raise",
+        normalize: Literal["l2"] | None = None,
+        random_state: Any = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+        memory_limit: int | str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        verbose: int | bool = 0,
+        callbacks: Sequence[Callable[[Snapshot], object]] = (),
+    ) -> None:
+        super().__init__(
+            n_clusters,
+            algorithm="minibatch",
+            init=init,
+            n_init=n_init,
+            max_iter=max_iter,
+            tol=tol,
+            max_time=max_time,
+            empty_clusters=empty_clusters,
+            on_bad_rows=on_bad_rows,
+            normalize=normalize,
+            random_state=random_state,
+            client=client,
+            n_threads=n_threads,
+            memory_limit=memory_limit,
+            checkpoint=checkpoint,
+            verbose=verbose,
+            callbacks=callbacks,
+        )
+        self.batch_size = batch_size
+
+    def _algorithm(self) -> str | Algorithm[Any]:
+        try:
+            return MiniBatch(batch_rows=self.batch_size)
+        except ParameterError as error:
+            raise ParameterError(str(error).replace("batch_rows", "batch_size")) from error

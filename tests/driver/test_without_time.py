@@ -1,0 +1,259 @@
+"""A time limit that comes before there is any model, or before kernels are compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse
+
+import largek_dask as lk
+from largek_dask.algorithms.base import Rng
+from largek_dask.driver import starts
+from largek_dask.driver.run import run
+from largek_dask.driver.stopping import StopRules
+from largek_dask.driver.unsearched import rows_at_hand
+from largek_dask.errors import CancelledFit, DegenerateDataWarning
+from largek_dask.kernels.jit import njit
+from largek_dask.passes.local import LocalPasses
+from tests.driver.toy import Toy, ToyPasses, toy_rows
+
+X = np.random.default_rng(3).normal(size=(900, 10)).astype(np.float32)
+
+
+def brute(x: Any, centers: Any) -> Any:
+    return ((x[:, None].astype(np.float64) - centers.astype(np.float64)) ** 2).sum(-1)
+
+
+def check(km: lk.KMeans, x: Any, weight: Any = 1.0) -> None:
+    """A whole model, of rows that were not looked for."""
+    assert (km.stop_reason_, km.n_iter_) == ("max_time_without_search", 0)
+    found = brute(x, km.cluster_centers_)
+    np.testing.assert_array_equal(km.labels_, found.argmin(1))
+    assert km.inertia_ == pytest.approx((found.min(1) * weight).sum(), rel=1e-6)
+    assert km.model_.counts.sum() == pytest.approx(np.broadcast_to(weight, len(x)).sum())
+
+
+@pytest.fixture(params=["kernels", "numpy"])
+def last_pass(request: Any, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """By kernels that are there, and as if they were not; whether it was made by numpy."""
+    told: list[bool] = []
+    if request.param == "numpy":
+
+        def refused(*_: Any) -> float:
+            raise CancelledFit("as if it had to be compiled")
+
+        monkeypatch.setattr(starts, "seconds_of_last_pass", refused)
+    original = starts.Starts._plainly
+
+    def plainly(self: Any, *given: Any) -> Any:
+        found = original(self, *given)
+        told.append(found is not None)
+        return found
+
+    monkeypatch.setattr(starts.Starts, "_plainly", plainly)
+    yield told
+    assert told
+    assert told[-1] == (request.param == "numpy")
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "lloyd", "nmbatch", "minibatch", "vrkm", "vc-gmm"])
+def test_there_is_a_model_by_every_algorithm(algorithm: str, last_pass: list[bool]) -> None:
+    km = lk.KMeans(20, algorithm=algorithm, max_time=0, random_state=0).fit(X)
+    check(km, X)
+    rows = {row.tobytes() for row in X}
+    centers = {center.tobytes() for center in km.cluster_centers_}
+    assert len(centers) == 20
+    assert centers <= rows
+    np.testing.assert_array_equal(km.predict(X), km.labels_)
+    again = lk.KMeans(20, algorithm=algorithm, max_time=0, random_state=0).fit(X)
+    assert again.model_.digest() == km.model_.digest()
+
+
+def test_weights_a_given_start_and_few_distinct_rows(last_pass: list[bool]) -> None:
+    weight = np.where(np.arange(900) < 300, 0.0, 2.5)
+    x = X.copy()
+    x[:300] = 1e3  # they weigh nothing, so none is a centre
+    km = lk.KMeans(20, max_time=0, random_state=0).fit(x, sample_weight=weight)
+    check(km, x, weight)
+    assert np.abs(km.cluster_centers_).max() < 100
+    given = lk.KMeans(5, init=X[:5] + 1, max_time=0).fit(X)
+    np.testing.assert_array_equal(given.cluster_centers_, X[:5] + 1)
+    few = np.repeat(X[:3], 50, axis=0)
+    with pytest.warns(DegenerateDataWarning):
+        km = lk.KMeans(6, max_time=0).fit(few)
+    assert km.inertia_ == 0
+    assert {center.tobytes() for center in km.cluster_centers_} == {row.tobytes() for row in X[:3]}
+
+
+def test_sparse_rows() -> None:
+    x = scipy.sparse.random(400, 30, density=0.2, format="csr", random_state=1, dtype=np.float32)
+    km = lk.KMeans(8, max_time=0, random_state=0).fit(x)
+    check(km, x.toarray())
+
+
+def test_integers_and_unit_length() -> None:
+    whole = (X * 10).astype(np.int16)
+    check(lk.KMeans(20, max_time=0, random_state=0).fit(whole), whole)
+    km = lk.KMeans(20, max_time=0, random_state=0, normalize="l2").fit(X)
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    np.testing.assert_array_equal(km.labels_, brute(unit, km.cluster_centers_).argmin(1))
+
+
+def test_partitions_begin_with_one_cluster() -> None:
+    with pytest.warns(DegenerateDataWarning, match="partitions end at 1 clusters"):
+        km = lk.KMeans(6, algorithm="dcdbundle", max_time=0, random_state=0).fit(X)
+    assert len(km.path_) == 1
+    assert km.path_.inertia[0] == pytest.approx(km.inertia_)
+    assert km.inertia_ == pytest.approx(brute(X, X.mean(0, keepdims=True)).sum(), rel=0.1)
+
+
+@pytest.mark.parametrize("covariance", ["iso", "isoflex", "diag"])
+def test_mixtures(covariance: str) -> None:
+    mx = lk.Mixture(6, covariance=covariance, max_time=0, random_state=0).fit(X)
+    assert (mx.stop_reason_, mx.n_iter_) == ("max_time_without_search", 0)
+    assert {mean.tobytes() for mean in mx.means_} <= {row.tobytes() for row in X}
+    joint = mx.to_sklearn()
+    np.testing.assert_array_equal(joint.predict(X), mx.labels_)
+    assert mx.log_likelihood_ == pytest.approx(joint.score(X) * len(X), rel=1e-5)
+    given = {"weights_init": np.full(6, 1 / 6), "precisions_init": np.full(6, 4.0)}
+    if covariance == "diag":
+        given["precisions_init"] = np.full((6, 10), 4.0)
+    mx = lk.Mixture(6, covariance=covariance, max_time=0, means_init=X[:6], **given).fit(X)
+    np.testing.assert_array_equal(mx.means_, X[:6])
+    assert np.unique(mx.covariances_).tolist() == [0.25]
+
+
+@pytest.mark.usefixtures("chunks_as_stored")
+def test_few_chunks_of_a_store_are_read_for_it(tmp_path: Path) -> None:
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(np.repeat(X, 30, axis=0), url, chunk_rows=900, progress=False)
+    with LocalPasses(lk.open_rows(url)) as passes:
+        assert passes.n_chunks == 30
+        assert passes.statistics.n_rows == 27_000
+        before = passes.total.chunks
+        rows = rows_at_hand(passes, 20, np.random.default_rng(0))
+        assert passes.total.chunks - before == 4
+        assert len(rows.x) == 2_048
+        assert rows.rows.min() < 900
+        assert rows.rows.max() >= 29 * 900
+        before = passes.total.chunks
+        assert len(rows_at_hand(passes, 5_000, np.random.default_rng(0)).x) >= 5_000
+        assert 4 < passes.total.chunks - before < 30
+    check(lk.KMeans(20, max_time=0, random_state=0).fit(url), np.repeat(X, 30, axis=0))
+
+
+# --- kernels
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+def test_what_does_not_fit_before_the_limit_is_not_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A function takes at least some milliseconds, and there is one left."""
+    import dask.config
+
+    now = [100.0]
+    monkeypatch.setattr("largek_dask.driver.run.time", SimpleNamespace(monotonic=lambda: now[0]))
+    fresh = njit(lambda x: x + 1)
+    original = Toy.step
+
+    def step(self: Any, passes: Any, rng: Any, state: Any) -> Any:
+        if state.step == 2:
+            now[0] = 109.999999
+            fresh(1.0)
+        return original(self, passes, rng, state)
+
+    monkeypatch.setattr(Toy, "step", step)
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
+        stop = StopRules(max_iter=9, tol=0, max_time=10)
+        result = run(Toy(), ToyPasses(toy_rows()), rng=Rng(3), stop=stop)
+        assert (result.stop_reason, result.n_iter) == ("max_time", 2)
+        assert not fresh.signatures
+        now[0] = 100.0
+        stop = StopRules(max_iter=9, tol=0, max_time=1e6)
+        result = run(Toy(), ToyPasses(toy_rows()), rng=Rng(3), stop=stop)
+        assert (result.stop_reason, result.n_iter) == ("max_iter", 9)
+        assert fresh.signatures
+
+
+FIRST_FIT = """
+import json, sys
+import numpy as np
+import largek_dask as lk
+from largek_dask.driver import starts
+from largek_dask.kernels.compiling import compiled
+from largek_dask.kernels.jit import cache_folder
+
+assert not cache_folder().exists()
+told = []
+emit = starts.Events.emit
+starts.Events.emit = lambda self, kind, **v: (told.append((kind, v, compiled().functions)),
+                                             emit(self, kind, **v))
+x = np.random.default_rng(0).normal(size=(3_000, 12)).astype(np.float32)
+km = lk.KMeans(300, max_time=0.001, random_state=0).fit(x)
+exact = ((x[:, None].astype(float) - km.cluster_centers_) ** 2).sum(-1)
+print(json.dumps({
+    "reason": km.stop_reason_, "at_stop": [n for kind, _, n in told if kind == "stopped"],
+    "in_the_end": compiled().functions, "right": bool((km.labels_ == exact.argmin(1)).all()),
+    "files": len(list(cache_folder().glob("*.bin"))),
+}))
+"""
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+def test_a_first_fit_without_time_compiles_for_its_scan_alone(tmp_path: Path) -> None:
+    import json
+
+    environment = os.environ | {"DASK_LARGEK__KERNELS__CACHE_DIR": str(tmp_path / "none")}
+    ran = subprocess.run(
+        [sys.executable, "-c", FIRST_FIT],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    told = json.loads(ran.stdout)
+    assert told["reason"] == "max_time_without_search"
+    assert told["right"]
+    assert told["files"] > 0
+    assert told["at_stop"] == [told["in_the_end"]], "nothing is compiled after the limit"
+
+
+def test_seconds_of_compiling_are_in_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    now = [0.0]
+    from largek_dask.driver import compile_watch
+    from largek_dask.driver.events import Events
+    from largek_dask.kernels.compiling import Compiled
+
+    monkeypatch.setattr("largek_dask.driver.run.time", SimpleNamespace(monotonic=lambda: now[0]))
+    compiling = [0.0]
+    monkeypatch.setattr(compile_watch, "compiled", lambda: Compiled(3, compiling[0]))
+    passes = ToyPasses(toy_rows())
+
+    def tick(n: int) -> None:
+        # The first pass of a step waits for a kernel.
+        now[0] += 1.0
+        if n in (5, 9):
+            now[0] += 50.0
+            compiling[0] += 50.0
+
+    passes.after_chunk = tick
+    stop = StopRules(max_iter=5, tol=0)
+    result = run(Toy(), passes, rng=Rng(3), stop=stop, events=Events([told.append]))
+    steps = [e for e in told if e["event"] == "step"]
+    assert [e["seconds"]["total"] for e in steps] == [58.0, 54.0, 4.0, 4.0, 4.0], (
+        "that of the first centres is in the first"
+    )
+    assert [e["seconds"]["compile"] for e in steps] == [50.0, 50.0, 0.0, 0.0, 0.0]
+    assert [e["rows_per_second"] for e in steps] == [7.5, *[15.0] * 4]
+    assert [e["eta_s"] for e in steps] == [None, None, 8.0, 4.0, 0.0]
+    assert result.seconds == 124.0, "what max_time is compared with"

@@ -1,0 +1,292 @@
+"""What scripts for other libraries say is taken, or answered with the name to use here."""
+
+import importlib
+import inspect
+import pickle
+import re
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import sklearn.cluster
+from sklearn.base import clone
+
+import largek_dask as lk
+from largek_dask.errors import LargekError, ParameterError, UnknownParameterError
+from largek_dask.estimators.elsewhere import OF_KMEANS, OF_MIXTURES
+
+CUML = [
+    "handle", "n_clusters", "max_iter", "tol", "verbose", "random_state", "init", "n_init",
+    "oversampling_factor", "max_samples_per_batch", "convert_dtype", "output_type",
+]  # fmt: skip
+DASK_ML = [
+    "n_clusters", "init", "oversampling_factor", "max_iter", "tol", "precompute_distances",
+    "random_state", "copy_x", "n_jobs", "algorithm", "init_max_iter",
+]  # fmt: skip
+FAISS = [
+    "d", "k", "niter", "nredo", "verbose", "spherical", "int_centroids", "update_index",
+    "frozen_centroids", "gpu", "seed", "min_points_per_centroid", "max_points_per_centroid",
+    "decode_block_size", "check_input_data_for_NaNs", "use_faster_subsampling",
+    "progressive_dim_steps",
+    "early_stop_threshold", "init_method", "afkmc2_chain_length", "use_super_kmeans",
+]  # fmt: skip
+SPARK = ["k", "maxIter", "tol", "seed", "initMode", "initSteps", "distanceMeasure"]
+SKLEARN = [
+    name
+    for kind in (sklearn.cluster.KMeans, sklearn.cluster.MiniBatchKMeans)
+    for name in inspect.signature(kind).parameters
+]
+OTHERS = ["n_jobs", "metric", "batch_size", "bisecting_strategy", "n_components", "sample_weight"]
+X = np.random.default_rng(0).normal(size=(300, 3)) + 6 * np.repeat(np.eye(3), 100, axis=0)
+
+
+def parameters_of(estimator):
+    return [name for name in inspect.signature(estimator).parameters if name != "self"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted({*CUML, *DASK_ML, *FAISS, *SPARK, *SKLEARN, *OTHERS} - {*parameters_of(lk.KMeans)}),
+)
+def test_a_name_of_another_library_is_answered_with_the_one_to_use(name):
+    with pytest.raises(UnknownParameterError, match=f"^KMeans has no parameter '{name}' ") as told:
+        lk.KMeans(3, **{name: 1})
+    assert isinstance(told.value, TypeError)
+    assert isinstance(told.value, (LargekError, ValueError))
+    with pytest.raises(ParameterError, match=re.escape(str(told.value))):
+        lk.KMeans(3).set_params(**{name: 1})
+    answered(str(told.value))
+
+
+def answered(message):
+    """A parameter that is advised is one; or it is said why there is none."""
+    estimators = {"KMeans": lk.KMeans, "Mixture": lk.Mixture, "SphericalKMeans": lk.SphericalKMeans}
+    estimator, advice = re.match(r"(\w+) has no parameter '\w+' \(.*?\): (.*)\.$", message).groups()
+    advised = re.findall(r"(\w+)=", re.sub(r"\w+\([^)]*=[^)]*\)", "", advice))
+    assert set(advised) <= {*parameters_of(estimators[estimator])}, message
+    for kind, inner in re.findall(r"(\w+)\((\w+)=\.\.\.\)", advice):
+        assert inner in parameters_of(getattr(lk, kind))
+    for method in re.findall(r"(\w+)\(\)", advice):
+        assert hasattr(estimators[estimator], method), message
+    assert advised or re.search(r"leave it out: |\w+\(|cosine|round", advice), message
+
+
+@pytest.mark.parametrize("name", sorted(OF_MIXTURES))
+def test_so_are_those_of_mixtures(name):
+    with pytest.raises(UnknownParameterError, match=f"^Mixture has no parameter '{name}' ") as told:
+        lk.Mixture(3, **{name: 1})
+    answered(str(told.value))
+
+
+def test_no_name_that_is_answered_is_a_parameter():
+    assert not set(OF_KMEANS) & set(parameters_of(lk.KMeans))
+    assert not set(OF_MIXTURES) & set(parameters_of(lk.Mixture))
+
+
+def test_the_list_of_faiss_is_that_of_faiss():
+    faiss = pytest.importorskip("faiss")
+    its = {name for name in dir(faiss.ClusteringParameters()) if not name.startswith(("_", "this"))}
+    assert its - {"thisown"} <= {
+        *FAISS,
+        "early_stop_threshold",
+        "init_method",
+        "afkmc2_chain_length",
+    }
+
+
+def test_a_slip_is_told_the_nearest_name_and_anything_else_all_of_them():
+    with pytest.raises(UnknownParameterError, match=r"parameter 'n_cluster': use n_clusters=\.$"):
+        lk.KMeans(n_cluster=3)
+    with pytest.raises(UnknownParameterError, match=r"'zzz'; it has n_clusters, algorithm, init, "):
+        lk.KMeans(zzz=3)
+    with pytest.raises(UnknownParameterError, match="KMeans takes n_clusters alone without its"):
+        lk.KMeans(64, 1_000)  # faiss.Kmeans(d, k)
+    with pytest.raises(UnknownParameterError, match="Mixture takes n_components alone"):
+        lk.Mixture(3, "diag")
+
+
+def test_what_is_taken_is_found_again():
+    """scikit-learn reads parameters from the signature, which stays what is written."""
+    km = lk.KMeans(3, n_init="auto", verbose=True, copy_x=False, algorithm="elkan")
+    asked = km.get_params()
+    assert list(asked) == sorted(parameters_of(lk.KMeans))
+    assert (asked["n_init"], asked["verbose"], asked["copy_x"]) == ("auto", True, False)
+    assert clone(km).get_params() == asked
+    assert pickle.loads(pickle.dumps(km)).get_params() == asked
+
+
+# --- what is taken ------------------------------------------------------------------------------
+
+
+def fitted(x=X, **parameters):
+    return lk.KMeans(3, **{"random_state": 0, **parameters}).fit(x)
+
+
+@pytest.mark.parametrize("verbose", [True, np.True_, 1, 2])
+def test_verbose(verbose, capsys):
+    fitted(verbose=verbose)
+    assert "stopped: " in capsys.readouterr().err
+    fitted(verbose=False)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["elkan", "full"])
+def test_exact_k_means_by_its_other_names(name):
+    wanted = fitted(algorithm="lloyd", init=X[:3])
+    km = fitted(algorithm=name, init=X[:3])
+    assert km.model_.provenance["engine"]["name"] == "Lloyd"
+    assert km.model_.digest() == wanted.model_.digest()
+    assert km.algorithm == name
+
+
+def test_scalable_plus_plus_is_in_parallel():
+    asked = {"algorithm": "lloyd", "max_iter": 1}
+    wanted = fitted(init="k-means||", **asked).model_
+    assert wanted.digest() != fitted(init="random", **asked).model_.digest()
+    model = fitted(init="scalable-k-means++", **asked).model_
+    assert model.digest() == wanted.digest()
+    assert model.provenance["parameters"]["init"] == "k-means||"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "starts"),
+    [
+        ({"algorithm": "lloyd", "init": "random"}, 10),
+        ({"algorithm": lk.Lloyd(bounds=None), "init": "random"}, 10),
+        (
+            {"algorithm": "elkan", "init": lambda x, k, random_state: x[:k] + random_state.rand()},
+            10,
+        ),
+        ({"algorithm": "lloyd", "init": "k-means++"}, 1),
+        ({"algorithm": "lloyd", "init": X[:3]}, 1),
+        ({"algorithm": "auto", "init": "random"}, 1),
+        ({"algorithm": "dcdbundle"}, 1),
+    ],
+)
+def test_starts_as_many_as_suit(parameters, starts):
+    km = fitted(n_init="auto", **parameters)
+    assert km.model_.provenance["parameters"]["n_init"] == starts
+    assert km.n_init == "auto"
+
+
+def test_copy_x_changes_nothing():
+    kept = X.copy()
+    assert fitted(copy_x=False).model_.digest() == fitted(copy_x=True).model_.digest()
+    np.testing.assert_array_equal(X, kept)
+
+
+class Drawn:
+    """A function for first centres that knows how it was called."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, x, n_clusters, random_state):
+        self.calls.append(x)
+        self.state = random_state
+        rows = x[random_state.choice(x.shape[0], n_clusters, replace=False)]
+        return rows.toarray() if scipy.sparse.issparse(rows) else rows
+
+
+@pytest.mark.parametrize(
+    ("x", "kind"),
+    [
+        (X, np.ndarray),
+        (X.tolist(), np.ndarray),
+        (pd.DataFrame(X, columns=["a", "b", "c"]), np.ndarray),
+        ((X * 9).astype(np.int16), np.ndarray),
+        (scipy.sparse.csr_matrix(np.where(X > 1, X, 0)), scipy.sparse.csr_matrix),
+    ],
+    ids=["array", "list", "DataFrame", "integers", "sparse"],
+)
+def test_init_by_a_function(x, kind):
+    init = Drawn()
+    km = fitted(x, init=init, algorithm="lloyd")
+    assert [type(given) for given in init.calls] == [kind]
+    assert isinstance(init.state, np.random.RandomState)
+    begun = fitted(x, init=Drawn()(init.calls[0], 3, np.random.RandomState(0)), algorithm="lloyd")
+    assert begun.model_.digest() == km.model_.digest()
+
+
+def test_init_by_a_function_once_a_start():
+    """The best start is kept, whichever it is, and each begins where it was told to."""
+    wells = np.repeat([[0.0], [1.0], [10.0], [11.0], [20.0], [21.0]], 50, axis=0)
+    bad, good = np.array([[0.0], [1.0], [15.0]]), np.array([[0.5], [10.5], [20.5]])
+    alone = [lk.KMeans(3, init=c, algorithm="lloyd").fit(wells).inertia_ for c in (bad, good)]
+    assert alone[0] > 10 * alone[1]
+    for order in ([bad, good], [good, bad]):
+        given = iter(order)
+        asked = {"n_init": 2, "algorithm": "lloyd"}
+        km = lk.KMeans(3, init=lambda *_, given=given, **__: next(given), **asked)
+        assert km.fit(wells).inertia_ == alone[1]
+        assert next(given, None) is None
+        km = lk.KMeans(3, init=np.stack(order), **asked).fit(wells)
+        assert km.inertia_ == alone[1]
+
+
+def test_init_by_a_function_of_rows_elsewhere(tmp_path):
+    url = str(tmp_path / "x.zarr")
+    lk.ingest(X, url, progress=False)
+    heard = []
+
+    def init(source, n_clusters, random_state):
+        heard.append(source)
+        return X[:n_clusters]
+
+    km = fitted(url, init=init)
+    assert heard == [url]
+    assert km.model_.digest() == fitted(url, init=X[:3]).model_.digest()
+
+
+def test_init_by_a_function_in_partial_fit():
+    init = Drawn()
+    km = lk.KMeans(3, init=init, n_init=4, random_state=0).partial_fit(X).partial_fit(X)
+    assert len(init.calls) == 1
+    np.testing.assert_array_equal(km.labels_, km.predict(X))
+    begun = lk.KMeans(3, init=Drawn()(X, 3, np.random.RandomState(0)), random_state=0)
+    np.testing.assert_array_equal(
+        begun.partial_fit(X).partial_fit(X).cluster_centers_, km.cluster_centers_
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_init": "most"}, "n_init must be an integer of at least 1, or 'auto', got 'most'"),
+        ({"n_init": None}, "n_init must be an integer of at least 1, or 'auto', got None"),
+        ({"n_init": 0}, "n_init must be an integer of at least 1, got 0"),
+        ({"copy_x": "yes"}, "copy_x must be True or False, got 'yes'"),
+        ({"verbose": "loud"}, "verbose must be an integer of at least 0, got 'loud'"),
+        ({"verbose": -1}, "verbose must be an integer of at least 0, got -1"),
+        ({"init": lambda *_, **__: X[:2]}, r"init has shape \(2, 3\)"),
+        ({"init": lambda *_, **__: "random rows"}, r"init must give \(3, 3\) numbers"),
+        ({"init": lambda *_, **__: None}, r"init must give \(3, 3\) numbers"),
+        ({"init": X[:9].reshape(3, 3, 3)}, r"centres of 3 starts .*, and n_init=1: give n_init=3"),
+        ({"init": X[:6].reshape(3, 2, 3), "n_init": 3}, r"init has shape \(2, 3\)"),
+        ({"init": np.zeros((1, 1, 3, 3))}, r"init has shape \(1, 1, 3, 3\)"),
+    ],
+)
+def test_what_is_wrong_gets_one_clear_error(parameters, message):
+    km = lk.KMeans(3, **parameters)
+    with pytest.raises(ParameterError, match=message):
+        km.fit(X)
+
+
+def test_centres_of_several_shapes():
+    given = iter([X[:3], X[:2]])
+    with pytest.raises(ParameterError, match=r"shape \(3, 3\), then of \(2, 3\)"):
+        lk.KMeans(3, init=lambda *_, **__: next(given), n_init=2).fit(X)
+
+
+def test_a_script_for_scikit_learn_runs_with_the_name_changed():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for module in (importlib.import_module("sklearn.cluster"), lk):
+            km = module.KMeans(
+                n_clusters=3, init="k-means++", n_init="auto", max_iter=300, tol=1e-4, verbose=0,
+                random_state=0, copy_x=True, algorithm="lloyd",
+            )  # fmt: skip
+            assert km.fit(X, y=None, sample_weight=None) is km
+            assert km.inertia_ < 1_000

@@ -1,0 +1,110 @@
+"""Whether something is compiled, how long it took, and who is asked before."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import dask.config
+import numba
+import pytest
+from numba.core import event
+
+from largek_dask.kernels import compiling
+from largek_dask.kernels.compiling import Compiled, asked_before, compiled, seconds_ahead
+from largek_dask.kernels.jit import KernelCache, njit
+
+with_compiler = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock of our own."""
+    seconds = [100.0]
+    monkeypatch.setattr(compiling, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    return seconds
+
+
+def compiling_one(ours: bool = True) -> Any:
+    """What numba tells while it compiles a function."""
+    cache = KernelCache(compiling_one) if ours else None
+    return event.trigger_event("numba:compile", {"dispatcher": SimpleNamespace(_cache=cache)})
+
+
+def test_functions_inside_of_one_are_counted_and_their_time_once(now: list[float]) -> None:
+    before = compiled()
+    with compiling_one():
+        now[0] += 1.0
+        with compiling_one():
+            now[0] += 2.0
+            assert compiled().since(before) == Compiled(2, 3.0, at_it=True)
+    now[0] += 50.0
+    found = compiled().since(before)
+    assert (found, found.mean_seconds()) == (Compiled(2, 3.0, at_it=False), 1.5)
+
+
+def test_code_of_others_does_not_count(now: list[float]) -> None:
+    before = compiled()
+    with compiling_one(ours=False):
+        now[0] += 1.0
+        assert not compiled().at_it
+    assert compiled().since(before) == Compiled(0, 0.0, at_it=False)
+
+
+def test_before_anything_is_compiled_a_function_takes_what_they_usually_take() -> None:
+    assert Compiled().mean_seconds() == compiling.FIRST_SECONDS
+
+
+def test_who_is_asked_may_refuse(now: list[float]) -> None:
+    before = compiled()
+    ahead: list[float] = []
+
+    def refuse() -> None:
+        ahead.append(seconds_ahead())
+        raise TimeoutError("no time")
+
+    with asked_before(refuse), pytest.raises(TimeoutError), compiling_one():
+        raise AssertionError("it was compiled")
+    assert ahead[0] > 0
+    assert seconds_ahead() == 0
+    assert compiled().since(before) == Compiled(0, 0.0, at_it=False)
+    with compiling_one():
+        now[0] += 1.0
+    assert compiled().since(before) == Compiled(1, 1.0, at_it=False), "nobody is asked any more"
+
+
+def twice(x: float) -> float:
+    return 2 * x
+
+
+@with_compiler
+def test_a_kernel_that_is_refused_is_compiled_the_next_time(tmp_path: Any) -> None:
+    """And what it calls, if that had been compiled before, is kept."""
+    inner = njit(twice)
+    outer = njit(lambda x: inner(x) + 1)
+    asked = [0]
+
+    def once() -> None:
+        asked[0] += 1
+        if asked[0] == 2:
+            raise TimeoutError("no time for the inner one")
+
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
+        before = compiled()
+        with asked_before(once), pytest.raises(TimeoutError, match="no time for the inner one"):
+            outer(1.0)
+        assert not inner.signatures
+        assert not outer.signatures
+        assert not compiled().at_it
+        assert outer(1.0) == 3.0
+        assert compiled().since(before).functions == 3, "the outer one twice, as it was begun twice"
+
+
+@with_compiler
+def test_what_is_loaded_is_not_compiled(tmp_path: Any) -> None:
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
+        before = compiled()
+        assert njit(twice)(1.5) == 3.0
+        assert compiled().since(before).functions == 1
+        assert njit(twice)(1.5) == 3.0
+        assert compiled().since(before).functions == 1

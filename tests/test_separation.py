@@ -1,0 +1,454 @@
+"""Silhouette, Davies-Bouldin and Calinski-Harabasz: scikit-learn's values, twins in plain numpy."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from numpy.typing import NDArray
+from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score, silhouette_score
+
+import largek_dask as lk
+from largek_dask.algorithms.kmeans import CenterArrays
+from largek_dask.errors import BadRowsError, DataError, ParameterError, ParameterWarning
+from largek_dask.model import CentersModel
+from largek_dask.model import separation as module
+from largek_dask.model.separation import NAMES, Score, Separation
+
+pytestmark = pytest.mark.usefixtures("chunks_as_stored")
+
+SCORES: dict[str, Callable[..., Score]] = {name: getattr(lk.scores, name) for name in NAMES}
+PEERS: dict[str, Callable[[Any, Any], float]] = {
+    "davies_bouldin": davies_bouldin_score,
+    "calinski_harabasz": calinski_harabasz_score,
+}
+every_score = pytest.mark.parametrize("name", NAMES)
+every_peer = pytest.mark.parametrize("name", PEERS)
+
+
+def make_rows(n: int = 1_200, d: int = 5, seed: int = 0) -> NDArray[np.float64]:
+    """Groups that overlap, so that no score is trivial."""
+    rng = np.random.default_rng(seed)
+    groups = rng.normal(size=(12, d)) * 4
+    return groups[rng.integers(12, size=n)] + rng.normal(size=(n, d))
+
+
+def silhouette_twin(
+    x: NDArray[Any], centers: NDArray[Any], own: NDArray[Any] | None = None, weight: Any = None
+) -> float:
+    """The definition, with all distances."""
+    distances = np.sqrt(((x[:, None].astype(float) - centers[None].astype(float)) ** 2).sum(-1))
+    rows = np.arange(len(x))
+    own = distances.argmin(1) if own is None else own
+    a = distances[rows, own]
+    distances[rows, own] = np.inf
+    b = distances.min(1)
+    largest = np.maximum(a, b)
+    found = np.where(largest > 0, (b - a) / np.where(largest > 0, largest, 1), 0)
+    return float(np.average(found, weights=weight))
+
+
+def model_of(centers: Any, counts: Any = None, **options: Any) -> CentersModel:
+    centers = np.asarray(centers)
+    counts = np.ones(len(centers)) if counts is None else np.asarray(counts, float)
+    return CentersModel(CenterArrays(centers, counts, np.zeros_like(centers[0])), **options)
+
+
+X = make_rows()
+KM = lk.KMeans(9, random_state=0).fit(X)
+LABELS = KM.predict(X)
+
+
+# --- peers ----------------------------------------------------------------------------------------
+
+
+@every_peer
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
+@pytest.mark.parametrize("k", [2, 9, 300])
+def test_scikit_learn_gives_the_same(name: str, dtype: str, k: int) -> None:
+    x = (X * 10).astype(dtype)
+    # Stopped early: the model's centres are not the means of their rows.
+    km = lk.KMeans(k, algorithm="lloyd", random_state=0, max_iter=1, tol=0).fit(x)
+    labels = km.predict(x)
+    assert len(np.unique(labels)) == k
+    means = np.array([x[labels == j].mean(axis=0) for j in range(k)])
+    assert np.abs(means - km.cluster_centers_).max() > 1e-3
+    expected = PEERS[name](x.astype(float), labels)
+    found = SCORES[name](km, x)
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert (found.standard_error, found.n_rows) == (0, len(x))
+    # Of labels too, whatever their numbers are.
+    assert SCORES[name](7 * labels.astype(np.int64) + 3, x) == pytest.approx(expected, rel=1e-6)
+    assert SCORES[name](km.model_, x) == found
+
+
+@every_peer
+def test_scikit_learn_gives_the_same_for_a_mixture(name: str) -> None:
+    mx = lk.Mixture(6, covariance="diag", random_state=0).fit(X)
+    labels = mx.predict(X)
+    by_mean = np.square(X[:, None] - mx.means_).sum(-1).argmin(1)
+    assert (labels != by_mean).any()
+    assert SCORES[name](mx, X) == pytest.approx(PEERS[name](X, labels), rel=1e-6)
+
+
+def test_silhouette_is_that_of_the_definition() -> None:
+    assert SCORES["silhouette"](KM, X) == pytest.approx(
+        silhouette_twin(X, KM.cluster_centers_), rel=1e-12
+    )
+    # Not scikit-learn's, which takes pairs of rows.
+    assert abs(SCORES["silhouette"](KM, X) - silhouette_score(X, LABELS)) > 0.01
+    means = np.array([X[j == LABELS].mean(axis=0) for j in range(9)])
+    assert SCORES["silhouette"](LABELS, X) == pytest.approx(
+        silhouette_twin(X, means, LABELS), rel=1e-9
+    )
+
+
+def test_silhouette_of_a_mixture_is_about_its_own_means() -> None:
+    mx = lk.Mixture(6, covariance="diag", random_state=0).fit(X)
+    twin = silhouette_twin(X, mx.means_, mx.predict(X))
+    assert twin != pytest.approx(silhouette_twin(X, mx.means_), rel=1e-6)
+    assert SCORES["silhouette"](mx, X) == pytest.approx(twin, rel=1e-12)
+
+
+# --- the same bits --------------------------------------------------------------------------------
+
+
+def bits(found: Separation) -> list[str]:
+    return [float(getattr(found, name)).hex() for name in NAMES]
+
+
+@pytest.mark.parametrize("sample", [None, 400])
+def test_chunks_threads_and_workers_change_no_bit(
+    sample: int | None, tmp_path: Any, worker_clients: Any
+) -> None:
+    x = X.astype(np.float32)
+    weight = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], len(x))
+    model = lk.KMeans(9, random_state=0).fit(x).model_
+    options: dict[str, Any] = {"sample": sample, "seed": 4, "sample_weight": weight}
+    expected = Separation.of(model, x, n_threads=1, **options)
+    urls = [str(tmp_path / f"{size}.zarr") for size in (100, 333)]
+    for url, size in zip(urls, (100, 333), strict=True):
+        zarr.create_array(url, data=x, chunks=(size, 5))
+    assert [lk.open_rows(url).n_chunks for url in urls] == [12, 4]
+    for url in urls:
+        assert bits(Separation.of(model, url, n_threads=3, **options)) == bits(expected)
+    found = Separation.of(model, urls[0], client=worker_clients(2), **options)
+    assert bits(found) == bits(expected)
+    assert found.figures() == expected.figures()
+
+
+def test_labels_on_a_cluster(tmp_path: Any, worker_clients: Any) -> None:
+    url = str(tmp_path / "x.zarr")
+    zarr.create_array(url, data=X, chunks=(100, 5))
+    expected = Separation.of(LABELS, X)
+    assert bits(Separation.of(LABELS, url, client=worker_clients(2))) == bits(expected)
+
+
+@every_score
+def test_sparse_rows(name: str) -> None:
+    x = np.where(X > 2, X, 0).astype(np.float32)
+    csr = sp.csr_matrix(x)
+    assert csr.nnz < x.size / 2
+    km = lk.KMeans(8, random_state=0).fit(csr)
+    expected = (
+        silhouette_twin(x, km.cluster_centers_)
+        if name == "silhouette"
+        else PEERS[name](x.astype(float), km.predict(x))
+    )
+    assert SCORES[name](km, csr) == pytest.approx(expected, rel=1e-6)
+    assert SCORES[name](km.labels_, csr) == pytest.approx(SCORES[name](km.labels_, x), rel=1e-12)
+
+
+# --- rows of every kind ---------------------------------------------------------------------------
+
+
+@every_score
+def test_a_weight_is_as_many_rows(name: str) -> None:
+    weight = np.random.default_rng(2).integers(4, size=len(X))
+    repeated = np.repeat(X, weight, axis=0)
+    assert (weight == 0).any()
+    found = SCORES[name](KM, X, sample_weight=weight)
+    assert found == pytest.approx(SCORES[name](KM, repeated), rel=1e-12)
+    assert found.n_rows == np.count_nonzero(weight)
+    of_labels = SCORES[name](LABELS, X, sample_weight=weight)
+    assert of_labels == pytest.approx(SCORES[name](np.repeat(LABELS, weight), repeated), rel=1e-12)
+
+
+@every_score
+def test_rows_that_are_skipped_are_left_out(name: str) -> None:
+    x = X.copy()
+    x[[3, 700]] = np.nan
+    km = lk.KMeans(9, random_state=0, on_bad_rows="skip").fit(x)
+    kept = ~np.isnan(x[:, 0])
+    expected = SCORES[name](km, x[kept])
+    found = SCORES[name](km, x)
+    assert found == pytest.approx(expected, rel=1e-13)
+    assert found.n_rows == len(x) - 2
+    # Their labels are -1, which leaves them out as well.
+    assert SCORES[name](km.labels_, x) == pytest.approx(
+        SCORES[name](km.labels_[kept], x[kept]), rel=1e-12
+    )
+    with pytest.raises(BadRowsError, match="row 3 "):
+        SCORES[name](KM, x)
+
+
+@every_score
+def test_bad_rows_with_a_label(name: str) -> None:
+    x, labels = X.copy(), LABELS.copy()
+    x[7] = np.inf
+    with pytest.raises(BadRowsError, match="row 7 "):
+        SCORES[name](labels, x)
+    labels[8] = -1
+    with pytest.raises(DataError, match="1 rows that have a label hold NaN or infinity"):
+        SCORES[name](labels, x)
+
+
+@every_score
+def test_normalised_rows(name: str) -> None:
+    km = lk.KMeans(6, normalize="l2", random_state=0).fit(X)
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    expected = (
+        silhouette_twin(unit, km.cluster_centers_)
+        if name == "silhouette"
+        else PEERS[name](unit, km.predict(X))
+    )
+    assert SCORES[name](km, X) == pytest.approx(expected, rel=1e-9)
+
+
+def test_clusters_without_rows() -> None:
+    """One that had none in the fit is nobody's neighbour; one that has none here has no mean."""
+    centers = np.vstack([KM.cluster_centers_, X.mean(axis=0) + 0.1, np.full(5, 1e3)])
+    assert (np.bincount(np.square(X[:, None] - centers).sum(-1).argmin(1), minlength=11) > 0)[9]
+    counts = np.r_[KM.model_.counts, 0, 5]
+    model = model_of(centers, counts)
+    labels = model.predict(X)
+    assert labels is not None
+    # Rows go where predict puts them, also where nobody was.
+    distances = np.sqrt(((X[:, None] - centers) ** 2).sum(-1))
+    a = distances.min(1)
+    others = distances.copy()
+    others[np.arange(len(X)), labels] = np.inf
+    others[:, 9] = np.inf
+    b = others.min(1)
+    found = Separation.of(model, X)
+    assert found.silhouette == pytest.approx(((b - a) / np.maximum(a, b)).mean(), rel=1e-12)
+    assert found.davies_bouldin == pytest.approx(davies_bouldin_score(X, labels), rel=1e-9)
+    assert found.calinski_harabasz == pytest.approx(calinski_harabasz_score(X, labels), rel=1e-9)
+    assert found.n_clusters == 10
+
+
+def test_rows_on_centres() -> None:
+    # Integers, so that means of equal rows are these rows to the bit.
+    x = np.repeat(3 * np.eye(3), 4, axis=0)
+    found = Separation.of(model_of(3 * np.eye(3)), x)
+    assert found.figures() == {
+        "silhouette": 1,
+        "davies_bouldin": 0,
+        "calinski_harabasz": calinski_harabasz_score(x, np.repeat([0, 1, 2], 4)),
+    }
+    # Two centres in one place: 0 of 0 is 0, and they are not compared.
+    twice = model_of(3 * np.vstack([np.eye(3), np.eye(3)[:1]]))
+    assert Separation.of(twice, x).silhouette == pytest.approx(8 / 12)
+    labels = np.arange(12) % 6
+    same = np.repeat(np.eye(2), 6, axis=0)
+    assert Separation.of(labels, same).davies_bouldin == davies_bouldin_score(same, labels)
+
+
+def test_rows_far_out() -> None:
+    """So far that float32 overflows: their distances are those of float64."""
+    x = X.astype(np.float32)
+    x[0] = 3e30
+    model = model_of(KM.cluster_centers_.astype(np.float32))
+    assert float(x[0, 0]) ** 2 > float(np.finfo(np.float32).max)
+    assert SCORES["silhouette"](model, x) == pytest.approx(
+        silhouette_twin(x, model.centers), rel=1e-6
+    )
+
+
+@every_score
+@pytest.mark.parametrize("sample", [None, 50])
+def test_one_cluster_has_no_score(name: str, sample: int | None) -> None:
+    km = lk.KMeans(1, random_state=0).fit(X)
+    with pytest.raises(ParameterError, match=r"1 cluster has rows: .* of two or more"):
+        SCORES[name](km, X, sample=sample)
+    if sample is None:
+        with pytest.raises(ParameterError, match="1 cluster has rows"):
+            SCORES[name](np.zeros(len(X), int), X)
+        with pytest.raises(ParameterError, match="no cluster has rows"):
+            SCORES[name](np.full(len(X), -1), X)
+
+
+def test_light_rows_have_no_calinski_harabasz() -> None:
+    weight = np.full(len(X), 1 / len(X))
+    for sample in (None, 600):
+        with pytest.raises(ParameterError, match="add up to 1, and there are 9 clusters"):
+            SCORES["calinski_harabasz"](KM, X, sample_weight=weight, sample=sample)
+    # The other two do not know how much all rows weigh.
+    for name in ("silhouette", "davies_bouldin"):
+        found = SCORES[name](KM, X, sample_weight=weight)
+        assert found == pytest.approx(SCORES[name](KM, X), rel=1e-9)
+
+
+@every_score
+def test_input_that_is_refused(name: str) -> None:
+    score = SCORES[name]
+    for bad in (X, LABELS.astype(float), LABELS[:, None], "model.zarr", None, KM.get_params()):
+        with pytest.raises(
+            ParameterError, match="give a model, a fitted estimator, or the cluster"
+        ):
+            score(bad, X)
+    with pytest.raises(ParameterError, match="1,199 labels and 1,200 rows"):
+        score(LABELS[1:], X)
+    with pytest.raises(ParameterError, match="row 4 has the label -2"):
+        score(np.where(np.arange(1_200) == 4, -2, LABELS), X)
+    with pytest.raises(ParameterError, match=r"rows have 4 features, .* rows of 5"):
+        score(KM, X[:, :4])
+    for sample in (1, 0, -3, 2.5, "all"):
+        with pytest.raises(ParameterError, match="sample must be None or a number of rows"):
+            score(KM, X, sample=sample)
+    with pytest.raises(ParameterError, match="sample= needs a model"):
+        score(LABELS, X, sample=100)
+    with pytest.raises(ParameterError, match="random_state"):
+        score(KM, X, sample=100, random_state="x")
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+@every_score
+def test_a_sample_is_off_by_its_standard_error(name: str) -> None:
+    """Over many seeds: as far off as it says, and right on the average."""
+    km = lk.KMeans(9, algorithm="lloyd", random_state=0, tol=0).fit(X)
+    assert km.stop_reason_ == "converged"
+    exact = float(SCORES[name](km, X))
+    found = [SCORES[name](km, X, sample=400, random_state=seed) for seed in range(150)]
+    values = np.array(found, float)
+    told = np.array([score.standard_error for score in found])
+    assert all(score.n_rows == 400 for score in found)
+    assert values.std() == pytest.approx(told.mean(), rel=0.25)
+    assert abs(values.mean() - exact) < 0.3 * values.std()
+    # Most of the 95 % intervals hold the score of all rows.
+    assert np.mean(np.abs(values - exact) < 2 * told) > 0.88
+
+
+@every_score
+def test_a_sample_of_weighted_rows(name: str) -> None:
+    weight = np.random.default_rng(3).choice([0.0, 1.0, 4.0], len(X))
+    km = lk.KMeans(9, algorithm="lloyd", random_state=0, tol=0).fit(X, sample_weight=weight)
+    exact = float(SCORES[name](km, X, sample_weight=weight))
+    found = [
+        SCORES[name](km, X, sample=400, random_state=seed, sample_weight=weight)
+        for seed in range(150)
+    ]
+    values = np.array(found, float)
+    assert found[0].n_rows < 400
+    told = np.mean([score.standard_error for score in found])
+    assert values.std() == pytest.approx(told, rel=0.25)
+    assert abs(values.mean() - exact) < 0.4 * values.std()
+
+
+@every_score
+def test_a_sample_of_all_rows_is_exact(name: str) -> None:
+    exact = SCORES[name](KM, X)
+    for sample in (len(X), len(X) + 1, 10**9):
+        found = SCORES[name](KM, X, sample=sample)
+        assert (found, found.standard_error) == (exact, 0)
+    nearly = SCORES[name](KM, X, sample=len(X) - 1, random_state=0)
+    assert 0 < nearly.standard_error < 0.01 * exact
+
+
+@every_score
+def test_the_seed_draws_the_sample(name: str) -> None:
+    first, again, other = (SCORES[name](KM, X, sample=300, random_state=s) for s in (1, 1, 2))
+    assert (first, first.standard_error) == (again, again.standard_error)
+    assert first != other
+    drawn = [SCORES[name](KM, X, sample=300, random_state=np.random.default_rng(5)) for _ in "ab"]
+    assert drawn[0] == drawn[1]
+
+
+def test_only_chunks_with_sampled_rows_are_read(tmp_path: Any) -> None:
+    url = str(tmp_path / "x.zarr")
+    zarr.create_array(url, data=X, chunks=(10, 5))
+    rows = lk.open_rows(url)
+    read: list[int] = []
+    original = type(rows).read
+
+    def watched(self: Any, i: int) -> Any:
+        read.append(i)
+        return original(self, i)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(rows), "read", watched)
+        SCORES["silhouette"](KM, rows, sample=20, random_state=0)
+    assert 10 < len(set(read)) == len(read) <= 20 < rows.n_chunks == 120
+
+
+def test_few_rows_a_cluster_are_said() -> None:
+    km = lk.KMeans(100, random_state=0).fit(X)
+    with pytest.warns(ParameterWarning, match=r"of 100 clusters have fewer than two rows .* 150"):
+        SCORES["davies_bouldin"](km, X, sample=150, random_state=0)
+    # The others do not mind.
+    SCORES["silhouette"](km, X, sample=150, random_state=0)
+
+
+# --- how it is told -------------------------------------------------------------------------------
+
+
+def test_a_score_is_a_number() -> None:
+    score = Score(0.5, 0.0123, 100)
+    assert (score, score + 1, f"{score:.3f}", repr(score)) == (0.5, 1.5, "0.500", "0.5 ± 0.012")
+    assert repr(Score(0.25)) == "0.25"
+    copy = pickle.loads(pickle.dumps(score))
+    assert (copy, copy.standard_error, copy.n_rows) == (0.5, 0.0123, 100)
+
+
+def test_scores_share_passes() -> None:
+    passes: list[str] = []
+    original = module._first_chunk, module._second_chunk
+
+    def first(*arguments: Any) -> None:
+        passes.append("first")
+        original[0](*arguments)
+
+    def second(*arguments: Any) -> None:
+        passes.append("second")
+        original[1](*arguments)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        dask.config.set({"largek.data.memory-chunk-bytes": 2**30}),
+    ):
+        patch.setattr(module, "_first_chunk", first)
+        patch.setattr(module, "_second_chunk", second)
+        found = Separation.of(KM, X)
+        assert passes == ["first", "second"]
+        passes.clear()
+        assert Separation.of(KM, X, names=("silhouette",)).silhouette == found.silhouette
+        assert passes == ["first"]
+    assert {name: SCORES[name](KM, X) for name in NAMES} == found.figures()
+
+
+def test_pairs_of_centres_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    km = lk.KMeans(50, random_state=0).fit(X)
+    exact, sampled = (
+        SCORES["davies_bouldin"](km, X, sample=n, random_state=0) for n in (None, 900)
+    )
+    monkeypatch.setattr(module, "PAIRS", 350)
+    assert SCORES["davies_bouldin"](km, X) == exact
+    assert SCORES["davies_bouldin"](km, X, sample=900, random_state=0) == sampled
+
+
+def test_a_kind_without_centres() -> None:
+    class Other(CentersModel):
+        def _cluster_centers(self) -> Any:
+            return None
+
+    model = Other(KM.model_.arrays)
+    with pytest.raises(ParameterError, match="has no centres"):
+        Separation.of(model, X)
