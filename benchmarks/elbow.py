@@ -141,7 +141,10 @@ def peers(x: NDArray[Any], k_max: int, true: int | None) -> Record:
         seconds += time.process_time() - begun
         inertia.append(km.inertia_)
         begun = time.process_time()
-        silhouettes.append(float(silhouette_score(x[chosen], km.labels_[chosen])))
+        labels = km.labels_[chosen]
+        # few rows far out may have all other clusters, and none is among these rows
+        one = len(np.unique(labels)) < 2
+        silhouettes.append(-1.0 if one else float(silhouette_score(x[chosen], labels)))
         more += time.process_time() - begun
     y = np.array(inertia)
     along = (sizes - sizes[0]) / (sizes[-1] - sizes[0])

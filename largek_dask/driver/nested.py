@@ -41,7 +41,7 @@ __all__ = ["Counted", "Partition", "TimeLimit", "counted", "nested", "settled"]
 STEPS = 24
 """Passes that refine a partition, at most: more change the curve by less than its own noise."""
 TOL = 1e-4
-"""Of the loop that refines."""
+"""The ``tol`` of the loop that refines."""
 ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 13
 """Rows that a partition is refined on: for each of its clusters, and at least."""
 SPARSE_ROUNDS = 4
@@ -306,15 +306,15 @@ class _Sums(Additive):
     """What rows cost, by partition; and what tells how far that is off on other rows."""
 
     costs: ExactSums
-    """Of ``w d^2``, one a partition."""
+    """Sums of ``w d^2``, one a partition."""
     squares: ExactSums
-    """Of its squares."""
+    """Sums of its squares."""
     products: ExactSums
-    """Of its products with w."""
+    """Sums of its products with w."""
     weights: ExactSums
-    """(2,) of w and its square."""
+    """(2,) sums of w and of its square."""
     counts: ExactSums
-    """Of w, by cluster, one partition after the other."""
+    """Sums of w, by cluster, one partition after the other."""
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> _Sums:
@@ -350,7 +350,7 @@ class Counted:
     errors: Floats
     """(m,) standard errors of the costs, as estimates of what rows of any number would cost."""
     weight: float
-    """Of all the rows."""
+    """Weight of all these rows."""
 
 
 def counted(passes: BasePasses, partitions: Sequence[Partition]) -> Counted:

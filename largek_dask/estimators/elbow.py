@@ -3,8 +3,12 @@
 Up to 50,000 rows and 100 clusters the curve is that of `DCDBundle`, every number of clusters near
 its lowest objective. Beyond, it is one of nested partitions (:mod:`largek_dask.driver.nested`) on a
 sample: every number up to 16, then 24, 32, 48, 64, ..., and closely about every number where it
-bends. The same decision (:mod:`largek_dask.model.suggest_k`) is made of either: halves of the rows
-have to agree on the partition and, each by its own curve, on the number.
+bends. The same decision (:mod:`largek_dask.model.suggest_k`) is made of either.
+
+A number is named where halves of the rows, clustered by themselves, give the same partition, no
+Gaussian of this spectrum could be cut as well, the curve bends there, and each half names about the
+same number by its own curve. Four rules of the literature are told beside it, as they always name
+something.
 
 Of a sample the objectives are those of other rows, which nothing was fitted to: what they say of
 all rows is off by chance alone, by the standard error told, and on the high side only by as much as
@@ -79,22 +83,22 @@ STAGES = 0.4, 0.6, 0.8
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ElbowCurve(SuggestedK):
     """The objectives of partitions into 1 to k clusters, how many clusters there are, and why.
 
     Made by :func:`suggest_k`; ``print`` says the decision in words.
     """
 
-    errors: Floats = None  # type: ignore[assignment]  # (fields before it have defaults)
+    errors: Floats
     """(m,) standard errors of the objectives: 0 where all rows were counted."""
-    n_rows: int = 0
-    """Rows of the table."""
-    n_searched: int = 0
+    n_rows: int
+    """Rows of the table that count."""
+    n_searched: int
     """Rows that partitions were found on."""
-    method: Literal["dcdbundle", "nested"] = "nested"
+    method: Literal["dcdbundle", "nested"]
     """What has found them."""
-    model_of: Callable[[int], CentersModel] = None  # type: ignore[assignment]
+    model_of: Callable[[int], CentersModel]
     """Makes the model of one of `n_clusters`; :meth:`model` checks the number first."""
 
     def model(self, n_clusters: int) -> CentersModel:
@@ -113,6 +117,9 @@ class ElbowCurve(SuggestedK):
                 f"{told}. Fit KMeans({n_clusters!r}) for it."
             )
         return self.model_of(int(n_clusters))
+
+    def __repr__(self) -> str:
+        return f"<ElbowCurve to {int(self.n_clusters[-1]):,} clusters: {self.words}>"
 
     def records(self) -> list[dict[str, Any]]:
         """What is known of every partition, one mapping each; None where it is not known."""
@@ -144,6 +151,7 @@ class ElbowCurve(SuggestedK):
             stable=STABLE,
             suggested=self.k,
             between=self.range,
+            clear=self.clear,
             words=self.words,
         )
 
@@ -177,47 +185,29 @@ def suggest_k(
         partitions in three readings, so that objectives are exact.
     sample_weight : array-like of shape (n_rows,) or URL, optional
         Weight 2 counts as two rows, weight 0 as none.
-    storage_options : mapping, optional
-        Passed to fsspec with every URL.
-    normalize : {None, "l2"}
-        "l2": every row is given unit length.
-    on_bad_rows : {"raise", "skip"}
-        What becomes of rows with NaN or infinity.
+    storage_options, normalize, on_bad_rows
+        As in ``open_rows`` and ``KMeans``.
     random_state : int, RandomState, Generator or None
         Same data, seed and versions give the same bits, if ``max_time`` does not end the run.
     client : distributed.Client, optional
         Read the rows on that cluster; what is drawn is searched in this process.
-    n_threads : int, optional
-        Computing threads of this process; None: one a core.
+    n_threads, verbose
+        As in ``KMeans``.
     max_time : float or str, optional
         Seconds, or a time such as "90s": partitions into more clusters than there was time for are
         left out.
-    verbose : int
-        1: a line of progress on standard error.
 
     Returns
     -------
     ElbowCurve
-        Has ``k`` (None: no number stands out), ``range``, ``halves``, ``votes``, ``n_clusters``,
-        ``inertia`` (sums of ``w ||x - c||^2``, squares of the data's unit) and their ``errors``,
-        ``stability``, ``model(l)`` and ``plot()``.
+        ``k`` (None: no number stands out), its ``range``, and the curve.
 
     Raises
     ------
-    ParameterError
-        A parameter is wrong by itself or for these rows.
-    DataError
-        ``rows`` are no table of finite numbers.
+    ParameterError, DataError
+        A parameter is wrong, or ``rows`` are no table of finite numbers.
     NoModelError
         The time limit came before there was a partition.
-
-    Notes
-    -----
-    A number is named where halves of the rows, clustered by themselves, give the same partition
-    (adjusted Rand index of 0.9 or more: Ben-Hur et al. 2002, Lange et al. 2004), no Gaussian of
-    this spectrum could be cut as well, the curve bends there, and each half names about the same
-    number by its own curve. Four rules of the literature (Calinski-Harabasz, Krzanowski-Lai,
-    Hartigan, Sugar-James) are told beside it. See ``largek_dask.model.suggest_k``.
 
     Examples
     --------
@@ -245,10 +235,7 @@ def suggest_k(
         max_time=max_time,
         seed=draw_seed(random_state),
     )
-    asked = _Asked(opened, options, sample, client, n_threads, bool(verbose))
-    is_small = opened.n_rows <= PATH_ROWS and options.n_clusters <= PATH_CLUSTERS
-    whole = isinstance(sample, str) or sample >= opened.n_rows
-    return asked.by_path() if is_small and whole and not opened.is_sparse else asked.by_nesting()
+    return _Asked(opened, options, sample, client, n_threads, bool(verbose)).curve()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +248,15 @@ class _Asked:
     client: Client | None
     n_threads: int | None
     verbose: bool
+
+    def curve(self) -> ElbowCurve:
+        """By all partitions where the table is small and dense, and no sample is asked for."""
+        n = self.rows.n_rows
+        is_small = n <= PATH_ROWS and self.options.n_clusters <= PATH_CLUSTERS
+        whole = isinstance(self.sample, str) or self.sample >= n
+        if is_small and whole and not self.rows.is_sparse:
+            return self.by_path()
+        return self.by_nesting()
 
     # --- every number of clusters -----------------------------------------------------------------
 

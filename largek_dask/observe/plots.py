@@ -277,6 +277,7 @@ def elbow_figure(
     stable: float,
     suggested: int | None,
     between: tuple[int, int] | None,
+    clear: bool,
     words: str,
 ) -> Figure:
     """The elbow of partitions into some numbers of clusters, above how far halves agree on them.
@@ -297,6 +298,8 @@ def elbow_figure(
         The number of clusters to mark, if one stands out.
     between : (int, int) or None
         How uncertain it is: shaded.
+    clear : bool
+        Whether it is more than the least that there are: it is not where the curve ends there.
     words : str
         The decision, below all.
     """
@@ -305,40 +308,10 @@ def elbow_figure(
     grid = figure.add_gridspec(2, 1, height_ratios=[1.6, 1])
     upper = figure.add_subplot(grid[0])
     lower = figure.add_subplot(grid[1], sharex=upper)
-    marker = "o" if len(inertia) <= MOST_MARKED else None
-    positive = inertia > 0
-    is_log = bool(positive.any() and inertia.max() > DECADES * inertia[positive].min())
-    spread = 2 * errors
-    upper.fill_between(n_clusters, inertia - spread, inertia + spread, color=BLUE, alpha=0.2)
-    upper.plot(n_clusters, inertia, color=BLUE, linewidth=1.8, marker=marker, markersize=3.5)
-    _style(upper, "Inertia against number of clusters", "", f"inertia ({INERTIA.unit})")
-    if is_log:
-        upper.set_yscale("log")
-    else:
-        upper.set_ylim(0, 1.06 * float(inertia.max()) or 1.0)
-        upper.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
-    known = ~np.isnan(stability)
-    lower.plot(
-        n_clusters[known],
-        stability[known],
-        color=ORANGE,
-        linewidth=1.8,
-        marker=marker,
-        markersize=3.5,
-    )
-    lower.axhline(stable, color=INK, linewidth=0.9, linestyle="--")
-    lower.annotate(
-        f"halves agree: {stable:g} or more",
-        (1, stable),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 4),
-        textcoords="offset points",
-        ha="right",
-        color=INK,
-    )
-    _style(lower, "How far two halves of the rows agree", "clusters", "adjusted Rand index")
-    lower.set_ylim(min(0.0, float(np.nanmin(stability, initial=0.0))), 1.12)
-    _mark_suggested(upper, lower, n_clusters, inertia, suggested, between)
+    _draw_elbow(upper, n_clusters, inertia, errors)
+    _draw_stability(lower, n_clusters, stability, stable)
+    more = "" if clear else " or more"
+    _mark_suggested(upper, lower, n_clusters, inertia, suggested, between, more)
     if n_clusters[-1] > MOST_TICKS:
         lower.set_xscale("log", base=2)
         lower.xaxis.set_major_formatter("{x:,.0f}")
@@ -348,6 +321,46 @@ def elbow_figure(
     return figure
 
 
+def _draw_elbow(
+    axes: Axes,
+    n_clusters: NDArray[np.int64],
+    inertia: NDArray[np.float64],
+    errors: NDArray[np.float64],
+) -> None:
+    marker = "o" if len(inertia) <= MOST_MARKED else None
+    spread = 2 * errors
+    axes.fill_between(n_clusters, inertia - spread, inertia + spread, color=BLUE, alpha=0.2)
+    axes.plot(n_clusters, inertia, color=BLUE, linewidth=1.8, marker=marker, markersize=3.5)
+    _style(axes, "Inertia against number of clusters", "", f"inertia ({INERTIA.unit})")
+    positive = inertia > 0
+    if positive.any() and inertia.max() > DECADES * inertia[positive].min():
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.06 * float(inertia.max()) or 1.0)
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
+
+
+def _draw_stability(
+    axes: Axes, n_clusters: NDArray[np.int64], stability: NDArray[np.float64], stable: float
+) -> None:
+    known = ~np.isnan(stability)
+    marker = "o" if len(stability) <= MOST_MARKED else None
+    found = n_clusters[known], stability[known]
+    axes.plot(*found, color=ORANGE, linewidth=1.8, marker=marker, markersize=3.5)
+    axes.axhline(stable, color=INK, linewidth=0.9, linestyle="--")
+    axes.annotate(
+        f"halves agree: {stable:g} or more",
+        (1, stable),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="right",
+        color=INK,
+    )
+    _style(axes, "How far two halves of the rows agree", "clusters", "adjusted Rand index")
+    axes.set_ylim(float(np.min(stability[known], initial=0.0)), 1.12)
+
+
 def _mark_suggested(
     upper: Axes,
     lower: Axes,
@@ -355,6 +368,7 @@ def _mark_suggested(
     inertia: NDArray[np.float64],
     suggested: int | None,
     between: tuple[int, int] | None,
+    more: str,
 ) -> None:
     """Mark the number of clusters that is suggested, and shade what it may be as well."""
     if suggested is None or between is None:
@@ -374,7 +388,7 @@ def _mark_suggested(
             markerfacecolor="none",
             markeredgecolor=GREEN,
             markeredgewidth=1.8,
-            label=f"suggested: {range_} clusters",
+            label=f"suggested: {range_} clusters{more}",
         )
         lower.axvline(suggested, color=GREEN, linewidth=0.9, linestyle=":")
     # The curve falls, so there is room.

@@ -83,6 +83,16 @@ def test_nothing_is_named_where_nothing_is(kind, nested, request):
     assert found.words.startswith("No clear k")
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_where_the_curve_ends_there_may_be_more(nested, request):
+    if nested:
+        request.getfixturevalue("nests")
+    found = lk.suggest_k(X, K, random_state=0)
+    assert (found.k, found.clear) == (K, False), str(found)
+    assert f"No clear k: {K} clusters or more" in str(found)
+    assert "clusters or more" in found.plot().axes[0].get_legend().get_texts()[0].get_text()
+
+
 # --- what it costs, exactly or about
 
 
@@ -235,6 +245,7 @@ def test_records_and_picture():
     assert [record["n_clusters"] for record in records] == list(range(1, 13))
     assert records[0]["gaussian"] is None
     assert records[K - 1]["stability"] >= 0.9
+    assert repr(found) == f"<ElbowCurve to 12 clusters: {found.words}>"
     figure = found.plot()
     assert "Partitions of 3,000 rows" in figure.get_suptitle()
 

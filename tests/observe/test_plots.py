@@ -167,6 +167,7 @@ def test_elbow_figure__marks_what_is_suggested_and_how_sure_it_is():
         stable=0.9,
         suggested=8,
         between=(7, 9),
+        clear=True,
         words="8 clusters.",
     )
     upper, lower = figure.axes
@@ -187,6 +188,7 @@ def test_elbow_figure__of_no_clear_number_marks_none():
         stable=0.9,
         suggested=None,
         between=None,
+        clear=False,
         words="No clear k.",
     )
     upper, _ = figure.axes
