@@ -28,6 +28,7 @@ __all__ = [
     "JobNotFoundError",
     "LargekError",
     "LostJobError",
+    "MissingChunksWarning",
     "MissingDependencyError",
     "MissingOptionError",
     "ModelFormatError",
@@ -177,6 +178,10 @@ class DegenerateDataWarning(UserWarning):
 
 class InterruptedFitWarning(UserWarning):
     """The fit was interrupted; the model is the best one so far."""
+
+
+class MissingChunksWarning(UserWarning):
+    """A store lacks some of its chunks, which are read as its fill value; says how many."""
 
 
 class ParameterWarning(UserWarning):

@@ -368,16 +368,57 @@ def test_a_description_nested_without_end_is_refused(saved: Path, tmp_path: Path
     path = tmp_path / "m.zarr"
     shutil.copytree(saved, path)
     (path / "zarr.json").write_text("[" * 200_000)
-    with pytest.raises(ModelFormatError, match="is not a model: RecursionError"):
+    with pytest.raises(ModelFormatError, match=r"zarr\.json is no JSON \(maximum recursion"):
         load_model(str(path))
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(ModelFormatError, match="does not exist or is not a model"):
+    with pytest.raises(ModelFormatError, match="does not exist, so it is no model"):
         load_model(str(tmp_path / "nothing.zarr"))
     zarr.create_group(str(tmp_path / "group.zarr"))
-    with pytest.raises(ModelFormatError, match="not a model"):
+    told = (
+        r"group\.zarr is a Zarr store, but not a model: give .*RUN/model\.zarr, or the folder RUN"
+    )
+    with pytest.raises(ModelFormatError, match=told):
         load_model(str(tmp_path / "group.zarr"))
+    lk.ingest(np.ones((5, 2)), tmp_path / "rows.zarr", progress=False)
+    with pytest.raises(ModelFormatError, match=r"rows\.zarr is a Zarr store, but not a model"):
+        load_model(str(tmp_path / "rows.zarr"))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ModelFormatError, match=r"folder is not a model, and holds no model\.zarr"):
+        load_model(str(tmp_path / "folder"))
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ModelFormatError, match=r"file is not a model that can be read: |no model"):
+        load_model(str(tmp_path / "file"))
+
+
+def test_the_folder_of_a_fit_stands_for_its_model(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path / "run" / "model.zarr")
+    digest = load_model(str(saved)).digest()
+    for where in ("run", "run/", "run/model.zarr"):
+        assert load_model(f"{tmp_path}/{where}").digest() == digest
+    # A model that is damaged is not taken for a folder without one.
+    (tmp_path / "run" / "model.zarr" / "counts" / "c" / "0").unlink()
+    with pytest.raises(ModelFormatError, match=r"run/model\.zarr is damaged"):
+        load_model(f"{tmp_path}/run")
+    # Something else that calls itself a store is not looked into.
+    zarr.create_group(str(tmp_path / "run"), overwrite=False)
+    with pytest.raises(ModelFormatError, match=r"run is a Zarr store, but not a model"):
+        load_model(f"{tmp_path}/run")
+
+
+@pytest.mark.parametrize("change", [b"{", b"[]", b'{"attributes": {}}', b'{"attributes": []}'])
+def test_no_error_shows_what_python_says_of_a_key(
+    change: bytes, saved: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.zarr"
+    shutil.copytree(saved, path)
+    (path / "zarr.json").write_bytes(change)
+    with pytest.raises(ModelFormatError) as caught:
+        load_model(str(path))
+    assert "KeyError" not in str(caught.value)
+    assert "TypeError" not in str(caught.value)
+    assert "m.zarr is" in str(caught.value)
 
 
 def test_a_long_history_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:

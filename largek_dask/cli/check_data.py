@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from largek_dask.cli.findings import Finding, broken, note, ok
 from largek_dask.driver.words import human_bytes
-from largek_dask.errors import LargekError
+from largek_dask.errors import LargekError, warnings_heard_by
 
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
@@ -24,13 +24,17 @@ def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[
     """Findings about a data set; reads its metadata and its first chunk."""
     from largek_dask.data.sources import open_rows
 
+    heard: list[str] = []
     try:
-        rows = open_rows(url, storage_options=storage_options)
+        with warnings_heard_by(lambda message, _: heard.append(message)):
+            rows = open_rows(url, storage_options=storage_options)
     except (LargekError, OSError) as error:
         yield broken("data", str(error), "check the address, the driver and the access rights")
         return
     n, d = rows.shape
     yield ok("data", f"{n:,} rows × {d:,} features, {rows.dtype}, {human_bytes(rows.nbytes)}")
+    for message in heard:
+        yield note("data", message, "tell a fit by --missing what they are")
     yield from _storage(url, rows)
     yield from _first_chunk(rows)
     yield from _known_statistics(rows)
@@ -51,6 +55,9 @@ def _engines(rows: Rows) -> Iterator[Finding]:
 
 
 def _storage(url: str, rows: Rows) -> Iterator[Finding]:
+    from zarr.codecs import Crc32cCodec
+
+    from largek_dask import config
     from largek_dask.data.stores import open_node
     from largek_dask.data.zarr_rows import ZarrRows
 
@@ -64,7 +71,8 @@ def _storage(url: str, rows: Rows) -> Iterator[Finding]:
     text = f"stored in chunks of {chunk_rows:,} × {chunk_columns:,} ({human_bytes(chunk)})"
     if array.shards is not None:
         text += f" inside shards of {array.shards[0]:,} rows"
-    if chunk < SMALL_CHUNK and rows.nbytes > 16 * SMALL_CHUNK and array.shards is None:
+    is_small = chunk < SMALL_CHUNK and chunk_rows < int(config.get("data.ingest-chunk-rows"))
+    if is_small and rows.nbytes > 16 * SMALL_CHUNK and array.shards is None:
         yield note("data", f"{text}: too small, every one costs a request", advice)
     elif chunk > LARGE_CHUNK:
         yield note("data", f"{text}: too large, several are in memory at once", advice)
@@ -72,8 +80,10 @@ def _storage(url: str, rows: Rows) -> Iterator[Finding]:
         yield ok("data", text)
     if chunk_columns < rows.n_features:
         yield note("data", "chunks are split along the columns: a row needs several", advice)
-    if array.compressors and array.dtype.kind == "f":
-        names = ", ".join(type(codec).__name__ for codec in array.compressors)
+    # A checksum, as ingest writes, counts as a compressor with Zarr.
+    packing = [codec for codec in array.compressors if not isinstance(codec, Crc32cCodec)]
+    if packing and array.dtype.kind == "f":
+        names = ", ".join(type(codec).__name__ for codec in packing)
         yield note(
             "data",
             f"floats compressed with {names}: they hardly shrink and read at less than half "

@@ -29,6 +29,7 @@ __all__ = [
     "model_in",
     "option_scheduler",
     "option_service",
+    "option_source",
     "option_storage",
     "output",
     "parse_settings",
@@ -128,7 +129,7 @@ def emit(payload: Mapping[str, Any], as_json: bool, table: Callable[[], Any]) ->
         return
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True).print(table())
+    Console(highlight=False).print(table())
 
 
 def _plain(value: Any) -> Any:
@@ -144,7 +145,15 @@ def key_values(pairs: Mapping[str, Any], title: str | None = None) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, box=SIMPLE_HEAD, show_header=False, title_justify="left")
+    # Without blanks at its edges, so that a digest has its line on 80 columns.
+    table = Table(
+        title=title,
+        box=SIMPLE_HEAD,
+        show_header=False,
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+    )
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs.items():
@@ -205,6 +214,24 @@ def option_storage(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=lambda _ctx, _option, value: parse_settings(value) or None,
         help="Passed to fsspec with URLs like the data's, e.g. anon=True; may be repeated.",
     )(command)
+
+
+def option_source(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--component PATH`` and ``--missing warn|raise|fill``: what is read of the data, and how."""
+    component = click.option(
+        "--component",
+        metavar="PATH",
+        help="The array inside a store of several (a Zarr or HDF5 group, AnnData, npz).",
+    )
+    missing = click.option(
+        "--missing",
+        type=click.Choice(["warn", "raise", "fill"]),
+        default="warn",
+        show_default=True,
+        help="What becomes of chunks that a Zarr store lacks: its fill value, with a warning that "
+        "says how many; an error; or its fill value, uncounted.",
+    )
+    return component(missing(command))
 
 
 def output(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,10 +13,14 @@ from largek_dask.cli.common import (
     emit,
     key_values,
     option_scheduler,
+    option_source,
     option_storage,
     output,
 )
 from largek_dask.driver.words import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    from largek_dask.data.missing import Missing
 
 __all__ = ["coreset"]
 
@@ -36,6 +40,7 @@ __all__ = ["coreset"]
 @click.option("--sample-weight", metavar="URL", help="Weights of the rows, one number each.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @option_scheduler
+@option_source
 @option_storage
 def coreset(
     data: str,
@@ -46,6 +51,8 @@ def coreset(
     sample_weight: str | None,
     force: bool,
     scheduler: str | None,
+    component: str | None,
+    missing: Missing,
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
@@ -63,7 +70,13 @@ def coreset(
     from largek_dask.errors import DataError
 
     begun = perf_counter()
-    rows = open_rows(data, sample_weight=sample_weight, storage_options=storage_options)
+    rows = open_rows(
+        data,
+        sample_weight=sample_weight,
+        component=component,
+        storage_options=storage_options,
+        missing=missing,
+    )
     if rows.is_sparse:
         raise DataError(f"{data} holds sparse rows, and a coreset is written of dense rows only.")
     url, out_options = output(out, data, storage_options)

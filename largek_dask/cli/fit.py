@@ -13,6 +13,7 @@ from largek_dask.cli.common import (
     emit,
     key_values,
     option_scheduler,
+    option_source,
     option_storage,
     output,
 )
@@ -21,7 +22,13 @@ from largek_dask.driver.words import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.algorithms.objective import Objective
+    from largek_dask.data.missing import Missing
+    from largek_dask.data.rows import Rows
+    from largek_dask.driver.fit import FitResult
+    from largek_dask.driver.options import FitOptions
     from largek_dask.driver.stopping import StepRecord
+    from largek_dask.driver.storage import Folder
+    from largek_dask.model import Model
 
 __all__ = ["fit"]
 
@@ -39,6 +46,7 @@ __all__ = ["fit"]
 @click.option("--force", is_flag=True, help="Begin anew: remove the job that DIR holds.")
 @click.option("--plan", is_flag=True, help="Only say what it would take; computes nothing.")
 @option_scheduler
+@option_source
 @option_storage
 def fit(
     data: str,
@@ -49,6 +57,8 @@ def fit(
     force: bool,
     plan: bool,
     scheduler: str | None,
+    component: str | None,
+    missing: Missing,
     storage_options: dict[str, Any] | None,
     as_json: bool,
     **given: Any,
@@ -62,7 +72,7 @@ def fit(
     from largek_dask.driver.events import ProgressLine
     from largek_dask.driver.options import FitOptions
     from largek_dask.driver.storage import Folder
-    from largek_dask.service.fitting import JOB_FILES, LABELS, MODEL, fit_into
+    from largek_dask.service.fitting import JOB_FILES, fit_into
 
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
@@ -70,7 +80,13 @@ def fit(
     # The effort is a parameter of the object now.
     del given["settings"], given["effort"]
     options = FitOptions(**given)
-    rows = open_rows(data, sample_weight=sample_weight, storage_options=storage_options)
+    rows = open_rows(
+        data,
+        sample_weight=sample_weight,
+        component=component,
+        storage_options=storage_options,
+        missing=missing,
+    )
     if plan:
         from largek_dask.cli.plan import make_plan
 
@@ -96,7 +112,19 @@ def fit(
             labels=labels,
             events=() if as_json else (ProgressLine(),),
         )
-    told = {
+    told = what_came_out(folder, rows, options, model, result)
+    emit(told, as_json, lambda: summary(told, rows.nbytes, result.objective, model.fit_figures()))
+    if result.stop_reason == "interrupted":
+        raise KeyboardInterrupt
+
+
+def what_came_out(
+    folder: Folder, rows: Rows, options: FitOptions, model: Model, result: FitResult
+) -> dict[str, Any]:
+    """What is told of a fit, by name."""
+    from largek_dask.service.fitting import LABELS, MODEL
+
+    return {
         "out": folder.url,
         "model": f"{folder.url}/{MODEL}",
         "labels": f"{folder.url}/{LABELS}" if folder.exists(LABELS) else None,
@@ -114,9 +142,6 @@ def fit(
         "digest": model.digest(),
         **({"report": dict(result.report)} if result.report else {}),
     }
-    emit(told, as_json, lambda: summary(told, rows.nbytes, result.objective, model.fit_figures()))
-    if result.stop_reason == "interrupted":
-        raise KeyboardInterrupt
 
 
 def kept_for_rows(history: Sequence[StepRecord]) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from largek_dask.cli.common import Command, emit, key_values, option_storage
+from largek_dask.cli.common import Command, emit, key_values, option_source, option_storage
 from largek_dask.driver.words import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    from largek_dask.data.missing import Missing
 
 __all__ = ["ingest"]
 
@@ -24,6 +27,7 @@ __all__ = ["ingest"]
 @click.option("--dtype", metavar="TYPE", help="Store as this type, e.g. float32.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Store the rows permuted.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@option_source
 @option_storage
 def ingest(
     source: str,
@@ -32,6 +36,8 @@ def ingest(
     dtype: str | None,
     shuffle: int | None,
     force: bool,
+    component: str | None,
+    missing: Missing,
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
@@ -47,6 +53,8 @@ def ingest(
         shuffle=shuffle,
         force=force,
         storage_options=storage_options,
+        component=component,
+        missing=missing,
         progress=not as_json,
     )
     seconds = perf_counter() - begun

@@ -14,12 +14,14 @@ from largek_dask.cli.common import (
     emit,
     key_values,
     option_scheduler,
+    option_source,
     option_storage,
     output,
 )
 from largek_dask.driver.words import human_seconds
 
 if TYPE_CHECKING:
+    from largek_dask.data.missing import Missing
     from largek_dask.driver.storage import Folder
 
 __all__ = ["predict", "score"]
@@ -60,6 +62,7 @@ WRITTEN = {
     "a sparse (CSR) group in AnnData's layout, not labels; or to .npz (sparse) or .npy (dense).",
 )
 @click.option("--force", is_flag=True, help="Replace what such a run has written there.")
+@option_source
 @option_scheduler
 @option_storage
 def predict(
@@ -69,12 +72,15 @@ def predict(
     density: bool,
     proba: bool,
     force: bool,
+    component: str | None,
+    missing: Missing,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
     """Write the cluster of every row of DATA, chunk by chunk: the nearest, or the likeliest one.
 
+    MODEL is a model's store, or the folder of a fit that holds one.
     A run that was stopped goes on where it was; that of --proba begins anew.
     """
     from largek_dask.data.sources import open_rows
@@ -86,13 +92,13 @@ def predict(
     begun = perf_counter()
     what = "density" if density else "proba" if proba else "labels"
     method, kind = WRITTEN[what]
-    model = load_model(model_url)
+    model = load_model(model_url, storage_options=output(model_url, data, storage_options)[1])
     if not hasattr(model, method):
         raise ParameterError(
             f"--{what} is for mixtures, and {model_url} is a model of the kind {model.kind!r}: fit "
             "one with --mixture"
         )
-    rows = open_rows(data, storage_options=storage_options)
+    rows = open_rows(data, component=component, storage_options=storage_options, missing=missing)
     out, out_options = output(out, data, storage_options)
     if force:
         remove_written(kind, out, out_options)
@@ -187,6 +193,7 @@ def check_kind(store: Folder, kind: str) -> None:
     "standard errors.  [all rows]",
 )
 @click.option("--seed", default=0, show_default=True, help="Draws the sample.")
+@option_source
 @option_scheduler
 @option_storage
 def score(
@@ -195,11 +202,13 @@ def score(
     truth: str | None,
     sample: int | None,
     seed: int,
+    component: str | None,
+    missing: Missing,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
-    """Tell how well a model fits DATA, as scikit-learn: more is better.
+    """Tell how well MODEL, or the one in the folder of a fit, fits DATA: more is better.
 
     Of a model of centres that is minus the sum of squared distances; also the mean squared
     distance of a row.
@@ -216,13 +225,19 @@ def score(
     from largek_dask.model import load_model
 
     begun = perf_counter()
-    model = load_model(model_url)
-    rows = open_rows(data, storage_options=storage_options)
+    model = load_model(model_url, storage_options=output(model_url, data, storage_options)[1])
+    rows = open_rows(data, component=component, storage_options=storage_options, missing=missing)
     classes = None
     if truth is not None:
         from largek_dask.estimators.scores import check_integers
 
-        found = read_integers(truth, rows.n_rows, what="--labels", storage_options=storage_options)
+        found = read_integers(
+            truth,
+            rows.n_rows,
+            what="--labels",
+            storage_options=storage_options,
+            missing=missing,
+        )
         classes = check_integers(found, "--labels")
     told: dict[str, Any] = {}
     with connected(scheduler) as client:

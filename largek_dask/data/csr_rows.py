@@ -129,7 +129,7 @@ class CSRRows(StoredRows):
             raise DataError(f"{self.name_chunk(i)} cannot be read: {error}") from error
 
     def _load_once(self, start: int, stop: int) -> SparseBlock:
-        complete = bool(self._notes.get("complete"))
+        complete = self._is_complete
         indptr = read_stored(self._indptr, start, stop + 1, complete=complete).astype(np.int64)
         begin, end = int(indptr[0]), int(indptr[-1])
         if not 0 <= begin <= end <= self._data.shape[0]:

@@ -19,7 +19,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.codecs.sharding import ShardingCodecIndexLocation
 from zarr.storage import LocalStore
 
-from largek_dask.data.stores import metadata_key
+from largek_dask.data.stores import metadata_key, name_chunk
 
 __all__ = ["DirectChunks"]
 
@@ -89,10 +89,17 @@ class DirectChunks:
         checked = [type(codec) for codec in shard.index_codecs] == [BytesCodec, Crc32cCodec]
         return cls(array, *undoing, shard) if whole and checked and undoing is not None else None
 
+    def _key(self, row: int) -> str:
+        key: str = self._array.metadata.encode_chunk_key((row // self._per_file, 0))
+        return key
+
     def path(self, row: int) -> str:
         """File that holds the stored chunk number ``row``."""
-        key: str = self._array.metadata.encode_chunk_key((row // self._per_file, 0))
-        return os.path.join(self._folder, key)
+        return os.path.join(self._folder, self._key(row))
+
+    def name(self, row: int) -> str:
+        """The stored chunk number ``row`` and its file, for messages."""
+        return name_chunk(self._array, self._key(row))
 
     def read(self, begin: int, end: int) -> Iterator[NDArray[Any] | None]:
         """The stored chunks number ``begin`` to ``end``; None for one that is not there.
@@ -102,7 +109,7 @@ class DirectChunks:
         OSError
             The store is gone, or was for a moment.
         ValueError
-            A file has another size or another checksum than was written.
+            A file has another size or another checksum than was written; the message names it.
         """
         row = begin
         while row < end:
@@ -119,6 +126,9 @@ class DirectChunks:
             except FileNotFoundError:
                 self._refuse_gone(row)
                 yield from [None] * (stop - row)
+            except (ValueError, RuntimeError) as error:
+                # Codecs raise both.
+                raise ValueError(f"{self.name(row)} is damaged ({error})") from error
             row = stop
 
     def _refuse_gone(self, row: int) -> None:

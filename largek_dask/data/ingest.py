@@ -12,10 +12,16 @@ from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.csr_writer import CSRWriter
+from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
-from largek_dask.data.store_writer import StoreWriter, refuse_existing, refuse_file
+from largek_dask.data.store_writer import (
+    StoreWriter,
+    refuse_existing,
+    refuse_file,
+    unfinished,
+)
 from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.data.tables import Table, open_table
 from largek_dask.errors import OutputError, ParameterError
@@ -45,12 +51,14 @@ def ingest(
     force: bool = False,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "warn",
 ) -> Rows:
     """Write a table to a Zarr store made for clustering, streaming.
 
     The store is one Zarr v3 array with chunks of full rows, checksums, and the statistics of
     the rows (mean, extent, number of bad rows) as attributes, which spare every fit its first
-    scan. It opens as data only after the last write: what a killed ingest leaves is refused.
+    scan. It opens as data only after the last write: what a killed ingest leaves is refused, and
+    one that fails removes what it has written.
     Sparse rows become a group in AnnData's CSR layout instead (dense ones with ``shuffle``).
 
     Parameters
@@ -78,6 +86,8 @@ def ingest(
         Array, dataset or column inside the source.
     storage_options : mapping, optional
         Passed to fsspec for source and output.
+    missing : {"warn", "raise", "fill"}
+        What becomes of chunks that a Zarr store lacks; see :func:`~largek_dask.open_rows`.
 
     Returns
     -------
@@ -95,12 +105,10 @@ def ingest(
     MissingDependencyError
         The package that reads the format is not installed.
     """
-    target = normalize(out)
-    refuse_file(target)
-    refuse_existing(target, storage_options, force=force)
+    target = _place_of(out, storage_options, force)
     if shuffle is not None and shuffle < 0:
         raise ParameterError(f"shuffle={shuffle} is a seed: a whole number of at least 0.")
-    table = open_table(source, component, storage_options)
+    table = open_table(source, component, storage_options, missing)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
     if table.is_sparse and shuffle is None:
@@ -111,6 +119,16 @@ def ingest(
             progress=progress, force=force,
         )  # fmt: skip
     return open_rows(target, storage_options=storage_options)
+
+
+def _place_of(
+    out: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, force: bool
+) -> str:
+    """The address of a store that may be written."""
+    target = normalize(out)
+    refuse_file(target)
+    refuse_existing(target, storage_options, force=force)
+    return target
 
 
 def _write_dense(
@@ -140,7 +158,7 @@ def _write_dense(
     )
     scan = RowScan(table.n_features, kind)
     blocks: Iterator[NDArray[Any]] = (_convert(block, kind) for block in _dense_blocks(table, kind))
-    with _progress_bar(progress) as bar:
+    with unfinished(target, storage_options), _progress_bar(progress) as bar:
         total = table.n_rows
         if shuffle is not None:
             blocks = shuffled(
@@ -152,7 +170,7 @@ def _write_dense(
         for block in _counted(blocks, bar, "writing", total):
             _scan(scan, block, writer.n_written)
             writer.append(block)
-    writer.finish({"statistics": scan.finish().to_dict(), "shuffle": shuffle})
+        writer.finish({"statistics": scan.finish().to_dict(), "shuffle": shuffle})
 
 
 def _write_sparse(
@@ -172,14 +190,14 @@ def _write_sparse(
     )
     computed = compute_dtype(dtype)
     scan = RowScan(table.n_features, computed)
-    with _progress_bar(progress) as bar:
+    with unfinished(target, storage_options), _progress_bar(progress) as bar:
         block: Any
         for block in _counted(table.blocks(), bar, "writing", table.n_rows):
             with np.errstate(over="ignore"):
                 stored = block.astype(dtype)
             scan.add(stored.astype(computed), start_row=writer.n_written)
             writer.append(stored)
-    writer.finish({"statistics": scan.finish().to_dict(), "chunk_rows": chunk_rows})
+        writer.finish({"statistics": scan.finish().to_dict(), "chunk_rows": chunk_rows})
 
 
 def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:

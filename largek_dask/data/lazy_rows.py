@@ -13,13 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.memory_rows import ArrayColumn, SlicedRows, frame_dtype, frame_values
+from largek_dask.data.memory_rows import (
+    ArrayColumn,
+    SlicedRows,
+    frame_dtype,
+    frame_values,
+    refuse_masked_rows,
+)
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
     Rows,
     check_table_shape,
     native_dtype,
+    refuse_masked,
     table_from_lengths,
 )
 from largek_dask.errors import DataError
@@ -95,6 +102,7 @@ class _ArrayBlocks:
 
     def __init__(self, array: Any) -> None:
         check_table_shape(array.shape, "the dask array")
+        refuse_masked_rows(array._meta)
         if any(np.isnan(c) for c in array.chunks[1]):
             raise DataError(
                 "the dask array has an unknown number of columns; call compute_chunk_sizes() first."
@@ -117,6 +125,7 @@ class _ArrayBlocks:
         """Compute one block of rows into ``out``, one column block after the other."""
         for j in range(len(self._columns) - 1):
             part = self._array.blocks[block, j].compute()
+            refuse_masked_rows(part)
             # blocks may be sparse matrices
             part = part.toarray() if hasattr(part, "toarray") else part
             out[:, self._columns[j] : self._columns[j + 1]] = part
@@ -175,6 +184,7 @@ class DaskColumn:
         if len(values.shape) != 1:
             raise DataError(f"sample_weight has shape {values.shape}; give one number per row.")
         native_dtype(values.dtype, "sample_weight")
+        refuse_masked(values._meta, "sample_weight is", "da.ma.filled(sample_weight, 0)")
         self._values = values
         self.n_rows = int(values.shape[0])
 

@@ -15,13 +15,21 @@ from largek_dask.data.rows import (
     Rows,
     check_table_shape,
     native_dtype,
+    refuse_masked,
     regular_table,
 )
 from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.jit import readonly
 
-__all__ = ["ArrayColumn", "ArrayRows", "FrameRows", "SlicedRows", "SparseRows"]
+__all__ = [
+    "ArrayColumn",
+    "ArrayRows",
+    "FrameRows",
+    "SlicedRows",
+    "SparseRows",
+    "refuse_masked_rows",
+]
 
 MIN_CHUNK_ROWS = 1_024
 SPARSE_CHUNK_ROWS = 4_096
@@ -44,10 +52,22 @@ def memory_table(
     return regular_table(n_rows, min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
 
 
+def refuse_masked_rows(array: Any) -> None:
+    """Refuse rows under a mask.
+
+    Raises
+    ------
+    DataError
+        See :func:`~largek_dask.data.rows.refuse_masked`.
+    """
+    refuse_masked(array, "the data are", "x.filled(np.nan) and on_bad_rows='skip'")
+
+
 class ArrayColumn:
     """Row weights held in memory."""
 
     def __init__(self, values: Any) -> None:
+        refuse_masked(values, "sample_weight is", "sample_weight.filled(0)")
         values = np.asarray(values)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
@@ -100,11 +120,7 @@ class ArrayRows(SlicedRows):
     """Rows of a numpy array in memory."""
 
     def __init__(self, array: Any, *, weight: Column | None = None) -> None:
-        if isinstance(array, np.ma.MaskedArray):
-            raise DataError(
-                "the data are a masked array; fill it first, e.g. with x.filled(np.nan) "
-                "and on_bad_rows='skip'."
-            )
+        refuse_masked_rows(array)
         super().__init__(np.asarray(array), weight=weight)
 
     def in_memory(self) -> NDArray[Any] | None:

@@ -25,6 +25,7 @@ __all__ = [
     "Rows",
     "check_table_shape",
     "native_dtype",
+    "refuse_masked",
     "regular_table",
     "table_from_lengths",
 ]
@@ -325,6 +326,26 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
         "m": "time spans; convert them to numbers first",
     }.get(dtype.kind, "convert it to float32 first")
     raise DataError(f"{what} has dtype {dtype}, not numbers to cluster: {advice}.")
+
+
+def refuse_masked(values: Any, what: str, fill: str) -> None:
+    """Refuse an array with a mask: what lies under it would be taken for numbers.
+
+    Parameters
+    ----------
+    values : object
+    what : str
+        How the message calls it.
+    fill : str
+        What it says how to fill it.
+
+    Raises
+    ------
+    DataError
+        ``values`` is a ``numpy.ma.MaskedArray``, whether or not anything is masked.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError(f"{what} a masked array; fill it first, e.g. with {fill}.")
 
 
 def check_table_shape(shape: tuple[int, ...], what: str) -> None:

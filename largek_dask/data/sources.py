@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, FrameRows, SlicedRows, SparseRows
+from largek_dask.data.missing import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
 from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.stored_rows import StoredRows
 from largek_dask.data.stores import (
     check_complete,
     location_of,
@@ -38,6 +40,7 @@ def open_rows(
     sample_weight: Any = None,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "warn",
 ) -> Rows:
     """Open anything that holds a table of numbers, without reading it.
 
@@ -55,6 +58,12 @@ def open_rows(
         The array inside a Zarr group, ``.npz`` file or xarray.Dataset.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
+    missing : {"warn", "raise", "fill"}
+        What becomes of chunks that a Zarr store lacks, which Zarr reads as its fill value. Zarr
+        leaves out chunks of nothing else by default, so that only the user knows whether some were
+        lost: they are counted by one listing, with a warning; or an error; or not counted. Of a
+        store that ``ingest`` wrote a missing chunk is always an error, and a store that cannot be
+        listed (HTTP) does not tell.
 
     Returns
     -------
@@ -64,10 +73,16 @@ def open_rows(
     ------
     DataError
         Not a table of numbers, not there, or damaged; the message says which and what to do.
+        With ``missing="raise"``: chunks are missing, or nobody can tell.
     IncompleteStoreError
         A store whose writing did not end.
     MissingDependencyError
         The driver of a URL is not installed.
+
+    Warns
+    -----
+    MissingChunksWarning
+        The store lacks chunks.
 
     Examples
     --------
@@ -76,7 +91,23 @@ def open_rows(
     >>> rows.shape, rows.n_chunks
     ((5, 3), 1)
     """
+    check_missing(missing)
     weight = _open_weight(sample_weight, storage_options)
+    rows = _open(source, component, storage_options, weight)
+    # Rows that pass through have been looked at when they were opened.
+    if isinstance(rows, StoredRows) and not isinstance(source, Rows):
+        rows.check_stored(missing)
+    if isinstance(weight, ZarrColumn):
+        weight.check_stored(missing)
+    return rows
+
+
+def _open(
+    source: Any,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+    weight: Column | None,
+) -> Rows:
     if isinstance(source, (str, os.PathLike)):
         return _open_url(normalize(source), component, storage_options, weight)
     if _is_xarray(source, "Dataset"):
@@ -231,6 +262,7 @@ def read_integers(
     *,
     what: str,
     storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "warn",
 ) -> NDArray[Any]:
     """One integer for each of ``n_rows`` rows, as stored: labels, classes.
 
@@ -243,6 +275,8 @@ def read_integers(
         What errors call it.
     storage_options : mapping, optional
         Passed to fsspec.
+    missing : {"warn", "raise", "fill"}
+        As of :func:`open_rows`.
 
     Raises
     ------
@@ -277,6 +311,8 @@ def read_integers(
             f"{named} holds {array.dtype}, not integers: write whole numbers with .astype(int), "
             "and number names from 0 on."
         )
+    if isinstance(array, zarr.Array) and not is_complete:
+        check_stored(array, named, missing)
     try:
         return patiently(lambda: read_stored(array, 0, n_rows, complete=is_complete))
     except MemoryError:

@@ -6,9 +6,11 @@ one, a single small file. Every chunk is read back and compared before the next 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local, remote_store
 from largek_dask.errors import DataError, OutputError, ParameterError
 
-__all__ = ["StoreWriter", "refuse_existing", "refuse_file", "remove_store"]
+__all__ = ["StoreWriter", "refuse_existing", "refuse_file", "remove_store", "unfinished"]
 
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
@@ -73,6 +75,11 @@ def refuse_existing(
         raise OutputError(f"{out} cannot be looked at: {error}") from error
     if not exists:
         return
+    if not force and names is not None and "zarr.json" in names and _is_unfinished(fs, path):
+        raise OutputError(
+            f"{out} is an unfinished store: the program that wrote it was stopped before the end, "
+            "unless it is still writing. Overwrite it with --force (force=True) or remove it."
+        )
     if not force:
         raise OutputError(
             f"{out} exists already; nothing was changed. Overwrite it with --force "
@@ -83,6 +90,34 @@ def refuse_existing(
             f"{out} exists and is not a Zarr store, so force does not replace it; "
             "nothing was changed. Remove it yourself or choose another output."
         )
+
+
+def _is_unfinished(fs: Any, path: str) -> bool:
+    """Whether a store says that its writing has not ended."""
+    try:
+        notes = json.loads(fs.cat_file(f"{path}/zarr.json"))["attributes"][ATTRIBUTE]
+        return notes.get("complete") is False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # Whoever wrote that says nothing.
+        return False
+
+
+@contextmanager
+def unfinished(out: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Remove a store that a writer has just begun, unless it is finished inside the block.
+
+    What a failed call leaves would be in the way of the next one. A kill leaves it all the same;
+    :func:`refuse_existing` says then what it is.
+    """
+    try:
+        yield
+    except BaseException as error:
+        try:
+            remove_store(out, storage_options)
+        except Exception as kept:
+            # The same storage that has failed, most likely: what matters is why.
+            error.add_note(f"What had been written to {out} could not be removed: {kept}")
+        raise
 
 
 def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from largek_dask.data.missing import Missing, check_stored
 from largek_dask.data.rows import Column, Rows, regular_table
 from largek_dask.data.stores import open_node
 
@@ -42,6 +43,7 @@ class StoredRows(Rows):
         Row weights.
     """
 
+    _notes: Mapping[str, Any]
     kind: ClassVar[str]
     """What a node without a location is called."""
 
@@ -68,6 +70,22 @@ class StoredRows(Rows):
             location=location,
             weight=weight,
         )
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the writer has noted that all chunks are stored."""
+        return bool(self._notes.get("complete"))
+
+    def check_stored(self, missing: Missing) -> None:
+        """Count the chunks that the store lacks, unless its writer has noted that none is missing.
+
+        Raises
+        ------
+        DataError
+            See :func:`~largek_dask.data.missing.check_stored`.
+        """
+        if not self._is_complete:
+            check_stored(self._node, self.describe_source(self.location), missing)
 
     def describe_source(self, location: str | None) -> str:
         """URL and component, for messages."""

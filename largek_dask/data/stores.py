@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import itertools
 import os
 import re
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
+from largek_dask.data.patience import trouble
 from largek_dask.errors import DataError, IncompleteStoreError, MissingDependencyError
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "list_stamps",
     "location_of",
     "metadata_key",
+    "name_chunk",
     "normalize",
     "open_node",
     "read_stored",
@@ -257,11 +260,21 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
     FileNotFoundError
         The store is gone.
     ValueError
-        A chunk of a complete array is missing.
+        A chunk is damaged, or one of a complete array is missing; the message names it.
     """
-    x = np.asarray(array[start:stop])
     if not isinstance(array, zarr.Array):
-        return x
+        return np.asarray(array[start:stop])
+    try:
+        x = np.asarray(array[start:stop])
+    except Exception as error:
+        # Every codec raises errors of its own kinds; that of gzip looks like one of a disk.
+        is_damage = trouble(error) is None or isinstance(error, gzip.BadGzipFile)
+        if isinstance(error, MemoryError) or not is_damage:
+            raise
+        key = _first_damaged(array, start, stop)
+        if key is None:
+            raise
+        raise ValueError(f"{name_chunk(array, key)} is damaged ({error})") from error
     filled = list(_filled(array, x, start, stop))
     if not filled:
         return x
@@ -270,13 +283,42 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
         if not _is_stored(array, metadata_key(array)):
             raise FileNotFoundError(errno.ENOENT, "the store is gone", str(array.store_path))
         if complete:
-            raise ValueError(f"the stored chunk {filled[found.index(False)]} is missing")
+            raise ValueError(f"{name_chunk(array, filled[found.index(False)])} is missing")
     # What is there now may not have been when it was read.
     return np.asarray(array[start:stop]) if any(found) else x
 
 
+def name_chunk(array: Any, key: str) -> str:
+    """A stored chunk and where it lies, for messages."""
+    found = location_of(array)
+    if found is None:
+        return f"the stored chunk {key!r}"
+    where = "/".join(part for part in (*found[:2], key) if part)
+    return f"the stored chunk {key!r} ({where})"
+
+
+def _first_damaged(array: Any, start: int, stop: int) -> str | None:
+    """Key of the first stored chunk among these rows that cannot be read by itself."""
+    for key, begin, end, inner in _stored_pieces(array, start, stop):
+        try:
+            array[(slice(begin, end), *inner)]
+        except Exception:
+            # Of whichever kind: it was told already.
+            return key
+    return None
+
+
 def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]:
     """Keys of stored chunks of which nothing but fill values was read."""
+    for key, begin, end, inner in _stored_pieces(array, start, stop):
+        if (x[(slice(begin - start, end - start), *inner)] == array.fill_value).all():
+            yield key
+
+
+def _stored_pieces(
+    array: Any, start: int, stop: int
+) -> Iterator[tuple[str, int, int, tuple[slice, ...]]]:
+    """Keys of stored chunks that hold some of these rows, which ones, and which columns."""
     sizes = array.shards or array.chunks
     if start >= stop:
         return
@@ -284,9 +326,8 @@ def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]
     others = [range(-(-n // size)) for n, size in zip(array.shape[1:], sizes[1:], strict=True)]
     for row, *places in itertools.product(rows, *others):
         begin, end = max(start, row * sizes[0]), min(stop, (row + 1) * sizes[0])
-        inner = (slice(i * n, (i + 1) * n) for i, n in zip(places, sizes[1:], strict=True))
-        if (x[(slice(begin - start, end - start), *inner)] == array.fill_value).all():
-            yield array.metadata.encode_chunk_key((row, *places))
+        inner = tuple(slice(i * n, (i + 1) * n) for i, n in zip(places, sizes[1:], strict=True))
+        yield array.metadata.encode_chunk_key((row, *places)), begin, end, inner
 
 
 def _is_stored(array: Any, key: str) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import SlicedRows
+from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize
@@ -46,7 +47,10 @@ class Table(Protocol):
 
 
 def open_table(
-    source: Any, component: str | None = None, storage_options: Mapping[str, Any] | None = None
+    source: Any,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "warn",
 ) -> Table:
     """Open a source for one sequential read; only its head is read here.
 
@@ -73,7 +77,7 @@ def open_table(
             return ParquetTable(url, component, storage_options)
         if name.endswith(HDF5):
             return RowsTable(_open_hdf5(url, component, storage_options))
-    rows = open_rows(source, component=component, storage_options=storage_options)
+    rows = open_rows(source, component=component, storage_options=storage_options, missing=missing)
     if rows.weight is not None and rows is not source:
         raise DataError(
             f"the rows of {rows.location or source} have weights, which would be lost: fit it as "

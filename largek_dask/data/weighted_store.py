@@ -21,6 +21,7 @@ from largek_dask.data.store_writer import (
     refuse_existing,
     refuse_file,
     remove_store,
+    unfinished,
 )
 from largek_dask.data.stores import ATTRIBUTE, check_complete, is_local, normalize, remote_store
 from largek_dask.data.zarr_rows import ZarrColumn
@@ -75,20 +76,21 @@ def write_weighted_rows(
         # drivers raise errors of their own kinds
         raise OutputError(f"{target} cannot be written: {error}") from error
     columns = {"X": x, WEIGHTS: weights[:, None], "rows": rows[:, None]}
-    for name, values in columns.items():
-        writer = StoreWriter(
-            f"{target}/{name}",
-            n_features=values.shape[1],
-            dtype=values.dtype,
-            n_rows=len(values),
-            chunk_rows=min(len(values), MAX_CHUNK_ROWS),
-            storage_options=storage_options,
+    with unfinished(target, storage_options):
+        for name, values in columns.items():
+            writer = StoreWriter(
+                f"{target}/{name}",
+                n_features=values.shape[1],
+                dtype=values.dtype,
+                n_rows=len(values),
+                chunk_rows=min(len(values), MAX_CHUNK_ROWS),
+                storage_options=storage_options,
+            )
+            writer.append(values)
+            writer.finish({})
+        group.update_attributes(
+            {ATTRIBUTE: {"format": 1, "complete": True, **notes, "weights": WEIGHTS}}
         )
-        writer.append(values)
-        writer.finish({})
-    group.update_attributes(
-        {ATTRIBUTE: {"format": 1, "complete": True, **notes, "weights": WEIGHTS}}
-    )
 
 
 def own_weights(group: Any, where: str) -> ZarrColumn | None:

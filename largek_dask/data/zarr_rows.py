@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.direct_chunks import DirectChunks
+from largek_dask.data.missing import Missing, check_stored
 from largek_dask.data.patience import patiently
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
@@ -46,8 +47,9 @@ class ZarrRows(StoredRows):
     """Rows of a two-dimensional Zarr array, v2 or v3, anywhere fsspec reaches.
 
     Small stored chunks are grouped on reading (:func:`group_chunks`). A chunk that a store
-    lacks is fill values, as Zarr defines it, unless ``ingest`` wrote the store: then every chunk
-    was there, and a missing one is an error. What it wrote with ``shuffle`` is :attr:`shuffled`.
+    lacks is fill values, as Zarr defines it (``open_rows`` counts them), unless ``ingest`` wrote
+    the store: then every chunk was there, and a missing one is an error. What it wrote with
+    ``shuffle`` is :attr:`shuffled`.
 
     Parameters
     ----------
@@ -117,10 +119,6 @@ class ZarrRows(StoredRows):
             return self._load_direct(self._direct, start, stop)
         return read_stored(self._array, start, stop, complete=self._is_complete)
 
-    @property
-    def _is_complete(self) -> bool:
-        return bool(self._notes.get("complete"))
-
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
         """Whole stored chunks (the inner ones of shards): Zarr reads nothing smaller."""
         start, stop = self.chunk_rows(i)
@@ -142,7 +140,7 @@ class ZarrRows(StoredRows):
         out: NDArray[Any] | None = None
         for row, stored in enumerate(direct.read(first, last + 1), first):
             if stored is None and self._is_complete:
-                raise ValueError(f"a chunk in the file {direct.path(row)} is missing")
+                raise ValueError(f"{direct.name(row)} is missing")
             begin, end = max(row * size, start), min((row + 1) * size, stop)
             if stored is not None:
                 stored = stored[begin - row * size : end - row * size]
@@ -193,6 +191,17 @@ class ZarrColumn:
         self._array = array
         self._where = where
         self.n_rows = int(shape[0])
+
+    def check_stored(self, missing: Missing) -> None:
+        """Count the chunks that the store lacks, unless its writer has noted that none is missing.
+
+        Raises
+        ------
+        DataError
+            See :func:`~largek_dask.data.missing.check_stored`.
+        """
+        if not self._is_complete:
+            check_stored(self._array, f"sample_weight {self._where}", missing)
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
         """The values of the rows ``start`` to ``stop`` as float64."""

@@ -340,15 +340,19 @@ def _checked(name: str, value: Any, option: Option) -> Any:
     elif option.kind == "bytes":
         return None if value is None else parse_memory(value, name)
     elif option.kind == "init":
-        return OTHER_INITS.get(value, value) if isinstance(value, str) else _as_array(value)
+        if isinstance(value, str):
+            return OTHER_INITS.get(value, value)
+        return _as_array(name, value)
     elif option.kind == "array":
-        return None if value is None else _as_array(value)
+        return None if value is None else _as_array(name, value)
     return value
 
 
-def _as_array(value: Any) -> NDArray[Any]:
+def _as_array(name: str, value: Any) -> NDArray[Any]:
     import numpy as np
 
+    if isinstance(value, np.ma.MaskedArray):
+        raise ParameterError(f"{name} is a masked array; fill it first, with {name}.filled(...).")
     return np.asarray(value)
 
 

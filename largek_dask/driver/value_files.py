@@ -269,10 +269,6 @@ class SparseFile:
         group = patiently(lambda: zarr.open_group(self._parent.store(name), mode="r"))
         write = _write_csr if self._suffix == ".npz" else _write_dense
         self._parent.publish_file(self._name, lambda file: write(file, group))
-        self.discard()
-
-    def discard(self) -> None:
-        """Remove the group, finished or not."""
         remove_store(self.stage.url, self.stage.storage_options)
 
 

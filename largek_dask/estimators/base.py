@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from largek_dask.algorithms.names import name_of
+from largek_dask.data.memory_rows import refuse_masked_rows
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place, description_in
@@ -217,6 +218,8 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         ParameterError
             Another number of columns than in fit.
         """
+        # scikit-learn's checks would take what lies under the mask for numbers.
+        refuse_masked_rows(X)
         if is_lazy(X):
             if hasattr(X, "_meta") and hasattr(X, "columns"):  # a Dask DataFrame
                 validate_data(self, X._meta, reset=reset, skip_check_array=True)

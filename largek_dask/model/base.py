@@ -15,7 +15,7 @@ import json
 import math
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -43,12 +43,17 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.driver.labels import LabelStore
+    from largek_dask.observe.report import Report
     from largek_dask.passes.base import BasePasses
 
 __all__ = ["Model", "load_model", "restored"]
 
 FORMAT = 2
 """The newest that is read. Format 1 need not say the kind of model: it knew one."""
+DESCRIPTION = "zarr.json"
+"""Name of the file that says what a store is."""
+NAME = "model.zarr"
+"""Name of the model in the folder of a fit."""
 LARGEST_DESCRIPTION = 64 << 20
 """Bytes of a model's JSON that are read at most."""
 LARGEST_ARRAY = 64 << 30
@@ -243,6 +248,79 @@ class Model(ABC):
             on_bad_rows=self.on_bad_rows,
         )
 
+    def report(
+        self,
+        rows: Any = None,
+        *,
+        sample: int | None = None,
+        clusters: Sequence[int] | None = None,
+        image: str | tuple[int, ...] | None = None,
+        names: Any = None,
+        seed: int = 0,
+        sample_weight: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+    ) -> Report:
+        """One page of HTML: how the fit went, cluster sizes, centres, rows near and far, scores.
+
+        A notebook shows it; ``report(...).save("report.html")`` writes a file that loads nothing.
+
+        Parameters
+        ----------
+        rows : whatever ``open_rows`` takes, optional
+            (n, d) rows to show; None: those of the fit, if they can still be read where they were.
+            Without any the page tells what the model knows.
+        sample : int, optional
+            Rows that are looked at, for examples and scores; all where there are no more. None:
+            20,000, or 20 a cluster where that is more, up to 500,000.
+        clusters : sequence of int, optional
+            Clusters whose nearest and farthest rows are shown; None: six, from the largest to the
+            smallest.
+        image : str or tuple of int, optional
+            Rows are pictures of this shape, as ``"28x28"`` or ``"8x8x3"``: show them so.
+        names : sequence of str (n,), optional
+            What rows are called: shown beside them.
+        seed : int
+            Draws the sample.
+        sample_weight : array-like (n,) or URL, optional
+            Weights of the rows.
+        storage_options : mapping, optional
+            For the address of the rows.
+        client : distributed.Client, optional
+            Its cluster computes; None: threads of this process.
+        n_threads : int, optional
+            Threads of this process.
+
+        Returns
+        -------
+        Report
+
+        Raises
+        ------
+        ParameterError
+            A cluster that there is not, a shape that a row has not, other than a name a row, or
+            names without rows.
+        DataError
+            ``rows`` cannot be read. (Where they are those of the fit, the page says so instead.)
+        """
+        # Made only when it is asked for: whoever only predicts loads nothing of it.
+        from largek_dask.observe.report import make_report
+
+        return make_report(
+            self,
+            rows,
+            sample=sample,
+            clusters=clusters,
+            image=image,
+            names=names,
+            seed=seed,
+            sample_weight=sample_weight,
+            storage_options=storage_options,
+            client=client,
+            n_threads=n_threads,
+        )
+
     # --- storage ----------------------------------------------------------------------------------
 
     def save(
@@ -346,6 +424,16 @@ def _is_model(place: Folder) -> bool:
     return True
 
 
+def _no_model_at(place: Folder) -> str:
+    """What is wrong with a place that has no description of a model."""
+    if not place.exists():
+        return f"{place.url} does not exist, so it is no model."
+    return (
+        f"{place.url} is not a model, and holds no {NAME}: give what Model.save wrote, or the "
+        "folder of a fit."
+    )
+
+
 def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
     """The kind of a stored model and its JSON, as far as kind and format are right.
 
@@ -355,13 +443,23 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
         There is none.
     """
     try:
-        node = json.loads(place.read("zarr.json", LARGEST_DESCRIPTION))
+        node = json.loads(place.read(DESCRIPTION, LARGEST_DESCRIPTION))
+    except FileNotFoundError:
+        raise ModelFormatError(_no_model_at(place)) from None
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(
+            f"{place.url} is not a model that can be read: its zarr.json is no JSON ({error})."
+        ) from error
+    except (OSError, DamagedError) as error:
+        raise ModelFormatError(f"{place.url} is not a model that can be read: {error}") from error
+    try:
         notes = node["attributes"][ATTRIBUTE]
         store, number = notes["kind"], notes["format"]
-    except FileNotFoundError:
-        raise ModelFormatError(f"{place.url} does not exist or is not a model.") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, DamagedError) as error:
-        raise ModelFormatError(f"{place.url} is not a model: {error!r}") from error
+    except (KeyError, TypeError):
+        raise ModelFormatError(
+            f"{place.url} is a Zarr store, but not a model: give what Model.save or a fit wrote, "
+            "such as RUN/model.zarr, or the folder RUN."
+        ) from None
     if store != "model":
         raise ModelFormatError(f"{place.url} is not a model but {reprlib.repr(store)}.")
     if type(number) is not int or number < 1:
@@ -391,7 +489,7 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     Parameters
     ----------
     url : str or Folder
-        Path or URL.
+        Path or URL of a model, or of the folder of a fit that holds one as ``model.zarr``.
     storage_options : mapping, optional
 
     Raises
@@ -401,6 +499,8 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
         not know.
     """
     place = Folder.of(url, storage_options)
+    if not place.exists(DESCRIPTION) and place.exists(f"{NAME}/{DESCRIPTION}"):
+        place = place.sub(NAME)
     kind, notes = _describe(place)
     folder, name = place.parent()
     try:

@@ -15,6 +15,7 @@ from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Labelling, RowValues
 from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.rows import Rows
+from largek_dask.data.store_writer import unfinished
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import check_output_fits
@@ -338,26 +339,17 @@ class MixtureModel(Model):
         storage_options: Mapping[str, Any] | None,
     ) -> None:
         file = SparseFile(Folder.of(out, storage_options))
-        try:
-            writer = CSRWriter(
-                file.stage.url,
-                n_features=self.n_clusters,
-                dtype=np.dtype(np.float64),
-                storage_options=file.stage.storage_options,
-            )
+        writer = CSRWriter(
+            file.stage.url,
+            n_features=self.n_clusters,
+            dtype=np.dtype(np.float64),
+            storage_options=file.stage.storage_options,
+        )
+        with unfinished(file.stage.url, file.stage.storage_options):
             for block, _ in self._probabilities(opened, LEAST, client, n_threads):
                 writer.append(block)
             writer.finish({"model": self.digest(), "kind": PROBABILITIES})
             file.finish()
-        except BaseException:
-            file.discard()
-            raise
-
-    def _cluster_centers(self) -> NDArray[Any]:
-        return self.arrays.means
-
-    def _labelling(self) -> Labelling:
-        return most_probable(self.arrays)
 
     def _check(self) -> None:
         arrays = self.arrays

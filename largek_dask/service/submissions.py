@@ -132,7 +132,13 @@ class Submissions:
     def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> None:
         """Look at data, numbers, memory, output and workers."""
         client = self._connect()
-        rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=options)
+        # Chunks that the store lacks are counted, and told, where the job runs.
+        rows = open_rows(
+            spec.data,
+            sample_weight=spec.sample_weight,
+            storage_options=options,
+            missing="fill",
+        )
         asked = spec.fit_options()
         rows, choice = checked(rows, asked, n_threads=None, client=client)
         folder = output_folder(spec, options)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from zarr.codecs import Crc32cCodec, ZstdCodec
 
+import largek_dask as lk
 from largek_dask.cli import check_machine as machine
 from largek_dask.cli import main
 from largek_dask.cli.check_cluster import check_cluster, compare_versions
@@ -170,6 +172,36 @@ def test_data__good_store(tmp_path):
     assert not texts(findings, "broken")
     assert not texts(findings, "note")
     assert any("1,000 rows × 8 features, float32" in text for text in texts(findings))
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+def test_data__what_ingest_wrote_is_not_sent_to_ingest(shuffle, tmp_path):
+    """Its checksum counts as a compressor with Zarr; and few columns make small chunks."""
+    url = str(tmp_path / "x.zarr")
+    x = np.random.default_rng(0).random((2_100_000, 2), np.float32)
+    lk.ingest(x, url, shuffle=shuffle, progress=False)
+    array = zarr.open_array(url, mode="r")
+    assert array.compressors
+    assert array.chunks[0] * 8 < 1 << 20
+    assert x.nbytes > 16 << 20
+    for finding in check_data(url, None):
+        assert finding.level == "ok", finding
+        assert "better.zarr" not in str(finding)
+
+
+def test_data__a_real_compressor_is_told_without_the_checksum(tmp_path):
+    codecs = [ZstdCodec(), Crc32cCodec()]
+    url = store(tmp_path / "x.zarr", np.random.default_rng(0).random((500, 8)), compressors=codecs)
+    [told] = [f.text for f in check_data(url, None) if "compressed" in f.text]
+    assert told.startswith("floats compressed with ZstdCodec: ")
+
+
+def test_data__chunks_that_are_missing(tmp_path):
+    url = store(tmp_path / "x.zarr", np.ones((500, 8)), chunks=(100, 8))
+    (tmp_path / "x.zarr" / "c" / "2" / "0").unlink()
+    [told] = [f for f in check_data(url, None) if "lacks" in f.text]
+    assert told.level == "note"
+    assert "lacks 1 of its 5 stored chunks, the first of them 'c/2/0'" in told.text
 
 
 def test_data__small_chunks_split_columns_compressed_floats(tmp_path):

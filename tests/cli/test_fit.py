@@ -360,6 +360,21 @@ def test_predict__force_removes_labels_only(data, fitted, tmp_path):
     assert load_model(told["model"]).n_clusters == 5
 
 
+@pytest.mark.parametrize("command", ["predict", "score", "plot"])
+def test_the_folder_of_a_fit_stands_for_its_model(data, fitted, tmp_path, command):
+    out, told = fitted
+    arguments = {
+        "predict": [data[0], "--out", tmp_path / "{}.npy"],
+        "score": [data[0]],
+        "plot": ["--out", tmp_path / "{}.png"],
+    }[command]
+    found = []
+    for number, model in enumerate([out, told["model"]]):
+        done = run_json(command, model, *(str(word).format(number) for word in arguments))
+        found.append({k: v for k, v in done.items() if k not in ("seconds", "out")})
+    assert found[0] == found[1]
+
+
 def test_score__is_minus_the_inertia(data, fitted):
     _, told = fitted
     scored = run_json("score", told["model"], data[0])
@@ -370,7 +385,7 @@ def test_score__is_minus_the_inertia(data, fitted):
 
 def test_not_a_model(data, tmp_path):
     done = run("score", data[0], data[0], code=1)
-    assert "is not a model" in done.stderr
+    assert "is a Zarr store, but not a model" in done.stderr
 
 
 # --- plot ---------------------------------------------------------------------------------------

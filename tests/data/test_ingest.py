@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -302,17 +303,68 @@ def test_ingest__faulty_storage_is_noticed(x, tmp_path, monkeypatch):
     monkeypatch.setattr(zarr.Array, "__getitem__", flip)
     with pytest.raises(OutputError, match=r"rows 0 to 999 .*do not read back"):
         quiet(x, tmp_path / "out.zarr")
-    monkeypatch.undo()
-    with pytest.raises(IncompleteStoreError):
-        open_rows(tmp_path / "out.zarr")
+    assert os.listdir(tmp_path) == []
 
 
 def test_ingest__a_source_that_ends_early_is_not_data(x, tmp_path, monkeypatch):
     monkeypatch.setattr(tables.RowsTable, "blocks", lambda self: iter([self._rows.read(0)[:400]]))
     with pytest.raises(DataError, match="gave 400 rows instead of 1000"):
         quiet(x, tmp_path / "out.zarr")
-    with pytest.raises(IncompleteStoreError, match=r"out\.zarr is incomplete"):
-        open_rows(tmp_path / "out.zarr")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("failure", [DataError("line 300 is text"), KeyboardInterrupt()])
+@pytest.mark.parametrize("kind", ["dense", "shuffled", "sparse"])
+def test_ingest__what_fails_is_not_in_the_way_of_the_next_try(
+    kind, failure, x, tmp_path, monkeypatch
+):
+    source = sp.csr_matrix(x) if kind == "sparse" else x
+    options = {"chunk_rows": 100, "shuffle": 3 if kind == "shuffled" else None}
+    begun = []
+
+    def fail(self):
+        yield self._rows.read(0)[:400]
+        begun.extend(os.listdir(tmp_path))
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables.RowsTable, "blocks", fail)
+        with pytest.raises(type(failure)):
+            quiet(source, tmp_path / "out.zarr", **options)
+    assert "out.zarr" in begun
+    assert os.listdir(tmp_path) == []
+    assert quiet(source, tmp_path / "out.zarr", **options).shape == x.shape
+
+
+def test_ingest__a_failed_try_touches_no_store_of_others(x, tmp_path, monkeypatch):
+    """Whoever finds the place taken, or no room, has not begun anything there."""
+    quiet(x, tmp_path / "out.zarr")
+    before = files_under(tmp_path)
+    with pytest.raises(OutputError, match="exists already"):
+        quiet(x, tmp_path / "out.zarr")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+    with pytest.raises(OutputError, match=r"has 0\.0 GB free"):
+        quiet(x, tmp_path / "out.zarr", force=True)
+    assert files_under(tmp_path) == before
+
+
+def test_ingest__storage_that_fails_for_good_is_said_to_keep_the_rest(x, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(5, "the disk is gone")
+
+    def fail_again(self):
+        monkeypatch.setattr("largek_dask.data.store_writer.remove_store", fail)
+        fail()
+
+    monkeypatch.setattr(tables.RowsTable, "blocks", fail_again)
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        quiet(x, tmp_path / "out.zarr")
+    assert "out.zarr could not be removed" in caught.value.__notes__[0]
+    monkeypatch.undo()
+    # The next try is told what stands there.
+    with pytest.raises(OutputError, match=r"out\.zarr is an unfinished store: .*--force"):
+        quiet(x, tmp_path / "out.zarr")
+    assert quiet(x, tmp_path / "out.zarr", force=True).shape == x.shape
 
 
 KILLED = """

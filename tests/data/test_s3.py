@@ -6,12 +6,13 @@ import pickle
 
 import numpy as np
 import pytest
+import s3fs
 import zarr
 
 from largek_dask.data.fingerprint import same_data
 from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
-from largek_dask.errors import DataError, OutputError
+from largek_dask.errors import DataError, MissingChunksWarning, OutputError
 from tests.data.helpers import read_all
 
 
@@ -29,7 +30,6 @@ def server():
 @pytest.fixture
 def options(server, monkeypatch):
     """Storage options for a bucket ``data`` on the server."""
-    import s3fs
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
@@ -74,8 +74,6 @@ def test_s3__ingest_and_missing_chunk(x, options):
     other = ingest(-x, "s3://data/out.zarr", force=True, progress=False, storage_options=options)
     np.testing.assert_array_equal(read_all(other), -x)
 
-    import s3fs
-
     s3fs.S3FileSystem(**options).rm("data/out.zarr/c/0/0")
     again = open_rows("s3://data/out.zarr", storage_options=options)
     with pytest.raises(DataError, match=r"chunk 0 .*s3://data/out\.zarr.*c/0/0 is missing"):
@@ -83,7 +81,6 @@ def test_s3__ingest_and_missing_chunk(x, options):
 
 
 def test_s3__numpy_files_by_ranges(x, options):
-    import s3fs
 
     fs = s3fs.S3FileSystem(**options)
     for name, source in (("c.npy", x), ("f.npy", np.asfortranarray(x))):
@@ -106,3 +103,17 @@ def test_s3__nothing_there(options):
         open_rows("s3://data/absent.npy", storage_options=options)
     with pytest.raises(DataError, match=r"s3://nobucket/x\.zarr"):
         open_rows("s3://nobucket/x.zarr", storage_options=options)
+
+
+def test_s3__missing_chunks_are_counted(x, options):
+    """By one listing, which a call of the same process before must not have answered."""
+    array = zarr.create_array(
+        "s3://data/lost.zarr", shape=x.shape, chunks=(100, 7), dtype="f4", storage_options=options
+    )
+    array[:] = x
+    open_rows("s3://data/lost.zarr", storage_options=options, missing="raise")
+    fs = s3fs.S3FileSystem(**options)
+    fs.rm("data/lost.zarr/c/3/0")
+    told = r"s3://data/lost\.zarr lacks 1 of its 10 .*'c/3/0' \(rows 300 to 399\)"
+    with pytest.warns(MissingChunksWarning, match=told):
+        open_rows("s3://data/lost.zarr", storage_options=options)

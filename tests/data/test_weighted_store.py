@@ -88,3 +88,20 @@ def test_ingest__loses_no_weights(store, tmp_path):
         ingest(store, tmp_path / "other.zarr", progress=False)
     other = ingest(store, tmp_path / "other.zarr", component="X", progress=False)
     np.testing.assert_array_equal(other.read(0), X)
+
+
+def test_weighted_store__a_failed_write_leaves_nothing(tmp_path, monkeypatch):
+    target = str(tmp_path / "few.zarr")
+    begun = []
+
+    def fail(*_):
+        begun.extend(path.name for path in tmp_path.iterdir())
+        raise OSError(28, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("largek_dask.data.weighted_store.StoreWriter.append", fail)
+        with pytest.raises(OSError, match="full"):
+            write_weighted_rows(target, X, WEIGHTS, np.arange(len(X)), {})
+    assert begun == ["few.zarr"]
+    assert not list(tmp_path.iterdir())
+    write_weighted_rows(target, X, WEIGHTS, np.arange(len(X)), {})

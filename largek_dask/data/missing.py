@@ -1,0 +1,222 @@
+"""Chunks that a store lacks, which Zarr reads as its fill value: counted by one listing.
+
+Zarr's writers leave out a chunk of nothing but fill values unless they are told otherwise, and a
+chunk that was lost looks the same. So those that are missing are counted where the store can list
+what it holds, and whoever opens it is told.
+
+Of a sharded array the shards are counted: which inner chunks one lacks stands in its index, and a
+shard is written as a whole. Of a sparse (CSR) group all three arrays are counted; what is missing
+from ``data`` or ``indices`` is said in rows by a search in ``indptr``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import zarr
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, LocalStore
+
+from largek_dask.data.patience import patiently, trouble
+from largek_dask.data.stores import HTTP, metadata_key
+from largek_dask.errors import DataError, MissingChunksWarning, ParameterError, warn
+
+__all__ = ["Missing", "check_missing", "check_stored", "missing_chunks"]
+
+Missing = Literal["warn", "raise", "fill"]
+"""What becomes of chunks that a store lacks: fill values with a warning, an error, or fill values
+without a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Stored chunks of one array that are not there."""
+
+    count: int
+    """Number of them."""
+    expected: int
+    """Number of stored chunks that the whole array has."""
+    first: str
+    """Key of the first one."""
+    begin: int
+    """Index of the first entry along the first axis that it would hold."""
+    end: int
+    """Index after the last one."""
+
+
+def check_missing(missing: str) -> None:
+    """Refuse what does not say what becomes of missing chunks.
+
+    Raises
+    ------
+    ParameterError
+        It does not.
+    """
+    choices = get_args(Missing)
+    if missing not in choices:
+        raise ParameterError(f"missing must be one of {', '.join(choices)}, got {missing!r}.")
+
+
+def check_stored(node: Any, where: str, missing: Missing) -> None:
+    """Count the chunks that an array or a CSR group lacks, and do what is asked about it.
+
+    Parameters
+    ----------
+    node : zarr.Array or zarr.Group
+        Whose writer has not noted that all chunks are stored.
+    where : str
+        What messages call it.
+    missing : {"warn", "raise", "fill"}
+
+    Raises
+    ------
+    DataError
+        With "raise": chunks are missing, or the store cannot list what it holds.
+
+    Warns
+    -----
+    MissingChunksWarning
+        With "warn": chunks are missing.
+    """
+    if missing == "fill":
+        return
+    arrays = [node]
+    if isinstance(node, zarr.Group):
+        arrays = [node[name] for name in ("indptr", "indices", "data")]
+    found = [missing_chunks(array) for array in arrays]
+    if missing == "raise" and None in found:
+        raise DataError(
+            f"{where} cannot list the chunks that it holds, so that nobody can tell whether some "
+            "are missing; give missing='warn' or 'fill' (--missing), or copy it to a local disk."
+        )
+    lacking = [(array, one) for array, one in zip(arrays, found, strict=True) if one is not None]
+    count = sum(one.count for _, one in lacking)
+    if not count:
+        return
+    expected = sum(one.expected for _, one in lacking)
+    array, first = next((array, one) for array, one in lacking if one.count)
+    begin, end = _rows_of(node, array, first)
+    fill = array.fill_value
+    told = (
+        f"{where} lacks {count:,} of its {expected:,} stored chunks, the first of them "
+        f"{first.first!r} (rows {begin} to {end - 1})"
+    )
+    if missing == "raise":
+        raise DataError(
+            f"{told}. Restore them from the source; if they only held the fill value {fill}, which "
+            "Zarr does not store by default, give missing='fill' (--missing fill)."
+        )
+    warn(
+        f"{told}, and is read as the fill value {fill} there. Right if they held nothing else, "
+        "which Zarr does not store by default: then open_rows(..., missing='fill') or "
+        "--missing fill says so. Else restore them; missing='raise' refuses such a store.",
+        MissingChunksWarning,
+    )
+
+
+def missing_chunks(array: Any) -> Lacking | None:
+    """The stored chunks (shards, where there are such) that an array lacks.
+
+    One listing, whatever the number of chunks.
+
+    Returns
+    -------
+    Lacking or None
+        None where the store cannot tell: it cannot be listed, or the listing lacks even what has
+        just been read.
+    """
+    listed = _listed(array)
+    if listed is None or metadata_key(array) not in listed:
+        return None
+    sizes = array.shards or array.chunks
+    counts = [-(-n // size) for n, size in zip(array.shape, sizes, strict=True)]
+    encode = array.metadata.encode_chunk_key
+    count, first = 0, None
+    for place in itertools.product(*map(range, counts)):
+        key = encode(place)
+        if key not in listed:
+            count += 1
+            first = first or (key, place[0])
+    key, row = first or ("", 0)
+    begin, end = row * sizes[0], min((row + 1) * sizes[0], array.shape[0])
+    return Lacking(count, int(np.prod(counts)), _full_key(array, key), begin, end)
+
+
+def _full_key(array: Any, key: str) -> str:
+    """Key of a chunk in its store."""
+    return f"{array.path}/{key}" if array.path else key
+
+
+def _listed(array: Any) -> frozenset[str] | None:
+    """Keys of all that is stored of an array, None if the store does not tell."""
+    store, prefix = array.store, array.path
+    if not store.supports_listing:
+        return None
+    if isinstance(store, FsspecStore):
+        protocols = store.fs.protocol
+        names = (protocols,) if isinstance(protocols, str) else protocols
+        if not set(HTTP).isdisjoint(names):
+            # A page of links a folder, if there are any.
+            return None
+        # Another process may have written since this one listed.
+        store.fs.invalidate_cache()
+    try:
+        if isinstance(store, LocalStore):
+            # Five times as fast as Zarr's own way.
+            return frozenset(patiently(lambda: list(_files(os.path.join(store.root, prefix)))))
+        found: list[str] = patiently(lambda: sync(_list(store, f"{prefix}/" if prefix else "")))
+    except Exception as error:
+        # Drivers raise errors of their own kinds: reading may be allowed where listing is not.
+        if trouble(error) is None:
+            raise
+        return None
+    # Of some file systems keys begin at their root.
+    return frozenset(key.lstrip("/").removeprefix(prefix).lstrip("/") for key in found)
+
+
+async def _list(store: Any, prefix: str) -> list[str]:
+    return [key async for key in store.list_prefix(prefix)]
+
+
+def _files(root: str) -> Iterator[str]:
+    """Keys of all files below a folder."""
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(os.path.join(root, folder)) as entries:
+            for entry in entries:
+                key = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir():
+                    waiting.append(key)
+                else:
+                    yield key
+
+
+def _rows_of(node: Any, array: Any, first: Lacking) -> tuple[int, int]:
+    """The rows, begin and end, whose numbers a missing chunk would hold."""
+    if not isinstance(node, zarr.Group):
+        return first.begin, first.end
+    indptr: Any = node["indptr"]
+    n_rows = indptr.shape[0] - 1
+    if array.path == indptr.path:
+        # Entry i is where row i begins, and row i - 1 ends.
+        return max(first.begin - 1, 0), min(first.end, n_rows)
+    # All of indptr is there; reading it whole may take more memory than there is.
+    return _search(indptr, first.begin, n_rows), _search(indptr, first.end - 1, n_rows) + 1
+
+
+def _search(indptr: Any, number: int, n_rows: int) -> int:
+    """The row that holds a stored number, by its index among them."""
+    low, high = 0, n_rows
+    while high - low > 1:
+        middle = (low + high) // 2
+        if int(indptr[middle]) <= number:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,259 @@
+"""Chunks that a store lacks are counted, and told, refused or filled as the user says."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from click.testing import CliRunner
+from zarr.storage import MemoryStore, ZipStore
+
+import largek_dask as lk
+from largek_dask.cli import main
+from largek_dask.data import missing as module
+from largek_dask.data.missing import missing_chunks
+from largek_dask.data.sources import open_rows, read_integers
+from largek_dask.errors import DataError, MissingChunksWarning, ParameterError
+from tests.data.helpers import read_all
+from tests.data.test_csr_rows import write_anndata
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "v3": {"chunks": (100, 7)},
+    "v2": {"chunks": (100, 7), "zarr_format": 2},
+    "two columns of chunks": {"chunks": (100, 4)},
+    "shards": {"chunks": (50, 7), "shards": (100, 7)},
+}
+LOST = (3, 7)
+"""Rows of chunks that are taken away, of ten."""
+
+
+def make(where: Any, x: np.ndarray, layout: str = "v3", **options: Any) -> Any:
+    """A store of ten rows of chunks."""
+    array = zarr.create_array(
+        where, shape=x.shape, dtype=x.dtype, fill_value=0, **LAYOUTS[layout], **options
+    )
+    array[:] = x
+    return array
+
+
+def lose(folder: Path, array: Any) -> str:
+    """Take two chunks away, the first of each row of chunks; the key of the first."""
+    keys = [array.metadata.encode_chunk_key((i, 0)) for i in LOST]
+    for key in keys:
+        assert (folder / key).is_file()
+        (folder / key).unlink()
+    return str(keys[0])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_local_store(layout: str, x: np.ndarray, tmp_path: Path, small_chunks: Any) -> None:
+    array = make(tmp_path / "x.zarr", x, layout)
+    read_all(open_rows(tmp_path / "x.zarr"))
+    key = lose(tmp_path / "x.zarr", array)
+    expected = 20 if layout == "two columns of chunks" else 10
+    told = (
+        rf"lacks 2 of its {expected} stored chunks, the first of them '{key}' \(rows 300 to 399\)"
+    )
+    for source in (str(tmp_path / "x.zarr"), zarr.open_array(tmp_path / "x.zarr", mode="r")):
+        with pytest.warns(MissingChunksWarning, match=told + ".*read as the fill value 0.0"):
+            rows = open_rows(source)
+        with pytest.raises(DataError, match=told + r".*missing='fill' \(--missing fill\)"):
+            open_rows(source, missing="raise")
+        np.testing.assert_array_equal(read_all(open_rows(source, missing="fill")), read_all(rows))
+    filled = x.copy()
+    for i in LOST:
+        filled[100 * i : 100 * (i + 1), : array.chunks[1]] = 0
+    np.testing.assert_array_equal(read_all(rows), filled)
+
+
+def test_rows_that_are_open_are_not_listed_again(
+    x: np.ndarray, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Once when they are opened: not by a fit, and not by the workers that get their address."""
+    lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
+    listings: list[Any] = []
+    listed = module._listed
+    monkeypatch.setattr(module, "_listed", lambda array: listings.append(array) or listed(array))
+    with pytest.warns(MissingChunksWarning):
+        rows = open_rows(tmp_path / "x.zarr")
+    assert len(listings) == 1
+    lk.KMeans(2, random_state=0, max_iter=2).fit(rows)
+    open_rows(rows).__reduce__()[0](*rows.__reduce__()[1])
+    open_rows(tmp_path / "x.zarr", missing="fill")
+    assert len(listings) == 1
+    with pytest.warns(MissingChunksWarning, match="lacks 2 of its 10"):
+        lk.KMeans(2, random_state=0, max_iter=2).fit(str(tmp_path / "x.zarr"))
+
+
+def test_a_store_of_ingest_is_not_listed(x: np.ndarray, tmp_path: Path, monkeypatch: Any) -> None:
+    """It says that it is complete: a missing chunk is an error when it is read."""
+    lk.ingest(x, tmp_path / "x.zarr", chunk_rows=100, progress=False)
+    monkeypatch.setattr(module, "_listed", None)
+    rows = open_rows(tmp_path / "x.zarr", missing="raise")
+    (tmp_path / "x.zarr" / "c" / "3" / "0").unlink()
+    with pytest.raises(DataError, match=r"c/3/0 is missing"):
+        read_all(rows)
+
+
+def test_a_component_of_a_store(x: np.ndarray, tmp_path: Path) -> None:
+    """Only what is read counts, not what else the store holds."""
+    zarr.open_group(tmp_path / "g.zarr", mode="w")
+    for name in ("a", "b"):
+        array = make(tmp_path / "g.zarr" / name, x)
+    lose(tmp_path / "g.zarr" / "b", array)
+    open_rows(tmp_path / "g.zarr", component="a", missing="raise")
+    with pytest.raises(DataError, match=r"g\.zarr/b lacks 2 .* 'b/c/3/0'"):
+        open_rows(tmp_path / "g.zarr", component="b", missing="raise")
+
+
+def test_a_store_behind_fsspec(x: np.ndarray) -> None:
+    url = "memory://missing/x.zarr"
+    array = make(url, x)
+    open_rows(url, missing="raise")
+    fs = fsspec.filesystem("memory")
+    for i in LOST:
+        fs.rm(f"/missing/x.zarr/c/{i}/0")
+    assert missing_chunks(array) == module.Lacking(2, 10, "c/3/0", 300, 400)
+    with pytest.warns(MissingChunksWarning, match=r"lacks 2 of its 10 .*'c/3/0'"):
+        open_rows(url)
+
+
+def test_stores_of_this_process(x: np.ndarray, tmp_path: Path) -> None:
+    store = MemoryStore()
+    array = make(store, x)
+    open_rows(array, missing="raise")
+    del store._store_dict["c/3/0"]
+    with pytest.warns(MissingChunksWarning, match=r"the Zarr array lacks 1 of its 10 .*'c/3/0'"):
+        open_rows(array)
+    x[:300] = 0
+    with ZipStore(tmp_path / "x.zip", mode="w") as packed:
+        # Zarr leaves out the three chunks that hold nothing but the fill value.
+        array = make(packed, x)
+        with pytest.warns(MissingChunksWarning, match=r"lacks 3 of its 10 .*'c/0/0'"):
+            open_rows(array)
+
+
+@pytest.mark.parametrize(
+    ("name", "places", "told"),
+    [
+        ("data", (2, 9), r"X/data/c/2' \(rows (\d+) to (\d+)\)"),
+        ("indices", (2,), r"X/indices/c/2' \(rows (\d+) to (\d+)\)"),
+        ("indptr", (2,), r"X/indptr/c/2' \(rows (127) to (191)\)"),
+    ],
+)
+def test_sparse_groups(name: str, places: tuple[int, ...], told: str, tmp_path: Path) -> None:
+    matrix = sp.random(700, 30, density=0.1, dtype=np.float32, random_state=2, format="csr")
+    write_anndata(tmp_path / "cells.zarr", matrix)
+    open_rows(tmp_path / "cells.zarr", missing="raise")
+    stored = sum(-(-len(getattr(matrix, part)) // 64) for part in ("data", "indices", "indptr"))
+    for place in places:
+        (tmp_path / "cells.zarr" / "X" / name / "c" / str(place)).unlink()
+    match = rf"lacks {len(places)} of its {stored} stored chunks, the first of them '{told}"
+    with pytest.raises(DataError, match=match) as caught:
+        open_rows(tmp_path / "cells.zarr", missing="raise")
+    found = re.search(told, str(caught.value))
+    assert found is not None
+    first, last = int(found[1]), int(found[2])
+    if name != "indptr":
+        # Exactly the rows that have one of the numbers 128 to 191.
+        ends = matrix.indptr
+        assert ends[first] <= 128 < ends[first + 1]
+        assert ends[last] <= 191 < ends[last + 1]
+
+
+def test_where_nobody_can_tell(x: np.ndarray, tmp_path: Path, monkeypatch: Any) -> None:
+    array = make(tmp_path / "x.zarr", x)
+    lose(tmp_path / "x.zarr", array)
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError("no listing for you")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "scandir", refuse)
+        assert missing_chunks(array) is None
+        open_rows(tmp_path / "x.zarr")
+        with pytest.raises(DataError, match=r"cannot list the chunks that it holds.*copy it"):
+            open_rows(tmp_path / "x.zarr", missing="raise")
+    # A listing without what has just been read is none either.
+    monkeypatch.setattr(module, "_files", lambda _: iter(()))
+    assert missing_chunks(array) is None
+
+
+def test_no_listing_over_http(x: np.ndarray, monkeypatch: Any) -> None:
+    array = make("memory://web/x.zarr", x)
+    monkeypatch.setattr(array.store.fs, "protocol", ("http", "https"))
+    assert missing_chunks(array) is None
+
+
+def test_weights_and_known_classes(x: np.ndarray, tmp_path: Path) -> None:
+    for name, dtype in (("weight", "f8"), ("truth", "i4")):
+        array = zarr.create_array(tmp_path / name, shape=(1_000,), chunks=(100,), dtype=dtype)
+        array[:] = np.arange(1, 1_001)
+        (tmp_path / name / "c" / "3").unlink()
+    told = r"sample_weight .*weight lacks 1 of its 10 .*'c/3' \(rows 300 to 399\)"
+    with pytest.warns(MissingChunksWarning, match=told):
+        open_rows(x, sample_weight=str(tmp_path / "weight"))
+    with pytest.raises(DataError, match=told):
+        open_rows(x, sample_weight=str(tmp_path / "weight"), missing="raise")
+    with pytest.warns(MissingChunksWarning, match="--labels .*truth lacks 1 of its 10"):
+        found = read_integers(str(tmp_path / "truth"), 1_000, what="--labels")
+    assert not found[300:400].any()
+
+
+def test_what_may_be_said(x: np.ndarray) -> None:
+    with pytest.raises(ParameterError, match="missing must be one of warn, raise, fill, got 'no'"):
+        open_rows(x, missing="no")  # type: ignore[arg-type]
+
+
+def test_ingest(x: np.ndarray, tmp_path: Path) -> None:
+    lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
+    with pytest.raises(DataError, match="lacks 2 of its 10"):
+        lk.ingest(tmp_path / "x.zarr", tmp_path / "out.zarr", progress=False, missing="raise")
+    assert not (tmp_path / "out.zarr").exists()
+    with pytest.warns(MissingChunksWarning, match="lacks 2 of its 10"):
+        lk.ingest(tmp_path / "x.zarr", tmp_path / "out.zarr", progress=False)
+    # From now on they are rows like all others.
+    assert not read_all(open_rows(tmp_path / "out.zarr", missing="raise"))[300:400].any()
+
+
+def test_the_command_line(x: np.ndarray, tmp_path: Path) -> None:
+    data, model = str(tmp_path / "x.zarr"), str(tmp_path / "model.zarr")
+    lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
+    lk.KMeans(2, random_state=0, max_iter=1).fit(x).model_.save(model)
+    commands: dict[str, Callable[[str], list[str]]] = {
+        "fit": lambda out: ["fit", data, "-k", "2", "--max-iter", "1", "--out", out],
+        "ingest": lambda out: ["ingest", data, f"{out}.zarr", "--json"],
+        "predict": lambda out: ["predict", model, data, "--out", f"{out}.npy"],
+        "score": lambda _: ["score", model, data],
+        "coreset": lambda out: ["coreset", data, out, "--rows", "10"],
+    }
+    for name, command in commands.items():
+        out = str(tmp_path / name)
+        done = CliRunner().invoke(main, [*command(out), "--missing", "raise"])
+        assert done.exit_code == 1, name
+        assert "Error: " in done.stderr
+        assert "lacks 2 of its 10" in done.stderr
+        done = CliRunner().invoke(main, [*command(out), "--missing", "fill"])
+        assert (done.exit_code, "lacks" in done.stderr) == (0, False), done.stderr
+        with warnings.catch_warnings():
+            # As in a process of its own: not an error, as in tests.
+            warnings.simplefilter("always")
+            done = CliRunner().invoke(main, command(f"{out}2"))
+        assert (done.exit_code, "Warning: " in done.stderr) == (0, True), done.stderr
+        assert "lacks 2 of its 10" in done.stderr
+
+
+def test_warnings_are_told_of_the_users_own_line(x: np.ndarray, tmp_path: Path) -> None:
+    lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        open_rows(tmp_path / "x.zarr")
+    assert [one.filename for one in caught] == [__file__]
