@@ -70,7 +70,7 @@ SAMPLE_VALUES = 1 << 26
 FEWEST_A_CLUSTER = 16
 """Rows of a sample for each cluster, however many values that are."""
 HELD_OUT = 4
-"""Rows that nothing is fitted to: one for so many of the sample, ..."""
+"""Rows that nothing is fitted to: one for as many of the sample, ..."""
 LEAST_HELD_OUT = 1 << 13
 """... and at least."""
 SETTLING = 2
