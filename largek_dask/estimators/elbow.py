@@ -1,9 +1,10 @@
 """How many clusters there are, of a table of any size: the whole curve in one run.
 
-Up to 50,000 rows and 100 clusters the curve is that of `DCDBundle`, every number of clusters near
-its lowest objective. Beyond, it is one of nested partitions (:mod:`largek_dask.driver.nested`) on a
-sample: every number up to 16, then 24, 32, 48, 64, ..., and closely about every number where it
-bends. The same decision (:mod:`largek_dask.model.suggest_k`) is made of either.
+Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `DCDBundle`, every
+number of clusters near its lowest objective. Beyond, it is one of nested partitions
+(:mod:`largek_dask.driver.nested`) on a sample: every number up to 16, then 24, 32, 48, 64, ..., and
+closely about every number where it bends. The same decision (:mod:`largek_dask.model.suggest_k`) is
+made of either.
 
 A number is named where halves of the rows, clustered by themselves, give the same partition, no
 Gaussian of this spectrum could be cut as well, the curve bends there, and each half names about the
@@ -59,7 +60,9 @@ if TYPE_CHECKING:
 __all__ = ["ElbowCurve", "suggest_k"]
 
 PATH_ROWS, PATH_CLUSTERS = 50_000, 100
-"""Rows and clusters up to which the curve is that of `DCDBundle`."""
+"""Rows and clusters up to which the curve is that of `DCDBundle`, ..."""
+PATH_VALUES = 1 << 21
+"""... if rows are not wide: of more values it takes minutes."""
 BALANCED_CLUSTERS = 25
 """Clusters up to which its effort is "balanced". Beyond, "fast" takes a third of the time (30 and
 9 CPU seconds for 10,000 × 16 rows without structure, k = 50) and ends 0.3 % higher."""
@@ -252,7 +255,8 @@ class _Asked:
     def curve(self) -> ElbowCurve:
         """By all partitions where the table is small and dense, and no sample is asked for."""
         n = self.rows.n_rows
-        is_small = n <= PATH_ROWS and self.options.n_clusters <= PATH_CLUSTERS
+        is_small = n <= PATH_ROWS and n * self.rows.n_features <= PATH_VALUES
+        is_small = is_small and self.options.n_clusters <= PATH_CLUSTERS
         whole = isinstance(self.sample, str) or self.sample >= n
         if is_small and whole and not self.rows.is_sparse:
             return self.by_path()

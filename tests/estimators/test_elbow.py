@@ -134,6 +134,13 @@ def test_weights_count_as_rows():
 # --- tables of every kind
 
 
+def test_wide_rows_are_not_for_all_partitions(monkeypatch):
+    monkeypatch.setattr(module, "PATH_VALUES", X.size - 1)
+    assert lk.suggest_k(X, 3, random_state=0).method == "nested"
+    monkeypatch.setattr(module, "PATH_VALUES", X.size)
+    assert lk.suggest_k(X, 3, random_state=0).method == "dcdbundle"
+
+
 def test_sparse_rows():
     x = np.zeros((900, 40), np.float32)
     home = np.arange(900) % 6
