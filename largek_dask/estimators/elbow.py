@@ -445,7 +445,11 @@ class _Nesting:
             "data": {"n_rows": self.n_rows, "n_searched": self.n},
         }
         return CentersModel(
-            partition.arrays, options.normalize, options.on_bad_rows, provenance=provenance
+            partition.arrays,
+            options.normalize,
+            options.on_bad_rows,
+            provenance=provenance,
+            feature_names=self.asked.rows.feature_names,
         )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
@@ -132,6 +133,14 @@ def test_weights_count_as_rows():
 
 
 # --- tables of every kind
+
+
+@pytest.mark.usefixtures("nests")
+def test_columns_keep_their_names():
+    table = pd.DataFrame(X, columns=["north", "east", "up"])
+    model = lk.suggest_k(table, 12, random_state=0).model(K)
+    assert model.feature_names == ("north", "east", "up")
+    assert model.predict(table[["up", "north", "east"]]).tolist() == model.predict(table).tolist()
 
 
 def test_wide_rows_are_not_for_all_partitions(monkeypatch):
