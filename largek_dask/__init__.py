@@ -28,6 +28,7 @@ _PUBLIC = {
     "load_model": "largek_dask.model",
     "open_rows": "largek_dask.data.sources",
     "suggest_k": "largek_dask.estimators.elbow",
+    "warmup": "largek_dask.estimators.warmup",
 }
 _MODULES = {"errors": "largek_dask.errors", "scores": "largek_dask.estimators.scores"}
 
@@ -53,6 +54,7 @@ __all__ = [
     "open_rows",
     "scores",
     "suggest_k",
+    "warmup",
 ]
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from largek_dask.estimators.minibatch import MiniBatchKMeans
     from largek_dask.estimators.mixture import Mixture
     from largek_dask.estimators.spherical import SphericalKMeans
+    from largek_dask.estimators.warmup import warmup
     from largek_dask.model import Model, load_model
     from largek_dask.service.client import connect
 
