@@ -11,7 +11,8 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
-from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, FrameRows, SlicedRows, SparseRows
+from largek_dask.data.held_tables import open_hdf5, table_in_anndata
+from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, FrameRows, SparseRows
 from largek_dask.data.missing import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
 from largek_dask.data.patience import patiently
@@ -49,13 +50,14 @@ def open_rows(
     source : object
         URL or path of a Zarr array or group (v2 or v3; also a CSR group or a whole store as
         AnnData writes them), of a ``.npy`` or ``.npz`` file; a numpy array, list of lists, scipy
-        sparse matrix, zarr.Array or Group, dask.array, xarray.DataArray, pandas or dask
-        DataFrame; :class:`Rows` pass through.
+        sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, AnnData,
+        dask.array, xarray.DataArray, pandas or dask DataFrame; :class:`Rows` pass through.
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; None: those that the source has of its own, as a store of a coreset has,
         else 1.
     component : str, optional
-        The array inside a Zarr group, ``.npz`` file or xarray.Dataset.
+        The array inside a Zarr or HDF5 group, ``.npz`` file, AnnData (``X``, ``layers/NAME``,
+        ``obsm/NAME``, ``raw/X``) or xarray.Dataset.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     missing : {"warn", "raise", "fill"}
@@ -110,6 +112,10 @@ def _open(
 ) -> Rows:
     if isinstance(source, (str, os.PathLike)):
         return _open_url(normalize(source), component, storage_options, weight)
+    if _is_of(source, "anndata", "AnnData"):
+        source, component = table_in_anndata(source, component), None
+    if _is_of(source, "h5py", "Group") or _is_of(source, "h5py", "Dataset"):
+        return open_hdf5(source, component, weight=weight)
     if _is_xarray(source, "Dataset"):
         if component is None:
             names = ", ".join(map(str, source.data_vars))
@@ -151,8 +157,6 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
         from largek_dask.data.lazy_rows import dask_frame_rows
 
         return dask_frame_rows(source, weight=weight)
-    if _is_of(source, "h5py", "Dataset"):
-        return SlicedRows(source, weight=weight)
     if _is_of(source, "pandas", "DataFrame"):
         return FrameRows(source, weight=weight)
     if hasattr(source, "tocsr"):

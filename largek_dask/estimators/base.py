@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from sklearn.utils.validation import validate_data
 
 from largek_dask.algorithms.names import name_of
 from largek_dask.data.memory_rows import refuse_masked_rows
+from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place, description_in
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
     from largek_dask.driver.run import Snapshot
 
-__all__ = ["RowsEstimator", "draw_seed"]
+__all__ = ["RowsEstimator", "Source", "draw_seed"]
 
-LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray")
+LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray", "h5py", "anndata")
 """Arrays and tables of these packages are never loaded as a whole."""
 
 
@@ -65,6 +66,17 @@ def draw_seed(random_state: Any) -> int:
             f"random_state must be None, an integer, a RandomState or a Generator, "
             f"got {random_state!r}."
         ) from error
+
+
+class Source(TypedDict, total=False):
+    """How rows are opened that lie elsewhere, or beside others: see ``open_rows``."""
+
+    component: str | None
+    """Name of the array inside a store, file or object that holds several."""
+    storage_options: Mapping[str, Any] | None
+    """Options for fsspec, with every URL."""
+    missing: Missing
+    """Word for what becomes of chunks that a Zarr store lacks."""
 
 
 class RowsEstimator(BaseEstimator):  # type: ignore[misc]
@@ -196,7 +208,9 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.callbacks, (list, tuple)) or not all(map(callable, self.callbacks)):
             raise ParameterError(f"callbacks must be a list of callables, got {self.callbacks!r}.")
 
-    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Rows:
+    def _open(
+        self, X: Any, sample_weight: Any = None, *, reset: bool, source: Source | None = None
+    ) -> Rows:
         """``X`` as rows, its columns checked against those seen in fit.
 
         Arrays in memory go through scikit-learn's checks (without looking at every number: that
@@ -210,14 +224,19 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         sample_weight : array-like (n,), URL or number, optional
         reset : bool
             Whether this is a fit that sets what the columns are.
+        source : Source, optional
+            Given to ``open_rows``.
 
         Raises
         ------
+        TypeError
+            ``source`` has something else, which the caller was given by a keyword.
         DataError
             Not a table of numbers, or weights that do not fit it.
         ParameterError
             Another number of columns than in fit.
         """
+        given = self._checked_source(source)
         # scikit-learn's checks would take what lies under the mask for numbers.
         refuse_masked_rows(X)
         if is_lazy(X):
@@ -225,7 +244,7 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
                 validate_data(self, X._meta, reset=reset, skip_check_array=True)
             elif reset and hasattr(self, "feature_names_in_"):
                 del self.feature_names_in_
-            rows = open_rows(X, sample_weight=self._weight(sample_weight, None))
+            rows = open_rows(X, sample_weight=self._weight(sample_weight, None), **given)
             self._check_width(rows.n_features, reset)
             return rows
         if hasattr(X, "iloc") and hasattr(X, "columns"):
@@ -235,7 +254,18 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
             X = validate_data(
                 self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
             )
-        return open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]))
+        return open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]), **given)
+
+    def _checked_source(self, source: Source | None) -> Source:
+        """What says how rows are opened, and nothing else."""
+        for name in source or {}:
+            if name not in Source.__annotations__:
+                known = ", ".join(Source.__annotations__)
+                raise TypeError(
+                    f"{type(self).__name__} takes no {name!r} here; of what says how rows are "
+                    f"opened it takes {known}."
+                )
+        return source or {}
 
     def _check_width(self, n_features: int, reset: bool) -> None:
         if reset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from largek_dask.algorithms.mixture import MixtureArrays
 from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError
-from largek_dask.estimators.base import RowsEstimator, draw_seed
+from largek_dask.estimators.base import RowsEstimator, Source, draw_seed
 from largek_dask.estimators.elsewhere import OF_MIXTURES, knows_other_names
 from largek_dask.kernels.exact.transcendental import exp
 from largek_dask.model import CentersModel, MixtureModel, Model
@@ -242,7 +242,9 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
 
     # --- fitting ----------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> Self:
         """Find the mixture of ``X``.
 
         Parameters
@@ -252,6 +254,9 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         y : ignored
         sample_weight : array-like of shape (n_rows,), number or URL, optional
             Weight 2 counts as two rows, weight 0 as none.
+        **source : component, storage_options, missing
+            How ``X`` is opened, as of :func:`~largek_dask.open_rows`; all methods that take rows
+            take them.
 
         Returns
         -------
@@ -273,7 +278,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             The fit was interrupted.
         """
         options = self._check_parameters()
-        rows = self._open(X, sample_weight, reset=True)
+        rows = self._open(X, sample_weight, reset=True, source=source)
         try:
             result, model = self._run(rows, replace(options, seed=self._seed()))
         except ParameterError as error:
@@ -284,9 +289,11 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         self._tell_interruption()
         return self
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int32]:
+    def fit_predict(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> NDArray[np.int32]:
         """``fit``, then ``labels_``."""
-        return self.fit(X, sample_weight=sample_weight).labels_
+        return self.fit(X, sample_weight=sample_weight, **source).labels_
 
     def _keep(self, result: FitResult, model: Model) -> None:
         arrays = result.arrays
@@ -309,7 +316,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
 
     # --- using it ---------------------------------------------------------------------------------
 
-    def predict(self, X: Any, *, out: str | None = None) -> Any:
+    def predict(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
         """Index of the most probable component of every row.
 
         Parameters
@@ -331,9 +338,13 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         ParameterError
             Another number of columns, or other column names, than in fit.
         """
-        return self._model().predict(self._open(X, reset=False), out=out, **self._where())
+        return self._model().predict(
+            self._open(X, reset=False, source=source), out=out, **self._where()
+        )
 
-    def predict_proba(self, X: Any, *, dense: bool | None = None, out: str | None = None) -> Any:
+    def predict_proba(
+        self, X: Any, *, dense: bool | None = None, out: str | None = None, **source: Unpack[Source]
+    ) -> Any:
         """Probabilities that rows come from components.
 
         Parameters
@@ -351,10 +362,10 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         -------
         array or scipy.sparse.csr_matrix of shape (n_rows, n_components), or None
         """
-        rows = self._open(X, reset=False)
+        rows = self._open(X, reset=False, source=source)
         return self._model().predict_proba(rows, dense=dense, out=out, **self._where())
 
-    def score_samples(self, X: Any, *, out: str | None = None) -> Any:
+    def score_samples(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
         """Log-likelihood of every row, over all components: the strangest row's is the lowest.
 
         But for rows so far out that a component has them alone: ``model_.counts`` tells which.
@@ -371,20 +382,26 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         float64 array of shape (n_rows,), or None
             NaN for skipped rows.
         """
-        return self._model().score_samples(self._open(X, reset=False), out=out, **self._where())
+        return self._model().score_samples(
+            self._open(X, reset=False, source=source), out=out, **self._where()
+        )
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> float:
         """Mean log-likelihood of a row."""
         model = self._model()
-        return model.score(self._open(X, sample_weight, reset=False), **self._where())
+        return model.score(
+            self._open(X, sample_weight, reset=False, source=source), **self._where()
+        )
 
-    def bic(self, X: Any) -> float:
+    def bic(self, X: Any, **source: Unpack[Source]) -> float:
         """Bayesian information criterion on ``X``: the lower the better."""
-        return self._model().bic(self._open(X, reset=False), **self._where())
+        return self._model().bic(self._open(X, reset=False, source=source), **self._where())
 
-    def aic(self, X: Any) -> float:
+    def aic(self, X: Any, **source: Unpack[Source]) -> float:
         """Akaike information criterion on ``X``: the lower the better."""
-        return self._model().aic(self._open(X, reset=False), **self._where())
+        return self._model().aic(self._open(X, reset=False, source=source), **self._where())
 
     def sample(
         self, n_samples: int = 1, random_state: Any = None
