@@ -24,6 +24,7 @@ from largek_dask.cli.path import path as path_command
 from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
+from largek_dask.cli.report import report as report_command
 from largek_dask.version import __version__
 
 __all__ = ["main"]
@@ -51,6 +52,7 @@ for command in (
     predict_command,
     score_command,
     plot_command,
+    report_command,
     path_command,
     submit_command,
     jobs_command,

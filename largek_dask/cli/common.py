@@ -129,7 +129,7 @@ def emit(payload: Mapping[str, Any], as_json: bool, table: Callable[[], Any]) ->
         return
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=True).print(table())
+    Console(highlight=False).print(table())
 
 
 def _plain(value: Any) -> Any:
@@ -145,7 +145,15 @@ def key_values(pairs: Mapping[str, Any], title: str | None = None) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, box=SIMPLE_HEAD, show_header=False, title_justify="left")
+    # Without blanks at its edges, so that a digest has its line on 80 columns.
+    table = Table(
+        title=title,
+        box=SIMPLE_HEAD,
+        show_header=False,
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+    )
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in pairs.items():

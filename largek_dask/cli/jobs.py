@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["cancel", "jobs", "logs", "result", "submit", "watch"]
 
-SHOWN_COLUMNS = ("job", "name", "state", "k", "step", "objective", "left", "output")
-"""The columns that a terminal has room for; --json tells everything."""
 ASIDE = ("data", "resume", "wait", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
 
@@ -179,25 +177,30 @@ def jobs(scheduler: str, as_json: bool) -> None:
 
 
 def _table(statuses: list[dict[str, Any]], store: str) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
     from largek_dask.observe.showing import COLORS, JOB_COLUMNS, job_row
+    from largek_dask.observe.tables import Column, Fitting
 
     if not statuses:
         return Text(f"no jobs in {store}")
-    table = Table(box=SIMPLE_HEAD, header_style="cyan", pad_edge=False)
-    for column in SHOWN_COLUMNS:
-        if column == "output":
-            table.add_column(column, overflow="fold")
-        else:
-            table.add_column(column, no_wrap=True, max_width=24)
-    for status in statuses:
-        row = dict(zip(JOB_COLUMNS, job_row(status), strict=True))
-        row_style = {"state": COLORS.get(row["state"], "")}
-        table.add_row(*(Text(row[name], row_style.get(name, "")) for name in SHOWN_COLUMNS))
-    return table
+    columns = (
+        Column("job"),
+        Column("name", rank=2, least=8),
+        Column("state"),
+        Column("k", rank=6, right=True),
+        Column("algorithm", rank=8),
+        Column("step", rank=3, right=True),
+        Column("objective", rank=5, right=True),
+        Column("rows/s", rank=7, right=True),
+        Column("left", rank=4, right=True),
+        Column("submitted", rank=9),
+        Column("output", rank=1, least=20),
+    )
+    assert tuple(column.name for column in columns) == JOB_COLUMNS
+    rows = [job_row(status) for status in statuses]
+    states = (row[JOB_COLUMNS.index("state")] for row in rows)
+    return Fitting(columns, rows, styles=[{"state": COLORS.get(state, "")} for state in states])
 
 
 @click.command(

@@ -57,17 +57,15 @@ def path(model_url: str, storage_options: dict[str, Any] | None, as_json: bool) 
 
 def tables(told: Mapping[str, Any]) -> Any:
     """Partitions as a rich table, and what is suggested below it."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
 
-    # As narrow as a terminal of 80 characters, which a pipe is taken for; --json has all digits.
-    table = Table(title="largek path", box=SIMPLE_HEAD, title_justify="left", padding=0)
+    from largek_dask.observe.tables import Column, Fitting
+
     names = ("clusters", "inertia", "lower bound", "gap", "ties", "moves", "swap", "stability")
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    for record in told["partitions"]:
-        table.add_row(
+    ranks = (0, 0, 1, 2, 4, 5, 6, 3)
+    columns = [Column(name, rank, right=True) for name, rank in zip(names, ranks, strict=True)]
+    rows = [
+        (
             f"{record['n_clusters']:,}",
             f"{record['inertia']:.7g}",
             f"{record['lower_bound']:.5g}",
@@ -76,6 +74,10 @@ def tables(told: Mapping[str, Any]) -> Any:
             shown(record["swap"], ".3g"),
             shown(record["stability"], ".3f"),
         )
+        for record in told["partitions"]
+    ]
+    # Close together: with large numbers all of them just fit 80 columns.
+    table = Fitting(columns, rows, title="largek path", gap=1)
     suggestion = told["suggestion"]
     votes = ", ".join(f"{rule} {shown(k, ',')}" for rule, k in suggestion["votes"].items())
     lines = [certainty(told["partitions"]), suggestion["words"]]

@@ -204,7 +204,9 @@ def make_plan(
         n_processes, n_threads = 1, threads or available_cpus()
         available = int(MEMORY_LIMIT)
     else:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        from largek_dask.passes.network import workers_known_to
+
+        workers = workers_known_to(client).values()
         n_processes = max(1, len(workers))
         n_threads = max(1, sum(worker["nthreads"] for worker in workers))
         limits = [worker["memory_limit"] or int(MEMORY_LIMIT) for worker in workers]

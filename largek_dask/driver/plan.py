@@ -171,10 +171,11 @@ def _processes(n_threads: int | None, client: Client | None) -> list[tuple[str, 
     """Name, threads and available bytes of every process that computes."""
     if client is None:
         return [("this machine", n_threads or available_cpus(), _available())]
-    workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    from largek_dask.passes.network import workers_known_to
+
     return [
         (f"worker {address}", int(worker["nthreads"]), int(worker["memory_limit"]))
-        for address, worker in workers.items()
+        for address, worker in workers_known_to(client).items()
         if worker["memory_limit"]
     ]
 

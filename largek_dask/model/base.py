@@ -15,7 +15,7 @@ import json
 import math
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.driver.labels import LabelStore
+    from largek_dask.observe.report import Report
     from largek_dask.passes.base import BasePasses
 
 __all__ = ["Model", "load_model", "restored"]
@@ -245,6 +246,79 @@ class Model(ABC):
             n_threads=n_threads,
             normalize=self.normalize,
             on_bad_rows=self.on_bad_rows,
+        )
+
+    def report(
+        self,
+        rows: Any = None,
+        *,
+        sample: int | None = None,
+        clusters: Sequence[int] | None = None,
+        image: str | tuple[int, ...] | None = None,
+        names: Any = None,
+        seed: int = 0,
+        sample_weight: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+    ) -> Report:
+        """One page of HTML: how the fit went, cluster sizes, centres, rows near and far, scores.
+
+        A notebook shows it; ``report(...).save("report.html")`` writes a file that loads nothing.
+
+        Parameters
+        ----------
+        rows : whatever ``open_rows`` takes, optional
+            (n, d) rows to show; None: those of the fit, if they can still be read where they were.
+            Without any the page tells what the model knows.
+        sample : int, optional
+            Rows that are looked at, for examples and scores; all where there are no more. None:
+            20,000, or 20 a cluster where that is more, up to 500,000.
+        clusters : sequence of int, optional
+            Clusters whose nearest and farthest rows are shown; None: six, from the largest to the
+            smallest.
+        image : str or tuple of int, optional
+            Rows are pictures of this shape, as ``"28x28"`` or ``"8x8x3"``: show them so.
+        names : sequence of str (n,), optional
+            What rows are called: shown beside them.
+        seed : int
+            Draws the sample.
+        sample_weight : array-like (n,) or URL, optional
+            Weights of the rows.
+        storage_options : mapping, optional
+            For the address of the rows.
+        client : distributed.Client, optional
+            Its cluster computes; None: threads of this process.
+        n_threads : int, optional
+            Threads of this process.
+
+        Returns
+        -------
+        Report
+
+        Raises
+        ------
+        ParameterError
+            A cluster that there is not, a shape that a row has not, other than a name a row, or
+            names without rows.
+        DataError
+            ``rows`` cannot be read. (Where they are those of the fit, the page says so instead.)
+        """
+        # Made only when it is asked for: whoever only predicts loads nothing of it.
+        from largek_dask.observe.report import make_report
+
+        return make_report(
+            self,
+            rows,
+            sample=sample,
+            clusters=clusters,
+            image=image,
+            names=names,
+            seed=seed,
+            sample_weight=sample_weight,
+            storage_options=storage_options,
+            client=client,
+            n_threads=n_threads,
         )
 
     # --- storage ----------------------------------------------------------------------------------

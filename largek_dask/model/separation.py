@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from largek_dask.passes.base import BasePasses
 
-__all__ = ["NAMES", "Score", "Separation"]
+__all__ = ["NAMES", "Score", "Separation", "sampled_rows"]
 
 NAMES = ("silhouette", "davies_bouldin", "calinski_harabasz")
 """The scores of a :class:`Separation`."""
@@ -505,20 +505,25 @@ def _sampled_chunk(
     total.parts[chunk.index] = (*_measured(x, _labels(view, clusters), clusters), weight)
 
 
+def sampled_rows(passes: BasePasses, n: int, seed: int) -> tuple[NDArray[np.int64], list[int]]:
+    """The rows of a sample, ascending, whatever the chunks are; and the chunks that hold them."""
+    rng = Rng(seed).generator(0, "separation")
+    rows = np.sort(rng.choice(passes.n_rows, n, replace=False, shuffle=False))
+    return rows, np.unique(np.searchsorted(passes.chunk_table, rows, side="right") - 1).tolist()
+
+
 def _of_sample(
     passes: BasePasses, clusters: Clusters, names: tuple[str, ...], n: int, seed: int
 ) -> Separation:
     """Estimates by some rows; the model's centres stand for the means of clusters."""
-    rng = Rng(seed).generator(0, "separation")
-    rows = np.sort(rng.choice(passes.n_rows, n, replace=False, shuffle=False))
-    chunks = np.unique(np.searchsorted(passes.chunk_table, rows, side="right") - 1)
+    rows, chunks = sampled_rows(passes, n, seed)
     total: SampleTotal = passes.reduce(
         _sampled_chunk,
         rows,
         clusters,
         start=SampleTotal.nothing,
         combine=SampleTotal.combine,
-        chunks=chunks.tolist(),
+        chunks=chunks,
     )
     parts = [total.parts[i] for i in sorted(total.parts)]
     labels, own, other, weight = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -1,1 +1,1 @@
-"""What a fit has told, for people: plots, cards, words."""
+"""What a fit has told, for people: plots, cards, pages, words."""

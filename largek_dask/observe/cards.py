@@ -12,13 +12,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from html import escape
 from typing import Any
 
 from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import printable
 from largek_dask.facts import CELL, FRAME
+from largek_dask.observe.page import text as _text
 from largek_dask.observe.showing import (
     COLORS,
     JOB_COLUMNS,
@@ -75,10 +74,6 @@ def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
     rows = [job_row(status) for status in statuses]
     table = _table(JOB_COLUMNS, rows) if rows else "<div>no jobs yet</div>"
     return f'<div style="{FRAME}"><div><b>{_text(title)}</b></div>{table}</div>'
-
-
-def _text(value: object) -> str:
-    return escape(printable(value))
 
 
 def _badge(state: str) -> str:

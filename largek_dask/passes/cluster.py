@@ -30,7 +30,7 @@ from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.blame import may_be_anothers
 from largek_dask.passes.broadcast import Broadcaster
 from largek_dask.passes.local import available_cpus
-from largek_dask.passes.network import Network
+from largek_dask.passes.network import Network, require_open
 from largek_dask.passes.placement import place, ranges, shares
 from largek_dask.passes.spec import PassSpec, total_of
 from largek_dask.passes.spill import remove_spilled, spill, spill_folder
@@ -106,6 +106,8 @@ class ClusterPasses(BasePasses):
     ------
     CancelledFit
         A cancel or the deadline came while workers were waited for.
+    ClusterError
+        The client is closed.
     DataError
         A worker cannot open the rows.
     OutputError
@@ -124,6 +126,7 @@ class ClusterPasses(BasePasses):
         memory_limit: int | None = None,
         **options: Unpack[PassOptions],
     ) -> None:
+        require_open(client)
         folder = None
         if rows.location is None:
             folder = spill_folder()

@@ -21,7 +21,7 @@ from largek_dask.errors import ClusterError, ParameterError
 from largek_dask.passes.spreading import SPREAD
 from largek_dask.points import at
 
-__all__ = ["Network", "WorkerInfo"]
+__all__ = ["Network", "WorkerInfo", "require_open", "workers_known_to"]
 
 T = TypeVar("T")
 
@@ -42,6 +42,45 @@ class WorkerInfo:
     """0: none."""
     last_seen: float
     """Time of its last heartbeat, by the scheduler's clock."""
+
+
+def require_open(client: Client) -> None:
+    """Refuse a client that can reach nobody any more.
+
+    Raises
+    ------
+    ClusterError
+        It has been closed, by whoever made it or because its scheduler did not come back.
+    """
+    if client.status in ("closing", "closed"):
+        raise ClusterError(
+            "the Dask client is closed, by client.close() or as its scheduler has gone: make a new "
+            "one, such as Client('tcp://host:8786')."
+        )
+
+
+def unreachable(error: OSError) -> ClusterError:
+    """The error of a client whose scheduler does not answer."""
+    return ClusterError(
+        f"the Dask scheduler cannot be reached any more: {error}. Check that it runs, then try "
+        "again with a new client."
+    )
+
+
+def workers_known_to(client: Client) -> dict[str, Any]:
+    """What the scheduler says of each worker, by address; not for the client's event loop.
+
+    Raises
+    ------
+    ClusterError
+        The client is closed, or its scheduler cannot be reached.
+    """
+    require_open(client)
+    try:
+        found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    except OSError as error:
+        raise unreachable(error) from error
+    return found
 
 
 class Network:
@@ -142,10 +181,11 @@ class Network:
         ClusterError
             The scheduler cannot be reached.
         """
+        require_open(self.client)
         try:
             found = await self.client.scheduler.identity(n_workers=-1)
         except OSError as error:
-            raise ClusterError(f"the Dask scheduler cannot be reached any more: {error}") from error
+            raise unreachable(error) from error
         # Nobody tells a client. What it asks of them directly it would ask for half a minute.
         for address in self._seen.difference(found["workers"]):
             self.client.rpc.remove(address, reason=f"{address} has left the cluster.")

@@ -33,6 +33,7 @@ from largek_dask.errors import (
     warn,
 )
 from largek_dask.observe.cards import card_of_jobs
+from largek_dask.passes.network import require_open
 from largek_dask.service.job import Job
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
@@ -108,6 +109,8 @@ class Service:
         self._followers: dict[str, list[queue.SimpleQueue[dict[str, Any]]]] = {}
         self._lock = threading.Lock()
         self._closed = False
+        require_open(client)
+        self._where: str = client.scheduler.address
         self._greet(store)
 
     def _greet(self, store: str | None) -> None:
@@ -118,7 +121,7 @@ class Service:
             hello = self.ask("hello")
         except _NoServiceError:
             raise ClusterError(
-                f"the scheduler at {self.client.scheduler.address} has no largek service: "
+                f"the scheduler at {self._where} has no largek service: "
                 "start it with `dask scheduler --preload largek_dask.service.preload`, or "
                 "give connect() a store, the URL of a folder where jobs are to be kept."
             ) from None
@@ -150,12 +153,32 @@ class Service:
 
         Raises
         ------
-        OSError
-            It cannot be reached.
+        ClusterError
+            It cannot be reached, or this service or its client has been closed.
         LargekError
             What it answers.
         """
-        return _content(self._answer(operation, arguments))
+        self._check_open()
+        try:
+            self._keep_connected()
+            found = self._answer(operation, arguments)
+        except OSError as error:
+            raise self._away(error) from error
+        return _content(found)
+
+    def _check_open(self) -> None:
+        """Raise where nobody can be asked any more, however long one waits."""
+        if self._closed:
+            raise ClusterError(
+                f"this service of {self._where} has been closed, its jobs go on: connect() again."
+            )
+        if self._address is None:
+            require_open(self.client)
+
+    def _keep_connected(self) -> None:
+        """Connect again where the client is this object's own and has lost its scheduler."""
+        if self._address is not None and self.client.status != "running":
+            self._reconnect(self._address)
 
     def _answer(self, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the scheduler says, also that it cannot do it; whatever is raised says nothing."""
@@ -182,11 +205,9 @@ class Service:
         """
         begun = time.monotonic()
         while True:
-            if self._closed:
-                raise ClusterError("this service has been closed; connect() again.")
+            self._check_open()
             try:
-                if self._address is not None and self.client.status != "running":
-                    self._reconnect(self._address)
+                self._keep_connected()
                 found = self._answer(operation, arguments)
                 break
             except (OSError, _NoServiceError, RuntimeError) as error:
@@ -201,10 +222,10 @@ class Service:
         return _content(found)
 
     def _away(self, error: BaseException) -> ClusterError:
-        address = self._address or self.client.scheduler.address
         what = "has no jobs any more" if isinstance(error, _NoServiceError) else "does not answer"
         return ClusterError(
-            f"the scheduler at {address} {what}; its jobs go on when it is back with their store."
+            f"the scheduler at {self._where} {what}: check that it runs there. Its jobs go on when "
+            "it is back with their store."
         )
 
     def _is_connected(self) -> bool:
@@ -224,10 +245,13 @@ class Service:
         """A queue that gets a job's events from now on."""
         topic = f"{TOPIC}/{job_id}"
         news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._check_open()
         with self._lock:
             queues = self._followers.setdefault(topic, [])
             if not queues:
-                self.client.subscribe_topic(topic, self._heard(topic))
+                # One that has lost its scheduler asks for all topics when it connects again.
+                with contextlib.suppress(ClosedClientError):
+                    self.client.subscribe_topic(topic, self._heard(topic))
             queues.append(news)
         try:
             yield news
@@ -346,11 +370,10 @@ class Service:
         return job
 
     def _repr_html_(self) -> str:
-        address = self.client.scheduler.address
-        return card_of_jobs(self.ask("jobs"), f"largek at {address}, jobs in {self.store}")
+        return card_of_jobs(self.ask("jobs"), f"largek at {self._where}, jobs in {self.store}")
 
     def __repr__(self) -> str:
-        return f"<Service of {self.client.scheduler.address}, jobs in {self.store}>"
+        return f"<Service of {self._where}, jobs in {self.store}>"
 
 
 def _content(found: Mapping[str, Any]) -> Any:

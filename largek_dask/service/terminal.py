@@ -21,6 +21,7 @@ from largek_dask.observe.showing import (
     sparkline,
     worker_rows,
 )
+from largek_dask.observe.tables import Column, Fitting
 from largek_dask.service.lines import Lines
 
 __all__ = ["terminal", "view"]
@@ -60,12 +61,9 @@ def view(seen: Seen, silent: float = 0.0) -> Any:
         about.add_row("done", done)
     parts: list[Any] = [about]
     if rows := worker_rows(seen):
-        workers = Table(box=None, padding=(0, 2, 0, 0), header_style="cyan")
-        for i, name in enumerate(WORKER_COLUMNS):
-            workers.add_column(name, justify="right" if i else "left", no_wrap=True)
-        for row in rows:
-            workers.add_row(*(Text(item) for item in row))
-        parts += [Text(), workers]
+        columns = [Column(name, rank, right=rank > 0) for rank, name in enumerate(WORKER_COLUMNS)]
+        more = "a wider terminal shows them"
+        parts += [Text(), Fitting(columns, rows, more=more, ruled=False)]
     if seen.warnings:
         parts += [Text(), *(Text(f"warning: {text}", style="yellow") for text in seen.warnings)]
     if silent > SILENT_SECONDS:

@@ -1,0 +1,182 @@
+"""What commands print as tables: on 60, 80 and 120 columns, with and without colour."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from rich.cells import cell_len
+from rich.console import Console
+
+import largek_dask as lk
+from largek_dask.cli import main
+from largek_dask.cli.demo import summary as demo_summary
+from largek_dask.cli.jobs import _summary, _table
+from largek_dask.observe.showing import JOB_COLUMNS, Seen, job_row
+from largek_dask.service.terminal import view
+
+WIDTHS = [60, 80, 120]
+COMMANDS = {
+    "doctor": "doctor --data {x}",
+    "ingest": "ingest {npy} {out}/ingested.zarr",
+    "fit --plan": "fit {x} -k 3 --plan",
+    "fit": "fit {x} -k 3 --out {out}/run",
+    "predict": "predict {model} {x} --out {out}/labels.zarr",
+    "score": "score {model} {x}",
+    "coreset": "coreset {x} {out}/few.zarr --rows 50",
+    "plot": "plot {run} --out {out}/fit.png",
+    "path": "path {path}",
+}
+
+WORKERS = {
+    f"tcp://10.0.0.{i}:45321": {"rows": 10**9, "compute": 3e3, "read": 10.0, "wait": 1.5,
+                                "state_bytes": 1 << 33, "cache_bytes": 1 << 29}
+    for i in range(3)
+}  # fmt: skip
+JOB: dict[str, Any] = {
+    "id": "lk-3f9c0d21ab",
+    "name": "embeddings of all customers",
+    "state": "running",
+    "data": "s3://bucket/a/very/long/prefix/of/somebody/embeddings.zarr",
+    "output": "s3://bucket/a/very/long/prefix/of/somebody/runs/2026-11-25/embeddings-k10000",
+    "n_clusters": 10_000,
+    "algorithm": "truncated",
+    "max_iter": 300,
+    "step": 123,
+    "cost": 1234567.8,
+    "n_changed": 123_456,
+    "rows_per_second": 1.7e6,
+    "elapsed": 100.0,
+    "eta_s": 4_000.0,
+    "created": "2026-11-25T03:00:00",
+    "workers": WORKERS,
+}
+ENDED = JOB | {
+    "state": "finished",
+    "result": {
+        "stop_reason": "converged", "n_iter": 123, "objective": "inertia", "value": 1234567.8,
+        "seconds": 100.0, "labels": True, "digest": "0123456789abcdef" * 4,
+    },
+}  # fmt: skip
+DEMO = {"out": "here", "n_rows": 133_140, "n_features": 192, "n_clusters": 256, "n_iter": 12,
+        "stop_reason": "max_iter", "inertia": 1.5e9, "psnr": {"china": 25.0, "flower": 30.0},
+        "seconds": 9.0, "seconds_fit": 3.0}  # fmt: skip
+OTHERS = {
+    "jobs": lambda: _table([JOB, ENDED], "store"),
+    "watch": lambda: view(Seen(JOB)),
+    "result": lambda: _summary_table(ENDED),
+    "demo": lambda: demo_summary(DEMO, "here/codebook.png"),
+}
+"""Tables that take a cluster, or long, as they are made of what was told."""
+
+
+def _summary_table(status: dict[str, Any]) -> Any:
+    from largek_dask.cli.common import key_values
+
+    return key_values(_summary(status), title="largek result")
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Addresses that the commands are given."""
+    folder = tmp_path_factory.mktemp("widths")
+    x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    found = {name: str(folder / name) for name in ("npy.npy", "x", "run", "path")}
+    np.save(found["npy.npy"], x)
+    lk.ingest(x, found["x"], progress=False)
+    run(f"fit {found['x']} -k 3 --out {found['run']}", 80)
+    run(f"fit {found['x']} -k 3 --algorithm dcdbundle --out {found['path']}", 80)
+    return found | {"npy": found["npy.npy"], "model": f"{found['run']}/model.zarr"}
+
+
+def run(line: str, width: int) -> str:
+    environment = {"COLUMNS": str(width), "FORCE_COLOR": None, "NO_COLOR": None}
+    done = CliRunner().invoke(main, shlex.split(line), env=environment)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def shown(what: str, width: int, **console: Any) -> str:
+    console = Console(width=width, highlight=False, **console)  # type: ignore[assignment]
+    with console.capture() as captured:  # type: ignore[attr-defined]
+        console.print(OTHERS[what]())  # type: ignore[attr-defined]
+    return str(captured.get())
+
+
+def faults(text: str, width: int) -> list[str]:
+    """Lines that are too wide; cells that are folded to a few letters a line, twice and more."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    wide = [f"{cell_len(line)}: {line}" for line in lines if cell_len(line) > width]
+    crumbs = [bool(re.fullmatch(r"\s{12,}\S{1,3}", line)) for line in lines]
+    folded = [line for line, *both in zip(lines, crumbs, crumbs[1:], strict=False) if all(both)]
+    return wide + folded
+
+
+def test_a_folded_path_is_seen() -> None:
+    cell = "job  output\nlk-1 /da" + "".join(f"\n{' ' * 12}{part}" for part in ("ta", "/r", "un"))
+    assert len(faults(cell, 80)) == 2
+    assert len(faults("x" * 81, 80)) == 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_fit(command: str, width: int, names: dict[str, str], tmp_path: Path) -> None:
+    text = run(COMMANDS[command].format(out=tmp_path, **names), width)
+    assert text.strip()
+    assert faults(text, width) == []
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("what", OTHERS)
+def test_tables_of_jobs_fit(what: str, width: int) -> None:
+    text = shown(what, width)
+    assert faults(text, width) == []
+    assert "\x1b" not in text
+
+
+def test_every_command_with_a_table_is_here() -> None:
+    told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
+    # These print lines, ids and words.
+    lines = {"submit", "cancel", "logs"}
+    assert set(main.commands) == told | lines
+
+
+def test_jobs_say_what_is_left_out() -> None:
+    narrow, wide = shown("jobs", 80), shown("jobs", 250)
+    head = wide.splitlines()[0]
+    assert all(name in head for name in JOB_COLUMNS)
+    assert "Left out" not in wide
+    left_out = " ".join(narrow.split()).split("Left out: ")[1].split(" (")[0].split(", ")
+    assert left_out
+    assert not set(left_out) & set(narrow.splitlines()[0].split())
+    assert {"job", "name", "state", "step", "output"} <= set(narrow.splitlines()[0].split())
+    assert narrow.count("…") >= 2
+    assert "k10000" in narrow
+    # Whole where there is room, and always for machines.
+    assert JOB["output"] in wide
+    assert job_row(JOB)[-1] == JOB["output"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_digest_has_its_line(width: int, names: dict[str, str], tmp_path: Path) -> None:
+    line = f"fit {names['x']} -k 3 --out {tmp_path}/run"
+    told = json.loads(run(f"{line} --json", width))
+    assert any(told["digest"] in row for row in run(line, width).splitlines())
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_no_color_is_heeded(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal: no colour where the variable says so, and some where it does not."""
+    colour = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;[\d;]+)m")
+    options = {"force_terminal": True, "color_system": "standard"}
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert colour.search(shown(what, 80, **options))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colour.search(shown(what, 80, **options))
