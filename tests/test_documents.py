@@ -33,7 +33,7 @@ README = (ROOT / "README.md").read_text()
 DOCUMENTS = [
     ROOT / name
     for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *tables.PAGES[1:])
-]
+] + sorted((ROOT / "docs").glob("*.md"))
 
 MODULES = [
     module.name

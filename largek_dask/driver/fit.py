@@ -34,7 +34,13 @@ from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.starts import StartResult, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import CancelledFit, DegenerateDataWarning, ParameterError, warn
+from largek_dask.errors import (
+    CancelledFit,
+    DegenerateDataWarning,
+    NoModelError,
+    ParameterError,
+    warn,
+)
 from largek_dask.kernels.compiling import asked_before
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.passes.base import BasePasses, PassOptions
@@ -76,6 +82,8 @@ class FitResult:
     report: Mapping[str, Any] = field(default_factory=dict)
     """What the algorithm tells of the model (``Algorithm.report``)."""
     provenance: dict[str, Any] = field(default_factory=dict)
+    feature_names: tuple[str, ...] | None = None
+    """Names of the rows' columns, None where they have none."""
 
 
 @contextmanager
@@ -222,9 +230,25 @@ class _Work:
                     return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
             # Later ones are taken by the loop, which then has a model to return.
-            raise no_model(clock, stop) from cut
+            raise self._without_model(no_model(clock, stop)) from cut
+        except NoModelError as error:
+            raise self._without_model(error) from error
         finally:
             events.close()
+
+    def _without_model(self, error: NoModelError) -> NoModelError:
+        """The error, which says so where nobody was there to compute."""
+        if self.client is None or error.reason != "max_time":
+            return error
+        if self.client.scheduler_info(n_workers=-1)["workers"]:
+            return error
+        address = self.client.scheduler.address
+        return NoModelError(
+            f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there was a "
+            f"model: the cluster at {address} has no workers. Start some, as by `dask worker "
+            f"{address}`, or compute in this process, without a client.",
+            "max_time",
+        )
 
     def _open_passes(self, cancelled: Callable[[], bool]) -> AbstractContextManager[BasePasses]:
         options, job, events = self.options, self.out.job, self.out.events
@@ -291,6 +315,7 @@ class _Work:
             seconds=best.run.seconds,
             report=best.report,
             provenance=self._provenance(best),
+            feature_names=self.rows.feature_names,
         )
 
     def _provenance(self, best: StartResult) -> dict[str, Any]:

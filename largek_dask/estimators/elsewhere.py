@@ -164,6 +164,6 @@ def unknown_parameter(
     told = f"{estimator} has no parameter {name!r}"
     if (other := elsewhere.get(name)) is not None:
         return UnknownParameterError(f"{told} ({other.libraries}): {other.advice}.")
-    if near := get_close_matches(name, known, 1):
+    if near := get_close_matches(name, known, 1, 0.75):
         return UnknownParameterError(f"{told}: use {near[0]}=.")
     return UnknownParameterError(f"{told}; it has {', '.join(known)}.")

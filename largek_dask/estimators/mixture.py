@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
@@ -15,10 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.mixture import MixtureArrays
 from largek_dask.algorithms.vcgmm import VCGMM
+from largek_dask.data.columns import first_difference
+from largek_dask.data.rows import Rows
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed
 from largek_dask.estimators.elsewhere import OF_MIXTURES, knows_other_names
+from largek_dask.estimators.told import algorithm_told, check_kind, parameters_told
 from largek_dask.kernels.exact.transcendental import exp
 from largek_dask.model import CentersModel, MixtureModel, Model
 
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from distributed import Client
     from sklearn.mixture import GaussianMixture
 
-    from largek_dask.driver.fit import FitResult
     from largek_dask.driver.run import Snapshot
 
 __all__ = ["Mixture"]
@@ -279,13 +281,16 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         """
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True, source=source)
+        if isinstance(self.init, (Model, RowsEstimator)):
+            _check_columns_of(_fitted(self.init), rows)
         try:
-            result, model = self._run(rows, replace(options, seed=self._seed()))
+            _, model = self._run(rows, replace(options, seed=self._seed()))
         except ParameterError as error:
             # Whoever computes calls components of a mixture clusters, too.
             told = str(error).replace("n_clusters", "n_components")
             raise type(error)(told) from error
-        self._keep(result, model)
+        assert isinstance(model, MixtureModel)
+        self._keep(model)
         self._tell_interruption()
         return self
 
@@ -295,24 +300,60 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         """``fit``, then ``labels_``."""
         return self.fit(X, sample_weight=sample_weight, **source).labels_
 
-    def _keep(self, result: FitResult, model: Model) -> None:
-        arrays = result.arrays
-        assert isinstance(arrays, MixtureArrays)
+    @classmethod
+    def from_model(cls, model: Model, **parameters: Any) -> Self:
+        """A fitted estimator of a model that was loaded, or is the result of a job.
+
+        Its parameters are those of the fit, as far as the model tells them; arrays that a fit began
+        with are not told. There are no ``labels_``: ``predict`` gives them.
+
+        Parameters
+        ----------
+        model : MixtureModel
+            Such as ``load_model(url)`` or ``job.result()``.
+        **parameters
+            Others of the estimator, such as ``client`` and ``n_threads``.
+
+        Raises
+        ------
+        ParameterError
+            It is no model of a mixture.
+        """
+        check_kind(cls.__name__, model, MixtureModel, "KMeans.from_model takes models of centres")
         assert isinstance(model, MixtureModel)
-        assert result.value is not None
+        told, algorithm = parameters_told(model), algorithm_told(model)
+        told["n_components"] = told.pop("n_clusters")
+        told.pop("empty_clusters", None)
+        asked = model.provenance.get("parameters", {})
+        told["covariance"] = asked.get("mixture", _covariance_of(model.arrays))
+        told["dither"] = asked.get("dither") is not None
+        if isinstance(algorithm, VCGMM):
+            own = set(cls._get_param_names()) - {"covariance"}
+            told |= {f.name: getattr(algorithm, f.name) for f in fields(VCGMM) if f.name in own}
+        made = cls(**{**told, **parameters})
+        made._restore(model)
+        made._keep(model)
+        return made
+
+    def _keep(self, model: MixtureModel) -> None:
+        """The model, and what it tells, as attributes."""
+        arrays = model.arrays
         self.model_ = model
         self.means_ = arrays.means
         self.weights_ = exp(arrays.log_weights)
         self.covariances_ = _variances(arrays, self.covariance)
         self.precisions_ = 1 / self.covariances_
-        self.log_likelihood_ = result.value
-        if result.history:
-            bound = result.history[-1]["extra"]["lower_bound"]
+        # Of a model that was made by hand nothing is told of a fit.
+        value = model.provenance.get(model.objective.name)
+        if value is not None:
+            self.log_likelihood_ = value
+            # Where there was no time for a step this is the bound.
+            self.lower_bound_ = value / float(np.cumsum(arrays.counts)[-1])
+        if model.history:
+            bound = model.history[-1]["extra"]["lower_bound"]
             assert bound is not None
-        else:
-            bound = result.value / result.statistics.total_weight
-        self.lower_bound_ = bound
-        self.converged_ = result.stop_reason in ("converged", "tol")
+            self.lower_bound_ = bound
+        self.converged_ = model.provenance.get("stop_reason") in ("converged", "tol")
 
     # --- using it ---------------------------------------------------------------------------------
 
@@ -533,6 +574,16 @@ def _fitted(init: Model | RowsEstimator) -> Model:
     return model
 
 
+def _check_columns_of(init: Model, rows: Rows) -> None:
+    """Refuse rows whose columns are called otherwise than those that ``init`` was fitted on."""
+    then, now = init.feature_names, rows.feature_names
+    if then is not None and now is not None and then != now:
+        raise ParameterError(
+            f"init was fitted on other columns, or in another order: {first_difference(then, now)}."
+            " Give the columns as that fit had them."
+        )
+
+
 def _start_from(model: Model, covariance: Covariance, k: int, normalize: str | None) -> _Start:
     """The means of a model, and what else it knows."""
     if model.n_clusters != k:
@@ -557,6 +608,13 @@ def _start_from(model: Model, covariance: Covariance, k: int, normalize: str | N
     weights = np.where(arrays.alive, weights, weights[arrays.alive].min())
     weights /= np.cumsum(weights)[-1]
     return _Start(arrays.means, weights, precisions)
+
+
+def _covariance_of(arrays: MixtureArrays) -> Covariance:
+    """What the components' covariances are, by the shape of their variances."""
+    if arrays.variances.shape[1] > 1:
+        return "diag"
+    return "iso" if len(arrays.variances) == 1 else "isoflex"
 
 
 def _variances(arrays: MixtureArrays, covariance: Covariance) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ from largek_dask.algorithms.problem import Final
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.fit import open_passes
 from largek_dask.driver.stopping import StopReason
+from largek_dask.errors import ParameterError
 from largek_dask.estimators.elsewhere import OF_KMEANS, Elsewhere, knows_other_names
 from largek_dask.estimators.kmeans import KMeans
 from largek_dask.kernels.distances import pack_centers
@@ -145,6 +146,21 @@ memory_limit, checkpoint, verbose, callbacks
             verbose=verbose,
             callbacks=callbacks,
         )
+
+    @classmethod
+    def _told(cls, model: CentersModel) -> dict[str, Any]:
+        """Parameters of the fit that gave the model, whose centres have to be directions."""
+        told = super()._told(model)
+        lengths = np.sqrt(np.square(model.centers.astype(np.float64)).sum(axis=1))
+        if told.pop("normalize") != "l2" or not np.allclose(lengths, 1, rtol=0, atol=1e-5):
+            raise ParameterError(
+                f"the model's rows or centres are not of unit length, and those of {cls.__name__} "
+                "are: take KMeans.from_model."
+            )
+        # Three quarters of it were for the search.
+        if told.get("max_time") is not None and "unit_centers" in model.provenance:
+            told["max_time"] /= SEARCH_SHARE
+        return told
 
     def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
         limit = None if options.max_time is None else SEARCH_SHARE * options.stop.seconds

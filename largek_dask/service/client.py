@@ -23,7 +23,7 @@ from largek_dask.algorithms.names import (
     algorithm_of,
     check_effort,
 )
-from largek_dask.driver.options import check_choice, parse_memory
+from largek_dask.driver.options import check_choice, is_integer, parse_memory
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.driver.words import printable
 from largek_dask.errors import (
@@ -281,6 +281,7 @@ class Service:
         n_clusters: int | None = None,
         output: str | None = None,
         seed: int | None = None,
+        random_state: int | None = None,
         max_time: float | str | None = None,
         labels: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -304,6 +305,8 @@ class Service:
             URL of a new folder: model, labels, checkpoints, events.
         seed : int
             0 by default.
+        random_state : int
+            What estimators call the seed; give one of them.
         max_time : float or str, optional
             Seconds, or such as "90s", "30m", "6h"; of running, waiting for workers included.
         labels : bool
@@ -336,7 +339,8 @@ class Service:
         public, secrets = hide(storage_options)
         effort = options.pop("effort", None)
         changes = _fields(
-            data=data, n_clusters=n_clusters, output=output, seed=seed, max_time=max_time,
+            data=data, n_clusters=n_clusters, output=output,
+            seed=_one_seed(seed, random_state), max_time=max_time,
             labels=labels, name=name, **options,
         )  # fmt: skip
         if resume is not None:
@@ -410,6 +414,29 @@ def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any
         check_effort(ALGORITHMS[MIXTURES], effort)
         return algorithm
     return algorithm_of(algorithm, effort)
+
+
+def _one_seed(seed: Any, random_state: Any) -> Any:
+    """The seed by either of its names.
+
+    Raises
+    ------
+    ParameterError
+        They differ, or ``random_state`` is not an integer: the document of a job holds no
+        generator.
+    """
+    if random_state is None:
+        return seed
+    if not is_integer(random_state) or random_state < 0:
+        raise ParameterError(
+            f"random_state of a job must be an integer of at least 0, got {random_state!r}."
+        )
+    if seed is not None and seed != random_state:
+        raise ParameterError(
+            f"seed={seed!r} and random_state={random_state!r} are two names of one thing: give "
+            "one of them."
+        )
+    return random_state
 
 
 def _fields(**given: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 import posixpath
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 from fsspec.core import split_protocol
@@ -310,11 +311,49 @@ def _checked(model: type[Model], values: dict[str, Any]) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        wrong = [
-            f"{'.'.join(map(_shown, e['loc'])) or 'the document'}: {e['msg']}"
-            for e in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
-        raise ParameterError(f"this is no job: {'; '.join(wrong)}.") from None
+        told = dict.fromkeys(_told(model, e) for e in error.errors(include_url=False))
+        raise ParameterError(f"this is no job: {'; '.join(told)}.") from None
+
+
+WORDS = {
+    "missing": "is missing",
+    "int_type": "must be an integer",
+    "int_from_float": "must be an integer",
+    "int_parsing_size": "is too large",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be True or False",
+    "string_type": "must be a text",
+    "dict_type": "must be a mapping of names to values",
+    "model_type": "must be a mapping of names to values",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt:g}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_long": "must have at most {max_length} entries",
+    "string_pattern_mismatch": "must be the name of an environment variable",
+    "value_error": "{error}",
+}
+"""What is wrong with a value, by the name that pydantic has for it and with its limits."""
+
+
+def _told(model: type[BaseModel], error: Any) -> str:
+    """A wrong field and what is wrong with it, in this package's words; no value is repeated."""
+    place = [_shown(part) for part in error["loc"]]
+    if tuple(place[:2]) == ("algorithm", "parameters") and len(place) == 4:
+        # One of several types that it could be of.
+        return f"{'.'.join(place[:3])}: must be a number, a text, True, False or None"
+    field = ".".join(place) or "the document"
+    if error["type"] == "extra_forbidden":
+        known = [name for name in model.model_fields if name != "format"]
+        near = get_close_matches(place[-1], known, 1, 0.75) if len(place) == 1 else []
+        told = f"use {near[0]}" if near else f"there are {', '.join(known)}"
+        return f"{field}: is not known" + (f"; {told}" if len(place) == 1 else "")
+    words = WORDS.get(error["type"])
+    return f"{field}: {error['msg'] if words is None else words.format(**error.get('ctx', {}))}"
 
 
 def _shown(part: int | str) -> str:

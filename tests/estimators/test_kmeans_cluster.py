@@ -133,3 +133,22 @@ def test_without_workers_the_time_limit_counts(x, url):
     assert [(e["topic"], e["message"]) for e in told] == [
         ("waiting", "the cluster has no workers; waiting for one")
     ]
+
+
+def test_a_time_limit_without_workers_says_that_there_are_none(url):
+    with (
+        LocalCluster(
+            n_workers=0, processes=False, protocol="tcp", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        with pytest.raises(NoModelError, match=r"max_time=0\.5 s.* has no workers\. Start") as told:
+            lk.KMeans(3, client=client, max_time=0.5).fit(url)
+        assert cluster.scheduler_address in str(told.value)
+        assert told.value.reason == "max_time"
+        assert "init" not in str(told.value)
+
+
+def test_a_time_limit_with_workers_says_what_else_to_do(url, client):
+    with pytest.raises(NoModelError, match="choose a cheaper init"):
+        lk.KMeans(3, client=client, max_time=1e-9).fit(url)

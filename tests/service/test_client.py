@@ -104,6 +104,25 @@ def test_submit__gives_the_model_of_an_estimator(submit, rows_url, tmp_path):
     assert job.done()
 
 
+def test_submit__takes_the_seed_by_the_name_that_estimators_have_for_it(submit):
+    job = submit(random_state=np.int64(5), max_iter=2, labels=False)
+    assert job.result("60s").provenance["parameters"]["seed"] == 5
+    both = submit("both", seed=5, random_state=5, max_iter=2, labels=False)
+    assert both.result("60s").digest() == job.result("60s").digest()
+    with pytest.raises(ParameterError, match=r"seed=4 and random_state=5 are two names of one"):
+        submit("other", seed=4, random_state=5)
+    for wrong in (np.random.default_rng(0), "7", -1, True, 1.5):
+        with pytest.raises(ParameterError, match="random_state of a job must be an integer of at"):
+            submit("other", random_state=wrong)
+
+
+def test_submit__names_what_is_wrong_in_its_own_words(submit):
+    with pytest.raises(ParameterError, match=r"job: n_clusters: must be an integer\.$"):
+        submit(n_clusters="7")
+    with pytest.raises(ParameterError, match=r"job: niter: is not known; there are data, output"):
+        submit(niter=3)
+
+
 def test_events__followed_by_two_and_read_by_a_late_one(submit, service, cluster):
     job = submit()
     heard = [[], []]

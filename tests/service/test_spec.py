@@ -48,9 +48,7 @@ def test_algorithms_are_those_of_the_registry(monkeypatch):
         pass
 
     assert "new" not in ALGORITHMS
-    with pytest.raises(
-        ParameterError, match=r"algorithm.name: .* is not one of auto, dcclust, dcd"
-    ):
+    with pytest.raises(ParameterError, match=r"algorithm.name: is not one of auto, dcclust, dcd"):
         job(algorithm={"name": "new"})
     monkeypatch.setitem(ALGORITHMS, "new", New)
     spec = job(algorithm=AlgorithmSpec.of(New("fast")).model_dump())
@@ -199,3 +197,44 @@ def test_values_of_storage_options_stay_out_of_the_document():
     assert set(spec.in_memory) == {"secret", "client_kwargs"}
     assert "hunter2" not in json.dumps(spec.dump())
     assert hide(None) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"n_clusters": "3"}, "n_clusters: must be an integer."),
+        ({"n_clusters": 1.5}, "n_clusters: must be an integer."),
+        ({"n_clusters": 0}, "n_clusters: must be at least 1."),
+        ({"seed": 1 << 70}, "seed: must be less than 9223372036854775808."),
+        ({"tol": "a"}, "tol: must be a number."),
+        ({"tol": float("nan")}, "tol: must be a finite number."),
+        ({"max_time": 0.0}, "max_time: must be more than 0."),
+        ({"priority": 2_000}, "priority: must be at most 1000."),
+        ({"labels": 1}, "labels: must be True or False."),
+        ({"normalize": "l1"}, "normalize: must be 'l2'."),
+        ({"mixture": "full"}, "mixture: must be 'iso', 'isoflex' or 'diag'."),
+        ({"name": "x" * 201}, "name: must have at most 200 characters."),
+        ({"data": ""}, "data: must not be empty."),
+        ({"data": 3}, "data: must be a text."),
+        ({"storage_options": 3}, "storage_options: must be a mapping of names to values."),
+        ({"algorithm": "lloyd"}, "algorithm: must be a mapping of names to values."),
+        (
+            {"algorithm": {"name": "nmbatch", "parameters": {"rho": [1]}}},
+            "algorithm.parameters.rho: must be a number, a text, True, False or None.",
+        ),
+        ({"n_cluster": 3}, "n_cluster: is not known; use n_clusters."),
+        ({"storage_options": {"a": {"env": "A", "b": 1}}}, "storage_options.a.b: is not known."),
+        ({"labels": 1, "tol": "a"}, "tol: must be a number; labels: must be True or False."),
+    ],
+)
+def test_what_is_wrong_is_told_in_words_of_this_package(wrong, told):
+    with pytest.raises(ParameterError) as caught:
+        JobSpec.parse(LEAST | wrong)
+    assert str(caught.value) == f"this is no job: {told}"
+
+
+def test_a_name_that_nobody_knows_is_told_all_that_there_are():
+    with pytest.raises(ParameterError, match=r"niter: is not known; there are data, output, n_clu"):
+        JobSpec.parse(LEAST | {"niter": 3})
+    with pytest.raises(ParameterError, match=r"no job: data: is missing; output: is missing; n_c"):
+        JobSpec.parse({})
