@@ -8,9 +8,10 @@ from typing import Any
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.stored_rows import names_in_anndata
 from largek_dask.errors import DataError
 
-__all__ = ["HDF5Rows", "open_hdf5", "table_in_anndata"]
+__all__ = ["HDF5Rows", "is_of_variables", "open_hdf5", "table_in_anndata"]
 
 
 class HDF5Rows(SlicedRows):
@@ -79,17 +80,21 @@ def open_hdf5(
                 f"component={component!r} names a dataset inside a file, but {where} is one itself."
             )
         return HDF5Rows(node, location=location, weight=weight)
-    if component is None and not is_sparse_group(node):
+    if component is None and is_sparse_group(node):
+        return CSRRows(node, location=location, weight=weight)
+    if component is None:
         component = _only_table(node, where)
-    if component is not None:
-        if component not in node:
-            raise DataError(f"{where} has no dataset named {component!r}.")
-        node = node[component]
-    if not hasattr(node, "keys"):
-        return HDF5Rows(node, location=location, weight=weight)
-    if not is_sparse_group(node):
+    if component not in node:
+        raise DataError(f"{where} has no dataset named {component!r}.")
+    table = node[component]
+    rows: Rows
+    if not hasattr(table, "keys"):
+        rows = HDF5Rows(table, location=location, weight=weight)
+    elif is_sparse_group(table):
+        rows = CSRRows(table, location=location, component=component, weight=weight)
+    else:
         raise DataError(f"{component!r} of {where} is a group; name a dataset inside it.")
-    return CSRRows(node, location=location, component=component, weight=weight)
+    return rows.with_names(names_in_anndata(node)) if is_of_variables(component) else rows
 
 
 def _only_table(group: Any, where: str) -> str:
@@ -109,6 +114,11 @@ def _only_table(group: Any, where: str) -> str:
             f"{where} holds {len(tables)} two-dimensional datasets ({names}); pass component= one."
         )
     return tables[0]
+
+
+def is_of_variables(component: str | None) -> bool:
+    """Whether the columns of a table in AnnData's layout are its variables (None: that of X)."""
+    return component in (None, "X") or str(component).startswith("layers/")
 
 
 def table_in_anndata(data: Any, component: str | None) -> Any:

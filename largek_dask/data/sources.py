@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
-from largek_dask.data.held_tables import open_hdf5, table_in_anndata
+from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_anndata
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows
 from largek_dask.data.missing import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
@@ -127,7 +127,9 @@ def _open(
     if isinstance(source, (str, os.PathLike)):
         return _open_url(normalize(source), component, storage_options, weight)
     if is_of(source, "anndata", "AnnData"):
-        source, component = table_in_anndata(source, component), None
+        rows = _open(table_in_anndata(source, component), None, storage_options, weight)
+        names = [str(name) for name in source.var_names]
+        return rows.with_names(names) if is_of_variables(component) else rows
     if is_of(source, "h5py", "Group") or is_of(source, "h5py", "Dataset"):
         return open_hdf5(source, component, weight=weight)
     if _is_xarray(source, "Dataset"):

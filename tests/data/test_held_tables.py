@@ -116,7 +116,8 @@ def cells(matrix: Any, x: np.ndarray) -> Any:
     layers = {"counts": matrix * 2, "dense": matrix.toarray()}
     obsm = {"pca": x[:300, :5], "frame": pd.DataFrame({"a": np.arange(300.0), "b": 1.0})}
     raw = SimpleNamespace(X=sp.hstack([matrix, matrix]).tocsr())
-    return AnnData(X=matrix, layers=layers, obsm=obsm, raw=raw)
+    names = pd.Index([f"gene{i}" for i in range(8)])
+    return AnnData(X=matrix, layers=layers, obsm=obsm, raw=raw, var_names=names)
 
 
 def test_anndata(cells: Any, matrix: Any, x: np.ndarray) -> None:
@@ -133,6 +134,11 @@ def test_anndata(cells: Any, matrix: Any, x: np.ndarray) -> None:
         rows = open_rows(cells, component=component)
         np.testing.assert_array_equal(read_all(rows), values)
     assert open_rows(cells).is_sparse
+    genes = tuple(f"gene{i}" for i in range(8))
+    for component in (None, "X", "layers/counts", "layers/dense"):
+        assert open_rows(cells, component=component).feature_names == genes
+    assert open_rows(cells, component="obsm/pca").feature_names is None
+    assert open_rows(cells, component="obsm/frame").feature_names == ("a", "b")
 
 
 def test_anndata__by_columns_and_in_a_file(cells: Any, matrix: Any, file: Any) -> None:
@@ -141,7 +147,7 @@ def test_anndata__by_columns_and_in_a_file(cells: Any, matrix: Any, file: Any) -
     # Backed by a file: a dense dataset of h5py, or an object that has the group.
     cells.X = SimpleNamespace(format="csr", group=file["cells"])
     np.testing.assert_array_equal(read_all(open_rows(cells)), matrix.toarray())
-    cells.X = file["other"]
+    cells.X, cells.var_names = file["other"], cells.var_names[:7]
     assert isinstance(open_rows(cells), HDF5Rows)
 
 
