@@ -85,7 +85,7 @@ def open_hdf5(
     if component is None:
         component = _only_table(node, where)
     if component not in node:
-        raise DataError(f"{where} has no dataset named {component!r}.")
+        raise DataError(f"{where} has no dataset named {component!r}: choose one it has.")
     table = node[component]
     rows: Rows
     if not hasattr(table, "keys"):

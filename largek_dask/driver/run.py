@@ -358,7 +358,11 @@ def no_model(clock: Clock, stop: StopRules) -> NoModelError:
             "allow more time, or choose a cheaper init such as 'random'.",
             "max_time",
         )
-    return NoModelError("The fit was cancelled before there was a model.", "cancelled")
+    return NoModelError(
+        "The fit was cancelled before there was a model: fit again, from a checkpoint if it has "
+        "one.",
+        "cancelled",
+    )
 
 
 class Clock:

@@ -89,7 +89,7 @@ def _draw_costs(
 ) -> None:
     known = np.array([step["cost"] is not None for step in history], bool)
     if not known.any():
-        raise DataError("there is nothing to draw: the fit has made no step yet")
+        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
     cost = np.array([float(step["cost"]) for step in history if step["cost"] is not None])
     seconds = np.array([float(step["seconds"]) for step in history])
     rows = [float(step["rows"]) for step in history]
