@@ -44,8 +44,8 @@ class HDF5Rows(SlicedRows):
         except Exception as error:
             # filters and drivers raise errors of their own kinds
             raise DataError(
-                f"{self.name_chunk(i)} cannot be read: {error}. The file is damaged, closed, or "
-                "its storage is out of reach."
+                f"{self.name_chunk(i)} cannot be read: {error}. Open the file again; if it is "
+                "damaged, take another copy."
             ) from error
 
 
@@ -77,7 +77,8 @@ def open_hdf5(
     if not hasattr(node, "keys"):
         if component is not None:
             raise DataError(
-                f"component={component!r} names a dataset inside a file, but {where} is one itself."
+                f"component={component!r} names a dataset inside a file, but {where} is one "
+                "itself: leave it out."
             )
         return HDF5Rows(node, location=location, weight=weight)
     if component is None and is_sparse_group(node):
@@ -145,9 +146,10 @@ def table_in_anndata(data: Any, component: str | None) -> Any:
     tables = dict(_tables_of(data))
     wanted = "X" if component is None else component
     if wanted not in tables:
-        lacks = "has no X" if component is None else f"has no {component!r}"
-        advice = f"pass component= one of {', '.join(tables)}" if tables else "nor any other table"
-        raise DataError(f"the AnnData object {lacks}; {advice}.")
+        names = ", ".join(tables) or "no other table"
+        raise DataError(
+            f"the AnnData object has no {wanted!r}; pass component= one that it has ({names})."
+        )
     found = tables[wanted]
     # A sparse matrix that is still in its file.
     return getattr(found, "group", found) if hasattr(found, "format") else found

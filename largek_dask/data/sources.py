@@ -128,8 +128,8 @@ def _open(
         return _open_url(normalize(source), component, storage_options, weight)
     if is_of(source, "anndata", "AnnData"):
         rows = _open(table_in_anndata(source, component), None, storage_options, weight)
-        names = [str(name) for name in source.var_names]
-        return rows.with_names(names) if is_of_variables(component) else rows
+        variables = [str(name) for name in source.var_names]
+        return rows.with_names(variables) if is_of_variables(component) else rows
     if is_of(source, "h5py", "Group") or is_of(source, "h5py", "Dataset"):
         return open_hdf5(source, component, weight=weight)
     if _is_xarray(source, "Dataset"):
