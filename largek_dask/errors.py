@@ -21,6 +21,7 @@ __all__ = [
     "ClusterError",
     "DataChangedError",
     "DataError",
+    "DataWarning",
     "DegenerateDataWarning",
     "FailedJobError",
     "IncompleteStoreError",
@@ -170,6 +171,10 @@ class CancelledJobError(LargekError, RuntimeError):
 
 class CancelledFit(LargekError):
     """Raised inside a pass when the driver asked for a stop; never reaches a user."""
+
+
+class DataWarning(UserWarning):
+    """Data are not taken as they lie there, or not all that they say can be checked; says what."""
 
 
 class DegenerateDataWarning(UserWarning):

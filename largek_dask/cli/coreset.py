@@ -90,7 +90,14 @@ def coreset(
     weights = drawn.factors if weight is None else weight * drawn.factors
     notes = {"kind": "coreset", "n_draws": n, "seed": seed, "uniform": uniform}
     write_weighted_rows(
-        url, x, weights, drawn.rows, notes, storage_options=out_options, force=force
+        url,
+        x,
+        weights,
+        drawn.rows,
+        notes,
+        feature_names=rows.feature_names,
+        storage_options=out_options,
+        force=force,
     )
     seconds = perf_counter() - begun
     told = {

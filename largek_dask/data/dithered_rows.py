@@ -55,6 +55,9 @@ class DitheredRows(Rows):
         )
         self.shuffled = rows.shuffled
 
+    def _find_names(self) -> tuple[str, ...] | None:
+        return self._rows.feature_names
+
     def _load(self, i: int, start: int, stop: int) -> Any:
         return dithered(self._rows.read(i), start, self._key)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.columns import Selection
 from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
@@ -22,7 +23,7 @@ from largek_dask.data.store_writer import (
     refuse_file,
     unfinished,
 )
-from largek_dask.data.stores import filesystem, is_local, normalize
+from largek_dask.data.stores import is_local, normalize
 from largek_dask.data.tables import Table, open_table
 from largek_dask.errors import OutputError, ParameterError
 from largek_dask.kernels.blocks import dense_rows
@@ -50,40 +51,43 @@ def ingest(
     progress: bool = True,
     force: bool = False,
     component: str | None = None,
+    columns: str | Iterable[str] | None = None,
+    drop: str | Iterable[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing = "warn",
 ) -> Rows:
     """Write a table to a Zarr store made for clustering, streaming.
 
-    The store is one Zarr v3 array with chunks of full rows, checksums, and the statistics of
-    the rows (mean, extent, number of bad rows) as attributes, which spare every fit its first
-    scan. It opens as data only after the last write: what a killed ingest leaves is refused, and
-    one that fails removes what it has written.
-    Sparse rows become a group in AnnData's CSR layout instead (dense ones with ``shuffle``).
+    The store is one Zarr v3 array with chunks of full rows, checksums, names of columns, and the
+    statistics of the rows, which spare every fit its first scan. It opens as data only after the
+    last write: what a killed ingest leaves is refused, and one that fails removes what it has
+    written. Sparse rows become a group in AnnData's CSR layout (dense ones with ``shuffle``).
 
     Parameters
     ----------
     source : object
-        CSV, Parquet, HDF5 or svmlight file, or anything :func:`~largek_dask.open_rows` takes.
+        CSV, Parquet, HDF5 or svmlight file; a folder of CSV or Parquet files with the same columns,
+        a pattern such as ``"folder/*.parquet"`` (both in the order of paths) or a list of them; or
+        anything :func:`~largek_dask.open_rows` takes.
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional
         Rows of a chunk; None: 65,536, fewer where a chunk would be larger than 64 MB. Of sparse
         rows: how many are read at once.
     dtype : numpy dtype, optional
-        Type to store; None: that of the source (float64 for CSV). ``"float32"`` halves the
-        store and doubles the speed of everything after.
+        Type to store; None: that of the source (float64 for CSV). "float32" is twice as fast after.
     shuffle : int, optional
         Seed: write the rows permuted, in shards with small inner chunks (up to 4,096 rows and
-        1 MB), so that any stretch of rows is a random sample that can be read alone. Needs
-        temporary disk space of the size of the data (beside ``out`` where that is local) and
-        memory for one bucket (64 MB, or 1/256 of the data where that is more).
+        1 MB), so that any stretch of rows is a random sample that can be read alone. Needs disk
+        space of the size of the data (beside a local ``out``) and memory of 64 MB or 1/256 of it.
     progress : bool
         Show a progress bar on stderr.
     force : bool
         Replace a Zarr store that is at ``out``.
     component : str, optional
         Array, dataset or column inside the source.
+    columns, drop : str or sequence of str, optional
+        Names (numbers where there are none) of the columns to take, in this order, or to leave out.
     storage_options : mapping, optional
         Passed to fsspec for source and output.
     missing : {"warn", "raise", "fill"}
@@ -98,27 +102,30 @@ def ingest(
     ------
     OutputError
         ``out`` exists or cannot be written (found before reading), or does not read back.
-    DataError
-        The source is no table of numbers, is damaged, or has no rows.
-    ParameterError
-        ``out`` has the suffix of a file that is no Zarr store.
+    DataError, ParameterError
+        The source is no table of numbers, or damaged; no such columns; ``out`` is named as a file.
     MissingDependencyError
         The package that reads the format is not installed.
+
+    Warns
+    -----
+    DataWarning
+        An index that pandas wrote is left out: a first column without a name (``Unnamed: 0``) that
+        counts the rows, or what a Parquet file notes to be one.
     """
     target = _place_of(out, storage_options, force)
-    if shuffle is not None and shuffle < 0:
-        raise ParameterError(f"shuffle={shuffle} is a seed: a whole number of at least 0.")
-    table = open_table(source, component, storage_options, missing)
+    _check_seed(shuffle)
+    table = open_table(source, component, storage_options, Selection.of(columns, drop), missing)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
-    if table.is_sparse and shuffle is None:
-        _write_sparse(table, target, kind, chunk_rows, storage_options, progress=progress)
-    else:
-        _write_dense(
-            table, target, kind, chunk_rows, shuffle, storage_options,
-            progress=progress, force=force,
-        )  # fmt: skip
+    write = _write_sparse if table.is_sparse and shuffle is None else _write_dense
+    write(table, target, kind, chunk_rows, shuffle, storage_options, progress=progress, force=force)
     return open_rows(target, storage_options=storage_options)
+
+
+def _check_seed(shuffle: int | None) -> None:
+    if shuffle is not None and shuffle < 0:
+        raise ParameterError(f"shuffle={shuffle} is a seed: a whole number of at least 0.")
 
 
 def _place_of(
@@ -164,13 +171,14 @@ def _write_dense(
             blocks = shuffled(
                 _counted(blocks, bar, "shuffling", total),
                 seed=int(shuffle),
-                n_buckets=n_buckets_for(_bytes_of(table, kind, storage_options)),
+                n_buckets=n_buckets_for(_bytes_of(table, kind)),
                 folder=os.path.dirname(target) if is_local(target) else None,
             )
         for block in _counted(blocks, bar, "writing", total):
             _scan(scan, block, writer.n_written)
             writer.append(block)
-        writer.finish({"statistics": scan.finish().to_dict(), "shuffle": shuffle})
+        notes = {"statistics": scan.finish().to_dict(), "shuffle": shuffle}
+        writer.finish({**notes, **_named(table)})
 
 
 def _write_sparse(
@@ -178,11 +186,14 @@ def _write_sparse(
     target: str,
     dtype: np.dtype[Any],
     chunk_rows: int | None,
+    shuffle: int | None,
     storage_options: Mapping[str, Any] | None,
     *,
     progress: bool,
+    force: bool,
 ) -> None:
     """Write sparse rows as a CSR group; numbers are scanned as they will be read."""
+    assert shuffle is None, "only dense rows are permuted"
     if chunk_rows is not None and chunk_rows < 1:
         raise ParameterError(f"chunk_rows={chunk_rows} must be at least 1.")
     writer = CSRWriter(
@@ -197,7 +208,13 @@ def _write_sparse(
                 stored = block.astype(dtype)
             scan.add(stored.astype(computed), start_row=writer.n_written)
             writer.append(stored)
-        writer.finish({"statistics": scan.finish().to_dict(), "chunk_rows": chunk_rows})
+        notes = {"statistics": scan.finish().to_dict(), "chunk_rows": chunk_rows}
+        writer.finish({**notes, **_named(table)})
+
+
+def _named(table: Table) -> dict[str, Any]:
+    """What a store notes of its columns' names, if they have any."""
+    return {} if table.names is None else {"feature_names": list(table.names)}
 
 
 def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
@@ -277,12 +294,11 @@ def _scan(scan: RowScan, block: NDArray[Any], start: int) -> None:
         scan.add(block[begin : begin + step], start_row=start + begin)
 
 
-def _bytes_of(table: Table, dtype: np.dtype[Any], storage_options: Mapping[str, Any] | None) -> int:
-    """Size of the rows; of a CSV file, its own size (a number takes about eight characters)."""
-    if table.n_rows is not None:
-        return table.n_rows * table.n_features * dtype.itemsize
-    fs, path = filesystem(table.where, storage_options)
-    return int(fs.size(path) or 0)
+def _bytes_of(table: Table, dtype: np.dtype[Any]) -> int:
+    """Size of the rows; of CSV files, their own size (a number takes about eight characters)."""
+    if table.n_rows is None:
+        return table.n_bytes
+    return table.n_rows * table.n_features * dtype.itemsize
 
 
 class _Bar(Protocol):

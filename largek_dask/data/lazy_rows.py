@@ -7,19 +7,16 @@ and are let go before the next.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.memory_rows import (
-    ArrayColumn,
-    SlicedRows,
-    frame_dtype,
-    frame_values,
-    refuse_masked_rows,
-)
+from largek_dask.data.columns import Selection, names_of, not_told_from_index
+from largek_dask.data.frame_rows import chosen_columns, frame_dtype, frame_values, may_be_index
+from largek_dask.data.memory_rows import ArrayColumn, SlicedRows, refuse_masked_rows
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
@@ -142,6 +139,7 @@ class _FrameBlocks:
     def __init__(self, frame: Any) -> None:
         self.dtype = frame_dtype(frame)
         self.n_features = len(frame.columns)
+        self.names = names_of(frame.columns)
         self._frame = frame
         self.lengths = [len(frame.partitions[b]) for b in range(frame.npartitions)]
 
@@ -155,9 +153,24 @@ def dask_array_rows(array: Any, *, weight: Column | None = None) -> BlockRows:
     return BlockRows(_ArrayBlocks(array), weight=weight)
 
 
-def dask_frame_rows(frame: Any, *, weight: Column | None = None) -> BlockRows:
-    """Rows of a dask DataFrame; its partitions are computed once here to count their rows."""
-    return BlockRows(_FrameBlocks(frame), weight=weight)
+def dask_frame_rows(
+    frame: Any, *, selection: Selection | None = None, weight: Column | None = None
+) -> BlockRows:
+    """Rows of a dask DataFrame; its partitions are computed once here to count their rows.
+
+    Raises
+    ------
+    DataError
+        Columns are not numbers, or the first is called as an index is and holds whole numbers.
+    """
+    labels = list(map(str, frame.columns))
+    places = chosen_columns(labels, selection, "the DataFrame")
+    frame = frame[[frame.columns[place] for place in places]] if selection else frame
+    if may_be_index(labels, places, selection) and frame_dtype(frame[labels[:1]]).kind in "iu":
+        raise not_told_from_index(labels[0], "the DataFrame", "and holds whole numbers")
+    blocks = _FrameBlocks(frame)
+    rows = BlockRows(blocks, weight=weight)
+    return rows if blocks.names is None else rows.with_names(blocks.names)
 
 
 class XarrayRows(SlicedRows):
@@ -165,6 +178,18 @@ class XarrayRows(SlicedRows):
 
     def __init__(self, array: Any, *, weight: Column | None = None) -> None:
         super().__init__(_XarraySlices(array), weight=weight)
+        self._array = array
+
+    def _find_names(self) -> Sequence[str] | None:
+        return names_in_xarray(self._array)
+
+
+def names_in_xarray(array: Any) -> Sequence[str] | None:
+    """The labels of the second dimension of an xarray.DataArray, where they are text."""
+    dimension = array.dims[1] if len(array.dims) == 2 else None
+    if dimension not in array.coords or array.coords[dimension].dtype.kind not in "UOT":
+        return None
+    return names_of(array.coords[dimension].values.tolist())
 
 
 class _XarraySlices:

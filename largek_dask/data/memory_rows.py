@@ -1,4 +1,4 @@
-"""Rows that this process holds already: arrays, memory maps, sparse matrices, DataFrames."""
+"""Rows that this process holds already: arrays, memory maps, sparse matrices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from largek_dask.kernels.jit import readonly
 __all__ = [
     "ArrayColumn",
     "ArrayRows",
-    "FrameRows",
     "SlicedRows",
     "SparseRows",
     "refuse_masked_rows",
@@ -180,52 +179,3 @@ class SparseRows(Rows):
             readonly(rows.indptr - rows.indptr[0]),
             self.n_features,
         )
-
-
-class FrameRows(SlicedRows):
-    """Rows of a pandas DataFrame, converted one chunk at a time."""
-
-    def __init__(self, frame: Any, *, weight: Column | None = None) -> None:
-        super().__init__(_FrameSlices(frame), weight=weight)
-
-
-class _FrameSlices:
-    """A DataFrame as something with shape, dtype and row slices."""
-
-    def __init__(self, frame: Any) -> None:
-        self.dtype = frame_dtype(frame)
-        self.shape = frame.shape
-        self._frame = frame
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return frame_values(self._frame.iloc[rows], self.dtype)
-
-
-def frame_dtype(frame: Any) -> np.dtype[Any]:
-    """The common type of a DataFrame's columns (pandas or Dask).
-
-    Raises
-    ------
-    DataError
-        A column is not numeric; the message names it and its type.
-    """
-    types = []
-    for name, kind in zip(frame.columns, frame.dtypes, strict=True):
-        # pandas' nullable types carry the numpy type of their values; a missing value needs NaN
-        numpy_kind = getattr(kind, "numpy_dtype", kind)
-        if not isinstance(numpy_kind, np.dtype) or numpy_kind.kind not in "biuf":
-            raise DataError(
-                f"column {name!r} has type {kind}, not numbers; drop it or encode it as numbers."
-            )
-        nullable = numpy_kind is not kind
-        types.append(np.result_type(numpy_kind, np.float32) if nullable else numpy_kind)
-    if not types:
-        raise DataError("the DataFrame has no columns.")
-    return native_dtype(np.result_type(*types))
-
-
-def frame_values(frame: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A pandas DataFrame as an array of that type; missing values become NaN."""
-    if dtype.kind == "f":
-        return np.asarray(frame.to_numpy(dtype=dtype, na_value=np.nan))
-    return np.asarray(frame.to_numpy(dtype=dtype))

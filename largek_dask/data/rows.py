@@ -7,8 +7,9 @@ that nothing ever holds more than a few chunks.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -108,6 +109,12 @@ class Rows(ABC):
             )
         self.weight = weight
 
+    def _copy(self) -> Self:
+        """The same rows; ``copy.copy`` would open a store anew, as for another process."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
     def with_weight(self, weight: Column | None) -> Self:
         """The same rows with these weights (None: every row weighs 1).
 
@@ -116,8 +123,44 @@ class Rows(ABC):
         DataError
             The number of weights is not the number of rows.
         """
-        other = copy.copy(self)
+        other = self._copy()
         other._set_weight(weight)
+        return other
+
+    @cached_property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """Names of the columns, None where the source has none.
+
+        Raises
+        ------
+        DataError
+            It has another number of names than of columns.
+        """
+        names = self._find_names()
+        return None if names is None else self._checked_names(names)
+
+    def _find_names(self) -> Sequence[str] | None:
+        """The names that the source has for its columns, looked up once; None: it has none."""
+        return None
+
+    def _checked_names(self, names: Sequence[str]) -> tuple[str, ...]:
+        if len(names) != self.n_features:
+            raise DataError(
+                f"{self.describe_source(self.location)} has {self.n_features} columns, but "
+                f"{len(names)} names of columns."
+            )
+        return tuple(names)
+
+    def with_names(self, names: Sequence[str] | None) -> Self:
+        """The same rows, with columns of these names (None: of no names).
+
+        Raises
+        ------
+        DataError
+            The number of names is not the number of columns.
+        """
+        other = self._copy()
+        other.feature_names = None if names is None else self._checked_names(names)
         return other
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
-from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, FrameRows, SlicedRows, SparseRows
+from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
+from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SlicedRows, SparseRows
 from largek_dask.data.missing import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
 from largek_dask.data.patience import patiently
@@ -24,14 +25,21 @@ from largek_dask.data.stores import (
     open_node,
     read_stored,
 )
-from largek_dask.data.svmlight import SVMLIGHT
+from largek_dask.data.table_files import ONE_FILE, find_table_files, is_paths
 from largek_dask.data.weighted_store import own_weights
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import DataError, ParameterError
 
 __all__ = ["open_rows", "read_integers"]
 
-TABLE_FILES = (".csv", ".tsv", ".parquet", ".pq", ".h5", ".hdf5", ".h5ad", *SVMLIGHT)
+INSTEAD = {
+    ("polars", "LazyFrame"): "frame.collect(), or write it with frame.sink_parquet(...) and ingest "
+    "that",
+    ("pyarrow", "RecordBatchReader"): "reader.read_all()",
+    ("pyarrow", "Dataset"): "dataset.to_table(), or ingest the folder or files that it reads",
+    ("pyarrow", "ParquetFile"): "file.read(), or ingest the file by its path",
+}
+"""What to give in the place of objects that are no rows by themselves."""
 
 
 def open_rows(
@@ -49,8 +57,11 @@ def open_rows(
     source : object
         URL or path of a Zarr array or group (v2 or v3; also a CSR group or a whole store as
         AnnData writes them), of a ``.npy`` or ``.npz`` file; a numpy array, list of lists, scipy
-        sparse matrix, zarr.Array or Group, dask.array, xarray.DataArray, pandas or dask
-        DataFrame; :class:`Rows` pass through.
+        sparse matrix, zarr.Array or Group, dask.array, xarray.DataArray, DataFrame of pandas,
+        polars or dask, pyarrow Table or RecordBatch, dict of one-dimensional arrays;
+        :class:`Rows` pass through. Names of columns are kept (``Rows.feature_names``): of
+        DataFrames, tables and dicts, of a DataArray's second dimension, of AnnData's variables, and
+        of what ``ingest`` has written.
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; None: those that the source has of its own, as a store of a coreset has,
         else 1.
@@ -92,6 +103,8 @@ def open_rows(
     ((5, 3), 1)
     """
     check_missing(missing)
+    if is_paths(source):
+        raise _to_be_ingested(source)
     weight = _open_weight(sample_weight, storage_options)
     rows = _open(source, component, storage_options, weight)
     # Rows that pass through have been looked at when they were opened.
@@ -142,21 +155,26 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
             from largek_dask.data.lazy_rows import XarrayRows
 
             return XarrayRows(source, weight=weight)
-        source = source.data
-    if _is_of(source, "dask.array", "Array"):
+        from largek_dask.data.lazy_rows import dask_array_rows, names_in_xarray
+
+        return dask_array_rows(source.data, weight=weight).with_names(names_in_xarray(source))
+    if is_of(source, "dask", "Array"):
         from largek_dask.data.lazy_rows import dask_array_rows
 
         return dask_array_rows(source, weight=weight)
-    if _is_of(source, "dask.dataframe", "DataFrame"):
+    if is_of(source, "dask", "DataFrame"):
         from largek_dask.data.lazy_rows import dask_frame_rows
 
         return dask_frame_rows(source, weight=weight)
-    if _is_of(source, "h5py", "Dataset"):
+    if is_of(source, "h5py", "Dataset"):
         return SlicedRows(source, weight=weight)
-    if _is_of(source, "pandas", "DataFrame"):
+    if is_frame(source):
         return FrameRows(source, weight=weight)
     if hasattr(source, "tocsr"):
         return SparseRows(source, weight=weight)
+    for (module, name), instead in INSTEAD.items():
+        if is_of(source, module, name):
+            raise DataError(f"cannot open a {name} of {module} as rows; give {instead}.")
     try:
         array = source if isinstance(source, np.ma.MaskedArray) else np.asarray(source)
     except ValueError as error:
@@ -181,11 +199,8 @@ def _open_url(
         return NpyRows(url, storage_options=storage_options, weight=weight)
     if suffix == ".npz":
         return open_npz(url, component, storage_options, weight)
-    if suffix in TABLE_FILES:
-        raise DataError(
-            f"{url} cannot be read by rows as it is; write it to a Zarr store first: "
-            f"largek ingest {url} OUT.zarr (or largek_dask.ingest)."
-        )
+    if url.lower().endswith(ONE_FILE) or find_table_files(url, storage_options) is not None:
+        raise _to_be_ingested(url)
     node = open_node(url, component, storage_options)
     if isinstance(node, zarr.Group):
         if weight is None:
@@ -198,6 +213,16 @@ def _open_url(
     }
     kind = CSRRows if isinstance(node, zarr.Group) else ZarrRows
     return kind(node, weight=weight, **address)
+
+
+def _to_be_ingested(source: str | Sequence[Any]) -> DataError:
+    """The error for files that are read as a stream only."""
+    one = isinstance(source, str)
+    files = source if one else " ".join(map(str, source[:3])) + (" ..." if len(source) > 3 else "")
+    return DataError(
+        f"{source if one else 'a list of files'} cannot be read by rows as it is; write it to a "
+        f"Zarr store first: largek ingest {files} OUT.zarr (or largek_dask.ingest)."
+    )
 
 
 def _find_in_group(
@@ -249,7 +274,7 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
         return ZarrColumn(open_node(url, None, storage_options), url)
     if isinstance(sample_weight, zarr.Array):
         return ZarrColumn(sample_weight, "(zarr.Array)")
-    if _is_of(sample_weight, "dask", "Array") or _is_of(sample_weight, "dask", "Series"):
+    if is_of(sample_weight, "dask", "Array") or is_of(sample_weight, "dask", "Series"):
         from largek_dask.data.lazy_rows import dask_column
 
         return dask_column(sample_weight)
@@ -321,13 +346,5 @@ def read_integers(
         raise DataError(f"{named} cannot be read: {error}") from error
 
 
-def _is_of(source: Any, module: str, name: str) -> bool:
-    """Whether an object is of a class of an optional library, without importing it."""
-    return any(
-        base.__name__ == name and base.__module__.split(".")[0] == module.split(".")[0]
-        for base in type(source).__mro__
-    )
-
-
 def _is_xarray(source: Any, name: str) -> bool:
-    return _is_of(source, "xarray", name)
+    return is_of(source, "xarray", name)

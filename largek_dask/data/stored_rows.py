@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import zarr
 
 from largek_dask.data.missing import Missing, check_stored
+from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Column, Rows, regular_table
 from largek_dask.data.stores import open_node
+from largek_dask.errors import DataError
 
-__all__ = ["StoredRows", "name_node"]
+__all__ = ["StoredRows", "name_node", "names_in_anndata"]
 
 
 def name_node(kind: str, location: str | None, component: str | None) -> str:
@@ -44,6 +47,7 @@ class StoredRows(Rows):
     """
 
     _notes: Mapping[str, Any]
+    """What this package noted on the node."""
     kind: ClassVar[str]
     """What a node without a location is called."""
 
@@ -91,6 +95,21 @@ class StoredRows(Rows):
         """URL and component, for messages."""
         return name_node(self.kind, location, self.component)
 
+    def _find_names(self) -> Sequence[str] | None:
+        """The names that ``ingest`` noted, or those that AnnData has beside its tables."""
+        names = self._notes.get("feature_names")
+        if names is not None:
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                where = self.describe_source(self.location)
+                raise DataError(f"the names of columns that {where} notes are no list of texts.")
+            return names
+        above, _, own = str(getattr(self._node, "path", "")).rpartition("/")
+        if above.split("/")[-1] == "layers":
+            above, own = above.rpartition("/")[0], "X"
+        if own != "X" or not isinstance(self._node, (zarr.Array, zarr.Group)):
+            return None
+        return patiently(lambda: names_in_anndata(_group_at(self._node.store, above)))
+
     def __reduce__(self) -> tuple[Any, ...]:
         options = {
             "location": self.location,
@@ -108,3 +127,26 @@ def _reopen(kind: type[Any], node: Any, options: Mapping[str, Any]) -> Any:
         address = (options[name] for name in ("location", "component", "storage_options"))
         node = open_node(*address)
     return kind(node, **options)
+
+
+def _group_at(store: Any, path: str) -> Any:
+    """The group at a path of a store; nothing where there is none."""
+    try:
+        return zarr.open_group(store, path=path, mode="r")
+    except FileNotFoundError:
+        return {}
+
+
+def names_in_anndata(group: Any) -> list[str] | None:
+    """The names of variables in a group (of Zarr or HDF5) that AnnData has written, else None."""
+    if "var" not in group or not hasattr(group["var"], "attrs"):
+        return None
+    variables = group["var"]
+    index = variables.attrs.get("_index")
+    if index is None or index not in variables:
+        return None
+    names = variables[index]
+    # newer versions may write it with a mask of missing values
+    names = names["values"] if "values" in getattr(names, "keys", tuple)() else names
+    names = names.asstr()[:] if hasattr(names, "asstr") else names[:]
+    return [str(name) for name in np.asarray(names).tolist()]

@@ -31,6 +31,8 @@ class SvmlightTable:
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
         self.where = url
         self.location: str | None = url
+        self.names: tuple[str, ...] | None = None
+        self.n_bytes = 0
         self.dtype = np.dtype(np.float64)
         self.n_rows: int | None = None
         self._fs, self._path = filesystem(url, storage_options)

@@ -4,29 +4,50 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.data.arrow import ArrowColumns
+from largek_dask.data.columns import (
+    ColumnRows,
+    Selection,
+    check_still_counts,
+    first_difference,
+    left_out_as_index,
+    listed,
+    not_numbers,
+    not_told_from_index,
+)
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
+from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
+from largek_dask.data.stored_rows import names_in_anndata
 from largek_dask.data.stores import filesystem, is_local, normalize
-from largek_dask.data.svmlight import SVMLIGHT, SvmlightTable
-from largek_dask.errors import DataError, MissingDependencyError, ParameterError
+from largek_dask.data.svmlight import SvmlightTable
+from largek_dask.data.table_files import (
+    CSV,
+    HDF5,
+    ONE_FILE,
+    PARQUET,
+    TableFiles,
+    find_table_files,
+)
+from largek_dask.errors import DataError, DataWarning, MissingDependencyError, ParameterError, warn
 
 __all__ = ["Table", "open_table"]
 
 BLOCK_BYTES = 32 << 20
 """Bytes of one block that a stream gives, about."""
 
-CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".txt")
-PARQUET = (".parquet", ".pq")
-HDF5 = (".h5", ".hdf5", ".h5ad", ".he5")
+HEAD_ROWS = 1_000
+"""Rows at the beginning of a file by which its columns are told."""
+COUNTS = "it counts the rows from 0 on, as an index that pandas wrote"
 
 
 class Table(Protocol):
@@ -37,9 +58,13 @@ class Table(Protocol):
     location: str | None
     """URL or path, None for something in this process."""
     n_features: int
+    names: tuple[str, ...] | None
+    """Names of the features, None where they have none."""
     dtype: np.dtype[Any]
     n_rows: int | None
     """Number of rows; None where only reading tells."""
+    n_bytes: int
+    """Bytes of the text that they are parsed from, where only reading tells their number."""
     is_sparse: bool
 
     def blocks(self) -> Iterator[Any]:
@@ -50,6 +75,7 @@ def open_table(
     source: Any,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    selection: Selection | None = None,
     missing: Missing = "warn",
 ) -> Table:
     """Open a source for one sequential read; only its head is read here.
@@ -57,42 +83,124 @@ def open_table(
     Raises
     ------
     DataError
-        Not there, or not a table of numbers (the text column is named).
+        Not there, or not a table of numbers (the text columns are named).
+    ParameterError
+        It has no such columns.
     MissingDependencyError
         The package that reads the format is not installed.
+
+    Warns
+    -----
+    DataWarning
+        An index is left out.
     """
-    if isinstance(source, (str, os.PathLike)):
+    several = find_table_files(source, storage_options)
+    if several is not None:
+        return _open_files(several, component, storage_options, selection)
+    if isinstance(source, (str, os.PathLike)) and normalize(source).lower().endswith(ONE_FILE):
         url = normalize(source)
-        name = url.lower()
-        known = name.endswith(CSV + PARQUET + HDF5 + SVMLIGHT)
-        if known and is_local(url) and not os.path.exists(url):
+        if is_local(url) and not os.path.exists(url):
             raise DataError(f"{url} does not exist.")
-        if name.endswith(CSV):
-            if component is not None:
-                raise ParameterError("component does not apply to a CSV file.")
-            return CSVTable(url, storage_options)
-        if name.endswith(SVMLIGHT):
-            return SvmlightTable(url, storage_options)
-        if name.endswith(PARQUET):
-            return ParquetTable(url, component, storage_options)
-        if name.endswith(HDF5):
-            return RowsTable(_open_hdf5(url, component, storage_options))
+        if not url.lower().endswith(HDF5):
+            return _open_file(url, component, storage_options, selection)
+        return _with_columns(_open_hdf5(url, component, storage_options), selection)
+    if component is None and is_frame(source):
+        return RowsTable(FrameRows(source, selection=selection, leave_index=True))
+    if component is None and is_of(source, "dask", "DataFrame"):
+        from largek_dask.data.lazy_rows import dask_frame_rows
+
+        return RowsTable(dask_frame_rows(source, selection=selection))
     rows = open_rows(source, component=component, storage_options=storage_options, missing=missing)
     if rows.weight is not None and rows is not source:
         raise DataError(
             f"the rows of {rows.location or source} have weights, which would be lost: fit it as "
             "it is, or pass component= the array of the rows for these alone."
         )
-    return RowsTable(rows)
+    return _with_columns(rows, selection)
+
+
+def _open_file(
+    url: str,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+    selection: Selection | None,
+) -> CSVTable | ParquetTable | SvmlightTable:
+    """One file of text or of Parquet."""
+    name = url.lower()
+    if name.endswith(PARQUET):
+        if component is not None and selection:
+            raise ParameterError("component= takes one column alone: leave out columns and drop.")
+        return ParquetTable(url, component, storage_options, selection)
+    if component is not None:
+        raise ParameterError(f"component does not apply to a file such as {url}.")
+    if name.endswith(CSV):
+        return CSVTable(url, storage_options, selection)
+    if selection:
+        raise ParameterError(
+            f"columns and drop do not apply to {url}: in svmlight files columns have no names."
+        )
+    return SvmlightTable(url, storage_options)
+
+
+def _open_files(
+    files: TableFiles,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+    selection: Selection | None,
+) -> FilesTable:
+    """Several files; columns are those of the first one, by name.
+
+    Raises
+    ------
+    DataError
+        A file has other columns than the first one; it is named.
+    """
+    for url in files.urls:
+        if is_local(url) and not os.path.exists(url):
+            raise DataError(f"{url} does not exist.")
+    first = _open_file(files.urls[0], component, storage_options, selection)
+    assert isinstance(first, (CSVTable, ParquetTable))
+    kept = None if component is not None else Selection(tuple(first.chosen))
+    # Of columns that are asked for by name others may be missing.
+    like = None if component is not None or (selection and selection.columns) else first
+    tables = [first]
+    for url in files.urls[1:]:
+        if files.ends is PARQUET:
+            tables.append(ParquetTable(url, component, storage_options, kept, like))
+        else:
+            tables.append(CSVTable(url, storage_options, kept, like))
+    return FilesTable(files.where, files.location, tables)
+
+
+def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
+    """Refuse a file that has other columns than the first one; their order may differ."""
+    wanted = like.compared
+    missing = [name for name in wanted if name not in set(found)]
+    more = [name for name in found if name not in set(wanted)]
+    if not missing and not more:
+        return
+    told = "".join(
+        f" {what}: {listed(names)}."
+        for what, names in (("Missing", missing), ("Not there", more))
+        if names
+    )
+    at = first_difference(wanted, found, "here", f"in {like.where}")
+    raise DataError(
+        f"{url} has other columns than {like.where}, the first file: {at}.{told} Give files of the "
+        "same columns, or name those that all of them have with --columns (columns=)."
+    )
 
 
 class RowsTable:
     """A stream over :class:`Rows`, one block a chunk."""
 
+    n_bytes = 0
+
     def __init__(self, rows: Rows) -> None:
         self.where = rows.describe_source(rows.location)
         self.location = rows.location
         self.n_features = rows.n_features
+        self.names = rows.feature_names
         self.dtype = rows.dtype
         self.n_rows: int | None = rows.n_rows
         self.is_sparse = rows.is_sparse
@@ -104,32 +212,65 @@ class RowsTable:
             yield self._rows.read(i)
 
 
+def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
+    """Some columns of rows, by name, or by number where they have no names."""
+    if selection:
+        names = rows.feature_names or list(map(str, range(rows.n_features)))
+        places = selection.places(names, rows.describe_source(rows.location))
+        rows = ColumnRows(rows, places)
+    return RowsTable(rows)
+
+
 class CSVTable:
     """A stream over a CSV file, read by pandas; numbers are float64.
 
     A first line that is all numbers is a row, any other is a header. The separator is the one
-    of comma, semicolon and tab that the first line holds most of.
+    of comma, semicolon and tab that the first line holds most of. Columns without a header are
+    called by their numbers, from 0 on. An index that pandas or R has written is left out with a
+    warning.
     """
 
     is_sparse = False
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        storage_options: Mapping[str, Any] | None,
+        selection: Selection | None = None,
+        like: CSVTable | ParquetTable | None = None,
+    ) -> None:
         self._pandas = _need("pandas", "parquet", "CSV files")
         self.where = url
         self.location: str | None = url
         self.dtype = np.dtype(np.float64)
         self.n_rows: int | None = None
+        fs, path = filesystem(url, storage_options)
         self._options: dict[str, Any] = {"skipinitialspace": True}
         if not is_local(url):
-            filesystem(url, storage_options)
             self._options["storage_options"] = dict(storage_options or {})
         first = self._read(nrows=1, header=None, sep="\x01", dtype=str)
         line = str(first.iloc[0, 0])
         self._options["sep"] = max(",;\t", key=line.count)
         head = self._read(nrows=1, header=None)
+        self.n_bytes = int(fs.size(path) or 0)
         numeric = all(kind.kind in "biuf" for kind in head.dtypes)
         self._options["header"] = None if numeric else "infer"
-        self.n_features = len(head.columns)
+        head = self._read(nrows=HEAD_ROWS)
+        self._rows_are_named = False
+        self._leave_out_names(head)
+        self.all_columns = self.compared = tuple(map(str, head.columns))
+        if like is not None:
+            _refuse_other_columns(like, self.compared, url)
+        self._index: str | None = None
+        places = chosen_columns(self.all_columns, selection, url)
+        if may_be_index(self.all_columns, places, selection) and len(places) > 1:
+            places = self._without_index(places, head.iloc[:, 0])
+        self._columns = [head.columns[place] for place in places]
+        self.chosen = tuple(map(str, self._columns))
+        """The columns that are taken, as they are called in the file."""
+        self.names = None if numeric else self.chosen
+        self.n_features = len(places)
+        self._refuse_text(head[self._columns], 0)
 
     def _read(self, **options: Any) -> Any:
         errors = self._pandas.errors
@@ -142,11 +283,43 @@ class CSVTable:
         except OSError as error:
             raise DataError(f"{self.where} cannot be read: {error}") from error
 
+    def _leave_out_names(self, head: Any) -> None:
+        """Of rows with one field more than the header pandas takes the first for their names."""
+        if self._options["header"] is None:
+            return
+        if len(self._read(nrows=1, header=None, skiprows=1).columns) <= len(head.columns):
+            return
+        self._rows_are_named = True
+        if head.iloc[:, -1].isna().all():
+            raise DataError(
+                f"{self.where} has rows that end with a separator, and a header that does not: "
+                "remove it from the rows, or add it to the header."
+            )
+        warn(
+            f"The first field of each row of {self.where} is left out: the header has no name for "
+            "it, as R writes the names of rows. To keep it, give it a name in the header.",
+            DataWarning,
+        )
+
+    def _without_index(self, places: list[int], values: Any) -> list[int]:
+        """The columns without the first one, if that counts the rows."""
+        name = self.all_columns[0]
+        if values.dtype.kind not in "iu":
+            return places
+        if not np.array_equal(values, np.arange(len(values))):
+            raise not_told_from_index(name, self.where, "and holds whole numbers")
+        self._index = name
+        left_out_as_index(name, self.where, COUNTS)
+        return places[1:]
+
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Blocks of about 32 MB as parsed."""
         size = max(1_000, BLOCK_BYTES // (8 * self.n_features))
+        index = [] if self._index is None else [self._index]
         row = 0
-        with self._read(chunksize=size) as reader:
+        # pandas would take them for the first of the columns that are asked for
+        wanted = None if self._rows_are_named else [*index, *self._columns]
+        with self._read(chunksize=size, usecols=wanted) as reader:
             while True:
                 try:
                     frame = next(reader)
@@ -156,34 +329,44 @@ class CSVTable:
                     raise DataError(f"{self.where} is damaged: {error}") from error
                 if frame.empty:
                     continue
+                for name in index:
+                    check_still_counts(frame[name].to_numpy(), row, name, self.where)
+                frame = frame[self._columns]
                 self._refuse_text(frame, row)
                 row += len(frame)
                 yield np.ascontiguousarray(frame.to_numpy(dtype=np.float64))
 
     def _refuse_text(self, frame: Any, row: int) -> None:
+        wrong = {}
         for name in frame.columns:
             column = frame[name]
             if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
                 continue
             text = self._pandas.to_numeric(column, errors="coerce").isna() & column.notna()
             at = int(np.argmax(text.to_numpy()))
-            raise DataError(
-                f"column {name!r} of {self.where} holds text ({column.iloc[at]!r} in data row "
-                f"{row + at}); drop the column or encode it as numbers."
-            )
+            wrong[str(name)] = f"{column.iloc[at]!r} in data row {row + at}"
+        if wrong:
+            raise not_numbers(self.where, wrong)
 
 
 class ParquetTable:
-    """A stream over a Parquet file, or a folder of them, one record batch at a time.
+    """A stream over a Parquet file, one record batch at a time.
 
     All columns side by side, or with ``component`` one column only; a column of fixed-size
-    lists (embeddings) gives one feature an element.
+    lists (embeddings) gives one feature an element. What pandas has noted to be an index is left
+    out with a warning.
     """
 
     is_sparse = False
+    n_bytes = 0
 
     def __init__(
-        self, url: str, component: str | None, storage_options: Mapping[str, Any] | None
+        self,
+        url: str,
+        component: str | None,
+        storage_options: Mapping[str, Any] | None,
+        selection: Selection | None = None,
+        like: CSVTable | ParquetTable | None = None,
     ) -> None:
         _need("pyarrow", "parquet", "Parquet files")
         import pyarrow as pa
@@ -198,58 +381,111 @@ class ParquetTable:
             self.n_rows: int | None = int(self._dataset.count_rows())
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{url} cannot be read as Parquet: {error}") from error
-        self._names = schema.names if component is None else [component]
-        types = []
-        self._widths = []
-        for name in self._names:
-            if name not in schema.names:
-                raise DataError(f"{url} has no column {name!r}, only {', '.join(schema.names)}.")
-            kind = schema.field(name).type
-            width = 1
-            if pa.types.is_fixed_size_list(kind):
-                kind, width = kind.value_type, kind.list_size
-            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not (
-                pa.types.is_boolean(kind)
-            ):
+        self.all_columns = tuple(schema.names)
+        noted = (schema.pandas_metadata or {}).get("index_columns", ())
+        self._noted = [name for name in self.all_columns if name in noted]
+        self.compared = tuple(name for name in self.all_columns if name not in noted)
+        """The columns that files have to have in common: an index may be in some of them."""
+        if like is not None:
+            _refuse_other_columns(like, self.compared, url)
+        if component is not None:
+            if component not in self.all_columns:
                 raise DataError(
-                    f"column {name!r} of {url} has type {kind}, not numbers; "
-                    "drop it or encode it as numbers."
+                    f"{url} has no column {component!r}, only {', '.join(schema.names)}."
                 )
-            types.append(np.dtype(kind.to_pandas_dtype()))
-            self._widths.append(width)
-        if not types:
-            raise DataError(f"{url} has no columns.")
-        self.dtype = native_dtype(np.result_type(*types))
-        self.n_features = sum(self._widths)
+            selection = Selection((component,))
+        places = chosen_columns(self.all_columns, selection, url)
+        self._index: str | None = None
+        if selection is None or not selection.columns:
+            places = self._without_index(places, selection)
+        self._columns = self.chosen = [schema.names[place] for place in places]
+        self._values = ArrowColumns(schema, places, url)
+        self.names: tuple[str, ...] | None = self._values.names
+        self.n_features = self._values.n_features
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The common type of the numbers; another one may be set."""
+        return self._values.dtype
+
+    @dtype.setter
+    def dtype(self, dtype: np.dtype[Any]) -> None:
+        self._values.dtype = dtype
+
+    def _without_index(self, places: list[int], selection: Selection | None) -> list[int]:
+        """The columns without those that are an index, as pandas says or as they look."""
+        import pyarrow as pa
+
+        for name in self._noted:
+            place = self.all_columns.index(name)
+            if place in places and len(places) > 1:
+                left_out_as_index(name, self.where, "pandas wrote it as the index of the rows")
+                places = [other for other in places if other != place]
+        if not may_be_index(self.all_columns, places, selection) or len(places) == 1:
+            return places
+        name = self.all_columns[0]
+        head = self._dataset.head(HEAD_ROWS, columns=[name]).column(0)
+        if not pa.types.is_integer(head.type):
+            return places
+        if not np.array_equal(head.to_numpy(), np.arange(len(head))):
+            raise not_told_from_index(name, self.where, "and holds whole numbers")
+        self._index = name
+        left_out_as_index(name, self.where, COUNTS)
+        return places[1:]
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """One block a record batch."""
         import pyarrow as pa
 
         size = max(1_000, BLOCK_BYTES // (self.dtype.itemsize * self.n_features))
+        index = [] if self._index is None else [self._index]
+        row = 0
         try:
-            for batch in self._dataset.to_batches(columns=self._names, batch_size=size):
+            for batch in self._dataset.to_batches(
+                columns=[*index, *self._columns], batch_size=size
+            ):
+                for name in index:
+                    values = batch.column(0).to_numpy(zero_copy_only=False)
+                    check_still_counts(values, row, name, self.where)
+                row += batch.num_rows
                 if batch.num_rows:
-                    yield self._values(batch)
+                    yield self._values.of(batch.columns[len(index) :], batch.num_rows)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{self.where} is damaged: {error}") from error
 
-    def _values(self, batch: Any) -> NDArray[Any]:
-        out = np.empty((batch.num_rows, self.n_features), self.dtype)
-        at = 0
-        for name, width, column in zip(self._names, self._widths, batch.columns, strict=True):
-            values = column.flatten() if hasattr(column.type, "list_size") else column
-            if (column.null_count or values.null_count) and self.dtype.kind != "f":
-                raise DataError(
-                    f"column {name!r} of {self.where} has missing values, which integers cannot "
-                    "hold; fill them, or write the column as floats."
-                )
-            if column.null_count and width > 1:
-                raise DataError(f"column {name!r} of {self.where} has missing lists; fill them.")
-            numbers = values.to_numpy(zero_copy_only=False)
-            out[:, at : at + width] = numbers.reshape(-1, width)
-            at += width
-        return out
+
+class FilesTable:
+    """A stream over several files of the same columns, one after the other.
+
+    Parameters
+    ----------
+    where : str
+        What messages call all of them.
+    location : str or None
+        The folder that they are in, if that is what was asked for.
+    tables : sequence of CSVTable or ParquetTable
+        Opened, with the columns of the first one.
+    """
+
+    is_sparse = False
+
+    def __init__(
+        self, where: str, location: str | None, tables: Sequence[CSVTable | ParquetTable]
+    ) -> None:
+        self.where, self.location = where, location
+        first = tables[0]
+        self.n_features, self.names = first.n_features, first.names
+        self.dtype = native_dtype(np.result_type(*(table.dtype for table in tables)))
+        known = [table.n_rows for table in tables if table.n_rows is not None]
+        self.n_rows: int | None = sum(known) if len(known) == len(tables) else None
+        self.n_bytes = sum(table.n_bytes for table in tables)
+        self._tables = tables
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """The blocks of all files in their order."""
+        for table in self._tables:
+            table.dtype = self.dtype
+            yield from table.blocks()
 
 
 def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, Any] | None) -> Rows:
@@ -271,8 +507,12 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
     if isinstance(node, h5py.Group):
         if not is_sparse_group(node):
             raise DataError(f"{component!r} of {url} is a group; name a dataset inside it.")
-        return CSRRows(node, location=url, component=component)
-    return SlicedRows(node, location=url)
+        rows: Rows = CSRRows(node, location=url, component=component)
+    else:
+        rows = SlicedRows(node, location=url)
+    if component == "X" or component.startswith("layers/"):
+        rows = rows.with_names(names_in_anndata(file))
+    return rows
 
 
 def _only_table(h5py: Any, file: Any, url: str) -> str:

@@ -8,7 +8,7 @@ of anybody else may hold one of that name that means something else.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ def write_weighted_rows(
     rows: NDArray[np.int64],
     notes: Mapping[str, Any],
     *,
+    feature_names: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> None:
@@ -54,6 +55,8 @@ def write_weighted_rows(
         Where they are in the table that they are of.
     notes : mapping
         JSON that says where they come from.
+    feature_names : sequence of str, optional
+        Names of the columns of ``x``.
     storage_options : mapping, optional
     force : bool
         Replace a Zarr store that is there.
@@ -75,6 +78,7 @@ def write_weighted_rows(
     except Exception as error:
         # drivers raise errors of their own kinds
         raise OutputError(f"{target} cannot be written: {error}") from error
+    named = {} if feature_names is None else {"feature_names": list(feature_names)}
     columns = {"X": x, WEIGHTS: weights[:, None], "rows": rows[:, None]}
     with unfinished(target, storage_options):
         for name, values in columns.items():
@@ -87,7 +91,7 @@ def write_weighted_rows(
                 storage_options=storage_options,
             )
             writer.append(values)
-            writer.finish({})
+            writer.finish(named if name == "X" else {})
         group.update_attributes(
             {ATTRIBUTE: {"format": 1, "complete": True, **notes, "weights": WEIGHTS}}
         )

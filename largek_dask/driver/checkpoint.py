@@ -280,7 +280,7 @@ class FitFolder:
     identity : mapping
         What has to be equal on a resume: algorithm, parameters, seed. Plain JSON.
     data : mapping
-        ``Rows.fingerprint()``.
+        ``Rows.fingerprint()``, and the names of columns.
     versions : mapping
         Name and version of whatever might change bits.
 

@@ -82,6 +82,8 @@ class FitResult:
     report: Mapping[str, Any] = field(default_factory=dict)
     """What the algorithm tells of the model (``Algorithm.report``)."""
     provenance: dict[str, Any] = field(default_factory=dict)
+    feature_names: tuple[str, ...] | None = None
+    """Names of the rows' columns, None where they have none."""
 
 
 @contextmanager
@@ -313,6 +315,7 @@ class _Work:
             seconds=best.run.seconds,
             report=best.report,
             provenance=self._provenance(best),
+            feature_names=self.rows.feature_names,
         )
 
     def _provenance(self, best: StartResult) -> dict[str, Any]:

@@ -73,11 +73,13 @@ class Outputs:
             As of ``driver.fit.fit``.
         """
         identity, fingerprint = identity_of(options), rows.fingerprint()
+        # No part of what data are: they may be given other ones between two runs.
+        names = rows.feature_names
         job = store = None
         if checkpoint is not None:
             folder = Folder.of(checkpoint, storage_options)
             folder.check_writable()
-            job = FitFolder(folder, identity, fingerprint, versions())
+            job = FitFolder(folder, identity, {**fingerprint, "feature_names": names}, versions())
             if job.is_new:
                 k, n_init = options.n_clusters, choice.n_init
                 needed = space_needed(rows, k, choice.algorithm, n_init=n_init, labels=False)

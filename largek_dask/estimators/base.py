@@ -15,16 +15,19 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from largek_dask.algorithms.names import name_of
+from largek_dask.data.columns import first_difference, listed
+from largek_dask.data.frame_rows import is_frame, is_of
 from largek_dask.data.memory_rows import refuse_masked_rows
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.data.table_files import is_paths
 from largek_dask.driver.checkpoint import check_place, description_in
 from largek_dask.driver.events import ProgressLine, Sink
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import InterruptedFitWarning, ParameterError, warn
+from largek_dask.errors import DataWarning, InterruptedFitWarning, ParameterError, warn
 from largek_dask.estimators.elsewhere import Elsewhere, unknown_parameter
 from largek_dask.model.base import Model
 from largek_dask.observe.cards import in_notebook
@@ -37,8 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RowsEstimator", "draw_seed"]
 
-LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray")
-"""Arrays and tables of these packages are never loaded as a whole."""
+LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray", "polars", "pyarrow")
+"""Arrays and tables of these packages are never converted as a whole."""
 
 
 def draw_seed(random_state: Any) -> int:
@@ -84,6 +87,7 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     callbacks: Sequence[Callable[[Snapshot], object]]
 
     n_features_in_: int
+    feature_names_in_: NDArray[Any]
     labels_: NDArray[np.int32]
     n_iter_: int
     history_: tuple[StepRecord, ...]
@@ -212,7 +216,7 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
 
         Arrays in memory go through scikit-learn's checks (without looking at every number: that
         is the first pass's work). A URL, a Zarr or Dask array and other lazy things are
-        opened, not read.
+        opened, not read. Names of columns are held to scikit-learn's rules wherever they come from.
 
         Parameters
         ----------
@@ -227,39 +231,89 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         DataError
             Not a table of numbers, or weights that do not fit it.
         ParameterError
-            Another number of columns than in fit.
+            Another number of columns than in fit, or other names of columns, or another order.
         """
         # scikit-learn's checks would take what lies under the mask for numbers.
         refuse_masked_rows(X)
-        if is_lazy(X):
-            if hasattr(X, "_meta") and hasattr(X, "columns"):  # a Dask DataFrame
-                validate_data(self, X._meta, reset=reset, skip_check_array=True)
-            elif reset and hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
-            rows = open_rows(X, sample_weight=self._weight(sample_weight, None))
-            self._check_width(rows.n_features, reset)
-            return rows
-        if hasattr(X, "iloc") and hasattr(X, "columns"):
-            # A DataFrame is converted chunk by chunk; open_rows names a column that is not numeric.
-            validate_data(self, X, reset=reset, skip_check_array=True)
+        if is_of(X, "pandas", "DataFrame"):
+            # It is converted chunk by chunk; open_rows names the columns that are not numeric.
+            self._validate(X, reset)
+            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]))
+        elif is_lazy(X) or is_frame(X) or is_paths(X):
+            rows = open_rows(X)
+            if sample_weight is not None:
+                rows = open_rows(rows, sample_weight=self._weight(sample_weight, rows.n_rows))
+            self._check_columns(rows, reset)
         else:
             X = validate_data(
                 self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
             )
-        return open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]))
+            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]))
+        if rows.feature_names is None and hasattr(self, "feature_names_in_"):
+            # That they cannot be compared has been said.
+            rows = rows.with_names(tuple(self.feature_names_in_))
+        return rows
 
-    def _check_width(self, n_features: int, reset: bool) -> None:
+    def _validate(self, X: Any, reset: bool) -> None:
+        """The columns of a DataFrame, as scikit-learn looks at them, in words that say more."""
+        try:
+            validate_data(self, X, reset=reset, skip_check_array=True)
+        except ValueError as error:
+            names = tuple(X.columns)
+            fitted = tuple(getattr(self, "feature_names_in_", names))
+            raise ParameterError(f"{error}{self._advice(fitted, names)}") from error
+
+    def _check_columns(self, rows: Rows, reset: bool) -> None:
+        """The same for rows that are opened."""
+        names: tuple[str, ...] | None = rows.feature_names
+        name = type(self).__name__
         if reset:
-            self.n_features_in_ = n_features
-        elif n_features != self.n_features_in_:
+            self.n_features_in_ = rows.n_features
+            if names is not None:
+                self.feature_names_in_ = np.asarray(names, object)
+            elif hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+            return
+        fitted = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
+        if names is not None and fitted is not None and names != fitted:
             raise ParameterError(
-                f"X has {n_features} features, but {type(self).__name__} is expecting "
+                "The feature names should match those that were passed during fit.\n"
+                + self._advice(fitted, names)
+            )
+        if rows.n_features != self.n_features_in_:
+            raise ParameterError(
+                f"X has {rows.n_features} features, but {name} is expecting "
                 f"{self.n_features_in_} features as input."
             )
+        if names is not None and fitted is None:
+            warn(f"X has feature names, but {name} was fitted without feature names", DataWarning)
+        if names is None and fitted is not None:
+            warn(
+                f"X does not have valid feature names, but {name} was fitted with feature names",
+                DataWarning,
+            )
 
-    def _weight(self, sample_weight: Any, n_rows: int | None) -> Any:
+    def _advice(self, fitted: tuple[str, ...], names: tuple[Any, ...]) -> str:
+        """Where names differ first, and what to do; nothing of names that agree."""
+        if fitted == names:
+            return ""
+        told = f"The first difference: {first_difference(fitted, names)}. "
+        if sorted(fitted) == sorted(map(str, names)):
+            return told + (
+                "Give the columns in the order of the fit (X[list(feature_names_in_)]), or take "
+                "model_, whose predict and score find columns by their names."
+            )
+        missing = [name for name in fitted if name not in names]
+        more = [name for name in names if name not in fitted]
+        return told + " ".join(
+            f"{what}: {listed(some)}."
+            for what, some in (("Missing", missing), ("Not seen in fit", more))
+            if some
+        )
+
+    def _weight(self, sample_weight: Any, n_rows: int) -> Any:
         """A number as weights of all rows; anything else as it is."""
-        if n_rows is not None and isinstance(sample_weight, Real):
+        if isinstance(sample_weight, Real):
             return np.full(n_rows, float(sample_weight))
         return sample_weight
 

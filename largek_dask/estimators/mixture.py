@@ -15,6 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.mixture import MixtureArrays
 from largek_dask.algorithms.vcgmm import VCGMM
+from largek_dask.data.columns import first_difference
+from largek_dask.data.rows import Rows
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError
 from largek_dask.estimators.base import RowsEstimator, draw_seed
@@ -274,6 +276,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         """
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True)
+        if isinstance(self.init, (Model, RowsEstimator)):
+            _check_columns_of(_fitted(self.init), rows)
         try:
             _, model = self._run(rows, replace(options, seed=self._seed()))
         except ParameterError as error:
@@ -551,6 +555,16 @@ def _fitted(init: Model | RowsEstimator) -> Model:
         raise ParameterError(f"init is a {type(init).__name__} that is not fitted: fit it first.")
     assert isinstance(model, Model)
     return model
+
+
+def _check_columns_of(init: Model, rows: Rows) -> None:
+    """Refuse rows whose columns are called otherwise than those that ``init`` was fitted on."""
+    then, now = init.feature_names, rows.feature_names
+    if then is not None and now is not None and then != now:
+        raise ParameterError(
+            f"init was fitted on other columns, or in another order: {first_difference(then, now)}."
+            " Give the columns as that fit had them."
+        )
 
 
 def _start_from(model: Model, covariance: Covariance, k: int, normalize: str | None) -> _Start:

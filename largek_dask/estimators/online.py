@@ -57,7 +57,8 @@ def first_model(
         "versions": versions(),
         "n_iter": 0,
     }
-    return CentersModel(arrays, passes.normalize, passes.on_bad_rows, (), provenance)
+    names = passes.rows.feature_names
+    return CentersModel(arrays, passes.normalize, passes.on_bad_rows, (), provenance, names)
 
 
 def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
@@ -77,4 +78,11 @@ def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
     means, votes = running_means(arrays.centers.astype(np.float64), arrays.counts, total)
     voted = CenterArrays(means.astype(arrays.centers.dtype), votes, arrays.shift)
     provenance = {**model.provenance, "n_iter": model.provenance.get("n_iter", 0) + 1}
-    return CentersModel(voted, model.normalize, model.on_bad_rows, model.history, provenance)
+    return CentersModel(
+        voted,
+        model.normalize,
+        model.on_bad_rows,
+        model.history,
+        provenance,
+        model.feature_names,
+    )

@@ -24,6 +24,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import Objective
+from largek_dask.data.columns import ColumnRows, listed, order_by_name
 from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Rows
@@ -35,7 +36,13 @@ from largek_dask.driver.provenance import digest_of, named_arrays
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.driver.value_files import open_label_output
-from largek_dask.errors import ModelFormatError, OutputError, ParameterError
+from largek_dask.errors import (
+    DataWarning,
+    ModelFormatError,
+    OutputError,
+    ParameterError,
+    warn,
+)
 from largek_dask.facts import facts_table
 from largek_dask.model.kinds import FIRST_KIND, check_names, kind_holding, kind_named
 
@@ -90,6 +97,9 @@ class Model(ABC):
     """One record a step of the fit; of a long one 10,000 evenly spread ones."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, seed, data fingerprint, parameters, how the fit ended."""
+    feature_names: tuple[str, ...] | None = None
+    """Names of the columns in the order of the fit; None: the rows of the fit had none. Rows with
+    names are taken by these, in whatever order they have them."""
 
     def __new__(cls, arrays: Any = None, *_: Any, **__: Any) -> Self:
         """Of the kind that holds such arrays, as ``pathlib.Path()`` is of the system's kind."""
@@ -110,6 +120,7 @@ class Model(ABC):
             asked["on_bad_rows"],
             result.history,
             result.provenance,
+            result.feature_names,
         )
 
     def digest(self) -> str:
@@ -190,7 +201,8 @@ class Model(ABC):
         Parameters
         ----------
         rows : whatever ``open_rows`` takes
-            (n, d) rows.
+            (n, d) rows. Where both they and the model have names of columns they may have them in
+            another order.
         out : str or Folder, optional
             URL to write labels to, instead of returning them: of a Zarr array, or of a file whose
             suffix says what it is (``.npy``, ``.npz``, ``.csv``, ``.parquet``; there the array or
@@ -211,8 +223,8 @@ class Model(ABC):
         Raises
         ------
         ParameterError
-            The rows have another number of columns than the model, or ``out`` has the suffix of
-            another kind of file.
+            The rows have another number of columns than the model, or columns of other names, or
+            ``out`` has the suffix of another kind of file.
         BadRowsError
             A row holds NaN or infinity, and the model does not skip such rows.
         OutputError
@@ -230,7 +242,7 @@ class Model(ABC):
         return labels
 
     def _open(self, source: Any, sample_weight: Any = None) -> Rows:
-        rows = open_rows(source, sample_weight=sample_weight)
+        rows = self._by_name(open_rows(source, sample_weight=sample_weight))
         if rows.n_features != self.n_features:
             raise ParameterError(
                 f"The rows have {rows.n_features} features, but the model was fitted on rows of "
@@ -238,6 +250,23 @@ class Model(ABC):
             )
         asked = self.provenance.get("parameters", {})
         return DitheredRows(rows, asked["seed"]) if asked.get("dither") else rows
+
+    def _by_name(self, rows: Rows) -> Rows:
+        """The rows with their columns in the order of the fit, as far as names tell."""
+        mine, theirs = self.feature_names, rows.feature_names
+        where = rows.describe_source(rows.location)
+        if mine is None or theirs == mine:
+            return rows
+        if theirs is not None:
+            order = order_by_name(mine, theirs, where)
+            return rows if order is None else ColumnRows(rows, order)
+        if rows.n_features == self.n_features:
+            warn(
+                f"{where} has no names of columns, and the model was fitted on rows with names "
+                f"({listed(mine, 5)}): the columns are taken in this order.",
+                DataWarning,
+            )
+        return rows
 
     def _passes(self, rows: Rows, client: Client | None, n_threads: int | None) -> Any:
         return open_passes(
@@ -368,6 +397,8 @@ class Model(ABC):
             "history": list(self.history),
             "provenance": dict(self.provenance),
         }
+        if self.feature_names is not None:
+            description["feature_names"] = list(self.feature_names)
 
         # Last, in one write: before it there is a group that is no model.
         def describe() -> None:
@@ -535,11 +566,24 @@ def restored(
         on_bad_rows=notes["on_bad_rows"],
         history=tuple(notes["history"]),
         provenance=dict(notes["provenance"]),
+        feature_names=_names_in(notes),
     )
     if model.normalize not in (None, "l2") or model.on_bad_rows not in ("raise", "skip"):
         raise ValueError(f"normalize={model.normalize!r}, on_bad_rows={model.on_bad_rows!r}")
     model._check()
+    if model.feature_names is not None and len(model.feature_names) != model.n_features:
+        raise ValueError(f"{len(model.feature_names)} names of {model.n_features} columns")
     return model
+
+
+def _names_in(notes: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The names of columns; earlier versions wrote none."""
+    names = notes.get("feature_names")
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("names of columns that are no list of texts")
+    return tuple(names)
 
 
 def _check_record(record: Mapping[str, Any]) -> None:

@@ -351,6 +351,12 @@ class MixtureModel(Model):
             writer.finish({"model": self.digest(), "kind": PROBABILITIES})
             file.finish()
 
+    def _cluster_centers(self) -> NDArray[Any]:
+        return self.arrays.means
+
+    def _labelling(self) -> Labelling:
+        return most_probable(self.arrays)
+
     def _check(self) -> None:
         arrays = self.arrays
         shape, dtype = arrays.means.shape, arrays.means.dtype

@@ -136,6 +136,7 @@ class Path:
             whole.normalize,
             whole.on_bad_rows,
             provenance=provenance,
+            feature_names=whole.feature_names,
         )
 
     def suggest_k(self) -> SuggestedK:

@@ -50,9 +50,11 @@ margin:18px 0 0;padding:0}
 .largek .notes li{background:var(--warn);border-left:4px solid var(--warn-rule);
 border-radius:0 6px 6px 0;padding:8px 14px;margin:0 0 8px;overflow-wrap:anywhere}
 .largek .scroll{overflow-x:auto;margin:0 0 12px}
-.largek table{border-collapse:collapse;font-size:14px;background:none;margin:0;color:inherit}
+.largek table{border-collapse:collapse;border:0;font-size:14px;background:none;margin:0;
+color:inherit}
 .largek th,.largek td{padding:5px 18px 5px 0;text-align:right;vertical-align:top;
 border:0;border-bottom:1px solid var(--rule);background:none;white-space:nowrap}
+.largek tr,.largek tr:hover{background:none!important}
 .largek thead th{color:var(--quiet);font-weight:500;font-size:13px}
 .largek th.words,.largek td.words{text-align:left;white-space:normal;overflow-wrap:anywhere;
 min-width:8em}

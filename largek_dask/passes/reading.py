@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import RowSlice
-from largek_dask.data.memory_rows import ArrayRows, FrameRows, SparseRows
+from largek_dask.data.frame_rows import FrameRows
+from largek_dask.data.memory_rows import ArrayRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
 from largek_dask.kernels.blocks import SparseBlock, Table, stack_rows

@@ -147,7 +147,11 @@ def model_of_checkpoint(
         return None
     provenance = {
         "parameters": about["job"],
-        "data": {key: value for key, value in about["data"].items() if key != "stamps"},
+        "data": {
+            key: value
+            for key, value in about["data"].items()
+            if key not in ("stamps", "feature_names")
+        },
         "versions": about["versions"],
         "n_iter": saved.n_iter,
         "stop_reason": stop_reason,
@@ -158,7 +162,12 @@ def model_of_checkpoint(
     }
     asked = about["job"]
     model = kind_holding(saved.arrays)(
-        saved.arrays, asked["normalize"], asked["on_bad_rows"], saved.history, provenance
+        saved.arrays,
+        asked["normalize"],
+        asked["on_bad_rows"],
+        saved.history,
+        provenance,
+        None if (names := about["data"].get("feature_names")) is None else tuple(names),
     )
     before = model_in(folder)
     changed = before is None or before.digest() != model.digest()

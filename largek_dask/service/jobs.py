@@ -301,6 +301,7 @@ class Jobs:
                     "stop_reason": "running",
                     "versions": versions(),
                 },
+                feature_names=job.feature_names,
             )
         options = options_of(spec, job.secrets)
         folder = output_folder(spec, options)

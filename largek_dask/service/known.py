@@ -86,6 +86,8 @@ class KnownJob:
         """The last lease, which could perhaps not be given back."""
         self.snapshot: Snapshot | None = None
         """The snapshot of the last step, while the job runs."""
+        self.feature_names: tuple[str, ...] | None = None
+        """Names of the columns of the rows that the snapshot is of."""
         self.contender: Contender | None = None
         self._stop = threading.Event()
         self._why: Why | None = None

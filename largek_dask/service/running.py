@@ -309,6 +309,7 @@ class Runner(threading.Thread):
     def _fitted(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
         job, spec = self.job, self.job.record.spec
         rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
+        job.feature_names = rows.feature_names
         model, fitted = fit_into(
             folder,
             rows,

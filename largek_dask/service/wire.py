@@ -30,6 +30,7 @@ def message_of_model(model: Model) -> dict[str, Any]:
         "on_bad_rows": model.on_bad_rows,
         "history": plain(model.history),
         "provenance": plain(model.provenance),
+        "feature_names": model.feature_names,
     }
     return {
         "kind": model.kind,

@@ -27,6 +27,7 @@ def test_ingest__writes_what_was_asked_for(tmp_path):
         "out": str(out),
         "n_rows": 1000,
         "n_features": 3,
+        "columns": None,
         "dtype": "float32",
         "n_chunks": open_rows(str(out)).n_chunks,
         "n_bad": 1,

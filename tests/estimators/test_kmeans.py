@@ -250,7 +250,7 @@ def with_text_column():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (with_text_column(), "column 'name' has type"),
+        (with_text_column(), "a column that is not numbers: 'name' "),
         (np.array([["a", "b"]] * 8), "numeric"),
         (np.array([[{}, 1.0]] * 8, object), "argument must be a string or a real number"),
         (X + 1j, "[Cc]omplex"),

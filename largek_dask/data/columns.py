@@ -1,0 +1,334 @@
+"""Columns by their names: which are meant, in which order, and rows that show only these."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.data.csr_blocks import block_of
+from largek_dask.data.rows import Rows
+from largek_dask.errors import DataError, DataWarning, ParameterError, warn
+from largek_dask.kernels.blocks import SparseBlock
+
+__all__ = [
+    "ColumnRows",
+    "Selection",
+    "check_still_counts",
+    "first_difference",
+    "is_index_name",
+    "left_out_as_index",
+    "listed",
+    "names_of",
+    "not_numbers",
+    "not_told_from_index",
+    "order_by_name",
+]
+
+Names = str | int | Iterable[str | int]
+MOST_LISTED = 20
+INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""What the column is called that a DataFrame's index becomes in a file, or has become of one."""
+
+
+def names_of(labels: Iterable[Any]) -> tuple[str, ...] | None:
+    """The labels of columns as names; None where none of them is a text."""
+    labels = list(labels)
+    return tuple(map(str, labels)) if any(isinstance(label, str) for label in labels) else None
+
+
+def listed(names: Iterable[str], most: int = MOST_LISTED) -> str:
+    """Names for a message, of many the first ones."""
+    names = list(names)
+    shown = ", ".join(map(repr, names[:most]))
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def as_option(names: Iterable[str]) -> str:
+    """Names as the value of an option of the command line."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(list(names))
+    return shlex.quote(line.getvalue())
+
+
+def not_numbers(where: str, columns: Mapping[str, str]) -> DataError:
+    """The error that names all columns that are no numbers, and how to leave them out.
+
+    Parameters
+    ----------
+    where : str
+        What messages call the table.
+    columns : mapping
+        What each of them holds instead, by its name.
+    """
+    told = ", ".join(f"{name!r} ({held})" for name, held in columns.items())
+    one = len(columns) == 1
+    return DataError(
+        f"{where} has {'a column that is' if one else 'columns that are'} not numbers: {told}. "
+        f"Leave {'it' if one else 'them'} out with largek ingest --drop {as_option(columns)} "
+        f"(ingest(..., drop={list(columns)!r})), or encode {'it' if one else 'them'} as numbers."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which columns of a table are taken."""
+
+    columns: tuple[str, ...] | None = None
+    """Names of those that are, in this order; None: all."""
+    drop: tuple[str, ...] = ()
+    """Names of those that are not."""
+
+    @classmethod
+    def of(cls, columns: Names | None, drop: Names | None) -> Selection:
+        """As a user says it: names, one name, or numbers of columns that have no names."""
+        taken = None if columns is None else _texts(columns)
+        return cls(taken, () if drop is None else _texts(drop))
+
+    def __bool__(self) -> bool:
+        return self.columns is not None or bool(self.drop)
+
+    def says(self, name: str) -> bool:
+        """Whether it was said what becomes of this column."""
+        return self.columns is not None or name in self.drop
+
+    def places(self, names: Sequence[str], where: str) -> list[int]:
+        """Positions of the columns that are taken, in their order.
+
+        Parameters
+        ----------
+        names : sequence of str
+            What the columns of the table are called.
+        where : str
+            What messages call the table.
+
+        Raises
+        ------
+        ParameterError
+            There is no such column, or several; or none is left.
+        """
+        found: dict[str, list[int]] = {}
+        for place, name in enumerate(names):
+            found.setdefault(name, []).append(place)
+        wanted = tuple(names) if self.columns is None else self.columns
+        for name in dict.fromkeys([*(self.columns or ()), *self.drop]):
+            if name not in found:
+                raise _unknown(name, names, where)
+            if len(found[name]) > 1:
+                raise ParameterError(
+                    f"{where} has {len(found[name])} columns named {name!r}: rename them, or it "
+                    "cannot be said which one is meant."
+                )
+        taken = self.columns or ()
+        twice = [name for name in taken if taken.count(name) > 1 or name in self.drop]
+        if twice:
+            name = twice[0]
+            raise ParameterError(
+                f"column {name!r} of {where} is asked for twice, or both taken and dropped: name "
+                "each column once."
+            )
+        if self.columns is not None:
+            places = [found[name][0] for name in wanted]
+        else:
+            places = [place for place, name in enumerate(names) if name not in self.drop]
+        if not places:
+            raise ParameterError(f"no column of {where} is left: drop fewer of {listed(names)}.")
+        return places
+
+
+def _texts(names: Names) -> tuple[str, ...]:
+    return (str(names),) if isinstance(names, str | int) else tuple(map(str, names))
+
+
+def _unknown(name: str, names: Sequence[str], where: str) -> ParameterError:
+    near = difflib.get_close_matches(name, names, 3)
+    near += [other for other in names if other.lower() == name.lower() and other not in near]
+    told = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return ParameterError(
+        f"{where} has no column {name!r}: {told}It has {len(names):,} ({listed(names)})."
+    )
+
+
+# --- an index that has become a column ------------------------------------------------------------
+
+
+def is_index_name(name: str) -> bool:
+    """Whether pandas may have written an index as a column of this name."""
+    return INDEX.fullmatch(name) is not None
+
+
+def left_out_as_index(name: str, where: str, why: str) -> None:
+    """Warn that a column is left out.
+
+    Warns
+    -----
+    DataWarning
+    """
+    warn(
+        f"Column {name!r} of {where} is left out: {why}. To keep it, name all columns that are "
+        f"wanted (--columns, columns=); with --drop {as_option([name])} nothing is said.",
+        DataWarning,
+    )
+
+
+def not_told_from_index(name: str, where: str, how: str) -> DataError:
+    """The error where a column is called as an index is, but does not count the rows."""
+    return DataError(
+        f"column {name!r} of {where} is called as pandas calls an index that it writes, {how}: "
+        f"leave it out with largek ingest --drop {as_option([name])} "
+        f"(ingest(..., drop=[{name!r}]), or df.drop(columns={name!r})). If it is a feature, rename "
+        "it, or name all columns that are wanted (--columns, columns=)."
+    )
+
+
+def check_still_counts(values: NDArray[Any], row: int, name: str, where: str) -> None:
+    """Refuse a table of which a column was left out that counted the rows at first only.
+
+    Parameters
+    ----------
+    values : (n,)
+        The column.
+    row : int
+        Number of its first row.
+    name, where : str
+        For the message.
+
+    Raises
+    ------
+    DataError
+    """
+    wrong = values != np.arange(row, row + len(values))
+    if wrong.any():
+        at = row + int(np.argmax(wrong))
+        raise not_told_from_index(name, where, f"and counts them, but only up to row {at}")
+
+
+# --- the columns of a model -----------------------------------------------------------------------
+
+
+def first_difference(
+    before: Sequence[str], found: Sequence[str], here: str = "now", there: str = "in the fit"
+) -> str:
+    """Which column is the first that is called otherwise, in words.
+
+    Parameters
+    ----------
+    before, found : sequence of str
+        Names that differ.
+    here, there : str
+        What messages call where the names in ``found``, and those in ``before``, are.
+    """
+    for place, (then, now) in enumerate(zip(before, found, strict=False)):
+        if then != now:
+            return f"column {place} is {now!r} {here} and {then!r} {there}"
+    if len(found) > len(before):
+        return f"column {len(before)} ({found[len(before)]!r}) is not {there}"
+    return f"column {len(found)} ({before[len(found)]!r}) is not {here}"
+
+
+def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> list[int] | None:
+    """Where the columns of a fit are in a table; None where it has them in the same order.
+
+    Parameters
+    ----------
+    fitted, found : sequence of str
+        Names of the fit and of the table.
+    where : str
+        What messages call the table.
+
+    Raises
+    ------
+    ParameterError
+        Columns are missing, others are there, or a name is there twice.
+    """
+    if tuple(fitted) == tuple(found):
+        return None
+    places = {name: place for place, name in enumerate(found)}
+    missing = [name for name in fitted if name not in places]
+    known = set(fitted)
+    unknown = [name for name in found if name not in known]
+    if not missing and not unknown and len(places) == len(found) == len(fitted):
+        return [places[name] for name in fitted]
+    told = "".join(
+        f" {what}: {listed(names)}."
+        for what, names in (("Missing", missing), ("Not known", unknown))
+        if names
+    )
+    if not told:
+        told = " A name is there more than once."
+    raise ParameterError(
+        f"The columns of {where} are not those that the model was fitted on: "
+        f"{first_difference(fitted, found)}.{told} Give the columns of the fit "
+        f"({listed(fitted)}) by these names, in any order, and no others."
+    )
+
+
+class ColumnRows(Rows):
+    """Some columns of other rows, or all of them in another order.
+
+    Parameters
+    ----------
+    rows : Rows
+        Dense or sparse.
+    columns : sequence of int
+        Positions of columns in ``rows``, each at most once.
+    """
+
+    def __init__(self, rows: Rows, columns: Sequence[int]) -> None:
+        self._rows = rows
+        self._columns = np.asarray(columns, np.intp)
+        super().__init__(
+            n_features=len(self._columns),
+            dtype=rows.dtype,
+            chunk_table=rows.chunk_table,
+            location=rows.location,
+            weight=rows.weight,
+        )
+        self.is_sparse = rows.is_sparse  # type: ignore[misc]  # of these rows, not of the class
+        self.shuffled = rows.shuffled
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows together; of sparse ones at most."""
+        return self._rows.nbytes if self.is_sparse else super().nbytes
+
+    def _find_names(self) -> tuple[str, ...] | None:
+        names = self._rows.feature_names
+        return None if names is None else tuple(names[place] for place in self._columns)
+
+    def _load(self, i: int, start: int, stop: int) -> Any:
+        return self._picked(self._rows.read(i))
+
+    def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
+        """What has to be read for the rows ``begin`` to ``end`` of chunk ``i``."""
+        return self._rows.stretch(i, begin, end)
+
+    def read_part(self, i: int, begin: int, end: int) -> Any:
+        """``read(i)[begin:end]``; reads no more than the :meth:`stretch` of these rows."""
+        x = self._picked(self._rows.read_part(i, begin, end))
+        return self._checked(i, x, end - begin)
+
+    def _picked(self, x: Any) -> Any:
+        if not isinstance(x, SparseBlock):
+            return x[:, self._columns]
+        place = np.full(self._rows.n_features, -1, np.int32)
+        place[self._columns] = np.arange(len(self._columns), dtype=np.int32)
+        indices = place[x.indices[x.stored]]
+        kept = indices >= 0
+        indptr = np.concatenate([[0], np.cumsum(kept)])[x.indptr - x.indptr[0]]
+        return block_of(x.data[x.stored][kept], indices[kept], indptr, self.n_features)
+
+    def _stamps(self) -> list[str] | None:
+        return self._rows._stamps()
+
+    def describe_source(self, location: str | None) -> str:
+        """As the rows are called."""
+        return self._rows.describe_source(location)

@@ -1,0 +1,126 @@
+"""Which files a path, a pattern, a folder or a list of paths means, where tables lie in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsspec.core import split_protocol
+
+from largek_dask.data.stores import filesystem, is_local, normalize
+from largek_dask.data.svmlight import SVMLIGHT
+from largek_dask.errors import DataError
+
+__all__ = ["CSV", "HDF5", "ONE_FILE", "PARQUET", "TableFiles", "find_table_files", "is_paths"]
+
+CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".txt")
+PARQUET = (".parquet", ".pq")
+HDF5 = (".h5", ".hdf5", ".h5ad", ".he5")
+ONE_FILE = (*CSV, *PARQUET, *HDF5, *SVMLIGHT)
+"""Ends of names of files that are read as a stream."""
+ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
+OTHERS = (".zarr", ".npy", ".npz")
+WILD = "*?["
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """Several files of the same columns."""
+
+    where: str
+    """What messages call them."""
+    location: str | None
+    """The folder that they are in, if that is what was asked for."""
+    urls: tuple[str, ...]
+    """Their places, in the order in which they are read."""
+    ends: tuple[str, ...]
+    """Ends of names of their format: ``CSV`` or ``PARQUET``."""
+
+
+def is_paths(source: Any) -> bool:
+    """Whether something is a list of paths."""
+    return (
+        isinstance(source, (list, tuple))
+        and bool(source)
+        and all(isinstance(path, (str, os.PathLike)) for path in source)
+    )
+
+
+def find_table_files(
+    source: Any, storage_options: Mapping[str, Any] | None = None
+) -> TableFiles | None:
+    """The files that a list of paths, a pattern or a folder means; None for anything else.
+
+    Those of a pattern or a folder (with the folders in it) come in the order of their paths, those
+    of a list as they are listed. Of the former those are passed over that begin with a dot or an
+    underscore, and in a folder those that have no end of CSV or Parquet.
+
+    Raises
+    ------
+    DataError
+        A pattern that no file matches, files of both formats, or of neither.
+    """
+    if is_paths(source):
+        urls = [normalize(path) for path in source]
+        return _of_one_format("the list of files", None, urls)
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    url = normalize(source)
+    if split_protocol(url)[0] in ("http", "https"):
+        return None  # it can list nothing
+    if any(sign in url for sign in WILD) and not (is_local(url) and os.path.exists(url)):
+        fs, path = filesystem(url, storage_options)
+        names = [name for name in sorted(fs.glob(path)) if not _is_hidden(name.split("/")[-1:])]
+        found = [str(fs.unstrip_protocol(name)) for name in names]
+        if not found:
+            raise DataError(f"no file matches {url}; give a pattern such as folder/*.parquet.")
+        return _of_one_format(url, None, [normalize(name) for name in found])
+    return _in_folder(url, storage_options)
+
+
+def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFiles | None:
+    if url.lower().endswith(OTHERS) or (is_local(url) and not os.path.isdir(url)):
+        return None
+    if not is_local(url) and url.lower().endswith((*CSV, *HDF5, *SVMLIGHT)):
+        return None
+    fs, path = filesystem(url, storage_options)
+    try:
+        if not is_local(url) and fs.isfile(path):
+            return None
+        if any(fs.exists(f"{path}/{name}") for name in ZARR_FILES):
+            return None
+        names = sorted(fs.find(path))
+    except (OSError, NotImplementedError, ValueError):
+        # Whoever opens it as a store says what is wrong.
+        return None
+    inside = [(name, name.removeprefix(path).strip("/").split("/")) for name in names]
+    kept = [
+        normalize(str(fs.unstrip_protocol(name)))
+        for name, parts in inside
+        if not _is_hidden(parts) and name.lower().endswith((*CSV, *PARQUET))
+    ]
+    return _of_one_format(url, url, kept) if kept else None
+
+
+def _is_hidden(parts: Sequence[str]) -> bool:
+    """Whether a file is no data by its name, or by that of a folder: Spark's and others' notes."""
+    return any(part.startswith((".", "_")) for part in parts)
+
+
+def _of_one_format(where: str, location: str | None, urls: Sequence[str]) -> TableFiles:
+    for url in urls:
+        if not url.lower().endswith((*CSV, *PARQUET)):
+            raise DataError(
+                f"{where}: {url} is no CSV or Parquet file by its name ({', '.join(CSV)}, "
+                f"{', '.join(PARQUET)}); several files are read of these only."
+            )
+    parquet = [url for url in urls if url.lower().endswith(PARQUET)]
+    if parquet and len(parquet) < len(urls):
+        other = next(url for url in urls if url not in parquet)
+        raise DataError(
+            f"{where} holds CSV as well as Parquet files ({other}, {parquet[0]}): name those of "
+            "one format, e.g. by a pattern such as folder/*.parquet."
+        )
+    return TableFiles(where, location, tuple(urls), PARQUET if parquet else CSV)
