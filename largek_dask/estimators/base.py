@@ -181,9 +181,8 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     def _restore(self, model: Model) -> None:
         """What a model tells of its fit, as attributes."""
         self.n_features_in_ = model.n_features
-        names = getattr(model, "feature_names", None)
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
+        if model.feature_names is not None:
+            self.feature_names_in_ = np.array(model.feature_names, dtype=object)
         self.history_ = model.history
         for attribute in ("n_iter", "stop_reason"):
             if attribute in model.provenance:
