@@ -27,6 +27,7 @@ _PUBLIC = {
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
     "open_rows": "largek_dask.data.sources",
+    "warmup": "largek_dask.estimators.warmup",
 }
 _MODULES = {"errors": "largek_dask.errors", "scores": "largek_dask.estimators.scores"}
 
@@ -51,6 +52,7 @@ __all__ = [
     "load_model",
     "open_rows",
     "scores",
+    "warmup",
 ]
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from largek_dask.estimators.minibatch import MiniBatchKMeans
     from largek_dask.estimators.mixture import Mixture
     from largek_dask.estimators.spherical import SphericalKMeans
+    from largek_dask.estimators.warmup import warmup
     from largek_dask.model import Model, load_model
     from largek_dask.service.client import connect
 

@@ -25,6 +25,7 @@ from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
 from largek_dask.cli.report import report as report_command
+from largek_dask.cli.warmup import warmup as warmup_command
 from largek_dask.version import __version__
 
 __all__ = ["main"]
@@ -46,6 +47,7 @@ def main() -> None:
 for command in (
     demo_command,
     doctor_command,
+    warmup_command,
     ingest_command,
     coreset_command,
     fit_command,

@@ -139,7 +139,7 @@ def _open(
     elif component is not None:
         raise ParameterError(
             f"component={component!r} names an array inside a store, "
-            f"but the source is a {type(source).__name__}."
+            f"but the source is a {type(source).__name__}: leave it out."
         )
     if isinstance(source, Rows):
         return source if weight is None else source.with_weight(weight)
@@ -179,7 +179,9 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
         array = source if isinstance(source, np.ma.MaskedArray) else np.asarray(source)
     except ValueError as error:
         # rows of different lengths
-        raise DataError(f"the data are not a table of numbers: {error}") from error
+        raise DataError(
+            f"the data are not a table of numbers: {error}; give an array of shape (rows, columns)."
+        ) from error
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
             f"cannot open a {type(source).__name__} as rows; give an array, a DataFrame, "
@@ -234,7 +236,9 @@ def _find_in_group(
     """
     if component is not None:
         if component not in group:
-            raise DataError(f"{where} has no array or group named {component!r}.")
+            raise DataError(
+                f"{where} has no array or group named {component!r}: choose one it has."
+            )
         node = group[component]
         path = f"{path}/{component}" if path else component
         if not isinstance(node, zarr.Group):
@@ -343,7 +347,9 @@ def read_integers(
     except MemoryError:
         raise
     except Exception as error:
-        raise DataError(f"{named} cannot be read: {error}") from error
+        raise DataError(
+            f"{named} cannot be read: {error}; check that it is whole and may be read."
+        ) from error
 
 
 def _is_xarray(source: Any, name: str) -> bool:

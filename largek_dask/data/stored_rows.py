@@ -101,7 +101,9 @@ class StoredRows(Rows):
         if names is not None:
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 where = self.describe_source(self.location)
-                raise DataError(f"the names of columns that {where} notes are no list of texts.")
+                raise DataError(
+                    f"the names of columns that {where} notes are no list of texts: write it again."
+                )
             return names
         above, _, own = str(getattr(self._node, "path", "")).rpartition("/")
         if above.split("/")[-1] == "layers":

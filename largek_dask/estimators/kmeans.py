@@ -471,7 +471,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
                 raise ParameterError(f"init must give {width} numbers, and has given {found!r}.")
             if starts and found.shape != starts[0].shape:
                 raise ParameterError(
-                    f"init has given centres of shape {starts[0].shape}, then of {found.shape}."
+                    f"init has given centres of shape {starts[0].shape}, then of {found.shape}: "
+                    "they must be the same."
                 )
             starts.append(found)
         init = starts[0] if len(starts) == 1 else np.stack(starts)

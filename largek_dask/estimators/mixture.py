@@ -571,7 +571,8 @@ def _start_from(model: Model, covariance: Covariance, k: int, normalize: str | N
     """The means of a model, and what else it knows."""
     if model.n_clusters != k:
         raise ParameterError(
-            f"init has {model.n_clusters} clusters or components, and n_components={k}."
+            f"init has {model.n_clusters} clusters or components, and n_components={k}: they must "
+            "be as many."
         )
     if model.normalize != normalize:
         raise ParameterError(
@@ -581,7 +582,9 @@ def _start_from(model: Model, covariance: Covariance, k: int, normalize: str | N
     if isinstance(model, CentersModel):
         return _Start(model.centers)
     if not isinstance(model, MixtureModel):
-        raise ParameterError(f"init is a model of the kind {model.kind!r}, which has no means.")
+        raise ParameterError(
+            f"init is a model of the kind {model.kind!r}, which has no means: use another."
+        )
     arrays = model.arrays
     precisions = 1 / _variances(arrays, covariance)
     if covariance == "iso":

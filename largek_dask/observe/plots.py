@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import INERTIA, Objective
-from largek_dask.driver.history import gaps
+from largek_dask.driver.history import gaps, sample_of
 from largek_dask.errors import DataError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ INK = "#1f2933"
 BLUE = "#2563eb"
 ORANGE = "#ea580c"
 GREEN = "#15803d"
+GREY = "#6b7280"
 DECADES = 100.0
 """Objectives that differ by more than this factor are drawn on a logarithmic axis."""
 MOST_MARKED = 60
@@ -60,11 +61,28 @@ def _draw_cost(
     axes: Axes,
     x: NDArray[np.float64],
     cost: NDArray[np.float64],
+    on_sample: NDArray[np.bool_],
     objective: Objective,
     against: str,
     unit: str,
 ) -> None:
-    axes.plot(x, cost, color=BLUE, linewidth=1.8, marker="o", markersize=3.5)
+    # The cost on a sample is not that of all rows: no line leads from one to the other.
+    cuts = np.flatnonzero(np.diff(on_sample)) + 1
+    for piece in np.split(np.arange(len(cost)), cuts):
+        sampled = bool(on_sample[piece[0]])
+        axes.plot(
+            x[piece],
+            cost[piece],
+            color=GREY if sampled else BLUE,
+            linestyle="--" if sampled else "-",
+            linewidth=1.8,
+            marker="o",
+            markersize=3.5,
+            label="on a sample" if sampled else "on all rows",
+        )
+    if on_sample.any():
+        named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+        axes.legend(named.values(), named.keys(), frameon=False, labelcolor=INK)
     name = objective.of_step
     title = f"{name[:1].upper()}{name[1:]} against {against}"
     better = "" if objective.sense == "min" else ", more is better"
@@ -89,13 +107,14 @@ def _draw_costs(
 ) -> None:
     known = np.array([step["cost"] is not None for step in history], bool)
     if not known.any():
-        raise DataError("there is nothing to draw: the fit has made no step yet")
+        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
     cost = np.array([float(step["cost"]) for step in history if step["cost"] is not None])
     seconds = np.array([float(step["seconds"]) for step in history])
     rows = [float(step["rows"]) for step in history]
     passes = np.cumsum(np.multiply(rows, gaps(history))) / n_rows
-    _draw_cost(left, seconds[known], cost, objective, "time", "seconds")
-    _draw_cost(right, passes[known], cost, objective, "passes", "passes over the data")
+    sampled = np.array([sample_of(step, n_rows) is not None for step in history])[known]
+    _draw_cost(left, seconds[known], cost, sampled, objective, "time", "seconds")
+    _draw_cost(right, passes[known], cost, sampled, objective, "passes", "passes over the data")
 
 
 def _draw_sizes(left: Axes, right: Axes, counts: NDArray[np.float64]) -> None:

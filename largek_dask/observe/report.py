@@ -134,7 +134,9 @@ class Report:
                 "overwrite=True to replace it."
             ) from None
         except OSError as error:
-            raise OutputError(f"{place} cannot be written: {error}") from error
+            raise OutputError(
+                f"{place} cannot be written: {error}; check space and permissions there."
+            ) from error
 
     def _repr_html_(self) -> str:
         return fragment(self.body)
@@ -214,7 +216,8 @@ def parse_image(image: str | Sequence[int], n_features: int) -> tuple[int, ...]:
         )
     if math.prod(shape) != n_features:
         raise ParameterError(
-            f"image={image!r} has {math.prod(shape):,} numbers, and a row has {n_features:,}."
+            f"image={image!r} has {math.prod(shape):,} numbers, and a row has {n_features:,}: "
+            "give a shape of as many."
         )
     return shape
 
@@ -241,7 +244,9 @@ def _chosen(model: Model, clusters: Sequence[int] | None) -> list[int]:
         return [int(by_size[round(place)]) for place in places]
     for j in clusters:
         if not is_integer(j) or not 0 <= j < k:
-            raise ParameterError(f"clusters are numbered from 0 to {k - 1}, and {j!r} is none.")
+            raise ParameterError(
+                f"clusters are numbered from 0 to {k - 1}, and {j!r} is none: choose others."
+            )
     return list(dict.fromkeys(map(int, clusters)))
 
 
@@ -253,7 +258,9 @@ def _names(names: Any, n_rows: int) -> Sequence[Any] | None:
         raise ParameterError(f"names must be one text a row, got {type(names).__name__}.")
     found: Sequence[Any] = names.to_numpy() if hasattr(names, "to_numpy") else names
     if len(found) != n_rows:
-        raise ParameterError(f"there are {len(found):,} names and {n_rows:,} rows: one for each.")
+        raise ParameterError(
+            f"there are {len(found):,} names and {n_rows:,} rows: give one for each."
+        )
     return found
 
 

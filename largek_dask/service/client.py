@@ -345,7 +345,9 @@ class Service:
         )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
-                raise ParameterError("a job goes on with its own algorithm: submit a new one.")
+                raise ParameterError(
+                    "resume= goes on with the job's own algorithm: submit a new one for another."
+                )
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
             self.ask("resume", id=job_id, changes=changes, secrets=secrets)
             return Job(self, job_id)
@@ -444,7 +446,8 @@ def _fields(**given: Any) -> dict[str, Any]:
     for name, value in given.items():
         if isinstance(value, np.ndarray | list | tuple):
             raise ParameterError(
-                f"{name} of a job cannot be an array; KMeans or Mixture(client=...) takes one."
+                f"{name} of a job cannot be an array: use KMeans or Mixture(client=...), which "
+                "take one."
             )
     if given["max_time"] is not None:
         given["max_time"] = parse_duration(given["max_time"], "max_time")

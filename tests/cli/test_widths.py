@@ -32,6 +32,7 @@ COMMANDS = {
     "coreset": "coreset {x} {out}/few.zarr --rows 50",
     "plot": "plot {run} --out {out}/fit.png",
     "path": "path {path}",
+    "report": "report {run} --out {out}/run.html",
 }
 
 WORKERS = {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import signal
@@ -447,6 +448,47 @@ def test_ctrl_c_inside_a_chunk(
     np.testing.assert_array_equal(result.labels, distances(X, result.arrays.centers).argmin(1))
     assert (tmp_path / "checkpoints/000002.json").exists()
     assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
+
+
+def test_ctrl_c_before_any_centre_says_so_and_not_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(chunk: Any, total: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(toy, "_extent", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="stopped before there was a model") as caught:
+        cluster()
+    assert caught.value.__suppress_context__
+    assert caught.traceback[-1].path.name == "fit.py", "no frame of what it was about"
+
+
+def test_threads_that_wait_for_a_kernel_end_with_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that has been ended has nothing more compiled."""
+    from largek_dask.passes import engine
+
+    asked: list[str] = []
+    original = engine._may_go_on
+
+    def may_go_on(ticket: Any, stop: Any) -> None:
+        ticket.source.stop()
+        try:
+            original(ticket, stop)
+        except engine._Ended:
+            asked.append("ended")
+            raise
+
+    monkeypatch.setattr(engine, "_may_go_on", may_go_on)
+
+    def kernel(chunk: Any, total: Any) -> None:
+        from largek_dask.kernels import compiling
+
+        assert compiling._here.ask is not None
+        compiling._here.ask()
+        raise AssertionError("it was compiled")
+
+    with LocalPasses(open_rows(X), n_threads=1) as passes:
+        with contextlib.suppress(Exception):
+            passes.reduce(kernel, start=list, combine=list.__add__)
+        assert asked == ["ended"]
 
 
 def test_ctrl_c_in_a_later_start_keeps_the_best_before(monkeypatch: pytest.MonkeyPatch) -> None:

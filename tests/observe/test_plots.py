@@ -47,6 +47,20 @@ def test_cost_figure__counts_the_rows_of_steps_that_were_thinned_out():
     np.testing.assert_allclose(curve(right), [[0.5, 100], [1.5, 60], [5.5, 50]])
 
 
+def test_cost_figure__breaks_between_a_sample_and_all_rows():
+    """The cost on a sample is lower: with one line it would seem to rise."""
+    sample = [
+        {"cost": 40.0, "seconds": 0.1, "rows": 10, "extra": {"everywhere": 0.0}},
+        {"cost": 30.0, "seconds": 0.2, "rows": 10, "extra": {"everywhere": 0.0}},
+    ]
+    for axes in cost_figure([*sample, *HISTORY], n_rows=100).axes:
+        assert [line.get_label() for line in axes.lines] == ["on a sample", "on all rows"]
+        assert [line.get_ydata().tolist() for line in axes.lines] == [[40, 30], [100, 60, 50]]
+        texts = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert texts == ["on a sample", "on all rows"]
+    assert cost_figure(HISTORY, n_rows=100).axes[0].get_legend() is None
+
+
 def test_cost_figure__of_nothing_says_so():
     with pytest.raises(DataError, match="no step yet"):
         cost_figure([], n_rows=10)
