@@ -127,7 +127,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
     n_iter_ : int
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the columns, where fit saw a DataFrame with such.
+        Names of the columns, where the rows of the fit had such.
     history_ : tuple of dict
         One entry a step: ``step cost rows seconds n_changed shift converged extra``.
     stop_reason_ : str

@@ -135,7 +135,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         Steps, as ``max_iter`` counts them.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the columns, where fit saw a DataFrame with such.
+        Names of the columns, where the rows of the fit had such.
     history_ : tuple of dict
         One entry a step: ``step cost rows seconds n_changed shift converged extra``. ``cost`` is
         F; ``extra["lower_bound"]`` is F and ``extra["energy"]`` the mean squared distance, both
