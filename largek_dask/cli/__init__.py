@@ -12,6 +12,7 @@ from largek_dask.cli.common import Group
 from largek_dask.cli.coreset import coreset as coreset_command
 from largek_dask.cli.demo import demo as demo_command
 from largek_dask.cli.doctor import doctor as doctor_command
+from largek_dask.cli.elbow import elbow as elbow_command
 from largek_dask.cli.fit import fit as fit_command
 from largek_dask.cli.ingest import ingest as ingest_command
 from largek_dask.cli.jobs import cancel as cancel_command
@@ -56,6 +57,7 @@ for command in (
     plot_command,
     report_command,
     path_command,
+    elbow_command,
     submit_command,
     jobs_command,
     watch_command,

@@ -88,7 +88,9 @@ class StoredRows(Rows):
         DataError
             See :func:`~largek_dask.data.missing.check_stored`.
         """
-        if not self._is_complete:
+        # A group of an HDF5 file has no chunks that somebody could have lost.
+        is_zarr = isinstance(self._node, (zarr.Array, zarr.Group))
+        if is_zarr and not self._is_complete:
             check_stored(self._node, self.describe_source(self.location), missing)
 
     def describe_source(self, location: str | None) -> str:

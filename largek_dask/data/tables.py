@@ -21,13 +21,11 @@ from largek_dask.data.columns import (
     not_numbers,
     not_told_from_index,
 )
-from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
-from largek_dask.data.memory_rows import SlicedRows
+from largek_dask.data.held_tables import open_hdf5
 from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
-from largek_dask.data.stored_rows import names_in_anndata
 from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.data.svmlight import SvmlightTable
 from largek_dask.data.table_files import (
@@ -503,38 +501,7 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
             file = h5py.File(fs.open(path, "rb"), "r")
     except OSError as error:
         raise DataError(f"{url} cannot be read as HDF5: {error}; write it again.") from error
-    if component is None:
-        component = _only_table(h5py, file, url)
-    if component not in file:
-        raise DataError(f"{url} has no dataset named {component!r}: choose one it has.")
-    node = file[component]
-    if isinstance(node, h5py.Group):
-        if not is_sparse_group(node):
-            raise DataError(f"{component!r} of {url} is a group; name a dataset inside it.")
-        rows: Rows = CSRRows(node, location=url, component=component)
-    else:
-        rows = SlicedRows(node, location=url)
-    if component == "X" or component.startswith("layers/"):
-        rows = rows.with_names(names_in_anndata(file))
-    return rows
-
-
-def _only_table(h5py: Any, file: Any, url: str) -> str:
-    if "X" in file:
-        return "X"
-    tables: list[str] = []
-
-    def note(name: str, node: Any) -> None:
-        if isinstance(node, h5py.Dataset) and node.ndim == 2:
-            tables.append(name)
-
-    file.visititems(note)
-    if len(tables) != 1:
-        names = ", ".join(tables) or "none"
-        raise DataError(
-            f"{url} holds {len(tables)} two-dimensional datasets ({names}); pass component= one."
-        )
-    return tables[0]
+    return open_hdf5(file, component, location=url)
 
 
 def _need(package: str, extra: str, what: str) -> Any:
