@@ -52,6 +52,7 @@ EXCEPTIONS = {
     "{error}{self._advice": ELSEWHERE,
     "{estimator} has no models of the kind": "advice by the kind, made above",
     "{where} has no column {name}": "it names those that there are",
+    "the process that compiles for": "it tells what that process said, whatever it was",
     "it finds the shape": "what a worker answers: the error that tells it says what to do",
     "{str(error)": ELSEWHERE,
     "{name}: {message}": ELSEWHERE,
@@ -93,7 +94,7 @@ ADVICE = re.compile(
 )
 CONDITION = re.compile("|".join(CONDITIONS), re.IGNORECASE)
 VALUE = re.compile(r"\{[^}]*\}")
-TABLE = re.compile(r"\b(?:rows?|labels|weights|DataFrame|dict|job document|fit)\b")
+TABLE = re.compile(r"\b(?:rows?|labels|weights|cluster|DataFrame|dict|job document|fit)\b")
 PARAMETER = re.compile(r"\b[a-z]+_[a-z_]+\b|--[a-z]|'[^']+'|\b[a-z]+=|\b[a-z]+\.[a-z-]+\b|\binit\b")
 
 

@@ -116,7 +116,7 @@ def warmup(
     machines = []
     for worker, answer in found.items():
         if isinstance(answer, str):
-            raise ClusterError(f"worker {worker} has not compiled: {answer}")
+            raise ClusterError(f"worker {worker} has not compiled: {answer}; see its log")
         machines.append(Warmed(**answer))
         told(machines[-1].words())
     return machines

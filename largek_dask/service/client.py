@@ -343,9 +343,7 @@ class Service:
         )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
-                raise ParameterError(
-                    "resume= goes on with the job's own algorithm: submit a new one for another."
-                )
+                raise ParameterError("resume= goes on with its own algorithm: leave it out.")
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
             self.ask("resume", id=job_id, changes=changes, secrets=secrets)
             return Job(self, job_id)
