@@ -104,7 +104,7 @@ def elbow(
             found.plot().savefig(path)
         except (OSError, ValueError) as error:
             raise OutputError(
-                f"{path} cannot be written: {error}; check permissions there."
+                f"{path} cannot be written: {error}; choose another --out."
             ) from error
     told = {"data": data, "out": None if path is None else str(path), **told_of(found)}
     emit(told, as_json, lambda: tables(told))

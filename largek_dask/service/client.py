@@ -303,10 +303,8 @@ class Service:
         n_clusters : int
         output : str
             URL of a new folder: model, labels, checkpoints, events.
-        seed : int
-            0 by default.
-        random_state : int
-            What estimators call the seed; give one of them.
+        seed, random_state : int
+            Two names of the seed: give one of them. 0 by default.
         max_time : float or str, optional
             Seconds, or such as "90s", "30m", "6h"; of running, waiting for workers included.
         labels : bool

@@ -672,6 +672,8 @@ def test_memory_for_wide_sums_is_found_wanting_when_weights_are_known(
 
 def test_every_worker_needs_the_memory() -> None:
     class Client:
+        status = "running"
+
         def scheduler_info(self, n_workers: int) -> Any:
             assert n_workers == -1
             large = {"nthreads": 2, "memory_limit": 1 << 40}
