@@ -140,22 +140,24 @@ def told_of(found: ElbowCurve) -> dict[str, Any]:
 
 def tables(told: Mapping[str, Any]) -> Any:
     """Partitions as a rich table, and what is decided below it."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
 
-    # As narrow as a terminal of 80 characters; --json has all digits.
-    table = Table(title="largek elbow", box=SIMPLE_HEAD, title_justify="left", padding=0)
-    for name in ("clusters", "inertia", "± standard error", "halves agree", "of a Gaussian's"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for record in told["partitions"]:
-        table.add_row(
+    from largek_dask.observe.tables import Column, Fitting
+
+    names = ("clusters", "inertia", "± standard error", "halves agree", "of a Gaussian's")
+    ranks = (0, 0, 2, 1, 3)
+    columns = [Column(name, rank, right=True) for name, rank in zip(names, ranks, strict=True)]
+    rows = [
+        (
             f"{record['n_clusters']:,}",
             f"{record['inertia']:.7g}",
             "exact" if record["standard_error"] == 0 else f"{record['standard_error']:.2g}",
             shown(record["stability"], ".3f"),
             shown(record["gaussian"], ".3f"),
         )
+        for record in told["partitions"]
+    ]
+    table = Fitting(columns, rows, title="largek elbow", gap=1)
     votes = ", ".join(f"{rule} {shown(k, ',')}" for rule, k in told["votes"].items())
     agree = "" if told["k"] is None else f" ({len(told['agreeing'])} of {len(told['votes'])} agree)"
     lines = [told["words"], f"By the curve alone: {votes}{agree}."]
