@@ -65,7 +65,7 @@ def peer_environments(library: str) -> dict[str, dict[str, str]]:
 
 
 def child_record(
-    module: str, arguments: list[Any], environment: dict[str, str] | None = None
+    module: str, arguments: Any, environment: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """What ``python -m module --child arguments`` prints last: a process of its own, one thread."""
     done = subprocess.run(

@@ -81,6 +81,10 @@ def test_names_go_from_a_table_to_the_model_that_is_loaded(
     assert ESTIMATORS[kind]().fit(X).model_.feature_names is None
     if kind == "path":
         assert model.path_.model(2).feature_names == NAMES
+    again = type(estimator).from_model(model)
+    assert again.feature_names_in_.tolist() == list(NAMES)
+    with pytest.raises(ParameterError, match="column 0 is 'age' now and 'height' in the fit"):
+        again.predict(OTHER)
 
 
 @pytest.mark.parametrize("kind", ["rows", "frame", "polars", "dict"])

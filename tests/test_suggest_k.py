@@ -13,6 +13,7 @@ from largek_dask.model.suggest_k import (
     BEND,
     RULES,
     STABLE,
+    Curve,
     gaussian_ratios,
     spectrum_of,
     suggest_k,
@@ -240,3 +241,67 @@ def test_the_spectrum_from_its_bounds():
     assert spectrum_of(bounds[:1], 2).tolist() == [7, 7]
     assert spectrum_of(np.array([14.0, 8, 3]), 1).tolist() == [14]
     assert spectrum_of(np.zeros(4), 3) is None
+
+
+# --- curves with gaps, and halves
+
+
+def falling(sizes, k, steep=8.0):
+    """ln W that falls quickly up to k clusters, slowly beyond."""
+    sizes = np.asarray(sizes)
+    logs = np.where(sizes <= k, np.log(sizes), np.log(k) + (sizes - k) / (20 * k))
+    return 1e6 * np.exp(-steep * logs / np.log(k))
+
+
+def test_numbers_may_be_left_out():
+    sizes = np.array([1, 2, 3, 4, 8, 16, 32, 64, 95, 100, 105, 128])
+    found = suggest_k(
+        falling(sizes, 100), np.ones(len(sizes)), weight=1e6, n_features=4, sizes=sizes
+    )
+    assert (found.k, found.clear) == (100, True)
+    assert found.n_clusters.tolist() == sizes.tolist()
+    assert set(found.votes.values()) <= {*sizes.tolist(), None}
+
+
+def test_without_its_window_a_number_does_not_bend():
+    sizes = np.array([1, 2, 3, 4, 8, 16, 32, 64, 95, 100, 128])
+    found = suggest_k(
+        falling(sizes, 100), np.ones(len(sizes)), weight=1e6, n_features=4, sizes=sizes
+    )
+    assert not found.clear
+
+
+def test_rules_say_the_same_of_a_curve_whose_numbers_are_given():
+    r = np.random.default_rng(3)
+    inertia = np.sort(r.random(12))[::-1] * 100
+    for rule, named in RULES.items():
+        for weight, d in ((50.0, 2), (1e5, 7)):
+            given = named(inertia, weight, d, np.arange(1, 13))
+            assert named(inertia, weight, d) == given, rule
+    assert gaussian_ratios(inertia, 3)[1:].tolist() == (
+        gaussian_ratios(inertia, 3, None, np.arange(1, 13))[1:].tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("halves", "range_"), [((6, 6), (6, 6)), ((6, 7), (6, 7)), ((5, 8), (5, 8))]
+)
+def test_halves_that_name_about_the_same_say_how_sure_it_is(halves, range_):
+    sizes = np.arange(1, 13)
+    curves = [Curve(sizes, falling(sizes, k), 1e5, 4) for k in halves]
+    assert tuple(curve.named() for curve in curves) == halves
+    found = suggest_k(falling(sizes, 6), np.ones(12), weight=1e5, n_features=4, halves=curves)
+    assert (found.k, found.clear, found.halves, found.range) == (6, True, halves, range_)
+    assert f"name {halves[0]} and {halves[1]} by themselves" in str(found)
+    assert all(rule in found.votes for rule in found.agreeing)
+
+
+@pytest.mark.parametrize("other", [3, 10, None])
+def test_a_half_that_names_another_number_is_a_doubt(other):
+    sizes = np.arange(1, 13)
+    curve = falling(sizes, other) if other else 1e6 / sizes
+    halves = [Curve(sizes, falling(sizes, 6), 1e5, 4), Curve(sizes, curve, 1e5, 4)]
+    assert halves[1].named() == other
+    found = suggest_k(falling(sizes, 6), np.ones(12), weight=1e5, n_features=4, halves=halves)
+    assert (found.k, found.clear, found.range, found.runner_up) == (None, False, None, None)
+    assert str(found).startswith("No clear k: all of the data name 6, halves of them alone")

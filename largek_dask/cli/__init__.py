@@ -12,6 +12,7 @@ from largek_dask.cli.common import Group
 from largek_dask.cli.coreset import coreset as coreset_command
 from largek_dask.cli.demo import demo as demo_command
 from largek_dask.cli.doctor import doctor as doctor_command
+from largek_dask.cli.elbow import elbow as elbow_command
 from largek_dask.cli.fit import fit as fit_command
 from largek_dask.cli.ingest import ingest as ingest_command
 from largek_dask.cli.jobs import cancel as cancel_command
@@ -25,6 +26,7 @@ from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
 from largek_dask.cli.report import report as report_command
+from largek_dask.cli.warmup import warmup as warmup_command
 from largek_dask.version import __version__
 
 __all__ = ["main"]
@@ -46,6 +48,7 @@ def main() -> None:
 for command in (
     demo_command,
     doctor_command,
+    warmup_command,
     ingest_command,
     coreset_command,
     fit_command,
@@ -54,6 +57,7 @@ for command in (
     plot_command,
     report_command,
     path_command,
+    elbow_command,
     submit_command,
     jobs_command,
     watch_command,

@@ -153,7 +153,9 @@ def _resumed(
             "--storage-option, and nothing else"
         )
     if needs := job.supply(options or {}):
-        raise ParameterError(f"job {job_id} still waits for --storage-option {', '.join(needs)}")
+        raise ParameterError(
+            f"job {job_id} still waits for --storage-option {', '.join(needs)}: give each of them"
+        )
     return job
 
 

@@ -47,7 +47,9 @@ def plot(
     try:
         figure.savefig(path)
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error}") from error
+        raise OutputError(
+            f"{path} cannot be written: {error}; check space and permissions there."
+        ) from error
     told = {"out": str(path), **told}
     emit(told, as_json, lambda: key_values({key: str(value) for key, value in told.items()}))
 
@@ -84,7 +86,10 @@ def draw(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[Figure
         history, n_rows, objective = history_of(JsonLines.read(place))
         told = {"n_rows": n_rows, "n_iter": history[-1]["step"]}
         return cost_figure(history, n_rows, objective), told
-    raise DataError(f"{folder} holds neither model.zarr nor events: nothing to draw")
+    raise DataError(
+        f"{folder} holds neither model.zarr nor events, so there is nothing to draw: give a fit's "
+        "folder"
+    )
 
 
 def draw_path(model: PathModel, shape: Sequence[int] | None) -> Figure:
@@ -131,7 +136,7 @@ def history_of(
             if len(steps) >= 2 * MOST_STEPS:
                 steps = {step["step"]: step for step in thinned(_in_order(steps), objective)}
     if not steps:
-        raise DataError("there is nothing to draw: no step has ended yet")
+        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
     return thinned(_in_order(steps), objective), n_rows, objective
 
 

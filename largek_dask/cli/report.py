@@ -171,7 +171,9 @@ def read_names(url: str, storage_options: Mapping[str, Any] | None) -> list[str]
             return content.decode().splitlines()
         found = np.load(io.BytesIO(content), allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise DataError(f"the names cannot be read from {url}: {error}") from error
+        raise DataError(
+            f"the names cannot be read from {url}: {error}; check the address."
+        ) from error
     if found.ndim != 1 or found.dtype.kind not in "US":
         raise DataError(
             f"{url} holds {found.dtype} of shape {found.shape}, not one text a row: save an array "

@@ -54,7 +54,7 @@ class ArrowColumns:
         if wrong:
             raise not_numbers(where, wrong)
         if not types:
-            raise DataError(f"{where} has no columns.")
+            raise DataError(f"{where} has no columns: give a table of numbers.")
         self.dtype: np.dtype[Any] = native_dtype(np.result_type(*types))
         """The common type of the numbers; another one may be set."""
         self.n_features = sum(self._widths)

@@ -79,7 +79,9 @@ class CSRRows(StoredRows):
             )
         shape = attributes.get("shape", attributes.get("h5sparse_shape"))
         if shape is None or len(shape) != 2:
-            raise DataError(f"{what} is a CSR group without the attribute shape = [rows, columns].")
+            raise DataError(
+                f"{what} is a CSR group without the attribute shape = [rows, columns]: add it."
+            )
         self._data, self._indices, self._indptr = (
             group[name] for name in ("data", "indices", "indptr")
         )
@@ -88,7 +90,7 @@ class CSRRows(StoredRows):
             raise DataError(
                 f"{what} is not a CSR matrix of shape {tuple(shape)}: indptr has "
                 f"{self._indptr.shape[0]} values, data {self._data.shape[0]}, "
-                f"indices {self._indices.shape[0]}."
+                f"indices {self._indices.shape[0]}: write it again."
             )
         check_columns(n_features, what)
         dtype = compute_dtype(native_dtype(self._data.dtype, what))
@@ -126,7 +128,10 @@ class CSRRows(StoredRows):
             raise
         except Exception as error:
             # every codec and driver raises errors of its own kinds
-            raise DataError(f"{self.name_chunk(i)} cannot be read: {error}") from error
+            raise DataError(
+                f"{self.name_chunk(i)} cannot be read: {error}; check that it is whole and may be "
+                "read."
+            ) from error
 
     def _load_once(self, start: int, stop: int) -> SparseBlock:
         complete = self._is_complete

@@ -67,7 +67,9 @@ class CSRWriter:
             self._arrays["indptr"].append(np.zeros(1, np.int64))
         except Exception as error:
             # drivers raise errors of their own kinds
-            raise OutputError(f"{out} cannot be written: {error}") from error
+            raise OutputError(
+                f"{out} cannot be written: {error}; check space and permissions there."
+            ) from error
 
     def append(self, block: SparseBlock) -> None:
         """Take the next rows.
@@ -94,7 +96,8 @@ class CSRWriter:
         except Exception as error:
             # disk full, no access, codec or driver errors of any kind
             raise OutputError(
-                f"rows from {self.n_written} on could not be written to {self.out}: {error}"
+                f"rows from {self.n_written} on could not be written to {self.out}: {error}; "
+                "check space and permissions there."
             ) from error
 
     def finish(self, notes: Mapping[str, Any]) -> None:
@@ -106,7 +109,10 @@ class CSRWriter:
             No rows came.
         """
         if self.n_written == 0:
-            raise DataError(f"the source of {self.out} has no rows; nothing can be clustered.")
+            raise DataError(
+                f"the source of {self.out} has no rows, so there is nothing to cluster: give "
+                "another one."
+            )
         self._write({name: np.empty(0, a.dtype) for name, a in self._arrays.items()}, whole=False)
         self._group.update_attributes(
             {
@@ -153,6 +159,6 @@ class _Grown:
         if found.tobytes() != values[:end].tobytes():
             raise OutputError(
                 f"{self._array.store_path} does not read back as it was written: "
-                "the storage is faulty."
+                "the storage is faulty, use another one."
             )
         self._waiting, self._n_waiting = [values[end:]], len(values) - end

@@ -220,7 +220,7 @@ class _DictFrame(_SeparateColumns):
 
     def __init__(self, frame: Any, places: Sequence[int]) -> None:
         if not frame:
-            raise DataError("the dict of arrays has no columns.")
+            raise DataError("the dict of arrays has no columns: give at least one array.")
         self._columns = [self._array_of(name, column) for name, column in frame.items()]
         lengths = {name: len(column) for name, column in zip(frame, self._columns, strict=True)}
         if len(set(lengths.values())) > 1:
@@ -316,7 +316,7 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
     if wrong:
         raise not_numbers("the DataFrame", wrong)
     if not types:
-        raise DataError("the DataFrame has no columns.")
+        raise DataError("the DataFrame has no columns: give one with columns of numbers.")
     return native_dtype(np.result_type(*types))
 
 

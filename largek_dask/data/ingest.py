@@ -245,7 +245,9 @@ def _stored_dtype(source: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
     try:
         kind = native_dtype(wanted, "dtype")
     except TypeError as error:
-        raise ParameterError(f"dtype={wanted!r} is no numpy dtype.") from error
+        raise ParameterError(
+            f"dtype={wanted!r} is no numpy dtype: use float32 or float64."
+        ) from error
     if not np.can_cast(source, kind, "same_kind"):
         raise ParameterError(
             f"dtype={kind} cannot hold the source's {source}; use float32 or float64."

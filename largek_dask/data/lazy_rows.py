@@ -72,7 +72,8 @@ class BlockRows(Rows):
                 # the graph is the user's: anything can be raised in it
                 raise DataError(
                     f"block {block} of the lazy data ({self.name_chunk(i)}) could not be "
-                    f"computed: {type(error).__name__}: {error}"
+                    f"computed: {type(error).__name__}: {error}; compute() that block alone, and "
+                    "mend what fails there."
                 ) from error
             at += length
         return out

@@ -154,7 +154,7 @@ class SparseRows(Rows):
         try:
             self._block = block_of(csr.data, csr.indices, csr.indptr, n_features)
         except ValueError as error:
-            raise DataError(f"{what} is damaged: {error}.") from error
+            raise DataError(f"{what} is damaged: {error}; build it again.") from error
         dtype = self._block.dtype
         row_bytes = max(1, sparse_bytes(n_rows, len(self._block.data), dtype) // max(1, n_rows))
         wanted = int(config.get("data.memory-chunk-bytes")) // row_bytes

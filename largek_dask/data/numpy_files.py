@@ -88,11 +88,13 @@ def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
             return np.lib.format.open_memmap(location, mode="r")
         return _open_remote(location, storage_options)
     except FileNotFoundError as error:
-        raise DataError(f"{location} does not exist.") from error
+        raise DataError(f"{location} does not exist: check the address.") from error
     except (ValueError, EOFError) as error:
-        raise DataError(f"{location} cannot be read: {_reason(error)}.") from error
+        raise DataError(f"{location} cannot be read: {_reason(error)}; save it again.") from error
     except OSError as error:
-        raise DataError(f"{location} cannot be opened: {error}") from error
+        raise DataError(
+            f"{location} cannot be opened: {error}; check the address and permissions."
+        ) from error
 
 
 def _reason(error: Exception) -> str:
@@ -140,7 +142,7 @@ class _RemoteSlices:
         if len(data) != end - begin:
             raise DataError(
                 f"rows {rows.start} to {rows.stop - 1} of {self._path} cannot be read: "
-                f"{len(data)} bytes are there instead of {end - begin}."
+                f"{len(data)} bytes are there instead of {end - begin}; save it again."
             )
         return np.frombuffer(data, self.dtype).reshape(-1, self.shape[1])
 
@@ -160,13 +162,15 @@ def open_npz(
         with fs.open(path, "rb") as file:
             return _load_npz(file, location, component, weight)
     except FileNotFoundError as error:
-        raise DataError(f"{location} does not exist.") from error
+        raise DataError(f"{location} does not exist: check the address.") from error
     except (zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"{location} cannot be read: it is truncated or no .npz file.") from error
+        raise DataError(
+            f"{location} cannot be read: it is truncated or no .npz file; save it again."
+        ) from error
     except DataError:
         raise
     except ValueError as error:
-        raise DataError(f"{location} cannot be read: {_reason(error)}.") from error
+        raise DataError(f"{location} cannot be read: {_reason(error)}; save it again.") from error
 
 
 def _load_npz(file: Any, where: str, component: str | None, weight: Column | None) -> Rows:

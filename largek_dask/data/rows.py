@@ -97,7 +97,9 @@ class Rows(ABC):
         if self.n_rows == 0:
             raise DataError(f"{where} has no rows (shape {self.shape}); clustering needs one.")
         if self.n_features == 0:
-            raise DataError(f"{where} has no columns (shape {self.shape}).")
+            raise DataError(
+                f"{where} has no columns (shape {self.shape}): give a table of numbers."
+            )
         self._set_weight(weight)
 
     def _set_weight(self, weight: Column | None) -> None:
@@ -147,7 +149,7 @@ class Rows(ABC):
         if len(names) != self.n_features:
             raise DataError(
                 f"{self.describe_source(self.location)} has {self.n_features} columns, but "
-                f"{len(names)} names of columns."
+                f"{len(names)} names of columns: give one for each."
             )
         return tuple(names)
 
@@ -236,7 +238,7 @@ class Rows(ABC):
             raise DataError(
                 f"{self.name_chunk(i)} holds an array of shape {x.shape}, "
                 f"but ({n}, {self.n_features}) was expected; "
-                "the source has changed since it was opened."
+                "the source has changed since it was opened: open it again."
             )
         x = x.view()
         x.flags.writeable = False
@@ -272,7 +274,7 @@ class Rows(ABC):
             at = int(np.argmax(wrong))
             raise DataError(
                 f"sample_weight of row {start + at} is {weight[at]} ({self.name_chunk(i)}); "
-                "weights are finite and not negative."
+                "weights must be finite and not negative."
             )
         return weight
 
@@ -404,7 +406,7 @@ def check_table_shape(shape: tuple[int, ...], what: str) -> None:
     if len(shape) == 1:
         advice = "one column of values? use x.reshape(-1, 1); one single row? x.reshape(1, -1)"
     elif len(shape) == 0:
-        advice = "a single value cannot be clustered"
+        advice = "give more than a single value"
     else:
         advice = "flatten each row: x.reshape(len(x), -1)"
     raise DataError(

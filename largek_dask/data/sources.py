@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
-from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SlicedRows, SparseRows
+from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_anndata
+from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows
 from largek_dask.data.missing import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
 from largek_dask.data.patience import patiently
@@ -57,8 +58,9 @@ def open_rows(
     source : object
         URL or path of a Zarr array or group (v2 or v3; also a CSR group or a whole store as
         AnnData writes them), of a ``.npy`` or ``.npz`` file; a numpy array, list of lists, scipy
-        sparse matrix, zarr.Array or Group, dask.array, xarray.DataArray, DataFrame of pandas,
-        polars or dask, pyarrow Table or RecordBatch, dict of one-dimensional arrays;
+        sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, AnnData,
+        dask.array, xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or
+        RecordBatch, dict of one-dimensional arrays;
         :class:`Rows` pass through. Names of columns are kept (``Rows.feature_names``): of
         DataFrames, tables and dicts, of a DataArray's second dimension, of AnnData's variables, and
         of what ``ingest`` has written.
@@ -66,7 +68,8 @@ def open_rows(
         One weight per row; None: those that the source has of its own, as a store of a coreset has,
         else 1.
     component : str, optional
-        The array inside a Zarr group, ``.npz`` file or xarray.Dataset.
+        The array inside a Zarr or HDF5 group, ``.npz`` file, AnnData (``X``, ``layers/NAME``,
+        ``obsm/NAME``, ``raw/X``) or xarray.Dataset.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     missing : {"warn", "raise", "fill"}
@@ -123,6 +126,12 @@ def _open(
 ) -> Rows:
     if isinstance(source, (str, os.PathLike)):
         return _open_url(normalize(source), component, storage_options, weight)
+    if is_of(source, "anndata", "AnnData"):
+        rows = _open(table_in_anndata(source, component), None, storage_options, weight)
+        variables = [str(name) for name in source.var_names]
+        return rows.with_names(variables) if is_of_variables(component) else rows
+    if is_of(source, "h5py", "Group") or is_of(source, "h5py", "Dataset"):
+        return open_hdf5(source, component, weight=weight)
     if _is_xarray(source, "Dataset"):
         if component is None:
             names = ", ".join(map(str, source.data_vars))
@@ -139,7 +148,7 @@ def _open(
     elif component is not None:
         raise ParameterError(
             f"component={component!r} names an array inside a store, "
-            f"but the source is a {type(source).__name__}."
+            f"but the source is a {type(source).__name__}: leave it out."
         )
     if isinstance(source, Rows):
         return source if weight is None else source.with_weight(weight)
@@ -166,8 +175,6 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
         from largek_dask.data.lazy_rows import dask_frame_rows
 
         return dask_frame_rows(source, weight=weight)
-    if is_of(source, "h5py", "Dataset"):
-        return SlicedRows(source, weight=weight)
     if is_frame(source):
         return FrameRows(source, weight=weight)
     if hasattr(source, "tocsr"):
@@ -179,7 +186,9 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
         array = source if isinstance(source, np.ma.MaskedArray) else np.asarray(source)
     except ValueError as error:
         # rows of different lengths
-        raise DataError(f"the data are not a table of numbers: {error}") from error
+        raise DataError(
+            f"the data are not a table of numbers: {error}; give an array of shape (rows, columns)."
+        ) from error
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
             f"cannot open a {type(source).__name__} as rows; give an array, a DataFrame, "
@@ -234,7 +243,9 @@ def _find_in_group(
     """
     if component is not None:
         if component not in group:
-            raise DataError(f"{where} has no array or group named {component!r}.")
+            raise DataError(
+                f"{where} has no array or group named {component!r}: choose one it has."
+            )
         node = group[component]
         path = f"{path}/{component}" if path else component
         if not isinstance(node, zarr.Group):
@@ -343,7 +354,9 @@ def read_integers(
     except MemoryError:
         raise
     except Exception as error:
-        raise DataError(f"{named} cannot be read: {error}") from error
+        raise DataError(
+            f"{named} cannot be read: {error}; check that it is whole and may be read."
+        ) from error
 
 
 def _is_xarray(source: Any, name: str) -> bool:

@@ -72,7 +72,9 @@ def refuse_existing(
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise OutputError(f"{out} cannot be looked at: {error}") from error
+        raise OutputError(
+            f"{out} cannot be looked at: {error}; check that it may be read."
+        ) from error
     if not exists:
         return
     if not force and names is not None and "zarr.json" in names and _is_unfinished(fs, path):
@@ -205,7 +207,9 @@ class StoreWriter:
             )
         except Exception as error:
             # drivers raise errors of their own kinds
-            raise OutputError(f"{out} cannot be written: {error}") from error
+            raise OutputError(
+                f"{out} cannot be written: {error}; check space and permissions there."
+            ) from error
 
     @property
     def n_written(self) -> int:
@@ -244,12 +248,13 @@ class StoreWriter:
         except Exception as error:
             # disk full, no access, codec or driver errors of any kind
             raise OutputError(
-                f"rows {start} to {stop - 1} could not be written to {self.out}: {error}"
+                f"rows {start} to {stop - 1} could not be written to {self.out}: {error}; check "
+                "space and permissions there."
             ) from error
         if not _same_bytes(found, rows):
             raise OutputError(
                 f"rows {start} to {stop - 1} of {self.out} do not read back as they were written: "
-                "the storage is faulty."
+                "the storage is faulty, use another one."
             )
         self._written, self._filled = stop, 0
 
@@ -263,11 +268,14 @@ class StoreWriter:
         """
         self._flush()
         if self._written == 0:
-            raise DataError(f"the source of {self.out} has no rows; nothing can be clustered.")
+            raise DataError(
+                f"the source of {self.out} has no rows, so there is nothing to cluster: give "
+                "another one."
+            )
         if self._n_rows is not None and self._written != self._n_rows:
             raise DataError(
                 f"the source of {self.out} gave {self._written} rows instead of {self._n_rows}; "
-                "it was changed meanwhile."
+                "it was changed meanwhile: ingest it again."
             )
         self._array.update_attributes({ATTRIBUTE: {"format": 1, "complete": True, **notes}})
 

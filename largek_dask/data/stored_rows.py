@@ -88,7 +88,9 @@ class StoredRows(Rows):
         DataError
             See :func:`~largek_dask.data.missing.check_stored`.
         """
-        if not self._is_complete:
+        # A group of an HDF5 file has no chunks that somebody could have lost.
+        is_zarr = isinstance(self._node, (zarr.Array, zarr.Group))
+        if is_zarr and not self._is_complete:
             check_stored(self._node, self.describe_source(self.location), missing)
 
     def describe_source(self, location: str | None) -> str:
@@ -101,7 +103,9 @@ class StoredRows(Rows):
         if names is not None:
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 where = self.describe_source(self.location)
-                raise DataError(f"the names of columns that {where} notes are no list of texts.")
+                raise DataError(
+                    f"the names of columns that {where} notes are no list of texts: write it again."
+                )
             return names
         above, _, own = str(getattr(self._node, "path", "")).rpartition("/")
         if above.split("/")[-1] == "layers":

@@ -182,7 +182,9 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
             f"{url} needs a driver for {protocol}:// that is not installed: {advice}"
         ) from error
     except (TypeError, ValueError) as error:
-        raise DataError(f"{url} cannot be opened: {error}") from error
+        raise DataError(
+            f"{url} cannot be opened: {error}; check the address and storage_options."
+        ) from error
     return limited(fs), str(path)
 
 
@@ -214,9 +216,11 @@ def open_node(
     if is_local(url):
         if not os.path.exists(url):
             gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
-            raise DataError(f"{url} does not exist.") from gone
+            raise DataError(f"{url} does not exist: check the address.") from gone
         if not os.path.isdir(url):
-            raise DataError(f"{url} is a file, but a Zarr store is a folder.")
+            raise DataError(
+                f"{url} is a file, but a Zarr store is a folder: give the folder's address."
+            )
     else:
         filesystem(url, storage_options)
     try:
@@ -229,10 +233,13 @@ def open_node(
             what = f"{url} has no array or group named {component!r}"
         else:
             what = f"{url} does not exist or is not Zarr"
-        raise DataError(f"{what}.") from error
+        raise DataError(f"{what}; check the address.") from error
     except Exception as error:
         # drivers raise errors of their own kinds (no access, no such bucket, broken JSON)
-        raise DataError(f"{where} cannot be opened: {type(error).__name__}: {error}") from error
+        raise DataError(
+            f"{where} cannot be opened: {type(error).__name__}: {error}; check the address and "
+            "storage_options."
+        ) from error
 
 
 def metadata_key(array: Any) -> str:

@@ -43,7 +43,8 @@ class SvmlightTable:
                 lowest = min(lowest, int(matrix.indices.min()))
                 highest = max(highest, int(matrix.indices.max()))
         if highest < 0:
-            raise DataError(f"{url} has no rows." if n_rows == 0 else f"{url} has no columns.")
+            what = "rows" if n_rows == 0 else "columns"
+            raise DataError(f"{url} has no {what}: give a file with values.")
         self._first = min(lowest, 1)
         self.n_features = highest + 1 - self._first
         self.n_rows = n_rows
@@ -72,6 +73,11 @@ class SvmlightTable:
                 if matrix.shape[0]:
                     yield matrix
         except (ValueError, IndexError, OverflowError) as error:
-            raise DataError(f"{self.where} is not in svmlight format: {error}") from error
+            raise DataError(
+                f"{self.where} is not in svmlight format: {error}; write lines of 'label "
+                "index:value ...'."
+            ) from error
         except OSError as error:
-            raise DataError(f"{self.where} cannot be read: {error}") from error
+            raise DataError(
+                f"{self.where} cannot be read: {error}; check that it is whole and may be read."
+            ) from error

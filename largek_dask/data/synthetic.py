@@ -155,7 +155,7 @@ class SyntheticRows(Rows):
             if chosen.get(name, 0) < 1:
                 raise ParameterError(f"kind={kind!r} needs {name} of at least 1.")
         if kind == "C" and chosen["n_features"] != 784:
-            raise ParameterError("kind='C' has images of 28 x 28: n_features is 784.")
+            raise ParameterError("kind='C' has images of 28 x 28: n_features must be 784.")
         self.kind = kind
         self._seed = chosen["seed"]
         self._maker = KINDS[kind](self._generator(0), kind, chosen)

@@ -21,13 +21,11 @@ from largek_dask.data.columns import (
     not_numbers,
     not_told_from_index,
 )
-from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
-from largek_dask.data.memory_rows import SlicedRows
+from largek_dask.data.held_tables import open_hdf5
 from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
-from largek_dask.data.stored_rows import names_in_anndata
 from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.data.svmlight import SvmlightTable
 from largek_dask.data.table_files import (
@@ -100,7 +98,7 @@ def open_table(
     if isinstance(source, (str, os.PathLike)) and normalize(source).lower().endswith(ONE_FILE):
         url = normalize(source)
         if is_local(url) and not os.path.exists(url):
-            raise DataError(f"{url} does not exist.")
+            raise DataError(f"{url} does not exist: check the address.")
         if not url.lower().endswith(HDF5):
             return _open_file(url, component, storage_options, selection)
         return _with_columns(_open_hdf5(url, component, storage_options), selection)
@@ -132,7 +130,7 @@ def _open_file(
             raise ParameterError("component= takes one column alone: leave out columns and drop.")
         return ParquetTable(url, component, storage_options, selection)
     if component is not None:
-        raise ParameterError(f"component does not apply to a file such as {url}.")
+        raise ParameterError(f"component= does not apply to a file such as {url}: leave it out.")
     if name.endswith(CSV):
         return CSVTable(url, storage_options, selection)
     if selection:
@@ -157,7 +155,7 @@ def _open_files(
     """
     for url in files.urls:
         if is_local(url) and not os.path.exists(url):
-            raise DataError(f"{url} does not exist.")
+            raise DataError(f"{url} does not exist: check the address.")
     first = _open_file(files.urls[0], component, storage_options, selection)
     assert isinstance(first, (CSVTable, ParquetTable))
     kept = None if component is not None else Selection(tuple(first.chosen))
@@ -277,11 +275,15 @@ class CSVTable:
         try:
             return self._pandas.read_csv(self.where, **(self._options | options))
         except errors.EmptyDataError as error:
-            raise DataError(f"{self.where} has no rows.") from error
+            raise DataError(f"{self.where} has no rows: give a table of numbers.") from error
         except (errors.ParserError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.where} is not a table: {error}") from error
+            raise DataError(
+                f"{self.where} is not a table: {error}; write every row with as many fields."
+            ) from error
         except OSError as error:
-            raise DataError(f"{self.where} cannot be read: {error}") from error
+            raise DataError(
+                f"{self.where} cannot be read: {error}; check that it is whole and may be read."
+            ) from error
 
     def _leave_out_names(self, head: Any) -> None:
         """Of rows with one field more than the header pandas takes the first for their names."""
@@ -326,7 +328,7 @@ class CSVTable:
                 except StopIteration:
                     return
                 except (self._pandas.errors.ParserError, UnicodeDecodeError) as error:
-                    raise DataError(f"{self.where} is damaged: {error}") from error
+                    raise DataError(f"{self.where} is damaged: {error}; write it again.") from error
                 if frame.empty:
                     continue
                 for name in index:
@@ -380,7 +382,7 @@ class ParquetTable:
             schema = self._dataset.schema
             self.n_rows: int | None = int(self._dataset.count_rows())
         except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{url} cannot be read as Parquet: {error}") from error
+            raise DataError(f"{url} cannot be read as Parquet: {error}; write it again.") from error
         self.all_columns = tuple(schema.names)
         noted = (schema.pandas_metadata or {}).get("index_columns", ())
         self._noted = [name for name in self.all_columns if name in noted]
@@ -451,7 +453,7 @@ class ParquetTable:
                 if batch.num_rows:
                     yield self._values.of(batch.columns[len(index) :], batch.num_rows)
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{self.where} is damaged: {error}") from error
+            raise DataError(f"{self.where} is damaged: {error}; write it again.") from error
 
 
 class FilesTable:
@@ -498,39 +500,8 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
             fs, path = filesystem(url, storage_options)
             file = h5py.File(fs.open(path, "rb"), "r")
     except OSError as error:
-        raise DataError(f"{url} cannot be read as HDF5: {error}") from error
-    if component is None:
-        component = _only_table(h5py, file, url)
-    if component not in file:
-        raise DataError(f"{url} has no dataset named {component!r}.")
-    node = file[component]
-    if isinstance(node, h5py.Group):
-        if not is_sparse_group(node):
-            raise DataError(f"{component!r} of {url} is a group; name a dataset inside it.")
-        rows: Rows = CSRRows(node, location=url, component=component)
-    else:
-        rows = SlicedRows(node, location=url)
-    if component == "X" or component.startswith("layers/"):
-        rows = rows.with_names(names_in_anndata(file))
-    return rows
-
-
-def _only_table(h5py: Any, file: Any, url: str) -> str:
-    if "X" in file:
-        return "X"
-    tables: list[str] = []
-
-    def note(name: str, node: Any) -> None:
-        if isinstance(node, h5py.Dataset) and node.ndim == 2:
-            tables.append(name)
-
-    file.visititems(note)
-    if len(tables) != 1:
-        names = ", ".join(tables) or "none"
-        raise DataError(
-            f"{url} holds {len(tables)} two-dimensional datasets ({names}); pass component= one."
-        )
-    return tables[0]
+        raise DataError(f"{url} cannot be read as HDF5: {error}; write it again.") from error
+    return open_hdf5(file, component, location=url)
 
 
 def _need(package: str, extra: str, what: str) -> Any:

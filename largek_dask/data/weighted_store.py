@@ -77,7 +77,9 @@ def write_weighted_rows(
         )
     except Exception as error:
         # drivers raise errors of their own kinds
-        raise OutputError(f"{target} cannot be written: {error}") from error
+        raise OutputError(
+            f"{target} cannot be written: {error}; check space and permissions there."
+        ) from error
     named = {} if feature_names is None else {"feature_names": list(feature_names)}
     columns = {"X": x, WEIGHTS: weights[:, None], "rows": rows[:, None]}
     with unfinished(target, storage_options):
@@ -109,5 +111,7 @@ def own_weights(group: Any, where: str) -> ZarrColumn | None:
     if name is None:
         return None
     if name not in group:
-        raise DataError(f"{where} lacks its array {name!r}, the weights of its rows.")
+        raise DataError(
+            f"{where} lacks its array {name!r}, the weights of its rows: write it anew."
+        )
     return ZarrColumn(group[name], f"{where}/{name}")

@@ -111,7 +111,7 @@ class ZarrRows(StoredRows):
             reason = str(error) or type(error).__name__
             raise DataError(
                 f"{self.name_chunk(i)} cannot be read: {reason}. "
-                "The chunk is damaged or its storage is out of reach."
+                "The chunk is damaged or its storage is out of reach: write it again, or try later."
             ) from error
 
     def _load_once(self, start: int, stop: int) -> NDArray[Any]:
@@ -213,6 +213,7 @@ class ZarrColumn:
             raise
         except Exception as error:
             raise DataError(
-                f"sample_weight {self._where}, rows {start} to {stop - 1}, cannot be read: {error}"
+                f"sample_weight {self._where}, rows {start} to {stop - 1}, cannot be read: "
+                f"{error}; check that it is whole and may be read."
             ) from error
         return values.astype(np.float64, copy=False).reshape(-1)

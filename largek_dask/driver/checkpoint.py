@@ -143,7 +143,7 @@ class Checkpoints(Generic[State]):
         if record["format"] > FORMAT:
             raise CheckpointError(
                 f"{self.folder.url}/{name}.json has format {record['format']}, this version reads "
-                f"up to {FORMAT}: a newer largek_dask wrote it."
+                f"up to {FORMAT}: a newer largek_dask wrote it, so upgrade."
             )
         arrays = self.folder.read_arrays(f"{name}.zarr", record["arrays"])
         state = decode(record["state"], arrays, self._expected)
@@ -243,7 +243,7 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
         if record["format"] > FORMAT:
             raise CheckpointError(
                 f"{folder.url} was written by a newer largek_dask (format "
-                f"{record['format']}, this version reads up to {FORMAT})."
+                f"{record['format']}, this version reads up to {FORMAT}): upgrade."
             )
         return {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
     except FileNotFoundError:

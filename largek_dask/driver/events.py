@@ -9,7 +9,8 @@ started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on 
            what is no k-means ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
 compiling  kernels are being compiled: ``functions`` so far in this fit, ``seconds`` that they took,
            ``left_s`` that others will take, or null
-step       the history record (``step cost rows n_changed shift``), ``seconds`` of this step as
+step       the history record (``step cost rows n_changed shift``), ``sample`` (rows of the sample
+           that the step was about; null: it was about all), ``seconds`` of this step as
            ``{total, compile, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied``
            (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
            threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
@@ -46,6 +47,7 @@ __all__ = [
     "Events",
     "ProgressLine",
     "Sink",
+    "compiling_words",
     "estimate_seconds_left",
     "plain",
 ]
@@ -229,18 +231,17 @@ class ProgressLine:
         self._line = ""
         self._pending = False
         self._objective = INERTIA
-        self._n_rows = 0
 
     def __call__(self, event: Event) -> None:
         """Show one event, if it is time to."""
         kind = event["event"]
         if kind == "started":
-            self._objective, self._n_rows = objective_in(event), event["n_rows"]
+            self._objective = objective_in(event)
         elif kind in ("step", "compiling"):
             if kind == "step":
-                self._line = _progress_text(event, self._objective, self._n_rows)
+                self._line = _progress_text(event, self._objective)
             else:
-                self._line = _compiling_text(event)
+                self._line = compiling_words(event["left_s"])
             self._pending = kind == "step"
             if self._clock() - self._shown_at >= (0.1 if self._terminal else 10.0):
                 self._show()
@@ -251,6 +252,11 @@ class ProgressLine:
             self._stream.write(f"{printable(event['words'])}\n")
         elif kind in ("stopped", "best"):
             self._end(event)
+        self._stream.flush()
+
+    def close(self) -> None:
+        """End the line, where a fit has ended without a word."""
+        self._end_line()
         self._stream.flush()
 
     def _end(self, event: Event) -> None:
@@ -281,20 +287,19 @@ class ProgressLine:
         self._line = ""
 
 
-def _compiling_text(event: Event) -> str:
-    """What is waited for before anything can be computed."""
+def compiling_words(left: float | None) -> str:
+    """What is waited for while kernels are compiled; ``left``: seconds, where they are known."""
     text = "compiling kernels, once on this machine"
-    left = event["left_s"]
     return text if left is None else f"{text}: about {human_seconds(math.ceil(left))} left"
 
 
-def _progress_text(event: Event, objective: Objective, n_rows: int) -> str:
+def _progress_text(event: Event, objective: Objective) -> str:
     """One step in words."""
     start = event.get("start")
     parts = [] if start is None else [f"start {start + 1} of {event['starts']}"]
     parts.append(f"step {event['step']}")
     if event["cost"] is not None:
-        sample = sample_of(event, n_rows)
+        sample = event.get("sample")
         where = "" if sample is None else f" on a sample of {sample:,} rows"
         parts.append(f"{objective.of_step} {event['cost']:.6g}{where}")
     energy = event.get("extra", {}).get("energy")

@@ -233,6 +233,9 @@ class _Work:
             raise self._without_model(no_model(clock, stop)) from cut
         except NoModelError as error:
             raise self._without_model(error) from error
+        except KeyboardInterrupt:
+            # Where it was just then says nothing, and would fill a screen.
+            raise KeyboardInterrupt("The fit was stopped before there was a model.") from None
         finally:
             events.close()
 

@@ -95,7 +95,7 @@ class LabelWriter:
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(
                 f"labels of rows {start} to {start + len(labels) - 1} cannot be written to "
-                f"{self.url}: {error}"
+                f"{self.url}: {error}; check space and permissions there."
             ) from error
 
     def _write(self, start: int, labels: NDArray[Any]) -> None:
@@ -181,7 +181,10 @@ class LabelStore:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, DamagedError) as error:
-            raise OutputError(f"{self.url}.progress.json cannot be read: {error!r}") from error
+            raise OutputError(
+                f"{self.url}.progress.json cannot be read: {error!r}; remove it and {self.url}, "
+                "or choose another output."
+            ) from error
         if owner != self._owner:
             raise OutputError(
                 f"{self.url} holds unfinished labels of another model or other data; remove it "
@@ -213,7 +216,9 @@ class LabelStore:
         try:
             patiently(self._make)
         except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(f"{self.url} cannot be written: {error}") from error
+            raise OutputError(
+                f"{self.url} cannot be written: {error}; check space and permissions there."
+            ) from error
         return 0, {}
 
     def _is_readable(self) -> bool:

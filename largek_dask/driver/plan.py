@@ -47,7 +47,7 @@ def check_problem(
     k = problem.n_clusters
     if k > rows.n_rows:
         raise ParameterError(
-            f"n_clusters={k} is more than there are rows (n_samples={rows.n_rows})."
+            f"n_clusters={k} is more than there are rows (n_samples={rows.n_rows}): ask for fewer."
         )
     problem.check(rows)
     check_memory(k, rows, n_threads, client)
@@ -64,7 +64,7 @@ def check_rows_that_count(n_clusters: int, statistics: Statistics) -> None:
     if n_clusters > statistics.n_rows:
         raise ParameterError(
             f"n_clusters={n_clusters} is more than there are rows of positive weight without NaN "
-            f"or infinity (n_samples={statistics.n_rows})."
+            f"or infinity (n_samples={statistics.n_rows}): ask for fewer."
         )
 
 

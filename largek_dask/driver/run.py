@@ -18,7 +18,7 @@ from largek_dask.algorithms.objective import Objective
 from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import TREND, Events, estimate_seconds_left
-from largek_dask.driver.history import MOST_STEPS, thinned, up_to
+from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
@@ -321,6 +321,7 @@ class _Loop(Generic[State]):
             "step",
             **{**record, "seconds": seconds},
             **counts,
+            sample=sample_of(record, self.passes.n_rows),
             rows_per_second=record["rows"] / working if working > 0 else None,
             elapsed=now.seconds,
             eta_s=left,
@@ -358,7 +359,11 @@ def no_model(clock: Clock, stop: StopRules) -> NoModelError:
             "allow more time, or choose a cheaper init such as 'random'.",
             "max_time",
         )
-    return NoModelError("The fit was cancelled before there was a model.", "cancelled")
+    return NoModelError(
+        "The fit was cancelled before there was a model: fit again, from a checkpoint if it has "
+        "one.",
+        "cancelled",
+    )
 
 
 class Clock:

@@ -45,6 +45,8 @@ SLACK, SLACK_SECONDS = 1.05, 0.05
 MOST_KEPT = 0.8
 """Most that is kept for the last pass where it can be done without, or for labels without it: a
 share of the time that is left after the start. The rest is for steps."""
+ROWS_SECONDS = 20.0
+"""Longest that a fit whose time is over waits for a few rows to make a model of."""
 HAS_TIME = ("converged", "tol", "max_iter", "callback")
 """Reasons to stop after which nobody waits: what there is to tell is found out."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
@@ -150,7 +152,14 @@ class Starts:
         seconds = time.monotonic() - begun
         self.events.emit("stopped", reason=reason, n_iter=0, cost=None, elapsed=seconds)
         draws = Rng(self.seed, stream).generator(0, "unsearched")
-        rows = rows_at_hand(self.passes, self.problem.n_clusters, draws)
+        # Workers may be what the time was spent on waiting for.
+        before, self.passes.deadline = self.passes.deadline, time.monotonic() + ROWS_SECONDS
+        try:
+            rows = rows_at_hand(self.passes, self.problem.n_clusters, draws)
+        except CancelledFit:
+            return None
+        finally:
+            self.passes.deadline = before
         arrays = self.algorithm.unsearched(rows, self.passes.statistics.shift, draws)
         if arrays is None:
             return None

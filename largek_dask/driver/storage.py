@@ -205,7 +205,9 @@ class Folder:
         try:
             patiently(lambda: self._published(target, data))
         except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+            raise OutputError(
+                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
+            ) from error
 
     def _published(self, target: str, data: bytes) -> None:
         self._make_parent(target)
@@ -251,7 +253,9 @@ class Folder:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(unfinished)
         except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+            raise OutputError(
+                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
+            ) from error
 
     def _sent(self, source: str, target: str) -> None:
         """Send a file: one upload to an object store; elsewhere under another name first."""
@@ -287,7 +291,9 @@ class Folder:
         try:
             return patiently(lambda: self._created(target, data))
         except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+            raise OutputError(
+                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
+            ) from error
 
     def _created(self, target: str, data: bytes) -> bool:
         self._make_parent(target)
@@ -374,7 +380,9 @@ class Folder:
                 for key, array in arrays.items()
             }
         except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(f"{self.url}/{name} cannot be written: {error}") from error
+            raise OutputError(
+                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
+            ) from error
 
     def _new_group(self, name: str) -> zarr.Group:
         with contextlib.suppress(FileNotFoundError):

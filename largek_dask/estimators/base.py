@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from largek_dask.algorithms.names import name_of
 from largek_dask.data.columns import first_difference, listed
 from largek_dask.data.frame_rows import is_frame, is_of
 from largek_dask.data.memory_rows import refuse_masked_rows
+from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.data.table_files import is_paths
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 
     from largek_dask.driver.run import Snapshot
 
-__all__ = ["RowsEstimator", "draw_seed"]
+__all__ = ["RowsEstimator", "Source", "draw_seed"]
 
-LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray", "polars", "pyarrow")
+LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray", "polars", "pyarrow", "h5py", "anndata")
 """Arrays and tables of these packages are never converted as a whole."""
 
 
@@ -68,6 +69,17 @@ def draw_seed(random_state: Any) -> int:
             f"random_state must be None, an integer, a RandomState or a Generator, "
             f"got {random_state!r}."
         ) from error
+
+
+class Source(TypedDict, total=False):
+    """How rows are opened that lie elsewhere, or beside others: see ``open_rows``."""
+
+    component: str | None
+    """Name of the array inside a store, file or object that holds several."""
+    storage_options: Mapping[str, Any] | None
+    """Options for fsspec, with every URL."""
+    missing: Missing
+    """Word for what becomes of chunks that a Zarr store lacks."""
 
 
 class RowsEstimator(BaseEstimator):  # type: ignore[misc]
@@ -181,9 +193,8 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     def _restore(self, model: Model) -> None:
         """What a model tells of its fit, as attributes."""
         self.n_features_in_ = model.n_features
-        names = getattr(model, "feature_names", None)
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
+        if model.feature_names is not None:
+            self.feature_names_in_ = np.array(model.feature_names, dtype=object)
         self.history_ = model.history
         for attribute in ("n_iter", "stop_reason"):
             if attribute in model.provenance:
@@ -211,7 +222,9 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.callbacks, (list, tuple)) or not all(map(callable, self.callbacks)):
             raise ParameterError(f"callbacks must be a list of callables, got {self.callbacks!r}.")
 
-    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Rows:
+    def _open(
+        self, X: Any, sample_weight: Any = None, *, reset: bool, source: Source | None = None
+    ) -> Rows:
         """``X`` as rows, its columns checked against those seen in fit.
 
         Arrays in memory go through scikit-learn's checks (without looking at every number: that
@@ -225,34 +238,51 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         sample_weight : array-like (n,), URL or number, optional
         reset : bool
             Whether this is a fit that sets what the columns are.
+        source : Source, optional
+            Given to ``open_rows``.
 
         Raises
         ------
+        TypeError
+            ``source`` has something else, which the caller was given by a keyword.
         DataError
             Not a table of numbers, or weights that do not fit it.
         ParameterError
             Another number of columns than in fit, or other names of columns, or another order.
         """
+        given = self._checked_source(source)
         # scikit-learn's checks would take what lies under the mask for numbers.
         refuse_masked_rows(X)
         if is_of(X, "pandas", "DataFrame"):
             # It is converted chunk by chunk; open_rows names the columns that are not numeric.
             self._validate(X, reset)
-            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]))
+            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]), **given)
         elif is_lazy(X) or is_frame(X) or is_paths(X):
-            rows = open_rows(X)
+            rows = open_rows(X, **given)
             if sample_weight is not None:
-                rows = open_rows(rows, sample_weight=self._weight(sample_weight, rows.n_rows))
+                weight = self._weight(sample_weight, rows.n_rows)
+                rows = open_rows(rows, sample_weight=weight, **(given | {"component": None}))
             self._check_columns(rows, reset)
         else:
             X = validate_data(
                 self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
             )
-            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]))
+            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]), **given)
         if rows.feature_names is None and hasattr(self, "feature_names_in_"):
             # That they cannot be compared has been said.
             rows = rows.with_names(tuple(self.feature_names_in_))
         return rows
+
+    def _checked_source(self, source: Source | None) -> Source:
+        """What says how rows are opened, and nothing else."""
+        for name in source or {}:
+            if name not in Source.__annotations__:
+                known = ", ".join(Source.__annotations__)
+                raise TypeError(
+                    f"{type(self).__name__} takes no {name!r} here; of what says how rows are "
+                    f"opened it takes {known}."
+                )
+        return source or {}
 
     def _validate(self, X: Any, reset: bool) -> None:
         """The columns of a DataFrame, as scikit-learn looks at them, in words that say more."""

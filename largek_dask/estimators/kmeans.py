@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from largek_dask.algorithms.names import algorithm_of
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.options import OPTIONS, FitOptions, is_integer
 from largek_dask.errors import ParameterError
-from largek_dask.estimators.base import RowsEstimator, draw_seed, is_lazy
+from largek_dask.estimators.base import RowsEstimator, Source, draw_seed, is_lazy
 from largek_dask.estimators.elsewhere import OF_KMEANS, knows_other_names
 from largek_dask.estimators.online import first_model, vote
 from largek_dask.estimators.told import algorithm_told, check_kind, parameters_told
@@ -127,7 +127,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
     n_iter_ : int
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the columns, where fit saw a DataFrame with such.
+        Names of the columns, where the rows of the fit had such.
     history_ : tuple of dict
         One entry a step: ``step cost rows seconds n_changed shift converged extra``.
     stop_reason_ : str
@@ -281,7 +281,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
             told["algorithm"] = algorithm
         return told
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> Self:
         """Find the clusters of ``X``.
 
         Parameters
@@ -291,6 +293,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         y : ignored
         sample_weight : array-like of shape (n_rows,), number or URL, optional
             Weight 2 counts as two rows, weight 0 as none.
+        **source : component, storage_options, missing
+            How ``X`` is opened, as of :func:`~largek_dask.open_rows`; all methods that take rows
+            take them.
 
         Returns
         -------
@@ -312,7 +317,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
             The fit was interrupted.
         """
         options = self._check_parameters()
-        rows = self._open(X, sample_weight, reset=True)
+        rows = self._open(X, sample_weight, reset=True, source=source)
         options = self._begun(options, X, self._seed())
         self._finish(rows, options, *self._run(rows, options))
         self._tell_interruption()
@@ -325,15 +330,19 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         assert result.value is not None
         self.inertia_ = result.value
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int32]:
+    def fit_predict(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> NDArray[np.int32]:
         """``fit``, then ``labels_``."""
-        return self.fit(X, sample_weight=sample_weight).labels_
+        return self.fit(X, sample_weight=sample_weight, **source).labels_
 
-    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit_transform(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> Any:
         """``fit``, then ``transform`` of the same rows."""
-        return self.fit(X, sample_weight=sample_weight).transform(X)
+        return self.fit(X, sample_weight=sample_weight, **source).transform(X, **source)
 
-    def predict(self, X: Any) -> NDArray[np.int32]:
+    def predict(self, X: Any, **source: Unpack[Source]) -> NDArray[np.int32]:
         """Index of the nearest centre of every row, (n_rows,) int32; -1 for skipped rows.
 
         Raises
@@ -344,24 +353,28 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
             Another number of columns, or other column names, than in fit.
         """
         check_is_fitted(self)
-        rows = self._open(X, reset=False)
+        rows = self._open(X, reset=False, source=source)
         labels = self.model_.predict(rows, client=self.client, n_threads=self.n_threads)
         assert labels is not None
         return labels
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: Any, **source: Unpack[Source]) -> Any:
         """Distance of every row to every centre, (n_rows, n_clusters)."""
         check_is_fitted(self)
-        rows = self._open(X, reset=False)
+        rows = self._open(X, reset=False, source=source)
         return self.model_.transform(rows, client=self.client, n_threads=self.n_threads)
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> float:
         """Minus the weighted sum of squared distances of the rows to their nearest centres."""
         check_is_fitted(self)
-        rows = self._open(X, sample_weight, reset=False)
+        rows = self._open(X, sample_weight, reset=False, source=source)
         return self.model_.score(rows, client=self.client, n_threads=self.n_threads)
 
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> Self:
         """Let a batch of rows vote for their nearest centres, as mini-batch k-means does.
 
         Whatever ``algorithm`` says: every centre is the mean of all rows that ever voted for
@@ -387,7 +400,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         """
         options = self._check_parameters()
         first = not hasattr(self, "model_")
-        rows = self._open(X, sample_weight, reset=first)
+        rows = self._open(X, sample_weight, reset=first, source=source)
         with LocalPasses(
             rows,
             n_threads=self.n_threads,
@@ -471,7 +484,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
                 raise ParameterError(f"init must give {width} numbers, and has given {found!r}.")
             if starts and found.shape != starts[0].shape:
                 raise ParameterError(
-                    f"init has given centres of shape {starts[0].shape}, then of {found.shape}."
+                    f"init has given centres of shape {starts[0].shape}, then of {found.shape}: "
+                    "they must be the same."
                 )
             starts.append(found)
         init = starts[0] if len(starts) == 1 else np.stack(starts)

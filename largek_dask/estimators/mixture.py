@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from largek_dask.data.columns import first_difference
 from largek_dask.data.rows import Rows
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError
-from largek_dask.estimators.base import RowsEstimator, draw_seed
+from largek_dask.estimators.base import RowsEstimator, Source, draw_seed
 from largek_dask.estimators.elsewhere import OF_MIXTURES, knows_other_names
 from largek_dask.estimators.told import algorithm_told, check_kind, parameters_told
 from largek_dask.kernels.exact.transcendental import exp
@@ -135,7 +135,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         Steps, as ``max_iter`` counts them.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Names of the columns, where fit saw a DataFrame with such.
+        Names of the columns, where the rows of the fit had such.
     history_ : tuple of dict
         One entry a step: ``step cost rows seconds n_changed shift converged extra``. ``cost`` is
         F; ``extra["lower_bound"]`` is F and ``extra["energy"]`` the mean squared distance, both
@@ -244,7 +244,9 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
 
     # --- fitting ----------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> Self:
         """Find the mixture of ``X``.
 
         Parameters
@@ -254,6 +256,9 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         y : ignored
         sample_weight : array-like of shape (n_rows,), number or URL, optional
             Weight 2 counts as two rows, weight 0 as none.
+        **source : component, storage_options, missing
+            How ``X`` is opened, as of :func:`~largek_dask.open_rows`; all methods that take rows
+            take them.
 
         Returns
         -------
@@ -275,7 +280,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             The fit was interrupted.
         """
         options = self._check_parameters()
-        rows = self._open(X, sample_weight, reset=True)
+        rows = self._open(X, sample_weight, reset=True, source=source)
         if isinstance(self.init, (Model, RowsEstimator)):
             _check_columns_of(_fitted(self.init), rows)
         try:
@@ -289,9 +294,11 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         self._tell_interruption()
         return self
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int32]:
+    def fit_predict(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> NDArray[np.int32]:
         """``fit``, then ``labels_``."""
-        return self.fit(X, sample_weight=sample_weight).labels_
+        return self.fit(X, sample_weight=sample_weight, **source).labels_
 
     @classmethod
     def from_model(cls, model: Model, **parameters: Any) -> Self:
@@ -350,7 +357,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
 
     # --- using it ---------------------------------------------------------------------------------
 
-    def predict(self, X: Any, *, out: str | None = None) -> Any:
+    def predict(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
         """Index of the most probable component of every row.
 
         Parameters
@@ -372,9 +379,13 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         ParameterError
             Another number of columns, or other column names, than in fit.
         """
-        return self._model().predict(self._open(X, reset=False), out=out, **self._where())
+        return self._model().predict(
+            self._open(X, reset=False, source=source), out=out, **self._where()
+        )
 
-    def predict_proba(self, X: Any, *, dense: bool | None = None, out: str | None = None) -> Any:
+    def predict_proba(
+        self, X: Any, *, dense: bool | None = None, out: str | None = None, **source: Unpack[Source]
+    ) -> Any:
         """Probabilities that rows come from components.
 
         Parameters
@@ -392,10 +403,10 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         -------
         array or scipy.sparse.csr_matrix of shape (n_rows, n_components), or None
         """
-        rows = self._open(X, reset=False)
+        rows = self._open(X, reset=False, source=source)
         return self._model().predict_proba(rows, dense=dense, out=out, **self._where())
 
-    def score_samples(self, X: Any, *, out: str | None = None) -> Any:
+    def score_samples(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
         """Log-likelihood of every row, over all components: the strangest row's is the lowest.
 
         But for rows so far out that a component has them alone: ``model_.counts`` tells which.
@@ -412,20 +423,26 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         float64 array of shape (n_rows,), or None
             NaN for skipped rows.
         """
-        return self._model().score_samples(self._open(X, reset=False), out=out, **self._where())
+        return self._model().score_samples(
+            self._open(X, reset=False, source=source), out=out, **self._where()
+        )
 
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> float:
         """Mean log-likelihood of a row."""
         model = self._model()
-        return model.score(self._open(X, sample_weight, reset=False), **self._where())
+        return model.score(
+            self._open(X, sample_weight, reset=False, source=source), **self._where()
+        )
 
-    def bic(self, X: Any) -> float:
+    def bic(self, X: Any, **source: Unpack[Source]) -> float:
         """Bayesian information criterion on ``X``: the lower the better."""
-        return self._model().bic(self._open(X, reset=False), **self._where())
+        return self._model().bic(self._open(X, reset=False, source=source), **self._where())
 
-    def aic(self, X: Any) -> float:
+    def aic(self, X: Any, **source: Unpack[Source]) -> float:
         """Akaike information criterion on ``X``: the lower the better."""
-        return self._model().aic(self._open(X, reset=False), **self._where())
+        return self._model().aic(self._open(X, reset=False, source=source), **self._where())
 
     def sample(
         self, n_samples: int = 1, random_state: Any = None
@@ -571,7 +588,8 @@ def _start_from(model: Model, covariance: Covariance, k: int, normalize: str | N
     """The means of a model, and what else it knows."""
     if model.n_clusters != k:
         raise ParameterError(
-            f"init has {model.n_clusters} clusters or components, and n_components={k}."
+            f"init has {model.n_clusters} clusters or components, and n_components={k}: they must "
+            "be as many."
         )
     if model.normalize != normalize:
         raise ParameterError(
@@ -581,7 +599,9 @@ def _start_from(model: Model, covariance: Covariance, k: int, normalize: str | N
     if isinstance(model, CentersModel):
         return _Start(model.centers)
     if not isinstance(model, MixtureModel):
-        raise ParameterError(f"init is a model of the kind {model.kind!r}, which has no means.")
+        raise ParameterError(
+            f"init is a model of the kind {model.kind!r}, which has no means: use another."
+        )
     arrays = model.arrays
     precisions = 1 / _variances(arrays, covariance)
     if covariance == "iso":

@@ -99,14 +99,14 @@ class Contingency:
                 "for each of the same rows."
             )
         if len(labels) == 0:
-            raise ParameterError("labels and truth are empty: there is no row to score.")
+            raise ParameterError("labels and truth are empty: give at least one row to score.")
         kept = (labels != SKIPPED) & (truth != SKIPPED)
         n_left_out = len(kept) - int(np.count_nonzero(kept))
         has_unknown = bool((truth == SKIPPED).any())
         if n_left_out == len(kept):
             raise ParameterError(
                 f"no row is left to score: all {len(kept):,} have the label -1 in labels or truth, "
-                "which leaves a row out."
+                "which leaves a row out: give others to some."
             )
         if n_left_out:
             labels, truth = labels[kept], truth[kept]
@@ -527,7 +527,7 @@ def check_integers(values: Any, name: str) -> NDArray[Any]:
         found = np.asarray(values)
     except ValueError as error:
         # rows of different lengths
-        raise ParameterError(f"{name} is not one integer a row: {error}") from error
+        raise ParameterError(f"{name} must be one integer a row: {error}") from error
     if found.ndim != 1:
         raise ParameterError(f"{name} has shape {found.shape}; give one integer per row.")
     # An empty list is one of floats to numpy.
@@ -539,8 +539,8 @@ def check_integers(values: Any, name: str) -> NDArray[Any]:
     if (found < SKIPPED).any():
         row = int(np.argmax(found < SKIPPED))
         raise ParameterError(
-            f"{name} holds {found[row]} in row {row:,}: clusters and classes are numbered from 0 "
-            "on, and -1 leaves a row out."
+            f"{name} holds {found[row]} in row {row:,}: number clusters and classes from 0 on; "
+            "-1 leaves a row out."
         )
     return found
 

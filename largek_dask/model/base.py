@@ -246,7 +246,7 @@ class Model(ABC):
         if rows.n_features != self.n_features:
             raise ParameterError(
                 f"The rows have {rows.n_features} features, but the model was fitted on rows of "
-                f"{self.n_features}."
+                f"{self.n_features}: give the same columns."
             )
         asked = self.provenance.get("parameters", {})
         return DitheredRows(rows, asked["seed"]) if asked.get("dither") else rows
@@ -408,7 +408,9 @@ class Model(ABC):
         try:
             patiently(describe)
         except OSError as error:
-            raise OutputError(f"{place.url} cannot be written: {error}") from error
+            raise OutputError(
+                f"{place.url} cannot be written: {error}; check space and permissions there."
+            ) from error
 
     # --- showing it -------------------------------------------------------------------------------
 
@@ -458,7 +460,7 @@ def _is_model(place: Folder) -> bool:
 def _no_model_at(place: Folder) -> str:
     """What is wrong with a place that has no description of a model."""
     if not place.exists():
-        return f"{place.url} does not exist, so it is no model."
+        return f"{place.url} does not exist, so it is no model: check the address."
     return (
         f"{place.url} is not a model, and holds no {NAME}: give what Model.save wrote, or the "
         "folder of a fit."
@@ -479,10 +481,13 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
         raise ModelFormatError(_no_model_at(place)) from None
     except (ValueError, RecursionError) as error:
         raise ModelFormatError(
-            f"{place.url} is not a model that can be read: its zarr.json is no JSON ({error})."
+            f"{place.url} is not a model that can be read: its zarr.json is no JSON ({error}). "
+            "Save it again."
         ) from error
     except (OSError, DamagedError) as error:
-        raise ModelFormatError(f"{place.url} is not a model that can be read: {error}") from error
+        raise ModelFormatError(
+            f"{place.url} is not a model that can be read: {error}; check that it is whole."
+        ) from error
     try:
         notes = node["attributes"][ATTRIBUTE]
         store, number = notes["kind"], notes["format"]

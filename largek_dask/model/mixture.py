@@ -222,7 +222,10 @@ class MixtureModel(Model):
         opened, k = self._open(rows), self.n_clusters
         if out is not None:
             if dense:
-                raise ParameterError("probabilities are written sparse: leave out dense or out.")
+                raise ParameterError(
+                    "dense= is for probabilities in memory, a store's are sparse: leave out dense "
+                    "or out."
+                )
             self._write_probabilities(opened, out, client, n_threads, storage_options)
             return None
         if dense is None:
@@ -297,7 +300,7 @@ class MixtureModel(Model):
             found = label_rows(passes, self._labelling(), labels=False)
         weight = math.fsum(found.sums["counts"].values)
         if not weight > 0:
-            raise DataError("there is no row with a weight to tell the likelihood of.")
+            raise DataError("a likelihood needs rows: at least one with a weight above 0.")
         return found.sum_of(MIXTURE.name), weight
 
     def _probabilities(

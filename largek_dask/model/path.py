@@ -171,7 +171,7 @@ class Path:
         if not is_integer(n_clusters) or not 1 <= n_clusters <= len(self):
             raise ParameterError(
                 f"the path has the partitions into 1 to {len(self)} clusters, and none into "
-                f"{n_clusters!r}."
+                f"{n_clusters!r}: choose one of these."
             )
 
     def __len__(self) -> int:

@@ -209,7 +209,7 @@ def _numbered(labels: Any, rows: Rows) -> NDArray[np.int32]:
     if (found < SKIPPED).any():
         row = int(np.argmax(found < SKIPPED))
         raise ParameterError(
-            f"row {row:,} has the label {found[row]}: clusters are numbered from 0 on, and -1 "
+            f"row {row:,} has the label {found[row]}: number clusters from 0 on; -1 "
             "leaves a row out."
         )
     kept = found != SKIPPED
@@ -258,7 +258,8 @@ def _clusters_of(model: Model) -> Clusters:
     centers = model._cluster_centers()
     if centers is None:
         raise ParameterError(
-            f"a model of the kind {model.kind!r} has no centres, and these scores are of centres."
+            f"a model of the kind {model.kind!r} has no centres, and these scores are of centres: "
+            "give labels."
         )
     used = model.counts > 0
     by_nearest = model._labels_by_nearest and bool(used.all())
@@ -434,7 +435,10 @@ def _first_pass(
             "which leaves a row out."
         )
     if not total.n_rows:
-        raise DataError("no row is left to score: none has a weight, or all have the label -1.")
+        raise DataError(
+            "no row is left to score: none has a weight, or all have the label -1. Give some "
+            "a weight above 0 and a cluster."
+        )
     return total
 
 
@@ -663,7 +667,9 @@ def _ratio(between: float, within: float, weight: float, k: int) -> float:
 def _check_number(n_clusters: int) -> None:
     if n_clusters < 2:
         had = "1 cluster has" if n_clusters else "no cluster has"
-        raise ParameterError(f"{had} rows: how far clusters lie apart is known of two or more.")
+        raise ParameterError(
+            f"{had} rows: how far clusters lie apart is known of two or more, so take more."
+        )
 
 
 def _check_weight(weight: float, k: int) -> None:

@@ -1,8 +1,9 @@
 r"""How many clusters there are: what rules say of the objectives of 1 to k clusters; a decision.
 
 Pure functions of a curve W: W_l is the least sum of ``w ||x - c||^2`` that was found with l
-clusters. Four rules of the literature vote, each by W alone; they always name something, also on
-one Gaussian or on a cube, and are told for what they are. The decision asks three things of l:
+clusters, for all l up to k or for some. Four rules of the literature vote, each by W alone; they
+always name something, also on one Gaussian or on a cube, and are told for what they are. The
+decision asks three things of l:
 
 1. *Stability*: the partitions found on two halves of a sample agree (adjusted Rand index of
    `STABLE` or more).
@@ -19,28 +20,34 @@ one Gaussian or on a cube, and are told for what they are. The decision asks thr
    groups are far below it. Directions with λ_i < θ, which no code of l points would use, count for
    nothing here: W_l less their sum, over the rest of D_l, is to be below `BELOW`, and lower for few
    rows, which by chance look like groups.
-3. *A bend*: ln W falls from l - 1 to l by `BEND` times as much as from l to l + 1. A curved line is
-   below a Gaussian as well, and its W_l falls as 1/l²: by 1.7 times as much at l = 2, and by less
-   at all others.
+3. *A bend*: ln W falls from l - w to l by `BEND` times as much as from l to l + w, where w is 1, or
+   a twentieth of l. A curved line is below a Gaussian as well, and its W_l falls as 1/l²: by 1.7
+   times as much at l = 2, and by less at all others.
 
-Of several such l the one is named that is farthest below the Gaussian, for its size.
+Of several such l the one is named that is farthest below the Gaussian, for its size; of some that
+are about as far, the one where the curve bends most. Where the curves of two halves of the rows are
+known, each by itself has to name a number as well, by 2 and 3, that is no farther off than w (2 at
+least): how far they are apart is how uncertain the number is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.parts.merging import window
 from largek_dask.kernels.exact.transcendental import exp as exponentials
 from largek_dask.kernels.exact.transcendental import log as logarithms
 from largek_dask.kernels.jit import readonly
 
 __all__ = [
     "RULES",
+    "Curve",
     "SuggestedK",
     "calinski_harabasz",
     "gaussian_ratios",
@@ -63,10 +70,47 @@ FEW = 2.0
 BEND = 3.0
 """Times the next fall that a fall has to be. Of a line it is 1.7 times or less, of a
 rectangle 2.8."""
+ABOUT = 1.1
+"""Times the lowest share of what a Gaussian would leave: up to there shares are about as low.
+Beyond the number of groups they hardly change, and chance makes small bends."""
 _LEAST = 2.0**-80
 """Share of W_1 that an objective of 0 is taken for."""
 _ENOUGH = 10.0
 """Hartigan's figure above which one cluster more pays."""
+
+
+FARTHEST = 2
+"""By how many clusters a half may be off at least, however few there are."""
+
+
+class Curve(NamedTuple):
+    """Objectives against numbers of clusters, and what it takes to judge them."""
+
+    sizes: NDArray[np.int64]
+    """(m,) numbers of clusters, ascending from 1."""
+    inertia: Floats
+    """(m,) sums of ``w ||x - c||^2``."""
+    weight: float
+    """Number of rows; with weights their sum, where a weight of 2 counts as two rows."""
+    n_features: int
+    spectrum: Floats | None = None
+    """(d,) eigenvalues of the scatter matrix, descending (:func:`spectrum_of`). Without, rows are
+    taken to be as wide in all directions, which is the least to be asked of a curve."""
+
+    def named(self) -> int | None:
+        """What the curve alone says, by all that needs no halves: the lowest below a Gaussian."""
+        ratios = gaussian_ratios(self.inertia, self.n_features, self.spectrum, self.sizes)
+        bends = self._bends()
+        passed = np.flatnonzero(self._below(ratios) & (bends >= BEND))
+        return int(self.sizes[_ranked(passed, ratios, bends)[0]]) if len(passed) else None
+
+    def _below(self, ratios: Floats) -> NDArray[np.bool_]:
+        few = (1 - FEW * np.sqrt(self.sizes / self.weight)).clip(0.0)
+        below: NDArray[np.bool_] = ratios < BELOW * few  # (NaN is not)
+        return below
+
+    def _bends(self) -> Floats:
+        return _bends(self.inertia, self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +126,45 @@ class SuggestedK:
     votes: Mapping[str, int | None]
     """What each of `RULES` names; None if nothing."""
     stability: Floats
-    """(k,) adjusted Rand index of the partitions found on two halves of a sample."""
+    """(m,) adjusted Rand index of the partitions found on two halves of a sample."""
     gaussian: Floats
-    """(k,) objective over the least that a Gaussian of the same spectrum could have; NaN for one
+    """(m,) objective over the least that a Gaussian of the same spectrum could have; NaN for one
     cluster."""
     words: str
     """The decision in a sentence."""
+    n_clusters: NDArray[np.int64]
+    """(m,) the numbers of clusters of the curve, ascending."""
+    inertia: Floats
+    """(m,) its objectives."""
+    halves: tuple[int | None, int | None] | None = None
+    """What each of two halves of the rows names by its own curve; None where that is not known."""
+    passed: tuple[int, ...] = ()
+    """All numbers that pass the tests, the best one first."""
+
+    @property
+    def range(self) -> tuple[int, int] | None:
+        """Least and most of the number named and of what either half names; None without one.
+
+        Where halves have not been asked, of all numbers that pass the same tests.
+        """
+        if self.k is None:
+            return None
+        others = self.passed if self.halves is None else (self.k, *self.halves)
+        known = [k for k in others if k is not None]
+        return min(known), max(known)
+
+    @property
+    def agreeing(self) -> tuple[str, ...]:
+        """Those of `RULES` that name the same number, or one in `range`."""
+        if self.range is None:
+            return ()
+        least, most = self.range
+        return tuple(rule for rule, k in self.votes.items() if k is not None and least <= k <= most)
 
     def __str__(self) -> str:
         told = ", ".join(f"{rule} {k or 'none'}" for rule, k in self.votes.items())
-        return f"{self.words} Rules by the curve alone: {told}."
+        agree = "" if self.k is None else f" ({len(self.agreeing)} of {len(self.votes)} agree)"
+        return f"{self.words} Rules by the curve alone: {told}{agree}."
 
 
 def suggest_k(
@@ -101,79 +174,132 @@ def suggest_k(
     weight: float,
     n_features: int,
     spectrum: Floats | None = None,
+    sizes: NDArray[np.int64] | None = None,
+    halves: Sequence[Curve] | None = None,
 ) -> SuggestedK:
     """Name the number of clusters, or say that none stands out.
 
     Parameters
     ----------
-    inertia : (k,) float64
+    inertia : (m,) float64
         Objectives of 1 to k clusters, sums of ``w ||x - c||^2``.
-    stability : (k,) float64
+    stability : (m,) float64
         Adjusted Rand index of the partitions found on two halves of a sample; NaN where it is not
         known.
-    weight : float
-        Number of rows; with weights their sum, where a weight of 2 counts as two rows.
-    n_features : int
-    spectrum : (d,) float64, optional
-        Eigenvalues of the scatter matrix, descending (:func:`spectrum_of`). Without, rows are taken
-        to be as wide in all directions, which is the least to be asked of a curve.
+    weight, n_features, spectrum
+        As in :class:`Curve`.
+    sizes : (m,) int64, optional
+        How many clusters each objective is of, ascending from 1; by default all up to m.
+    halves : sequence of two Curve, optional
+        Those of two halves of the rows. Each has to name about the same number.
     """
     inertia = np.asarray(inertia, np.float64)
-    votes = {rule: named(inertia, weight, n_features) for rule, named in RULES.items()}
-    ratios = gaussian_ratios(inertia, n_features, spectrum)
+    sizes = _sizes(inertia, sizes)
+    curve = Curve(sizes, inertia, weight, n_features, spectrum)
+    votes = {rule: named(inertia, weight, n_features, sizes) for rule, named in RULES.items()}
+    ratios = gaussian_ratios(inertia, n_features, spectrum, sizes)
     stable = stability >= STABLE  # (NaN is not)
-    sizes = np.arange(1, len(inertia) + 1)
-    below = ratios < BELOW * (1 - FEW * np.sqrt(sizes / weight)).clip(0.0)
-    bent = _bends(inertia) >= BEND
-    ends = sizes == len(inertia)
+    below = curve._below(ratios)
+    bends = curve._bends()
+    bent = bends >= BEND
+    ends = np.arange(len(sizes)) == len(sizes) - 1
     passed = np.flatnonzero(stable & below & (bent | ends))
-    # the lowest of equal ones
-    ranked = [int(at) + 1 for at in passed[np.argsort(ratios[passed], kind="stable")]]
-    k = ranked[0] if ranked else None
-    runner_up = ranked[1] if len(ranked) > 1 else None
-    clear = k is not None and bool(bent[k - 1])
-    words = _words(k, runner_up, clear, inertia, stability, stable[1:], (stable & below)[1:])
-    return SuggestedK(k, runner_up, clear, votes, readonly(stability), readonly(ratios), words)
+    ranked = _ranked(passed, ratios, bends)
+    named_by = None if halves is None else (halves[0].named(), halves[1].named())
+    facts = _Facts(sizes, inertia, stability, stable, stable & below, ranked, named_by)
+    clear = bool(ranked) and bool(bent[ranked[0]])
+    unsure = clear and facts.doubted()
+    found = [int(sizes[at]) for at in ranked]
+    return SuggestedK(
+        k=None if unsure or not found else found[0],
+        runner_up=found[1] if len(found) > 1 and not unsure else None,
+        clear=clear and not unsure,
+        votes=votes,
+        stability=readonly(stability),
+        gaussian=readonly(ratios),
+        words=facts.words(clear),
+        n_clusters=readonly(sizes),
+        inertia=readonly(inertia),
+        halves=named_by,
+        passed=tuple(found),
+    )
 
 
-def _words(
-    k: int | None,
-    runner_up: int | None,
-    clear: bool,
-    inertia: Floats,
-    stability: Floats,
-    stable: NDArray[np.bool_],
-    below: NDArray[np.bool_],
-) -> str:
-    """The decision in a sentence; the last two are those of 2 clusters and more."""
-    if k is not None:
-        agree = f"halves of the data agree (adjusted Rand index {stability[k - 1]:.2f})"
+def _ranked(passed: NDArray[np.int64], ratios: Floats, bends: Floats) -> list[int]:
+    """Places that pass the tests, the best one first: the lowest, of about as low the most bent."""
+    if not len(passed):
+        return []
+    least = float(ratios[passed].min())
+    low = ratios <= least + (ABOUT - 1) * abs(least)
+    order = sorted(passed.tolist(), key=lambda at: (-bends[at] if low[at] else 0.0, ratios[at], at))
+    return sorted(order, key=lambda at: not low[at])
+
+
+class _Facts(NamedTuple):
+    """What a decision is told by."""
+
+    sizes: NDArray[np.int64]
+    inertia: Floats
+    stability: Floats
+    stable: NDArray[np.bool_]
+    below: NDArray[np.bool_]
+    """And stable."""
+    ranked: list[int]
+    """Places of those that pass the tests, the best one first."""
+    halves: tuple[int | None, int | None] | None
+
+    def doubted(self) -> bool:
+        """Whether a half names nothing, or another number than the best one."""
+        if self.halves is None:
+            return False
+        k = int(self.sizes[self.ranked[0]])
+        near = max(FARTHEST, window(k))
+        return any(half is None or abs(half - k) > near for half in self.halves)
+
+    def words(self, clear: bool) -> str:
+        """The decision in a sentence."""
+        if not self.ranked:
+            return self._why_none()
+        first, *others = self.ranked
+        k = int(self.sizes[first])
+        agree = f"halves of the data agree (adjusted Rand index {self.stability[first]:.2f})"
         if not clear:
             return (
                 f"No clear k: {k} clusters or more. At {k} {agree}, but the curve ends there: "
                 "look at more clusters."
             )
-        other = "" if runner_up is None else f"; the runner-up is {runner_up}"
+        by_halves = ""
+        if self.halves is not None:
+            one, other = (half or "none" for half in self.halves)
+            by_halves = f" and name {one} and {other} by themselves"
+            if self.doubted():
+                return (
+                    f"No clear k: all of the data name {k}, halves of them alone {one} and {other}."
+                )
+        other = "" if not others else f"; the runner-up is {int(self.sizes[others[0]])}"
         return (
-            f"{k} clusters: {agree}, they are cut far better than one Gaussian could be, and the "
-            f"curve bends there{other}."
+            f"{k} clusters: {agree}{by_halves}, they are cut far better than one Gaussian could "
+            f"be, and the curve bends there{other}."
         )
-    if len(inertia) < 2 or inertia[0] <= 0:
-        return "No clear k: there is nothing to compare one cluster with."
-    if not stable.any():
-        if np.isnan(stability[1:]).all():
-            return "No clear k: there are too few rows to compare halves of them."
-        best = int(np.nanargmax(stability[1:])) + 1
-        return (
-            "No clear k: halves of the data disagree at every number of clusters (adjusted Rand "
-            f"index {stability[best]:.2f} at most, with {best + 1})."
-        )
-    if not below.any():
-        return (
-            "No clear k: where halves of the data agree, one Gaussian of the same spectrum could "
-            "be cut as well."
-        )
-    return "No clear k: the curve has no bend where halves of the data agree."
+
+    def _why_none(self) -> str:
+        stability = self.stability[1:]
+        if len(self.inertia) < 2 or self.inertia[0] <= 0:
+            return "No clear k: there is nothing to compare one cluster with."
+        if not self.stable[1:].any():
+            if np.isnan(stability).all():
+                return "No clear k: there are too few rows to compare halves of them."
+            best = int(np.nanargmax(stability)) + 1
+            return (
+                "No clear k: halves of the data disagree at every number of clusters (adjusted "
+                f"Rand index {self.stability[best]:.2f} at most, with {self.sizes[best]})."
+            )
+        if not self.below[1:].any():
+            return (
+                "No clear k: where halves of the data agree, one Gaussian of the same spectrum "
+                "could be cut as well."
+            )
+        return "No clear k: the curve has no bend where halves of the data agree."
 
 
 def spectrum_of(lower_bound: Floats, n_features: int) -> Floats | None:
@@ -204,8 +330,13 @@ def spectrum_of(lower_bound: Floats, n_features: int) -> Floats | None:
     return np.sort(out)[::-1].copy()
 
 
-def gaussian_ratios(inertia: Floats, n_features: int, spectrum: Floats | None = None) -> Floats:
-    """(k,) objectives over the least that a Gaussian with the same spectrum could have.
+def gaussian_ratios(
+    inertia: Floats,
+    n_features: int,
+    spectrum: Floats | None = None,
+    sizes: NDArray[np.int64] | None = None,
+) -> Floats:
+    """(m,) objectives over the least that a Gaussian with the same spectrum could have.
 
     Of both only what lies in the directions that a best code of l points would use. Below 0
     where more is known of the other directions than is left; NaN for one cluster.
@@ -219,14 +350,14 @@ def gaussian_ratios(inertia: Floats, n_features: int, spectrum: Floats | None = 
     used = spectrum[spectrum > spectrum[0] * _LEAST] / spectrum[0]
     unit = float(spectrum[0])
     logs = np.cumsum(logarithms(used))
-    sizes = logarithms(np.arange(1.0, len(inertia) + 1))
-    for size in range(2, len(inertia) + 1):
+    bits = logarithms(_sizes(inertia, sizes).astype(float))
+    for i in range(1, len(inertia)):
         for active in range(1, len(used) + 1):
-            level = exponentials(np.array([(logs[active - 1] - 2 * sizes[size - 1]) / active]))[0]
+            level = exponentials(np.array([(logs[active - 1] - 2 * bits[i]) / active]))[0]
             if active == len(used) or level >= used[active]:
                 break
         others = float(used[active:].sum())
-        out[size - 1] = (inertia[size - 1] / unit - others) / (active * level)
+        out[i] = (inertia[i] / unit - others) / (active * level)
     return out
 
 
@@ -237,8 +368,8 @@ def _curve(inertia: Floats) -> Floats:
     return logarithms(np.maximum(inertia / inertia[0], _LEAST))
 
 
-def _bends(inertia: Floats) -> Floats:
-    """(k,) the fall of ln W from l - 1 to l over that to l + 1; 0 for the first and last.
+def _bends(inertia: Floats, sizes: NDArray[np.int64]) -> Floats:
+    """(m,) the fall of ln W from l - w to l over that to l + w; 0 where one of these is not known.
 
     Infinity where nothing is left at l.
     """
@@ -246,73 +377,97 @@ def _bends(inertia: Floats) -> Floats:
     curve = _curve(inertia)
     if len(curve) < 2:
         return out
-    falls = np.maximum(curve[:-1] - curve[1:], 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        out[1:-1] = np.where(falls[:-1] > 0, falls[:-1] / falls[1:], 0.0)
+    places = {int(size): i for i, size in enumerate(sizes)}
+    for i, size in enumerate(sizes.tolist()):
+        before, after = (places.get(size + step * window(size)) for step in (-1, 1))
+        if before is None or after is None or inertia[after] >= inertia[before]:
+            continue
+        fall, next_fall = curve[before] - curve[i], max(curve[i] - curve[after], 0.0)
+        if fall > 0:
+            out[i] = fall / next_fall if next_fall > 0 else np.inf
     gone = np.flatnonzero(inertia == 0)
     if len(gone):
         out[gone[0]] = np.inf
     return out
 
 
-def calinski_harabasz(inertia: Floats, weight: float, n_features: int) -> int | None:
+def calinski_harabasz(
+    inertia: Floats, weight: float, n_features: int, sizes: NDArray[np.int64] | None = None
+) -> int | None:
     """Calinski and Harabasz' "variance ratio": largest ((W_1 - W_l) / (l - 1)) / (W_l / (n - l)).
 
     T. Calinski and J. Harabasz, "A dendrite method for cluster analysis", Communications in
     Statistics 3 (1974). From 2 clusters on, where n > l.
     """
-    sizes = np.arange(2, len(inertia) + 1)
-    sizes = sizes[sizes < weight]
-    if not len(sizes) or inertia[0] <= 0:
+    if len(inertia) < 2 or inertia[0] <= 0:
         return None
-    within = np.maximum(inertia[sizes - 1], inertia[0] * _LEAST)
-    return int(sizes[np.argmax((inertia[0] - within) / (sizes - 1) / (within / (weight - sizes)))])
+    sizes, total = _sizes(inertia, sizes)[1:], inertia[0]
+    inside = sizes < weight
+    sizes = sizes[inside]
+    if not len(sizes):
+        return None
+    within = np.maximum(inertia[1:][inside], total * _LEAST)
+    return int(sizes[np.argmax((total - within) / (sizes - 1) / (within / (weight - sizes)))])
 
 
-def krzanowski_lai(inertia: Floats, weight: float, n_features: int) -> int | None:
+def _sizes(inertia: Floats, sizes: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Numbers of clusters; if they are not said, all from 1 on."""
+    return np.arange(1, len(inertia) + 1) if sizes is None else sizes
+
+
+def krzanowski_lai(
+    inertia: Floats, weight: float, n_features: int, sizes: NDArray[np.int64] | None = None
+) -> int | None:
     """Krzanowski and Lai: largest |D_l / D_(l+1)|, D_l = (l - 1)^(2/d) W_(l-1) - l^(2/d) W_l.
 
     W. J. Krzanowski and Y. T. Lai, "A criterion for determining the number of groups in a data set
-    using sum-of-squares clustering", Biometrics 44 (1988). From 2 to k - 1 clusters.
+    using sum-of-squares clustering", Biometrics 44 (1988). From 2 to k - 1 clusters; where numbers
+    are left out, D is that of the next one that is known, for each cluster.
     """
     curve = _curve(inertia)
     if len(curve) < 3:
         return None
-    logs = curve + logarithms(np.arange(1.0, len(curve) + 1)) * (2 / n_features)
-    differences = -np.diff(exponentials(logs - logs.max()))
+    sizes = _sizes(inertia, sizes)
+    logs = curve + logarithms(sizes.astype(float)) * (2 / n_features)
+    differences = -np.diff(exponentials(logs - logs.max())) / np.diff(sizes)
     after = np.abs(differences[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.where(differences[:-1] == 0, 0.0, np.abs(differences[:-1]) / after)
-    return int(np.argmax(found)) + 2
+    return int(sizes[np.argmax(found) + 1])
 
 
-def hartigan(inertia: Floats, weight: float, n_features: int) -> int | None:
+def hartigan(
+    inertia: Floats, weight: float, n_features: int, sizes: NDArray[np.int64] | None = None
+) -> int | None:
     """Hartigan's rule: the first l with (W_l / W_(l+1) - 1) (n - l - 1) of 10 or less.
 
     J. A. Hartigan, "Clustering algorithms" (1975), p. 90. From 1 to k - 1 clusters; None if there
-    is none, as is usual of very many rows.
+    is none, as is usual of very many rows. Where numbers are left out, for each cluster more.
     """
     if len(inertia) < 2 or inertia[0] <= 0:
         return None
     within = np.maximum(inertia, inertia[0] * _LEAST)
-    sizes = np.arange(1, len(inertia))
-    found = (within[:-1] / within[1:] - 1) * (weight - sizes - 1)
+    sizes = _sizes(inertia, sizes)
+    found = (within[:-1] / within[1:] - 1) * (weight - sizes[:-1] - 1) / np.diff(sizes)
     enough = np.flatnonzero(found <= _ENOUGH)
     return int(sizes[enough[0]]) if len(enough) else None
 
 
-def sugar_james(inertia: Floats, weight: float, n_features: int) -> int | None:
+def sugar_james(
+    inertia: Floats, weight: float, n_features: int, sizes: NDArray[np.int64] | None = None
+) -> int | None:
     """The jump of Sugar and James: largest W_l^(-d/2) - W_(l-1)^(-d/2), the first less 0.
 
     C. A. Sugar and G. M. James, "Finding the number of clusters in a dataset: an
     information-theoretic approach", Journal of the American Statistical Association 98 (2003),
-    with the identity for the covariance.
+    with the identity for the covariance. Where numbers are left out, for each cluster more.
     """
     curve = _curve(inertia)
     if not len(curve):
         return None
+    sizes = _sizes(inertia, sizes)
     powers = exponentials((curve.min() - curve) * (n_features / 2))
-    return int(np.argmax(np.diff(powers, prepend=0.0))) + 1
+    return int(sizes[np.argmax(np.diff(powers, prepend=0.0) / np.diff(sizes, prepend=0))])
 
 
 RULES = {

@@ -6,29 +6,40 @@ Every function returns a ``matplotlib.figure.Figure``; ``figure.savefig(path)`` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import INERTIA, Objective
-from largek_dask.driver.history import gaps
+from largek_dask.driver.history import gaps, sample_of
 from largek_dask.errors import DataError, MissingDependencyError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["codebook_figure", "cost_figure", "fit_figure", "path_figure", "sizes_figure"]
+__all__ = [
+    "codebook_figure",
+    "cost_figure",
+    "elbow_figure",
+    "fit_figure",
+    "path_figure",
+    "sizes_figure",
+]
 
 INK = "#1f2933"
 BLUE = "#2563eb"
 ORANGE = "#ea580c"
 GREEN = "#15803d"
+GREY = "#6b7280"
 DECADES = 100.0
 """Objectives that differ by more than this factor are drawn on a logarithmic axis."""
 MOST_MARKED = 60
 """Partitions up to which each has a mark of its own."""
+WORDS_WIDTH = 120
+"""Characters of a line below a picture."""
 MOST_TICKS = 20
 """Partitions up to which each has its number on the axis."""
 
@@ -60,11 +71,28 @@ def _draw_cost(
     axes: Axes,
     x: NDArray[np.float64],
     cost: NDArray[np.float64],
+    on_sample: NDArray[np.bool_],
     objective: Objective,
     against: str,
     unit: str,
 ) -> None:
-    axes.plot(x, cost, color=BLUE, linewidth=1.8, marker="o", markersize=3.5)
+    # The cost on a sample is not that of all rows: no line leads from one to the other.
+    cuts = np.flatnonzero(np.diff(on_sample)) + 1
+    for piece in np.split(np.arange(len(cost)), cuts):
+        sampled = bool(on_sample[piece[0]])
+        axes.plot(
+            x[piece],
+            cost[piece],
+            color=GREY if sampled else BLUE,
+            linestyle="--" if sampled else "-",
+            linewidth=1.8,
+            marker="o",
+            markersize=3.5,
+            label="on a sample" if sampled else "on all rows",
+        )
+    if on_sample.any():
+        named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+        axes.legend(named.values(), named.keys(), frameon=False, labelcolor=INK)
     name = objective.of_step
     title = f"{name[:1].upper()}{name[1:]} against {against}"
     better = "" if objective.sense == "min" else ", more is better"
@@ -89,13 +117,14 @@ def _draw_costs(
 ) -> None:
     known = np.array([step["cost"] is not None for step in history], bool)
     if not known.any():
-        raise DataError("there is nothing to draw: the fit has made no step yet")
+        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
     cost = np.array([float(step["cost"]) for step in history if step["cost"] is not None])
     seconds = np.array([float(step["seconds"]) for step in history])
     rows = [float(step["rows"]) for step in history]
     passes = np.cumsum(np.multiply(rows, gaps(history))) / n_rows
-    _draw_cost(left, seconds[known], cost, objective, "time", "seconds")
-    _draw_cost(right, passes[known], cost, objective, "passes", "passes over the data")
+    sampled = np.array([sample_of(step, n_rows) is not None for step in history])[known]
+    _draw_cost(left, seconds[known], cost, sampled, objective, "time", "seconds")
+    _draw_cost(right, passes[known], cost, sampled, objective, "passes", "passes over the data")
 
 
 def _draw_sizes(left: Axes, right: Axes, counts: NDArray[np.float64]) -> None:
@@ -255,6 +284,134 @@ def _draw_path(
         axes.set_ylim(0, 1.06 * float(found.max()) or 1.0)
     # The curve falls, so there is room.
     axes.legend(loc="upper right", frameon=False, labelcolor=INK)
+
+
+def elbow_figure(
+    n_clusters: NDArray[np.int64],
+    inertia: NDArray[np.float64],
+    errors: NDArray[np.float64],
+    stability: NDArray[np.float64],
+    title: str,
+    *,
+    stable: float,
+    suggested: int | None,
+    between: tuple[int, int] | None,
+    clear: bool,
+    words: str,
+) -> Figure:
+    """The elbow of partitions into some numbers of clusters, above how far halves agree on them.
+
+    Parameters
+    ----------
+    n_clusters : (m,) int64
+        Numbers of clusters, ascending.
+    inertia, errors : (m,) float64
+        Of the partitions, and their standard errors: two of them are shaded to both sides.
+    stability : (m,) float64
+        Adjusted Rand index between two halves of the rows; NaN where it is not known.
+    title : str
+        Above all.
+    stable : float
+        The stability from which halves are said to agree.
+    suggested : int or None
+        The number of clusters to mark, if one stands out.
+    between : (int, int) or None
+        How uncertain it is: shaded.
+    clear : bool
+        Whether it is more than the least that there are: it is not where the curve ends there.
+    words : str
+        The decision, below all.
+    """
+    figure = _figure(11, 8)
+    figure.suptitle(title, fontsize=14, color=INK)
+    grid = figure.add_gridspec(2, 1, height_ratios=[1.6, 1])
+    upper = figure.add_subplot(grid[0])
+    lower = figure.add_subplot(grid[1], sharex=upper)
+    _draw_elbow(upper, n_clusters, inertia, errors)
+    _draw_stability(lower, n_clusters, stability, stable)
+    more = "" if clear else " or more"
+    _mark_suggested(upper, lower, n_clusters, inertia, suggested, between, more)
+    if n_clusters[-1] > MOST_TICKS:
+        lower.set_xscale("log", base=2)
+        lower.xaxis.set_major_formatter("{x:,.0f}")
+    else:
+        lower.set_xticks(n_clusters)
+    figure.supxlabel("\n".join(wrap(words, WORDS_WIDTH)), fontsize=10, color=INK)
+    return figure
+
+
+def _draw_elbow(
+    axes: Axes,
+    n_clusters: NDArray[np.int64],
+    inertia: NDArray[np.float64],
+    errors: NDArray[np.float64],
+) -> None:
+    marker = "o" if len(inertia) <= MOST_MARKED else None
+    spread = 2 * errors
+    axes.fill_between(n_clusters, inertia - spread, inertia + spread, color=BLUE, alpha=0.2)
+    axes.plot(n_clusters, inertia, color=BLUE, linewidth=1.8, marker=marker, markersize=3.5)
+    _style(axes, "Inertia against number of clusters", "", f"inertia ({INERTIA.unit})")
+    positive = inertia > 0
+    if positive.any() and inertia.max() > DECADES * inertia[positive].min():
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.06 * float(inertia.max()) or 1.0)
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
+
+
+def _draw_stability(
+    axes: Axes, n_clusters: NDArray[np.int64], stability: NDArray[np.float64], stable: float
+) -> None:
+    known = ~np.isnan(stability)
+    marker = "o" if len(stability) <= MOST_MARKED else None
+    found = n_clusters[known], stability[known]
+    axes.plot(*found, color=ORANGE, linewidth=1.8, marker=marker, markersize=3.5)
+    axes.axhline(stable, color=INK, linewidth=0.9, linestyle="--")
+    axes.annotate(
+        f"halves agree: {stable:g} or more",
+        (1, stable),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="right",
+        color=INK,
+    )
+    _style(axes, "How far two halves of the rows agree", "clusters", "adjusted Rand index")
+    axes.set_ylim(float(np.min(stability[known], initial=0.0)), 1.12)
+
+
+def _mark_suggested(
+    upper: Axes,
+    lower: Axes,
+    n_clusters: NDArray[np.int64],
+    inertia: NDArray[np.float64],
+    suggested: int | None,
+    between: tuple[int, int] | None,
+    more: str,
+) -> None:
+    """Mark the number of clusters that is suggested, and shade what it may be as well."""
+    if suggested is None or between is None:
+        upper.plot([], [], linestyle="none", label="no clear number of clusters")
+    else:
+        at = int(np.flatnonzero(n_clusters == suggested)[0])
+        for axes in (upper, lower):
+            axes.axvspan(between[0], between[1], color=GREEN, alpha=0.15, linewidth=1.2)
+        least, most = between
+        range_ = f"{suggested:,}" if least == most else f"{suggested:,} ({least:,} to {most:,})"
+        upper.plot(
+            [suggested],
+            [inertia[at]],
+            linestyle="none",
+            marker="o",
+            markersize=11,
+            markerfacecolor="none",
+            markeredgecolor=GREEN,
+            markeredgewidth=1.8,
+            label=f"suggested: {range_} clusters{more}",
+        )
+        lower.axvline(suggested, color=GREEN, linewidth=0.9, linestyle=":")
+    # The curve falls, so there is room.
+    upper.legend(loc="upper right", frameon=False, labelcolor=INK)
 
 
 def codebook_figure(

@@ -65,6 +65,8 @@ MOST_AXES_CENTERS = 2_000
 """Centres from which the plane of the picture is found."""
 MOST_NAME = 80
 """Characters of a row's name that are shown."""
+MOST_COLUMN = 20
+"""Characters of a column's name that are shown beside a value."""
 FIRST_VALUES = 4
 """Values of a row that are shown where it has no name."""
 
@@ -132,7 +134,9 @@ class Report:
                 "overwrite=True to replace it."
             ) from None
         except OSError as error:
-            raise OutputError(f"{place} cannot be written: {error}") from error
+            raise OutputError(
+                f"{place} cannot be written: {error}; check space and permissions there."
+            ) from error
 
     def _repr_html_(self) -> str:
         return fragment(self.body)
@@ -176,16 +180,19 @@ def make_report(
     chosen = _chosen(model, clusters)
     shape = None if image is None else parse_image(image, model.n_features)
     found = _Found(model, notes, chosen, shape)
-    opened = found.open(rows, sample_weight, storage_options)
-    if opened is not None:
-        found.names = _names(names, opened.n_rows)
-        look = partial(found.look, opened, sample, seed, client, n_threads)
-        if rows is not None:
-            look()
-        else:
-            found.attempt(look)
-    elif names is not None:
-        raise ParameterError("names= are of rows, and the rows are not known here: give them too.")
+    with warnings_heard_by(found.hear):
+        opened = found.open(rows, sample_weight, storage_options)
+        if opened is not None:
+            found.names = _names(names, opened.n_rows)
+            look = partial(found.look, opened, sample, seed, client, n_threads)
+            if rows is not None:
+                look()
+            else:
+                found.attempt(look)
+        elif names is not None:
+            raise ParameterError(
+                "names= are of rows, and the rows are not known here: give them too."
+            )
     return found.report()
 
 
@@ -209,7 +216,8 @@ def parse_image(image: str | Sequence[int], n_features: int) -> tuple[int, ...]:
         )
     if math.prod(shape) != n_features:
         raise ParameterError(
-            f"image={image!r} has {math.prod(shape):,} numbers, and a row has {n_features:,}."
+            f"image={image!r} has {math.prod(shape):,} numbers, and a row has {n_features:,}: "
+            "give a shape of as many."
         )
     return shape
 
@@ -236,7 +244,9 @@ def _chosen(model: Model, clusters: Sequence[int] | None) -> list[int]:
         return [int(by_size[round(place)]) for place in places]
     for j in clusters:
         if not is_integer(j) or not 0 <= j < k:
-            raise ParameterError(f"clusters are numbered from 0 to {k - 1}, and {j!r} is none.")
+            raise ParameterError(
+                f"clusters are numbered from 0 to {k - 1}, and {j!r} is none: choose others."
+            )
     return list(dict.fromkeys(map(int, clusters)))
 
 
@@ -248,7 +258,9 @@ def _names(names: Any, n_rows: int) -> Sequence[Any] | None:
         raise ParameterError(f"names must be one text a row, got {type(names).__name__}.")
     found: Sequence[Any] = names.to_numpy() if hasattr(names, "to_numpy") else names
     if len(found) != n_rows:
-        raise ParameterError(f"there are {len(found):,} names and {n_rows:,} rows: one for each.")
+        raise ParameterError(
+            f"there are {len(found):,} names and {n_rows:,} rows: give one for each."
+        )
     return found
 
 
@@ -270,6 +282,11 @@ class _Found:
 
     # --- looking at rows --------------------------------------------------------------------------
 
+    def hear(self, message: str, _: type[Warning]) -> None:
+        """Note what is warned of, once: rows are opened several times."""
+        if message not in self.notes:
+            self.notes.append(message)
+
     def open(
         self, rows: Any, sample_weight: Any, storage_options: Mapping[str, Any] | None
     ) -> Rows | None:
@@ -277,10 +294,7 @@ class _Found:
         if not Separation.is_told_of(self.model):
             return None
         if rows is not None:
-            opened = open_rows(rows, sample_weight=sample_weight, storage_options=storage_options)
-            self.model._open(opened)
-            self._compare(opened)
-            return opened
+            return self._opened_at(rows, sample_weight, storage_options)
         location = self.model.provenance.get("data", {}).get("location")
         if location is None:
             self.notes.append(
@@ -302,11 +316,11 @@ class _Found:
             return None
 
     def _opened_at(
-        self, location: str, sample_weight: Any, storage_options: Mapping[str, Any] | None
+        self, source: Any, sample_weight: Any, storage_options: Mapping[str, Any] | None
     ) -> Rows:
-        opened = open_rows(location, sample_weight=sample_weight, storage_options=storage_options)
-        self.model._open(opened)
-        self._compare(opened)
+        opened = open_rows(source, sample_weight=sample_weight, storage_options=storage_options)
+        # Compared as the model takes them: in the order of its columns.
+        self._compare(self.model._open(opened))
         return opened
 
     def _compare(self, rows: Rows) -> None:
@@ -329,14 +343,13 @@ class _Found:
         self.n_rows = rows.n_rows
         with model._passes(model._open(rows), client, n_threads) as passes:
             self.examples = find_examples(passes, model, self.chosen, most, sample, seed)
-        with warnings_heard_by(lambda message, _: self.notes.append(message)):
-            try:
-                found = Separation.of(
-                    model, rows, sample=sample, seed=seed, client=client, n_threads=n_threads
-                )
-            except ParameterError as error:
-                self.notes.append(f"There are no scores: {error}")
-                return
+        try:
+            found = Separation.of(
+                model, rows, sample=sample, seed=seed, client=client, n_threads=n_threads
+            )
+        except ParameterError as error:
+            self.notes.append(f"There are no scores: {error}")
+            return
         self.scores = {name: getattr(found, name) for name in NAMES}
 
     # --- the page ---------------------------------------------------------------------------------
@@ -655,7 +668,7 @@ class _Found:
             return f'<ul class="strip">{"".join(items)}</ul>'
         what = "name" if self.names is not None else "its first values"
         shown = [
-            (f"{row:,}", distance, _values(x) if name is None else name)
+            (f"{row:,}", distance, self._values(x) if name is None else name)
             for x, row, name, distance in zip(found.x, found.rows, called, distances, strict=True)
         ]
         return table(("row", "distance", what), shown, words=(what,))
@@ -665,6 +678,15 @@ class _Found:
             return None
         name = str(self.names[int(row)])
         return name if len(name) <= MOST_NAME else f"{name[: MOST_NAME - 1]}…"
+
+    def _values(self, x: NDArray[Any]) -> str:
+        """The first values of a row, with the names of their columns where they have some."""
+        called = self.model.feature_names
+        shown = [
+            f"{value:.3g}" if called is None else f"{called[i][:MOST_COLUMN]} {value:.3g}"
+            for i, value in enumerate(x[:FIRST_VALUES].tolist())
+        ]
+        return ", ".join([*shown, *("…",) * (len(x) > FIRST_VALUES)])
 
     def _provenance(self) -> str:
         told = dict(self.model.provenance)
@@ -682,6 +704,8 @@ class _Found:
                 facts = dict(_flat(found))
                 groups.append(f"<div><h3>{heading}</h3>{pairs(facts)}</div>")
         rest = {"digest": self.model.digest(), **dict(_flat(told))}
+        if self.model.feature_names is not None:
+            rest["columns"] = ", ".join(self.model.feature_names)
         groups.append(f"<div><h3>The model</h3>{pairs(rest)}</div>")
         return section("Where it comes from", f'<div class="two">{"".join(groups)}</div>')
 
@@ -709,12 +733,6 @@ def _moment(created: object) -> str | None:
     if not isinstance(created, str):
         return None
     return created[:16].replace("T", " ") + " UTC" * created.endswith("+00:00")
-
-
-def _values(x: NDArray[Any]) -> str:
-    """The first values of a row."""
-    shown = ", ".join(f"{value:.3g}" for value in x[:FIRST_VALUES].tolist())
-    return shown if len(x) <= FIRST_VALUES else f"{shown}, …"
 
 
 def _flat(told: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, TypeGuard
 
 from largek_dask.algorithms.objective import Objective, objective_in, value_in
-from largek_dask.driver.events import Event
+from largek_dask.driver.events import Event, compiling_words
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.totals import OF_A_STEP
@@ -24,6 +24,7 @@ __all__ = [
     "WORKER_COLUMNS",
     "Seen",
     "Show",
+    "compiling_told",
     "energy_in",
     "facts",
     "figure",
@@ -31,6 +32,7 @@ __all__ = [
     "is_number",
     "job_row",
     "left_of",
+    "on_sample",
     "precise",
     "shape_of",
     "sparkline",
@@ -78,6 +80,8 @@ class Seen:
         Of the rows, in words.
     engine : str
         What ``algorithm="auto"`` has taken, and why; empty where it had no choice.
+    compiling : str
+        That kernels are compiled, and how long it will take; empty when a step has been made.
     labelled : float or None
         Share of the rows whose labels are written; None before that begins.
     """
@@ -88,9 +92,11 @@ class Seen:
         self.speeds: dict[str, float] = {}
         self.shape = ""
         self.engine = ""
+        self.compiling = ""
         self.labelled: float | None = None
-        self._costs: dict[tuple[Any, Any], float] = {}
-        """Costs by start and step: a run that goes on from a checkpoint repeats steps."""
+        self._costs: dict[tuple[Any, Any], tuple[float, bool]] = {}
+        """Costs by start and step, and whether they are of all rows: a run that goes on from a
+        checkpoint repeats steps."""
         self._counted: Mapping[str, Any] = {}
         self._counted_at = 0.0
 
@@ -106,8 +112,12 @@ class Seen:
 
     @property
     def costs(self) -> list[float]:
-        """The objective after each step that was told."""
-        return list(self._costs.values())
+        """The objective after each step that was told.
+
+        Of those over all rows once there are any: on a sample it is lower.
+        """
+        of_all = any(whole_table for _, whole_table in self._costs.values())
+        return [cost for cost, whole_table in self._costs.values() if whole_table == of_all]
 
     @property
     def state(self) -> str:
@@ -122,12 +132,16 @@ class Seen:
     def hear(self, event: Event) -> None:
         """Take in an event."""
         kind = event.get("event")
-        if kind == "step":
+        if kind == "compiling":
+            self.compiling = compiling_told(event)
+        elif kind == "step":
+            self.compiling = ""
             self.status.update({name: event[name] for name in OF_A_STEP if name in event})
             if (energy := energy_in(event)) is not None:
                 self.status["energy"] = energy
             if is_number(cost := event.get("cost")):
-                self._costs[str(event.get("start")), str(event.get("step"))] = cost
+                at = str(event.get("start")), str(event.get("step"))
+                self._costs[at] = cost, event.get("sample") is None
         elif kind == "workers" and isinstance(workers := event.get("workers"), Mapping):
             self._count(workers, _seconds_of(event))
         elif kind == "chosen":
@@ -205,6 +219,18 @@ def energy_in(event: Event) -> float | None:
     return energy if is_number(energy) else None
 
 
+def compiling_told(event: Event) -> str:
+    """That kernels are compiled, and how long it will take where that is known."""
+    left = event.get("left_s")
+    return compiling_words(left if is_number(left) else None)
+
+
+def on_sample(event: Event) -> str:
+    """Of which rows the cost of a step is, where it is not of all: it is lower than theirs."""
+    sample = event.get("sample")
+    return f" on a sample of {whole(sample)} rows" if is_number(sample) else ""
+
+
 def whole(value: float) -> str:
     """``1234567`` as ``1,234,567``."""
     return f"{value:,.0f}"
@@ -261,13 +287,15 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
         found.append(("waits", f"for the storage options {', '.join(map(str, s['needs']))}"))
     if s.get("note"):
         found.append(("waits", s["note"]))
+    if seen.compiling and seen.state not in ENDS:
+        found.append(("waits", seen.compiling))
     if "step" in s:
         most = figure(s.get("max_iter"), whole)
         changed = figure(s.get("n_changed"), whole)
         found += [
             ("step", f"{figure(s['step'], whole)} of at most {most}"),
             (seen.objective.of_step,
-             f"{figure(s.get('cost'), precise)}, {changed} rows changed cluster"),
+             f"{figure(s.get('cost'), precise)}{on_sample(s)}, {changed} rows changed cluster"),
             *([("energy", f"{precise(s['energy'])} a row")] if "energy" in s else []),
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
              f"{figure(s.get('rows'))} rows seen{_moved(s)}"),

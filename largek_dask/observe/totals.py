@@ -10,7 +10,7 @@ from largek_dask.driver.events import Event, plain
 __all__ = ["Totals"]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
-OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "elapsed", "eta_s",
+OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
              "state_bytes", "cache_bytes")  # fmt: skip
 
 
@@ -35,7 +35,7 @@ class Totals:
         if event["event"] == "workers":
             self._workers = plain(event["workers"])
         elif event["event"] == "step":
-            self._last = {name: plain(event[name]) for name in OF_A_STEP}
+            self._last = {name: plain(event.get(name)) for name in OF_A_STEP}
             for name in SUMMED:
                 self._sums[name] += event[name] or 0
             for name, seconds in event["seconds"].items():

@@ -344,7 +344,9 @@ class BasePasses(ABC):
             index = int(np.searchsorted(self.rows.chunk_table, found.first_bad, "right")) - 1
             raise bad_row_error(self.rows, found.first_bad, index)
         if found.n_bad and not found.n_rows:
-            raise DataError(f"all {found.n_bad} rows hold NaN or infinity: none is left.")
+            raise DataError(
+                f"all {found.n_bad} rows hold NaN or infinity, and none is left: clean the data."
+            )
         if not found.total_weight > 0:
             raise DataError("all sample weights are zero; at least one row has to weigh something.")
         least = found.grid.least_weight(found.max_abs)

@@ -299,7 +299,7 @@ class ClusterPasses(BasePasses):
                 f"{named} killed every worker that it was given to: {error} Does it need more "
                 "memory than a worker has? Smaller chunks or larger workers help."
                 if error.killed
-                else f"{named} failed {most} times with its worker, last: {error}"
+                else f"{named} failed {most} times with its worker, last: {error}; see its log."
             )
         if error.killed or is_over:
             current.suspects.extend(chunks)

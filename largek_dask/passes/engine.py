@@ -82,8 +82,10 @@ class _Ended(BaseException):
     """The pass has been ended inside a chunk."""
 
 
-def _raise(stop: Stop) -> None:
+def _may_go_on(ticket: Ticket, stop: Stop) -> None:
     """Raise what ends the pass, if it is to end."""
+    if ticket.source.stopped:
+        raise _Ended
     if (error := stop()) is not None:
         raise error
 
@@ -366,7 +368,7 @@ class Engine:
                 ticket.source.stop()
                 break
             try:
-                with at("chunk"), asked_before(partial(_raise, stop)):
+                with at("chunk"), asked_before(partial(_may_go_on, ticket, stop)):
                     self._count(ticket, slot, block, stop, report)
             except _Ended:
                 break

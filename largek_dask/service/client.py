@@ -303,10 +303,8 @@ class Service:
         n_clusters : int
         output : str
             URL of a new folder: model, labels, checkpoints, events.
-        seed : int
-            0 by default.
-        random_state : int
-            What estimators call the seed; give one of them.
+        seed, random_state : int
+            Two names of the seed: give one of them. 0 by default.
         max_time : float or str, optional
             Seconds, or such as "90s", "30m", "6h"; of running, waiting for workers included.
         labels : bool
@@ -345,7 +343,7 @@ class Service:
         )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
-                raise ParameterError("a job goes on with its own algorithm: submit a new one.")
+                raise ParameterError("resume= goes on with its own algorithm: leave it out.")
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
             self.ask("resume", id=job_id, changes=changes, secrets=secrets)
             return Job(self, job_id)
@@ -444,7 +442,8 @@ def _fields(**given: Any) -> dict[str, Any]:
     for name, value in given.items():
         if isinstance(value, np.ndarray | list | tuple):
             raise ParameterError(
-                f"{name} of a job cannot be an array; KMeans or Mixture(client=...) takes one."
+                f"{name} of a job cannot be an array: use KMeans or Mixture(client=...), which "
+                "take one."
             )
     if given["max_time"] is not None:
         given["max_time"] = parse_duration(given["max_time"], "max_time")

@@ -48,13 +48,15 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
             if option.env not in os.environ:
                 raise MissingOptionError(
                     f"storage_options[{name!r}]: the environment of the scheduler has no "
-                    f"variable {option.env}."
+                    f"variable {option.env}: start it with that one."
                 )
             options[name] = os.environ[option.env]
         elif name in secrets:
             options[name] = secrets[name]
         else:
-            raise MissingOptionError(f"storage_options[{name!r}] has not been supplied.")
+            raise MissingOptionError(
+                f"storage_options[{name!r}] has not been supplied: call supply() of the job."
+            )
     return options
 
 

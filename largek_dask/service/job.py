@@ -224,7 +224,10 @@ class Job:
         """
         state = self.wait(timeout)
         if state == "cancelled":
-            raise CancelledJobError(f"job {self.id} was cancelled.")
+            raise CancelledJobError(
+                f"job {self.id} was cancelled: model() is the best so far, if there is one; "
+                "submit(resume=...) goes on."
+            )
         status = self.status()
         if state == "failed":
             result = status["result"]

@@ -162,7 +162,7 @@ class Jobs:
                     f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
                     "new job for that."
                 )
-        with self._register.alone(job, "resumed", "it has not ended yet"):
+        with self._register.alone(job, "resumed", "wait until it has ended"):
             job.secrets.update(secrets)
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
@@ -189,7 +189,10 @@ class Jobs:
         with self._changed:
             unknown = sorted(set(secrets) - set(job.record.spec.in_memory))
             if unknown:
-                raise ParameterError(f"job {job_id} has no storage option {unknown[0]!r}.")
+                raise ParameterError(
+                    f"job {job_id} has no storage option {unknown[0]!r}: give those that its "
+                    "status names as needs."
+                )
             job.secrets.update(secrets)
             job.go_on()
             self._changed.notify_all()
@@ -315,7 +318,8 @@ class Jobs:
             if folder.exists(MODEL) and job.state == "finished":
                 raise
             raise NoModelError(
-                f"job {job_id} is {job.state} and has no model yet.", "cancelled"
+                f"job {job_id} is {job.state} and has no model yet: wait for its first step.",
+                "cancelled",
             ) from error
         result = job.record.result
         if result is not None and result.digest not in (None, model.digest()):

@@ -93,7 +93,7 @@ def check_job(folder: Folder, job: str) -> None:
     found = claimed_for(folder)
     if found not in (None, job):
         what = found if found == STORE else f"the output of job {found}"
-        raise ParameterError(f"{folder.url} is {what}, not of {job}.")
+        raise ParameterError(f"{folder.url} is {what}, not of {job}: choose another folder.")
 
 
 def reserve(folder: Folder, job: str, owner: str) -> None:
@@ -109,7 +109,9 @@ def reserve(folder: Folder, job: str, owner: str) -> None:
     except ParameterError as error:
         raise OutputError(str(error)) from None
     if lease is None:
-        raise OutputError(f"{folder.url} has become the output of another job this moment.")
+        raise OutputError(
+            f"{folder.url} has become the output of another job this moment: choose another."
+        )
     lease.release()
 
 

@@ -11,11 +11,13 @@ from largek_dask.driver.words import human_bytes, human_count, human_seconds, pr
 from largek_dask.observe.showing import (
     NONE,
     Seen,
+    compiling_told,
     energy_in,
     facts,
     figure,
     figures_in,
     is_number,
+    on_sample,
     precise,
     shape_of,
     whole,
@@ -47,7 +49,7 @@ def _others(event: Event) -> str:
 def _step_line(event: Event, objective: Objective) -> str:
     told: dict[str, Callable[[float], str]] = {
         "step": whole,
-        "cost": lambda v: f"{objective.of_step} {precise(v)}",
+        "cost": lambda v: f"{objective.of_step} {precise(v)}{on_sample(event)}",
         "energy": lambda v: f"energy {precise(v)} a row",
         "n_changed": lambda v: f"{whole(v)} rows changed",
         "rows_per_second": lambda v: f"{human_count(v)} rows/s",
@@ -100,6 +102,7 @@ _TOLD: dict[str, Callable[[Event], str]] = {
         if e.get("n_iter")
         else shape_of(e)
     ),
+    "compiling": compiling_told,
     "workers": _workers_line,
     "checkpoint": lambda e: (
         f"after step {figure(e.get('n_iter'), whole)}, written in "
@@ -109,6 +112,11 @@ _TOLD: dict[str, Callable[[Event], str]] = {
     "stopped": lambda e: (
         f"{e.get('reason')} after {figure(e.get('n_iter'), whole)} steps, "
         f"{figure(e.get('elapsed'), human_seconds)}"
+    ),
+    "best": lambda e: (
+        f"start {figure(e.get('start'), lambda n: whole(n + 1))} of "
+        f"{figure(e.get('starts'), whole)}, {figure(e.get('n_iter'), whole)} steps: "
+        f"{figure(e.get('value'), precise)}"
     ),
     "report": lambda e: str(e.get("words")),
     "labels": lambda e: f"{figure(e.get('rows'), whole)} of {figure(e.get('n_rows'), whole)}",

@@ -234,7 +234,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             case "delete":
                 return jobs.delete(given["id"])
         raise ParameterError(
-            f"this scheduler has largek_dask {__version__}, which does not know {operation!r}."
+            f"this scheduler has largek_dask {__version__}, which does not know {operation!r}: "
+            "install the same version on both sides."
         )
 
 

@@ -140,7 +140,7 @@ class Register:
             if job_id in self.unreadable:
                 raise ClusterError(
                     f"the record of job {job_id} cannot be read at the moment; it is tried again "
-                    f"and again: {self.unreadable[job_id]}"
+                    f"and again: {self.unreadable[job_id]}; wait for it."
                 )
             if job_id not in self._jobs:
                 raise JobNotFoundError(
@@ -175,9 +175,13 @@ class Register:
             if job.state in ENDS:
                 self.changed.wait_for(lambda: not job.running, END_SECONDS)
             if doing := self._busy.get(job_id):
-                raise ParameterError(f"job {job_id} is just being {doing}.")
+                raise ParameterError(
+                    f"job {job_id} is just being {doing}: try again when that is done."
+                )
             if self._jobs.get(job_id) is not job:
-                raise JobNotFoundError(f"there is no job {job_id} any more.")
+                raise JobNotFoundError(
+                    f"there is no job {job_id} any more: see jobs() for those there are."
+                )
             if job.state not in ENDS or job.running:
                 raise ParameterError(f"job {job_id} is {job.state}: {otherwise}.")
             self._busy[job_id] = what

@@ -227,13 +227,13 @@ class JobSpec(BaseModel):
         """
         if not isinstance(document, Mapping):
             if len(document) > MOST_BYTES:
-                raise ParameterError(f"the job document is larger than {MOST_BYTES} bytes.")
+                raise ParameterError(f"the job document may have {MOST_BYTES} bytes at most.")
             try:
                 document = json.loads(document, object_pairs_hook=unique_keys)
             except (ValueError, RecursionError) as error:
-                raise ParameterError(f"the job document is not JSON: {error}") from error
+                raise ParameterError(f"the job document must be JSON: {error}") from error
         if not isinstance(document, Mapping):
-            raise ParameterError("the job document is not a JSON object.")
+            raise ParameterError("the job document must be a JSON object.")
         return _checked(cls, dict(document))
 
     def dump(self) -> dict[str, Any]:

@@ -243,14 +243,19 @@ class Records:
             )
             found = _Document.model_validate(document)
         except FileNotFoundError:
-            raise JobNotFoundError(f"there is no job {job_id} in {self.url}.") from None
+            raise JobNotFoundError(
+                f"there is no job {job_id} in {self.url}: see jobs() for those there are."
+            ) from None
         except (ValueError, RecursionError, DamagedError) as error:
             reason = error.__class__.__name__ if isinstance(error, ValidationError) else error
             raise ParameterError(
-                f"{self._folder.url}/{name} is no record of a job: {reason}"
+                f"{self._folder.url}/{name} is no record of a job: {reason}; restore it, or move "
+                "it away."
             ) from None
         if found.id != job_id:
-            raise ParameterError(f"{self._folder.url}/{name} is the record of another job.")
+            raise ParameterError(
+                f"{self._folder.url}/{name} is the record of another job: move it away."
+            )
         return Record(
             id=job_id,
             spec=JobSpec.parse(found.spec),
@@ -300,7 +305,9 @@ def checked_id(job_id: str) -> str:
         It is no id, so there is no such job.
     """
     if not isinstance(job_id, str) or JOB_ID.fullmatch(job_id) is None:
-        raise JobNotFoundError(f"{str(job_id)[:100]!r} is no id of a job.")
+        raise JobNotFoundError(
+            f"{str(job_id)[:100]!r} is no id of a job: see jobs() for those there are."
+        )
     return job_id
 
 
@@ -344,10 +351,13 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
         return None
     except (ValueError, DamagedError) as error:
         raise ParameterError(
-            f"{folder.url}/{name} is no result of a job ({type(error).__name__})."
+            f"{folder.url}/{name} is no result of a job ({type(error).__name__}): choose another "
+            "output."
         ) from None
     if found.job != job_id:
-        raise ParameterError(f"{folder.url} is the output of job {found.job}, not of {job_id}.")
+        raise ParameterError(
+            f"{folder.url} is the output of job {found.job}, not of {job_id}: choose another."
+        )
     return found
 
 

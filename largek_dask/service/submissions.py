@@ -79,7 +79,7 @@ class Submissions:
             It could not be done; nothing has been written.
         """
         if absent := missing(spec, secrets):
-            raise ParameterError(f"storage_options has no value for {', '.join(absent)}.")
+            raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
         options = options_of(spec, secrets)
         places = Places.of(spec)
         with self._reserved(places):
@@ -116,18 +116,26 @@ class Submissions:
         output, url = wanted.output, wanted.url
         if output.overlaps(self._store):
             raise OutputError(
-                f"{url} is where the scheduler keeps its jobs: {self._tenure.records.url}."
+                f"{url} is where the scheduler keeps its jobs ({self._tenure.records.url}): "
+                "choose another output."
             )
         if any(output.overlaps(data) for data in wanted.data):
             raise OutputError(f"{url} is in the job's own data: choose a folder of its own.")
         if any(output.overlaps(other.output) for other in self._under_way):
-            raise OutputError(f"{url} is the output of a job that is just being submitted.")
+            raise OutputError(
+                f"{url} is the output of a job that is just being submitted: choose another."
+            )
         for job in self._register.jobs():
             job_id, other = job.record.id, job.places
             if output.overlaps(other.output):
-                raise OutputError(f"{url} overlaps {other.url}, the output of job {job_id}.")
+                raise OutputError(
+                    f"{url} overlaps {other.url}, the output of job {job_id}: choose another."
+                )
             if job.state not in ENDS and any(output.is_within(data) for data in other.data):
-                raise OutputError(f"{url} is in the data of job {job_id}, which has not ended.")
+                raise OutputError(
+                    f"{url} is in the data of job {job_id}, which has not ended: choose another "
+                    "output."
+                )
 
     def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> None:
         """Look at data, numbers, memory, output and workers."""
@@ -144,7 +152,7 @@ class Submissions:
         folder = output_folder(spec, options)
         folder.check_writable()
         if (job_id := claimed_for(folder)) is not None:
-            raise OutputError(f"{folder.url} is the output of job {job_id}.")
+            raise OutputError(f"{folder.url} is the output of job {job_id}: choose another.")
         advice = "Choose another output, or go on with its job by submit(resume=id)."
         check_place(folder, advice, may_be_begun=False)
         needed = space_needed(

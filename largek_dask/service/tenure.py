@@ -115,7 +115,9 @@ class Tenure:
     def refusal(self) -> ClusterError:
         """Why nothing can be asked of this scheduler, and who can be asked instead."""
         if not self.holder:
-            return ClusterError(f"the jobs in {self.records.url} cannot be read at the moment.")
+            return ClusterError(
+                f"the jobs in {self.records.url} cannot be read at the moment: try later."
+            )
         patience = float(config.get("service.patience-seconds"))
         return ClusterError(
             f"the jobs in {self.records.url} are those of {self.holder}: connect to that "

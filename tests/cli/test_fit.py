@@ -43,6 +43,18 @@ def labels_in(folder):
     return zarr.open_array(str(folder / "labels.zarr"), mode="r")[...]
 
 
+def test_fit__ctrl_c_before_any_centre_is_one_line(data, tmp_path, monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("largek_dask.algorithms.lloyd.initial_centers", interrupted)
+    url, _ = data
+    done = CliRunner().invoke(
+        main, ["fit", str(url), "-k", "5", "--algorithm", "lloyd", "--out", str(tmp_path / "run")]
+    )
+    assert (done.exit_code, done.stderr) == (3, "Cancelled.\n")
+
+
 # --- fit ----------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,8 @@ COMMANDS = {
     "coreset": "coreset {x} {out}/few.zarr --rows 50",
     "plot": "plot {run} --out {out}/fit.png",
     "path": "path {path}",
+    "elbow": "elbow {x} --k-max 4",
+    "report": "report {run} --out {out}/run.html",
 }
 
 WORKERS = {
@@ -143,8 +145,8 @@ def test_tables_of_jobs_fit(what: str, width: int) -> None:
 
 def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
-    # These print lines, ids and words.
-    lines = {"submit", "cancel", "logs"}
+    # These print lines, ids and words; `warmup` compiles, and has names and values like `fit`.
+    lines = {"submit", "cancel", "logs", "warmup"}
     assert set(main.commands) == told | lines
 
 

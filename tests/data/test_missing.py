@@ -99,7 +99,7 @@ def test_a_store_of_ingest_is_not_listed(x: np.ndarray, tmp_path: Path, monkeypa
     monkeypatch.setattr(module, "_listed", None)
     rows = open_rows(tmp_path / "x.zarr", missing="raise")
     (tmp_path / "x.zarr" / "c" / "3" / "0").unlink()
-    with pytest.raises(DataError, match=r"c/3/0 is missing"):
+    with pytest.raises(DataError, match=r"c/3/0.* is missing"):
         read_all(rows)
 
 

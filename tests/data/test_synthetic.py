@@ -91,7 +91,7 @@ def test_generate__says_what_is_missing():
         (("nonsense", 5, 5), "kind='nonsense': choose one of mixture"),
         (("mixture", 5), "needs n_features"),
         (("mixture", 0, 5), "needs n_rows"),
-        (("C", 5, 5), "n_features is 784"),
+        (("C", 5, 5), "n_features must be 784"),
     ]:
         with pytest.raises(ParameterError, match=message):
             generate(*arguments)

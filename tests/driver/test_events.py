@@ -208,6 +208,16 @@ def test_a_terminal_has_one_line_rewritten() -> None:
     assert text.endswith("\rstep 3, 2.5M rows/s\x1b[K\nstopped: tol after 3 steps, 3.2 s\n")
 
 
+def test_a_line_that_nothing_sums_up_is_ended() -> None:
+    out = Terminal()
+    line = ProgressLine(out)
+    line(step(1))
+    Events([line]).close()
+    assert out.getvalue().endswith(" left\x1b[K\n")
+    line.close()
+    assert out.getvalue().count("\n") == 1
+
+
 def test_a_warning_cannot_forge_lines_or_steer_the_terminal() -> None:
     out = Terminal()
     ProgressLine(out)({"event": "warning", "message": "a\nstopped: tol\x1b[2J"})
@@ -232,9 +242,9 @@ def test_what_is_of_a_sample_says_so() -> None:
     out = io.StringIO()
     line = ProgressLine(out, clock=lambda: 0.0)
     line(started(20_000))
-    line({**step(1), "rows": 2_400, "extra": {"everywhere": 0.0}})
+    line({**step(1), "rows": 2_400, "sample": 2_400})
     assert out.getvalue().startswith("step 1, cost 1234.57 on a sample of 2,400 rows, 4,321 rows")
-    line({**step(2), "rows": 20_000, "extra": {"everywhere": 1.0}})
+    line({**step(2), "rows": 20_000, "sample": None})
     line(STOPPED)
     assert "step 2, cost 1234.57, 4,321 rows" in out.getvalue()
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import signal
@@ -449,6 +450,47 @@ def test_ctrl_c_inside_a_chunk(
     assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
 
 
+def test_ctrl_c_before_any_centre_says_so_and_not_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(chunk: Any, total: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(toy, "_extent", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="stopped before there was a model") as caught:
+        cluster()
+    assert caught.value.__suppress_context__
+    assert caught.traceback[-1].path.name == "fit.py", "no frame of what it was about"
+
+
+def test_threads_that_wait_for_a_kernel_end_with_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that has been ended has nothing more compiled."""
+    from largek_dask.passes import engine
+
+    asked: list[str] = []
+    original = engine._may_go_on
+
+    def may_go_on(ticket: Any, stop: Any) -> None:
+        ticket.source.stop()
+        try:
+            original(ticket, stop)
+        except engine._Ended:
+            asked.append("ended")
+            raise
+
+    monkeypatch.setattr(engine, "_may_go_on", may_go_on)
+
+    def kernel(chunk: Any, total: Any) -> None:
+        from largek_dask.kernels import compiling
+
+        assert compiling._here.ask is not None
+        compiling._here.ask()
+        raise AssertionError("it was compiled")
+
+    with LocalPasses(open_rows(X), n_threads=1) as passes:
+        with contextlib.suppress(Exception):
+            passes.reduce(kernel, start=list, combine=list.__add__)
+        assert asked == ["ended"]
+
+
 def test_ctrl_c_in_a_later_start_keeps_the_best_before(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [0]
     original = toy._extent
@@ -630,6 +672,8 @@ def test_memory_for_wide_sums_is_found_wanting_when_weights_are_known(
 
 def test_every_worker_needs_the_memory() -> None:
     class Client:
+        status = "running"
+
         def scheduler_info(self, n_workers: int) -> Any:
             assert n_workers == -1
             large = {"nthreads": 2, "memory_limit": 1 << 40}

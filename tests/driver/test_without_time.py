@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from largek_dask.driver import starts
 from largek_dask.driver.run import run
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.unsearched import rows_at_hand
-from largek_dask.errors import CancelledFit, DegenerateDataWarning
+from largek_dask.errors import CancelledFit, DegenerateDataWarning, NoModelError
 from largek_dask.kernels.jit import njit
 from largek_dask.passes.local import LocalPasses
 from tests.driver.toy import Toy, ToyPasses, toy_rows
@@ -41,10 +42,22 @@ def check(km: lk.KMeans, x: Any, weight: Any = 1.0) -> None:
     assert km.model_.counts.sum() == pytest.approx(np.broadcast_to(weight, len(x)).sum())
 
 
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit has come before the first centres, however fast they would have been found."""
+
+    def cut(*given: Any, **options: Any) -> Any:
+        raise NoModelError("no time", "max_time")
+
+    monkeypatch.setattr(starts, "run", cut)
+
+
 @pytest.fixture(params=["kernels", "numpy"])
-def last_pass(request: Any, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def last_pass(request: Any, no_time: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """By kernels that are there, and as if they were not; whether it was made by numpy."""
     told: list[bool] = []
+    # As if all of them had been compiled.
+    monkeypatch.setattr(starts, "_refuse", lambda: None)
     if request.param == "numpy":
 
         def refused(*_: Any) -> float:
@@ -93,12 +106,14 @@ def test_weights_a_given_start_and_few_distinct_rows(last_pass: list[bool]) -> N
     assert {center.tobytes() for center in km.cluster_centers_} == {row.tobytes() for row in X[:3]}
 
 
+@pytest.mark.usefixtures("no_time")
 def test_sparse_rows() -> None:
     x = scipy.sparse.random(400, 30, density=0.2, format="csr", random_state=1, dtype=np.float32)
     km = lk.KMeans(8, max_time=0, random_state=0).fit(x)
     check(km, x.toarray())
 
 
+@pytest.mark.usefixtures("no_time")
 def test_integers_and_unit_length() -> None:
     whole = (X * 10).astype(np.int16)
     check(lk.KMeans(20, max_time=0, random_state=0).fit(whole), whole)
@@ -107,6 +122,7 @@ def test_integers_and_unit_length() -> None:
     np.testing.assert_array_equal(km.labels_, brute(unit, km.cluster_centers_).argmin(1))
 
 
+@pytest.mark.usefixtures("no_time")
 def test_partitions_begin_with_one_cluster() -> None:
     with pytest.warns(DegenerateDataWarning, match="partitions end at 1 clusters"):
         km = lk.KMeans(6, algorithm="dcdbundle", max_time=0, random_state=0).fit(X)
@@ -115,6 +131,7 @@ def test_partitions_begin_with_one_cluster() -> None:
     assert km.inertia_ == pytest.approx(brute(X, X.mean(0, keepdims=True)).sum(), rel=0.1)
 
 
+@pytest.mark.usefixtures("no_time")
 @pytest.mark.parametrize("covariance", ["iso", "isoflex", "diag"])
 def test_mixtures(covariance: str) -> None:
     mx = lk.Mixture(6, covariance=covariance, max_time=0, random_state=0).fit(X)
@@ -131,7 +148,7 @@ def test_mixtures(covariance: str) -> None:
     assert np.unique(mx.covariances_).tolist() == [0.25]
 
 
-@pytest.mark.usefixtures("chunks_as_stored")
+@pytest.mark.usefixtures("chunks_as_stored", "no_time")
 def test_few_chunks_of_a_store_are_read_for_it(tmp_path: Path) -> None:
     url = str(tmp_path / "rows.zarr")
     lk.ingest(np.repeat(X, 30, axis=0), url, chunk_rows=900, progress=False)

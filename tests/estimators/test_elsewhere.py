@@ -12,6 +12,9 @@ import pytest
 import scipy.sparse
 import sklearn.cluster
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
 from largek_dask.errors import LargekError, ParameterError, UnknownParameterError
@@ -290,3 +293,28 @@ def test_a_script_for_scikit_learn_runs_with_the_name_changed():
             )  # fmt: skip
             assert km.fit(X, y=None, sample_weight=None) is km
             assert km.inertia_ < 1_000
+
+
+def first_rows(x, n_clusters, random_state):
+    return x[:n_clusters]
+
+
+def test_searched_for_in_a_pipeline_with_tables_out():
+    pipe = make_pipeline(StandardScaler(), lk.KMeans(random_state=0))
+    asked = {
+        "kmeans__n_clusters": [2, 3],
+        "kmeans__algorithm": ["elkan", "auto"],
+        "kmeans__n_init": ["auto"],
+        "kmeans__init": [first_rows, "scalable-k-means++"],
+    }
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).sample(frac=1, random_state=0)
+    grid = GridSearchCV(pipe, asked, cv=2, error_score="raise").fit(table)
+    assert grid.best_params_["kmeans__n_clusters"] == 3
+    assert len(grid.cv_results_["params"]) == 8
+    found = clone(grid.best_estimator_).set_output(transform="pandas").fit_transform(table)
+    assert list(found.columns) == ["kmeans0", "kmeans1", "kmeans2"]
+    assert found.index.equals(table.index)
+    with pytest.raises(UnknownParameterError, match=r"'niter' \(faiss\): use max_iter="):
+        clone(pipe).set_params(kmeans__niter=3)
+    with pytest.raises(UnknownParameterError, match="'niter'"):
+        GridSearchCV(pipe, {"kmeans__niter": [3]}, error_score="raise").fit(table)

@@ -326,4 +326,6 @@ def test_in_a_pipeline_with_tables_out(kind):
     name = kind.__name__.lower()
     assert list(found.columns) == [f"{name}{j}" for j in range(K)]
     assert pipe[-1].get_feature_names_out().tolist() == list(found.columns)
-    assert kind(2).fit(table).feature_names_in_.tolist() == list("abcde")
+    fitted = kind(2, max_iter=5).fit(table)
+    assert fitted.feature_names_in_.tolist() == list("abcde")
+    assert fitted.model_.feature_names == tuple("abcde")

@@ -11,6 +11,7 @@ from largek_dask.errors import DataError, MissingDependencyError
 from largek_dask.observe.plots import (
     codebook_figure,
     cost_figure,
+    elbow_figure,
     fit_figure,
     path_figure,
     sizes_figure,
@@ -45,6 +46,20 @@ def test_cost_figure__counts_the_rows_of_steps_that_were_thinned_out():
     steps = [{**step, "step": n} for n, step in zip((1, 2, 6), HISTORY, strict=True)]
     _, right = cost_figure(steps, n_rows=100).axes
     np.testing.assert_allclose(curve(right), [[0.5, 100], [1.5, 60], [5.5, 50]])
+
+
+def test_cost_figure__breaks_between_a_sample_and_all_rows():
+    """The cost on a sample is lower: with one line it would seem to rise."""
+    sample = [
+        {"cost": 40.0, "seconds": 0.1, "rows": 10, "extra": {"everywhere": 0.0}},
+        {"cost": 30.0, "seconds": 0.2, "rows": 10, "extra": {"everywhere": 0.0}},
+    ]
+    for axes in cost_figure([*sample, *HISTORY], n_rows=100).axes:
+        assert [line.get_label() for line in axes.lines] == ["on a sample", "on all rows"]
+        assert [line.get_ydata().tolist() for line in axes.lines] == [[40, 30], [100, 60, 50]]
+        texts = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert texts == ["on a sample", "on all rows"]
+    assert cost_figure(HISTORY, n_rows=100).axes[0].get_legend() is None
 
 
 def test_cost_figure__of_nothing_says_so():
@@ -151,3 +166,50 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingDependencyError, match=r"largek_dask\[plots\]"):
         sizes_figure(np.ones(3))
+
+
+def test_elbow_figure__marks_what_is_suggested_and_how_sure_it_is():
+    sizes = np.array([1, 2, 4, 8, 16, 32])
+    inertia, errors = 100.0 / sizes, np.full(6, 2.0)
+    stability = np.array([1, 0.5, 0.6, 0.95, np.nan, 0.3])
+    figure = elbow_figure(
+        sizes,
+        inertia,
+        errors,
+        stability,
+        "Title",
+        stable=0.9,
+        suggested=8,
+        between=(7, 9),
+        clear=True,
+        words="8 clusters.",
+    )
+    upper, lower = figure.axes
+    np.testing.assert_allclose(curve(upper), np.stack([sizes, inertia], axis=1))
+    assert len(curve(lower)) == 5
+    assert legend_of(upper) == ["suggested: 8 (7 to 9) clusters"]
+    assert upper.get_xscale() == "log"
+    assert figure.get_supxlabel() == "8 clusters."
+
+
+def test_elbow_figure__of_no_clear_number_marks_none():
+    figure = elbow_figure(
+        np.arange(1, 4),
+        np.array([3.0, 1.0, 0.0]),
+        np.zeros(3),
+        np.full(3, np.nan),
+        "Title",
+        stable=0.9,
+        suggested=None,
+        between=None,
+        clear=False,
+        words="No clear k.",
+    )
+    upper, _ = figure.axes
+    assert legend_of(upper) == ["no clear number of clusters"]
+    assert len(upper.lines) == 2
+    assert upper.get_xticks().tolist() == [1, 2, 3]
+
+
+def legend_of(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]

@@ -354,6 +354,31 @@ def test_rows_that_are_skipped_are_not_shown() -> None:
         KM.model_.report(x)
 
 
+def test_columns_have_their_names() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X, columns=["age", "<b>size", "c", "d", "e"])
+    model = lk.KMeans(3, random_state=0).fit(frame).model_
+    report = model.report(frame, clusters=[0])
+    found = read(report)
+    assert found.facts()["columns"] == "age, <b>size, c, d, e"
+    assert report.figures["warnings"] == []
+    nearest = next(t for t in found.tables if t[0][:2] == ["row", "distance"])[1]
+    x = X[int(nearest[0])]
+    assert nearest[2] == f"age {x[0]:.3g}, <b>size {x[1]:.3g}, c {x[2]:.3g}, d {x[3]:.3g}, …"
+    # Columns in another order are the same rows; without names that is said, once.
+    assert model.report(frame[frame.columns[::-1]], clusters=[0]).body == report.body
+    [told] = model.report(X).figures["warnings"]
+    assert "no names of columns" in told
+
+
+def test_dithered_rows_are_those_of_the_fit() -> None:
+    x = np.random.default_rng(0).integers(0, 9, size=(300, 4)).astype(np.uint8)
+    mx = lk.Mixture(3, dither=True, random_state=0).fit(x)
+    report = mx.model_.report(x)
+    assert report.figures["warnings"] == []
+    assert report.figures["scores"]["silhouette"] == lk.scores.silhouette(mx, x)
+
+
 def test_empty_clusters_are_said() -> None:
     centers = np.vstack([KM.cluster_centers_, np.full(5, 1e4)])
     model = CentersModel(CenterArrays(centers, np.append(KM.model_.counts, 0), np.zeros(5)))

@@ -159,6 +159,36 @@ def test_events_are_newer_than_the_status_and_repeated_steps_count_once():
     assert seen.costs == [9.0, 5.0, 4.0, 6.0]
 
 
+def test_a_cost_on_a_sample_says_so_and_is_on_no_line_with_that_of_all_rows():
+    seen = Seen(RUNNING)
+    seen.hear(step(1, 3.0, sample=2_400))
+    seen.hear(step(2, 2.5, sample=2_400))
+    assert seen.costs == [3.0, 2.5]
+    assert dict(facts(seen))["cost"].startswith("2.5 on a sample of 2,400 rows, ")
+    assert "cost 2.5 on a sample of 2,400 rows" in line_of(step(2, 2.5, sample=2_400))
+    seen.hear(step(3, 9.0, sample=None))
+    seen.hear(step(4, 8.0, sample=None))
+    assert seen.costs == [9.0, 8.0]
+    assert dict(facts(seen))["cost"].startswith("8, ")
+
+
+def test_compiling_is_what_a_fit_waits_for_until_its_next_step():
+    seen = Seen(RUNNING)
+    event = {"event": "compiling", "functions": 3, "seconds": 1.0, "left_s": 18.3}
+    seen.hear(event)
+    told = "compiling kernels, once on this machine: about 19 s left"
+    assert dict(facts(seen))["waits"] == told
+    assert line_of(event).endswith(told)
+    assert "once on this machine" in line_of({**event, "left_s": "soon"})
+    seen.hear(step(1, 3.0))
+    assert "waits" not in dict(facts(seen))
+
+
+def test_the_best_of_several_starts_is_one_line():
+    event = {"event": "best", "start": 1, "starts": 4, "n_iter": 7, "value": 2.25}
+    assert line_of(event).endswith("start 2 of 4, 7 steps: 2.25")
+
+
 def test_a_scheduler_that_is_back_knows_no_step_yet():
     seen = Seen(RUNNING)
     seen.know(QUEUED)

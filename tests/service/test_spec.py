@@ -130,13 +130,13 @@ def test_every_wrong_field_is_named_and_no_value_is_repeated():
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        (b"{", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[1]", "not a JSON object"),
-        (b"\xff", "not JSON"),
+        (b"{", "must be JSON"),
+        (b"[" * 100_000, "must be JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b"\xff", "must be JSON"),
         (b'{"data": "/a", "data": "/b"}', "given twice"),
-        (b" " * MOST_BYTES, "not JSON"),
-        (b" " * (MOST_BYTES + 1), "larger than"),
+        (b" " * MOST_BYTES, "must be JSON"),
+        (b" " * (MOST_BYTES + 1), "bytes at most"),
     ],
 )
 def test_what_is_no_document_is_refused(document, why):

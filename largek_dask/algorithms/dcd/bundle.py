@@ -154,7 +154,7 @@ class Accuracy:
         )
         if not (whole and all(ranges)):
             raise ParameterError(
-                f"{self} is out of range: 0 <= tolerance < 1, 0 < descent < 1/2, "
+                f"{self} is out of range; it must be 0 <= tolerance < 1, 0 < descent < 1/2, "
                 "descent < null < 1, 0 < distance, 1 <= corrections, 0 < lowest < highest, "
                 "0 < escape <= 1/2, 1 <= most."
             )

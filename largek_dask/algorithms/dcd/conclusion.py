@@ -7,6 +7,7 @@ whether halves of the rows agree on it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,9 @@ from largek_dask.algorithms.dcd.stability import split_half_stability
 from largek_dask.algorithms.dcd.stages import Book, Plan, pieces
 from largek_dask.kernels.descent import Rows
 from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.threads import Threads
 
-__all__ = ["Found", "conclude", "unfinished"]
+__all__ = ["Found", "conclude", "path_of_half", "unfinished"]
 
 Floats = NDArray[np.float64]
 
@@ -129,16 +131,17 @@ def _falling(
 
 def _stability(search: Search, rng: Rng, length: int) -> Floats:
     """Agreement of halves, for up to ``STABLE_CLUSTERS`` clusters."""
-
-    def find_path(x: Floats, weight: Floats, k: int) -> list[Floats]:
-        center = x.sum(axis=0) / len(x)
-        book = Book.begin(OF_HALVES, Search(Rows.of(x - center, weight), search.threads))
-        for step, piece in enumerate(pieces(OF_HALVES, k, k, len(x))):
-            book.work(piece, rng, step)
-        return [centers + center for centers in book.partitions]
-
     compared = min(length, STABLE_CLUSTERS)
     out = np.full(length, np.nan)
-    rows = search.rows
+    rows, find_path = search.rows, partial(path_of_half, search.threads, rng)
     out[:compared] = split_half_stability(rows.x, rows.weight, find_path, rng, compared)
     return out
+
+
+def path_of_half(threads: Threads, rng: Rng, x: Floats, weight: Floats, k: int) -> list[Floats]:
+    """The partitions of half of a sample into 1 to k clusters, found in the cheapest way."""
+    center = x.sum(axis=0) / len(x)
+    book = Book.begin(OF_HALVES, Search(Rows.of(x - center, weight), threads))
+    for step, piece in enumerate(pieces(OF_HALVES, k, k, len(x))):
+        book.work(piece, rng, step)
+    return [centers + center for centers in book.partitions]

@@ -10,6 +10,7 @@ al., "Stability-based validation of clustering solutions", Neural Computation 16
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,26 @@ from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.parts.agreement import rand_of_labels
 from largek_dask.kernels.distances import nearest, pack_centers
 
-__all__ = ["MOST_ROWS", "split_half_stability"]
+__all__ = ["MOST_ROWS", "Halves", "agreement_of", "compare_halves", "split_half_stability"]
 
 MOST_ROWS = 4_096
 """Rows of the sample, both halves together."""
 
 FindPath = Callable[[NDArray[np.float64], NDArray[np.float64], int], Sequence[NDArray[Any]]]
 """``find_path(rows, weights, k)``: centres (l, d) for l = 1, 2, ..., k, or up to fewer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Halves:
+    """Two halves of a sample, and what was found on each."""
+
+    stability: NDArray[np.float64]
+    """(k,) adjusted Rand index of the labels of the whole sample, by the nearest centres of either
+    half; 1 for one cluster, NaN where a half has fewer rows, or its path ends before."""
+    rows: Sequence[NDArray[np.float64]]
+    """Those of each half, (m, d); none where there are too few for halves."""
+    paths: Sequence[Sequence[NDArray[Any]]]
+    """Centres (l, d) for l = 1, 2, ... by half."""
 
 
 def split_half_stability(
@@ -35,7 +49,18 @@ def split_half_stability(
     rng: Rng,
     n_clusters: int,
 ) -> NDArray[np.float64]:
-    """How far the partitions of two halves of a sample agree, for 1 to k clusters.
+    """How far the partitions of two halves of a sample agree: see :class:`Halves`."""
+    return compare_halves(x, weight, find_path, rng, n_clusters).stability
+
+
+def compare_halves(
+    x: NDArray[np.float64],
+    weight: NDArray[np.float64] | None,
+    find_path: FindPath,
+    rng: Rng,
+    n_clusters: int,
+) -> Halves:
+    """Find the partitions of two halves of a sample, for 1 to k clusters.
 
     Parameters
     ----------
@@ -50,12 +75,6 @@ def split_half_stability(
         Draws the sample and the halves.
     n_clusters : int
         k
-
-    Returns
-    -------
-    (k,) float64
-        Adjusted Rand index of the labels of the whole sample, by the nearest centres of either
-        half; 1 for one cluster, NaN where a half has fewer rows, or its path ends before.
     """
     rows = _sample(weight, len(x), rng)
     sample = x[rows]
@@ -63,18 +82,23 @@ def split_half_stability(
     out[0] = 1.0
     half = len(rows) // 2
     if half == 0:
-        return out
-    paths = [
-        find_path(part, np.ones(len(part)), n_clusters) for part in (sample[:half], sample[half:])
-    ]
+        return Halves(out, (), ())
+    parts = sample[:half], sample[half:]
+    paths = [find_path(part, np.ones(len(part)), n_clusters) for part in parts]
     shift = sample.sum(axis=0) / len(sample)
     for size in range(1, min(n_clusters, *map(len, paths))):
-        one, other = (
-            nearest(sample, pack_centers(np.asarray(path[size], np.float64), shift))
-            for path in paths
-        )
-        out[size] = rand_of_labels(one, other)
-    return out
+        out[size] = agreement_of(sample, [path[size] for path in paths], shift)
+    return Halves(out, parts, paths)
+
+
+def agreement_of(
+    x: Any, centers: Sequence[NDArray[Any]], shift: NDArray[np.floating[Any]]
+) -> float:
+    """Adjusted Rand index of the labels that two sets of centres give the same rows."""
+    one, other = (
+        nearest(x, pack_centers(np.asarray(each, shift.dtype), shift)) for each in centers
+    )
+    return rand_of_labels(one, other)
 
 
 def _sample(weight: NDArray[np.float64] | None, n: int, rng: Rng) -> NDArray[np.int64]:

@@ -115,7 +115,7 @@ def draws_by_mass(
     )
     lines = [_line(sums, passes.chunk_table, which) for which in range(1 if packed is None else 2)]
     if not lines[0].mass:
-        raise DataError("no row can be drawn: none has a weight above 0.")
+        raise DataError("no row can be drawn: at least one weight of the rows must be above 0.")
     lines = [line for line in lines if line.mass]
     masses = [line.mass for line in lines]
     places = [_places(generator, n, masses, spaced) for generator in generators]

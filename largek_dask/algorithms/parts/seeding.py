@@ -77,7 +77,9 @@ def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> No
         raise ParameterError(f"init must hold real numbers, not {init.dtype}.")
     bad = ~np.isfinite(init).all(axis=1)
     if bad.any():
-        raise ParameterError(f"init: centre {int(np.argmax(bad))} holds NaN or infinity.")
+        raise ParameterError(
+            f"init: centre {int(np.argmax(bad))} holds NaN or infinity; give finite numbers."
+        )
 
 
 def passes_of(init: str | NDArray[Any], n_clusters: int) -> int:

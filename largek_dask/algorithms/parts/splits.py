@@ -30,7 +30,7 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.threads import on_threads
 
-__all__ = ["held_out_moves", "held_out_splits"]
+__all__ = ["held_out_moves", "held_out_splits", "split_up"]
 
 SPLIT_ROWS = 256
 """Rows of a cluster that a split is found and judged on, at most."""
@@ -78,6 +78,38 @@ def held_out_moves(
     cheapest = np.argsort(losses, kind="stable")[: 4 * most]
     near = nearest_others(centers, cheapest, grid.shift, LOCKED)
     return choose_moves(splits, losses, cheapest, near, most=most, split_takers=False)
+
+
+def split_up(
+    sample: Passes, centers: NDArray[Any], counts: NDArray[np.float64], n_clusters: int
+) -> NDArray[Any]:
+    """More centres: the clusters that gain most by it get two.
+
+    Parameters
+    ----------
+    sample : Passes
+        A subset without rows that weigh nothing.
+    centers : (k, d) compute dtype
+    counts : (k,) float64
+        Weight of each cluster.
+    n_clusters : int
+        How many centres there are to be, k to 2 k; fewer come back where fewer clusters have rows.
+
+    Returns
+    -------
+    (n_clusters, d) compute dtype
+        The first k are those that were there, or one half of their clusters.
+    """
+    x, weight, rows = sample.take()
+    weight = np.ones(len(x)) if weight is None else weight
+    grid, n_threads = sample.statistics.grid, sample.threads.n
+    filled = np.flatnonzero(counts > 0)
+    splits = held_out_splits(x, weight, centers, filled, grid, rows, n_threads)
+    gains = splits.gains * counts[filled]
+    chosen = np.sort(np.argsort(-gains, kind="stable")[: n_clusters - len(centers)])
+    more = np.concatenate([centers, splits.halves[chosen, 1]])
+    more[filled[chosen]] = splits.halves[chosen, 0]
+    return more
 
 
 def held_out_splits(

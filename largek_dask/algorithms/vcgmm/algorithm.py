@@ -271,7 +271,9 @@ class VCGMM(Algorithm[VCGMMState]):
     def check(self, table: TableShape) -> None:
         """Refuse sparse rows and too small a coreset; warn of what is cut for so few components."""
         if table.is_sparse:
-            raise ParameterError("VCGMM needs dense rows, and these are sparse.")
+            raise ParameterError(
+                "VCGMM needs dense rows, and these are sparse: use KMeans, or make them dense."
+            )
         if self.coreset is not None and self.coreset < self._k:
             raise ParameterError(
                 f"coreset={self.coreset} is less than n_clusters={self._k}: give it some rows for "
@@ -306,7 +308,7 @@ class VCGMM(Algorithm[VCGMMState]):
             if isinstance(self.problem, MixtureProblem):
                 raise DataError(
                     f"All rows are equal (n_samples={passes.n_rows}): a mixture of Gaussians has "
-                    "no variance to learn."
+                    "no variance to learn. Give rows that differ."
                 )
             # Hard clusters are the same whatever it is.
             spread = 1.0

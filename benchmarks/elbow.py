@@ -1,0 +1,286 @@
+"""How many clusters: `lk.suggest_k` where the number is known, where there is none, on public sets.
+
+    python -m benchmarks.elbow [--only CASE ...] [--write]
+
+writes `results/elbow.json` and the table of `RESULTS.md`. Planted groups are round Gaussians of one
+size, whose centres are no nearer to each other than is said, in standard deviations. Beside it what
+is done with scikit-learn: a `KMeans` for each number of clusters, of all up to 30, else of 24 that
+grow by a factor and the true one among them; then the knee of their inertia (farthest below the
+chord, both axes scaled to 1: Satopää et al., "Finding a kneedle in a haystack", 2011), or the
+largest silhouette on 2,000 rows. All of a kind run in one process of one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.common import RESULTS, child_record, cpu_description, save
+from benchmarks.lloyd import data_folder
+from benchmarks.tables import write_tables
+
+Record = dict[str, Any]
+
+ROWS, MANY_ROWS, SHARE, SILHOUETTE_ROWS = 8_000, 20_000, 0.75, 2_000
+ALL_COUNTS, MOST_COUNTS = 30, 24
+PLANTED = [
+    (5, 2, 6.0),
+    (5, 16, 3.0),
+    (5, 64, 3.0),
+    (5, 2, 2.0),
+    (20, 2, 3.0),
+    (20, 16, 6.0),
+    (20, 64, 3.0),
+    (20, 2, 2.0),
+    (64, 2, 6.0),
+    (64, 16, 3.0),
+    (300, 16, 6.0),
+]
+"""Numbers of groups, features, and how far apart they are at least."""
+NONE: dict[str, Callable[[np.random.Generator], NDArray[Any]]] = {
+    "one Gaussian, d = 2": lambda r: r.normal(size=(ROWS, 2)),
+    "one Gaussian, d = 16": lambda r: r.normal(size=(ROWS, 16)),
+    "an ellipsoid, d = 8": lambda r: r.normal(size=(ROWS, 8)) * 2.0 ** -np.arange(8),
+    "a square": lambda r: r.random((ROWS, 2)),
+    "a cube, d = 16": lambda r: r.random((ROWS, 16)),
+    "a circle": lambda r: circle(r),
+}
+SETS = {"eeg": None, "shuttle": 20_000, "pla85900": 20_000, "mnist": 8_000}
+"""Public sets, and how many of their rows are drawn; None: all."""
+
+
+def circle(r: np.random.Generator) -> NDArray[Any]:
+    """Rows about a circle."""
+    angle = r.uniform(0, 2 * np.pi, ROWS)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1) + r.normal(0, 0.05, (ROWS, 2))
+
+
+def planted(k: int, d: int, apart: float) -> NDArray[Any]:
+    """Rows of k groups, and a box that they fill in about the same way in any dimension."""
+    r = np.random.default_rng([k, d, int(apart)])
+    side, centers = apart * 1.6 * k ** (1 / d), np.empty((0, d))
+    while len(centers) < k:
+        one = side * r.random(d)
+        if (((centers - one) ** 2).sum(axis=1) > apart**2).all():
+            centers = np.concatenate([centers, one[None]])
+    n = ROWS if k < 100 else MANY_ROWS
+    return centers[r.integers(k, size=n)] + r.normal(size=(n, d))
+
+
+def cases() -> dict[str, tuple[int | None, int]]:
+    """The true number of each case, if there is one, and the most that is looked at."""
+    most = {5: 30, 20: 30, 64: 128, 300: 512}
+    return {
+        **{f"{k} groups, d = {d}, {apart:g} apart": (k, most[k]) for k, d, apart in PLANTED},
+        **dict.fromkeys(NONE, (None, 30)),
+        **dict.fromkeys(SETS, (None, 30)),
+    }
+
+
+def rows_of(case: str) -> NDArray[Any]:
+    """The rows of a case, float32."""
+    if case in SETS:
+        x = np.load(data_folder() / f"{case}.npz")["X"].astype(np.float32)
+        n = SETS[case]
+        return x if n is None else x[np.random.default_rng(0).choice(len(x), n, replace=False)]
+    if case in NONE:
+        return NONE[case](np.random.default_rng(len(case))).astype(np.float32)
+    at = [f"{k} groups, d = {d}, {apart:g} apart" for k, d, apart in PLANTED].index(case)
+    return planted(*PLANTED[at]).astype(np.float32)
+
+
+def ours(x: NDArray[Any], k_max: int, sample: int | str) -> Record:
+    """What `suggest_k` says, and its CPU seconds."""
+    import largek_dask as lk
+
+    begun = time.process_time()
+    found = lk.suggest_k(x, k_max, sample=sample, random_state=0, n_threads=1)
+    seconds = time.process_time() - begun
+    return {
+        "k": found.k,
+        "range": found.range,
+        "halves": found.halves,
+        "method": found.method,
+        "votes": dict(found.votes),
+        "words": found.words,
+        "seconds": round(seconds, 3),
+    }
+
+
+def largest(x: NDArray[Any], k_max: int) -> float:
+    """CPU seconds of one fit with as many clusters."""
+    import largek_dask as lk
+
+    begun = time.process_time()
+    lk.KMeans(k_max, random_state=0, n_threads=1).fit(x)
+    return round(time.process_time() - begun, 3)
+
+
+def peers(x: NDArray[Any], k_max: int, true: int | None) -> Record:
+    """What is made of scikit-learn's fits, and their CPU seconds."""
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+
+    counts = set(range(2, k_max + 1))
+    if k_max > ALL_COUNTS:
+        counts = {round(float(k)) for k in np.geomspace(2, k_max, MOST_COUNTS)} | {true or k_max}
+    chosen = np.random.default_rng(0).choice(len(x), SILHOUETTE_ROWS, replace=False)
+    sizes = np.array(sorted(counts))
+    inertia, silhouettes, seconds, more = [], [], 0.0, 0.0
+    for k in sizes.tolist():
+        begun = time.process_time()
+        km = KMeans(k, n_init=1, random_state=0).fit(x)
+        seconds += time.process_time() - begun
+        inertia.append(km.inertia_)
+        begun = time.process_time()
+        labels = km.labels_[chosen]
+        # few rows far out may have all other clusters, and none is among these rows
+        one = len(np.unique(labels)) < 2
+        silhouettes.append(-1.0 if one else float(silhouette_score(x[chosen], labels)))
+        more += time.process_time() - begun
+    y = np.array(inertia)
+    along = (sizes - sizes[0]) / (sizes[-1] - sizes[0])
+    below = 1 - along - (y - y[-1]) / (y[0] - y[-1])
+    return {
+        "knee": int(sizes[np.argmax(below)]),
+        "silhouette": int(sizes[np.argmax(silhouettes)]),
+        "largest_silhouette": round(max(silhouettes), 3),
+        "fits": len(sizes),
+        "seconds": round(seconds, 3),
+        "silhouette_seconds": round(more, 3),
+    }
+
+
+def measured(case: str) -> Record:
+    """All of one case."""
+    true, k_max = cases()[case]
+    x = rows_of(case)
+    record = {"rows": len(x), "features": x.shape[1], "true": true, "k_max": k_max}
+    record["ours"] = ours(x, k_max, "auto")
+    record["sample"] = ours(x, k_max, int(SHARE * len(x)))
+    record["largest"] = largest(x, k_max)
+    record["scikit-learn"] = peers(x, k_max, true)
+    return record
+
+
+def child(asked: list[str]) -> Record:
+    """All of some cases, in one process."""
+    warnings.simplefilter("ignore")
+    for case in asked[:1]:
+        # compiled beforehand
+        x, k_max = rows_of(case), min(cases()[case][1], 30)
+        ours(x[:2_000], k_max, "auto")
+        ours(x[:2_000], k_max, 1_500)
+    found = {}
+    for case in asked:
+        found[case] = measured(case)
+        print(case, json.dumps(found[case]), file=sys.stderr, flush=True)
+    return found
+
+
+def said(found: Record) -> str:
+    """A number and its range, or that there is none."""
+    if found["k"] is None:
+        return "no clear k"
+    least, most = found["range"]
+    return str(found["k"]) if least == most else f"{found['k']} ({least} to {most})"
+
+
+def table(result: Record) -> str:
+    """The markdown table of a result."""
+    lines = [
+        "| rows | `suggest_k` | on a sample | knee | silhouette | CPU s | on a sample | "
+        "largest k once | scikit-learn |",
+        "|---" * 9 + "|",
+    ]
+    for case, record in result["cases"].items():
+        peer = record["scikit-learn"]
+        cells = [
+            f"{case} ({record['rows']:,} × {record['features']:,})",
+            said(record["ours"]),
+            said(record["sample"]),
+            str(peer["knee"]),
+            str(peer["silhouette"]),
+            f"{record['ours']['seconds']:.1f}",
+            f"{record['sample']['seconds']:.1f}",
+            f"{record['largest']:.1f}",
+            f"{peer['seconds'] + peer['silhouette_seconds']:.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", summary(result)])
+
+
+def summary(result: Record) -> str:
+    """What the table comes to."""
+    records = list(result["cases"].values())
+    groups = [r for r in records if r["true"] is not None]
+    none = [result["cases"][name] for name in NONE if name in result["cases"]]
+    told = []
+    for title, k_of in (
+        ("`suggest_k`", lambda r: r["ours"]["k"]),
+        ("on a sample", lambda r: r["sample"]["k"]),
+        ("the knee", lambda r: r["scikit-learn"]["knee"]),
+        ("the silhouette", lambda r: r["scikit-learn"]["silhouette"]),
+    ):
+        right = sum(k_of(r) == r["true"] for r in groups)
+        wrong = sum(k_of(r) not in (None, r["true"]) for r in groups)
+        false = sum(k_of(r) is not None for r in none)
+        told.append(
+            f"{title}: {right} of {len(groups)} right, {wrong} wrong; a number on {false} of the "
+            f"{len(none)} without groups"
+        )
+    ratios = [
+        (r["scikit-learn"]["seconds"] + r["scikit-learn"]["silhouette_seconds"])
+        / r["sample"]["seconds"]
+        for r in records
+    ]
+    fits = [r["sample"]["seconds"] / r["largest"] for r in records]
+    return (
+        f"{'. '.join(text[0].upper() + text[1:] if text[0] != '`' else text for text in told)}. "
+        f"A sample has {SHARE:.0%} of the rows, and is searched by nested partitions. Of planted "
+        f"groups the least distance of two centres in standard deviations. The public "
+        f"sets have no true number. CPU seconds on one thread, one run each: scikit-learn's, of "
+        f"{MOST_COUNTS} to {ALL_COUNTS} fits with one start and their silhouettes, are "
+        f"{min(ratios):.1f} to {max(ratios):.1f} times those of `suggest_k` on a sample (median "
+        f"{np.median(ratios):.1f}), and these are {min(fits):.1f} to {max(fits):.1f} times those "
+        f"of one `KMeans` of all rows with the largest k (median {np.median(fits):.1f}). "
+        f"{result['cpu']}. Made by `python -m benchmarks.elbow --write`."
+    )
+
+
+def main() -> None:
+    """Measure, print, and write if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", metavar="CASE", help="cases that begin so")
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(child(json.loads(args.child))))
+        return
+    file = RESULTS / "elbow.json"
+    known = json.loads(file.read_text())["cases"] if file.exists() else {}
+    for kind in (list(NONE), [case for case in cases() if "groups" in case], list(SETS)):
+        asked = [case for case in kind if not args.only or case.startswith(tuple(args.only))]
+        if not asked:
+            continue
+        known |= child_record("benchmarks.elbow", asked)
+        ordered = {name: known[name] for name in cases() if name in known}
+        result = {"cpu": cpu_description(), "cases": ordered}
+        if args.write:
+            save("elbow", result, indent=None)
+    print(table(result))
+    if args.write:
+        write_tables("elbow", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Clusters that are joined, two at a time: a partition into every smaller number of them.
+
+From the centres and weights of k clusters alone, without a look at rows: the two are joined that
+lose least by it (J. H. Ward, Hierarchical grouping to optimize an objective function, JASA 1963).
+What a join costs is exact as long as rows stay together, so the losses are a curve of the objective
+against the number of clusters, in steps of one. It is above the curve that is wanted, for rows may
+do better elsewhere; where groups are torn apart below some number, losses jump there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.distances import pack_centers, squared_distances
+from largek_dask.kernels.exact.transcendental import log as logarithms
+
+__all__ = ["Merges", "bent_sizes", "merged_down", "window"]
+
+WINDOW = 20
+"""One cluster in this many is how far to both sides of a number a curve is looked at there."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Merges:
+    """Joins of clusters, the first one first."""
+
+    centers: Floats
+    """(k, d) those that were begun with."""
+    counts: Floats
+    """(k,) weights of their clusters."""
+    kept: NDArray[np.int64]
+    """(m,) the cluster of each pair that has both clusters' rows then: the one of lower index."""
+    gone: NDArray[np.int64]
+    """(m,) the other one."""
+    losses: Floats
+    """(m,) by how much each join raises the sum of ``w ||x - c||^2``."""
+
+    def centers_of(self, n_clusters: int) -> Floats:
+        """(l, d) centres where l clusters are left; l from k - m to k."""
+        centers, counts = self.centers.copy(), self.counts.copy()
+        there = np.ones(len(centers), np.bool_)
+        for i, j in zip(*self._pairs(len(centers) - n_clusters), strict=True):
+            _join(centers, counts, i, j)
+            there[j] = False
+        return centers[there]
+
+    def _pairs(self, n: int) -> tuple[list[int], list[int]]:
+        return self.kept[:n].tolist(), self.gone[:n].tolist()
+
+    def curve(self, inertia: float) -> Floats:
+        """(m + 1,) objectives of k, k - 1, ... clusters; ``inertia`` is that of k."""
+        return np.cumsum(np.concatenate([[inertia], self.losses]))
+
+
+def merged_down(
+    centers: NDArray[Any], counts: Floats, shift: NDArray[Any], n_clusters: int
+) -> Merges:
+    """Join clusters until ``n_clusters`` are left.
+
+    Parameters
+    ----------
+    centers : (k, d)
+    counts : (k,) float64
+        Weights; a cluster that weighs nothing is joined for nothing.
+    shift : (d,)
+        Origin of the kernels.
+    n_clusters : int
+        1 to k.
+    """
+    begun = np.asarray(centers, np.float64), np.asarray(counts, np.float64)
+    search = _Search(begun[0].copy(), begun[1].copy(), np.asarray(shift, np.float64))
+    joins = [search.join() for _ in range(len(centers) - n_clusters)]
+    kept, gone, losses = zip(*joins, strict=True) if joins else ((), (), ())
+    return Merges(
+        *begun, np.array(kept, np.int64), np.array(gone, np.int64), np.array(losses, np.float64)
+    )
+
+
+def _join(centers: Floats, counts: Floats, i: int, j: int) -> None:
+    """Let cluster i have the rows of cluster j as well."""
+    both = counts[i] + counts[j]
+    if both > 0:
+        centers[i] = (counts[i] * centers[i] + counts[j] * centers[j]) / both
+    counts[i] = both
+
+
+class _Search:
+    """Each cluster's cheapest partner, brought up to date from join to join."""
+
+    def __init__(self, centers: Floats, counts: Floats, shift: Floats) -> None:
+        self.centers, self.counts, self.shift = centers, counts, shift
+        self.there = np.ones(len(centers), np.bool_)
+        self.partner = np.zeros(len(centers), np.int64)
+        self.least = np.full(len(centers), np.inf)
+        for i in range(len(centers)):
+            self._look(i)
+
+    def _look(self, i: int) -> None:
+        """Find the cheapest partner of cluster i."""
+        losses = self._losses(i)
+        self.partner[i] = np.argmin(losses)
+        self.least[i] = losses[self.partner[i]]
+
+    def _losses(self, i: int) -> Floats:
+        """(k,) what it costs to join cluster i with each other one; infinity where it is gone."""
+        packed = pack_centers(self.centers[i : i + 1], self.shift)
+        gaps = squared_distances(self.centers, packed, np.zeros(len(self.centers), np.int32))
+        both = self.counts[i] + self.counts
+        losses: Floats = np.divide(
+            self.counts[i] * self.counts, both, out=np.zeros(len(both)), where=both > 0
+        )
+        losses *= gaps
+        losses[~self.there] = np.inf
+        losses[i] = np.inf
+        return losses
+
+    def join(self) -> tuple[int, int, float]:
+        """Join the two that lose least; of equal ones the first."""
+        one = int(np.argmin(self.least))
+        i, j = sorted((one, int(self.partner[one])))
+        loss = float(self.least[one])
+        _join(self.centers, self.counts, i, j)
+        self.there[j] = False
+        self.least[j] = np.inf
+        losses = self._losses(i)
+        orphans = np.flatnonzero(self.there & np.isin(self.partner, (i, j)))
+        nearer = losses < self.least
+        self.partner[nearer], self.least[nearer] = i, losses[nearer]
+        for orphan in {i, *orphans.tolist()}:
+            self._look(orphan)
+        return i, j, loss
+
+
+def window(n_clusters: int) -> int:
+    """How far to both sides of a number of clusters a curve is looked at, to see it bend."""
+    return max(1, n_clusters // WINDOW)
+
+
+def bent_sizes(
+    merges: Merges, inertia: float, least: int, most: int, bend: float, n: int
+) -> list[int]:
+    """Numbers of clusters at which a curve of joins bends, the most bent first.
+
+    Parameters
+    ----------
+    merges : Merges
+    inertia : float
+        Before the first join.
+    least, most : int
+        Where to look, both included.
+    bend : float
+        How many times what it falls by behind a number it has to fall by before it.
+    n : int
+        How many are told at most. Those within two windows of one that is bent more are not.
+
+    Notes
+    -----
+    A window says that there is a bend, and of all numbers in it a jump of the losses says where.
+    """
+    k = len(merges.centers)
+    curve = merges.curve(inertia)
+    found: list[tuple[float, int]] = []
+    for size in range(max(2, least), most + 1):
+        w = window(size)
+        if size - w < k - len(merges.losses) or size + w > k:
+            continue
+        below, at, above = (curve[k - size + step] for step in (w, 0, -w))
+        if above <= 0:
+            continue
+        logs = logarithms(np.array([below / at, at / above]))
+        ratio = float(logs[0] / logs[1]) if logs[1] > 0 else np.inf
+        if ratio >= bend:
+            found.append((-ratio, size))
+    chosen: list[int] = []
+    for _, size in sorted(found):
+        if len(chosen) < n and all(abs(size - other) > 2 * window(size) for other in chosen):
+            chosen.append(_sharpest(merges.losses, k, size))
+    return chosen
+
+
+def _sharpest(losses: Floats, k: int, size: int) -> int:
+    """The number in the window where one join costs the most times what the one before it does."""
+    w = window(size)
+    near = [at for at in range(size - w, size + w + 1) if at >= 2 and 0 < k - at < len(losses)]
+
+    def jump(at: int) -> float:
+        before, now = losses[k - at - 1], losses[k - at]
+        return float(now / before) if before > 0 else (np.inf if now > 0 else 0.0)
+
+    return max(near, key=lambda at: (jump(at), -abs(at - size)), default=size)

@@ -1,0 +1,382 @@
+"""Partitions into 1, 2, 4, ... clusters up to very many, each made of a neighbour's centres.
+
+Up: the clusters of k are split to 2 k, and the loop refines them. Down: clusters are joined, two at
+a time (:mod:`~largek_dask.algorithms.parts.merging`), which gives a curve in steps of one for
+nothing; where it bends, and wherever else a partition is wanted, what is left is refined. Of two
+partitions into as many clusters the lower one is kept. All of that happens on rows held where the
+driver is, the more of them the more clusters. Then a few passes over all rows that are to be looked
+at meet all partitions in one reading, and a last one counts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Algorithm, Chunk, Rng
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem, exact_distances
+from largek_dask.algorithms.lloyd import Lloyd
+from largek_dask.algorithms.parts.merging import bent_sizes, merged_down, window
+from largek_dask.algorithms.parts.moves import losses_of_merging
+from largek_dask.algorithms.parts.splits import held_out_moves, split_up
+from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
+from largek_dask.algorithms.truncated import Truncated
+from largek_dask.driver.final import label_rows
+from largek_dask.driver.run import run
+from largek_dask.driver.stopping import StopRules
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.passes.base import BasePasses
+
+__all__ = ["Counted", "Partition", "TimeLimit", "counted", "nested", "settled"]
+
+STEPS = 24
+"""Passes that refine a partition, at most: more change the curve by less than its own noise."""
+TOL = 1e-4
+"""The ``tol`` of the loop that refines."""
+ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 13
+"""Rows that a partition is refined on: for each of its clusters, and at least."""
+SPARSE_ROUNDS = 4
+"""Rounds of moves of centres on sparse rows, which the truncated search does not take, at most."""
+SMALL = 16
+"""Numbers of clusters up to which there is a partition into every one of them."""
+TRIED = 2.0
+"""How bent a curve of joins has to be at a number of clusters for it to be looked at closely. What
+is refined bends more, as joins leave rows where they are."""
+MOST_TRIED = 3
+"""Numbers that are looked at closely between k and 2 k."""
+
+Floats = NDArray[np.float64]
+Told = Callable[["Partition"], object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Centres, and what they cost."""
+
+    arrays: CenterArrays
+    cost: float
+    """Sum of ``w ||x - c||^2`` over the rows that it was found on."""
+    n_rows: int
+    """How many these were."""
+
+    @property
+    def n_clusters(self) -> int:
+        """Clusters."""
+        return len(self.arrays.centers)
+
+
+class TimeLimit:
+    """Seconds from now on, of which each stage of a work may use what is left up to its share.
+
+    Parameters
+    ----------
+    seconds : float
+        Infinite: no limit.
+    """
+
+    def __init__(self, seconds: float = math.inf) -> None:
+        self._seconds, self._begun = seconds, time.monotonic()
+
+    def left(self, share: float = 1.0) -> float | None:
+        """Seconds until this share of the time is used, 0 at least; None without a limit."""
+        if math.isinf(self._seconds):
+            return None
+        return max(0.0, share * self._seconds - (time.monotonic() - self._begun))
+
+    def is_over(self, share: float = 1.0) -> bool:
+        """Whether this share is used."""
+        return self.left(share) == 0.0
+
+
+@dataclass(slots=True)
+class _Search:
+    """Partitions of held rows, under way."""
+
+    sample: BasePasses
+    """All that are held, in random order, and none that weighs nothing."""
+    rng: Rng
+    limit: TimeLimit
+    share: float
+    told: Told
+    found: dict[int, Partition] = field(default_factory=dict)
+    bent: list[int] = field(default_factory=list)
+
+    def rows_for(self, k: int) -> BasePasses:
+        """The first rows of the sample, as many as a partition into k clusters is found on."""
+        n = max(LEAST_ROWS, ROWS_A_CLUSTER * k)
+        if n >= self.sample.n_rows:
+            return self.sample
+        return self.sample.subset(np.arange(n))
+
+    def refine(self, centers: NDArray[Any]) -> Partition:
+        """The partition that the loop comes to from these centres."""
+        rows = self.rows_for(len(centers))
+        # With two centres there is nothing to move.
+        if len(centers) <= 2:
+            return self._run(Lloyd(), rows, centers)
+        if not rows.is_sparse:
+            return self._run(Truncated(), rows, centers)
+        best = self._run(Lloyd(), rows, centers)
+        for _ in range(SPARSE_ROUNDS):
+            moved = _moved(rows, best)
+            other = best if moved is None else self._run(Lloyd(), rows, moved)
+            if other.cost >= best.cost:
+                break
+            best = other
+        return best
+
+    def _run(self, algorithm: Algorithm[Any], rows: BasePasses, centers: NDArray[Any]) -> Partition:
+        init = np.asarray(centers, rows.statistics.dtype)
+        problem = KMeansProblem(len(centers), init, tol=TOL)
+        stop = StopRules(STEPS, TOL, self.limit.left(self.share))
+        done = run(replace(algorithm, problem=problem), rows, rng=self.rng, stop=stop)
+        if done.stop_reason == "interrupted":
+            raise KeyboardInterrupt
+        assert isinstance(done.arrays, CenterArrays)
+        final = problem.finish(rows, done.arrays, partial(label_rows, rows, labels=False))
+        return Partition(final.arrays, final.value, rows.n_rows)
+
+    def keep(self, partition: Partition) -> None:
+        """Take a partition unless a better one into as many clusters is known."""
+        known = self.found.get(partition.n_clusters)
+        if known is None or partition.cost < known.cost:
+            self.found[partition.n_clusters] = partition
+            self.told(partition)
+
+    def up(self, most: int) -> None:
+        """Split clusters from one to 2, 4, 8, ... and ``most``."""
+        mean = self.sample.statistics.mean.astype(self.sample.statistics.dtype)
+        last = self.refine(mean[None])
+        self.keep(last)
+        while last.n_clusters < most and last.cost > 0 and not self.limit.is_over(self.share):
+            arrays, k = last.arrays, last.n_clusters
+            rows = self.rows_for(2 * k)
+            more = split_up(rows, arrays.centers, arrays.counts, min(2 * k, most))
+            if len(more) == k:
+                break
+            last = self.refine(more)
+            self.keep(last)
+
+    def down(self, wanted: Collection[int]) -> None:
+        """Join clusters, and refine where it is wanted and where the curve of joins bends."""
+        levels = sorted(self.found, reverse=True)
+        for k, fewer in pairwise(levels):
+            if self.limit.is_over(self.share):
+                return
+            above = self.found[k]
+            least = max(1, fewer - 2 * window(fewer) - 1)
+            merges = merged_down(
+                above.arrays.centers, above.arrays.counts, above.arrays.shift, least
+            )
+            bent = bent_sizes(
+                merges, above.cost, fewer - window(fewer), k - window(k), TRIED, MOST_TRIED
+            )
+            self.bent += bent
+            close = {size + step * window(size) for size in bent for step in (-1, 0, 1)}
+            own = {size for size in wanted if fewer <= size < k} | {fewer} | close
+            for size in sorted(own, reverse=True):
+                if max(least, 1) <= size < k and not self.limit.is_over(self.share):
+                    self.keep(self.refine(merges.centers_of(size)))
+
+
+def _moved(rows: BasePasses, found: Partition) -> NDArray[Any] | None:
+    """Centres after moves that pay; None if none does.
+
+    (The truncated search has its own.)
+    """
+    centers, counts, shift = found.arrays.centers, found.arrays.counts, found.arrays.shift
+    x, weight, _ = rows.take()
+    packed = pack_centers(centers, shift)
+    labels = nearest(x, packed)
+    distances = exact_distances(x, packed, labels)
+    costs = distances if weight is None else weight * distances
+    sse = np.bincount(labels, costs, len(centers)).astype(np.float64)
+    moves = held_out_moves(rows, centers, counts, sse, losses_of_merging(centers, counts, shift))
+    return moves.apply(centers) if len(moves.split) else None
+
+
+def nested(
+    sample: BasePasses,
+    rng: Rng,
+    n_clusters: int,
+    *,
+    wanted: Collection[int] = (),
+    limit: TimeLimit | None = None,
+    share: float = 1.0,
+    told: Told = lambda partition: None,
+) -> tuple[list[Partition], list[int]]:
+    """Partitions of held rows into 1 to k clusters: every number up to 16, then 24, 32, 48, ...
+
+    Parameters
+    ----------
+    sample : BasePasses
+        Rows in random order, none of weight 0: a subset.
+    rng : Rng
+    n_clusters : int
+        k
+    wanted : collection of int
+        Further numbers of clusters.
+    limit : TimeLimit, optional
+    share : float
+        Which share of it may be used up; what is not done then is left out.
+    told : callable
+        Called with every partition that is better than what was known.
+
+    Returns
+    -------
+    partitions : list of Partition
+        By the number of clusters, ascending. Fewer than k where the rows have fewer distinct values
+        or the time is over.
+    bent : list of int
+        Numbers of clusters at which the curve of joins bends, if there are any.
+
+    Raises
+    ------
+    NoModelError
+        The time was over before there was a partition.
+    """
+    search = _Search(sample, rng, TimeLimit() if limit is None else limit, share, told)
+    search.up(n_clusters)
+    halves = (3 * size // 2 for size in sorted(search.found) if size >= SMALL)
+    search.down({*range(1, SMALL + 1), *halves, *wanted})
+    return [search.found[size] for size in sorted(search.found)], sorted(set(search.bent))
+
+
+@dataclass
+class _Totals:
+    """The rows of every partition."""
+
+    totals: list[AssignmentTotal[Tally]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel."""
+        return sum(total.nbytes for total in self.totals)
+
+    @staticmethod
+    def combine(a: _Totals, b: _Totals) -> _Totals:
+        """Add ``b`` into ``a``."""
+        for mine, others in zip(a.totals, b.totals, strict=True):
+            AssignmentTotal.combine(mine, others)
+        return a
+
+
+def _assign_chunk(chunk: Chunk, found: _Totals, packed: Sequence[PackedCenters]) -> None:
+    """Label a chunk's rows once for each partition."""
+    for total, centers in zip(found.totals, packed, strict=True):
+        total.assign(chunk.x, chunk.weight, None, nearest(chunk.x, centers))
+
+
+def settled(passes: BasePasses, partitions: Sequence[Partition], steps: int) -> list[Partition]:
+    """Partitions after some of Lloyd's steps over all rows, each of which reads these once."""
+    shift, d, grid = passes.statistics.shift, passes.n_features, passes.statistics.grid
+    centers = [partition.arrays.centers for partition in partitions]
+    sizes = [len(each) for each in centers]
+    for _ in range(steps):
+        found: _Totals = passes.reduce(
+            _assign_chunk,
+            [pack_centers(each, shift) for each in centers],
+            start=partial(_empty_totals, sizes, d, grid),
+            combine=_Totals.combine,
+        )
+        centers = [
+            total.sums.means(each) for total, each in zip(found.totals, centers, strict=True)
+        ]
+    return [
+        replace(partition, arrays=replace(partition.arrays, centers=each))
+        for partition, each in zip(partitions, centers, strict=True)
+    ]
+
+
+def _empty_totals(sizes: Sequence[int], d: int, grid: Any) -> _Totals:
+    return _Totals([AssignmentTotal(size, d, grid) for size in sizes])
+
+
+@dataclass
+class _Sums(Additive):
+    """What rows cost, by partition; and what tells how far that is off on other rows."""
+
+    costs: ExactSums
+    """Sums of ``w d^2``, one a partition."""
+    squares: ExactSums
+    """Sums of its squares."""
+    products: ExactSums
+    """Sums of its products with w."""
+    weights: ExactSums
+    """(2,) sums of w and of its square."""
+    counts: ExactSums
+    """Sums of w, by cluster, one partition after the other."""
+
+    @classmethod
+    def of(cls, sizes: Sequence[int]) -> _Sums:
+        """Of no rows."""
+        n = len(sizes)
+        return cls(ExactSums(n), ExactSums(n), ExactSums(n), ExactSums(2), ExactSums(sum(sizes)))
+
+
+def _count_chunk(chunk: Chunk, sums: _Sums, packed: Sequence[PackedCenters]) -> None:
+    """Add up what a chunk's rows cost in each partition."""
+    weight = np.ones(len(chunk)) if chunk.weight is None else chunk.weight
+    there = weight > 0
+    first = 0
+    for i, centers in enumerate(packed):
+        labels = nearest(chunk.x, centers)
+        cost = np.where(there, exact_distances(chunk.x, centers, labels), 0.0) * weight
+        at = np.full(len(cost), i, np.int32)
+        sums.costs.add(cost, None, at)
+        sums.squares.add(cost, cost, at)
+        sums.products.add(cost, weight, at)
+        sums.counts.add(np.ones(len(cost)), weight, first + labels)
+        first += centers.n_clusters
+    both = np.repeat(np.arange(2, dtype=np.int32), len(weight))
+    sums.weights.add(np.concatenate([weight, weight * weight]), None, both)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What partitions cost over some rows."""
+
+    partitions: list[Partition]
+    """Those that were counted: ``cost`` and ``counts`` are of these rows."""
+    errors: Floats
+    """(m,) standard errors of the costs, as estimates of what rows of any number would cost."""
+    weight: float
+    """Weight of all these rows."""
+
+
+def counted(passes: BasePasses, partitions: Sequence[Partition]) -> Counted:
+    """Count what partitions cost over all rows of the passes, in one reading.
+
+    The error is that of a ratio: of the mean of ``w d^2`` to that of w.
+    """
+    shift = passes.statistics.shift
+    sizes = [partition.n_clusters for partition in partitions]
+    sums: _Sums = passes.reduce(
+        _count_chunk,
+        [pack_centers(partition.arrays.centers, shift) for partition in partitions],
+        start=partial(_Sums.of, sizes),
+        combine=_Sums.combine,
+    )
+    costs, (weight, squares) = sums.costs.values, sums.weights.values
+    ratios = costs / weight
+    spread = sums.squares.values - 2 * ratios * sums.products.values + ratios**2 * squares
+    edges = np.cumsum([0, *sizes])
+    counts = sums.counts.values
+    done = [
+        Partition(
+            replace(partition.arrays, counts=counts[edges[i] : edges[i + 1]].copy()),
+            float(costs[i]),
+            passes.n_rows,
+        )
+        for i, partition in enumerate(partitions)
+    ]
+    return Counted(done, np.sqrt(np.maximum(spread, 0.0)), float(weight))

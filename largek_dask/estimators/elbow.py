@@ -1,0 +1,525 @@
+"""How many clusters there are, of a table of any size: the whole curve in one run.
+
+Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `DCDBundle`, every
+number of clusters near its lowest objective. Beyond, it is one of nested partitions
+(:mod:`largek_dask.driver.nested`) on a sample: every number up to 16, then 24, 32, 48, 64, ..., and
+closely about every number where it bends. The same decision (:mod:`largek_dask.model.suggest_k`) is
+made of either.
+
+A number is named where halves of the rows, clustered by themselves, give the same partition, no
+Gaussian of this spectrum could be cut as well, the curve bends there, and each half names about the
+same number by its own curve. Four rules of the literature are told beside it, as they always name
+something.
+
+Of a sample the objectives are those of other rows, which nothing was fitted to: what they say of
+all rows is off by chance alone, by the standard error told, and on the high side only by as much as
+partitions made from all rows would be better than those of the sample.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Rng, RowSample
+from largek_dask.algorithms.dcd.conclusion import path_of_half
+from largek_dask.algorithms.dcd.held import taken_rows
+from largek_dask.algorithms.dcd.stability import agreement_of, compare_halves
+from largek_dask.algorithms.parts.greedy import cost_of
+from largek_dask.algorithms.parts.spectrum import (
+    MOST_FEATURES,
+    lower_bounds,
+    scatter_sums,
+    spectral_bounds,
+)
+from largek_dask.data.rows import Rows
+from largek_dask.data.sources import open_rows
+from largek_dask.driver.events import ProgressLine
+from largek_dask.driver.fit import fit, open_passes
+from largek_dask.driver.nested import Partition, TimeLimit, counted, nested, settled
+from largek_dask.driver.options import FitOptions, check_integer
+from largek_dask.driver.plan import check_scale
+from largek_dask.errors import DegenerateDataWarning, ParameterError
+from largek_dask.estimators.base import draw_seed
+from largek_dask.model import CentersModel, Model, PathModel
+from largek_dask.model.suggest_k import STABLE, Curve, SuggestedK, spectrum_of
+from largek_dask.model.suggest_k import suggest_k as judge
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from matplotlib.figure import Figure
+
+    from largek_dask.passes.base import BasePasses
+
+__all__ = ["ElbowCurve", "suggest_k"]
+
+PATH_ROWS, PATH_CLUSTERS = 50_000, 100
+"""Rows and clusters up to which the curve is that of `DCDBundle`, ..."""
+PATH_VALUES = 1 << 21
+"""... if rows are not wide: of more values it takes minutes."""
+BALANCED_CLUSTERS = 25
+"""Clusters up to which its effort is "balanced". Beyond, "fast" takes a third of the time (30 and
+9 CPU seconds for 10,000 × 16 rows without structure, k = 50) and ends 0.3 % higher."""
+SAMPLE_A_CLUSTER, LEAST_SAMPLE = 256, 1 << 16
+"""Rows of a sample: for each cluster of the last partition, and at least."""
+SAMPLE_VALUES = 1 << 26
+"""Values of a sample, at most, if it has not been said how many rows it is to have."""
+FEWEST_A_CLUSTER = 16
+"""Rows of a sample for each cluster, however many values that are."""
+HELD_OUT = 4
+"""Rows that nothing is fitted to: one for as many of the sample, ..."""
+LEAST_HELD_OUT = 1 << 13
+"""... and at least."""
+SETTLING = 2
+"""Lloyd's steps over all rows, after a search on fewer."""
+COMPARED = 1 << 14
+"""Rows on which the partitions of two halves are compared, at most."""
+STAGES = 0.4, 0.6, 0.8
+"""Shares of the time limit at which the search, and those on either half, have to end."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ElbowCurve(SuggestedK):
+    """The objectives of partitions into 1 to k clusters, how many clusters there are, and why.
+
+    Made by :func:`suggest_k`; ``print`` says the decision in words.
+    """
+
+    errors: Floats
+    """(m,) standard errors of the objectives: 0 where all rows were counted."""
+    n_rows: int
+    """Rows of the table that count."""
+    n_searched: int
+    """Rows that partitions were found on."""
+    method: Literal["dcdbundle", "nested"]
+    """What has found them."""
+    model_of: Callable[[int], CentersModel]
+    """Makes the model of one of `n_clusters`; :meth:`model` checks the number first."""
+
+    def model(self, n_clusters: int) -> CentersModel:
+        """The partition into l clusters, one of `n_clusters`, as a model that predicts and saves.
+
+        Raises
+        ------
+        ParameterError
+            The run has kept none into as many.
+        """
+        if n_clusters not in self.n_clusters:
+            near = self.n_clusters[np.argsort(np.abs(self.n_clusters - n_clusters))[:2]]
+            told = " and ".join(map(str, sorted(near.tolist())))
+            raise ParameterError(
+                f"the run has kept no partition into {n_clusters!r} clusters; the nearest are into "
+                f"{told}. Fit KMeans({n_clusters!r}) for it."
+            )
+        return self.model_of(int(n_clusters))
+
+    def __repr__(self) -> str:
+        return f"<ElbowCurve to {int(self.n_clusters[-1]):,} clusters: {self.words}>"
+
+    def records(self) -> list[dict[str, Any]]:
+        """What is known of every partition, one mapping each; None where it is not known."""
+        columns = (self.n_clusters, self.inertia, self.errors, self.stability, self.gaussian)
+        names = ("n_clusters", "inertia", "standard_error", "stability", "gaussian")
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [
+            {
+                name: None if value != value else value
+                for name, value in zip(names, row, strict=True)
+            }
+            for row in rows
+        ]
+
+    def plot(self) -> Figure:
+        """The elbow as a matplotlib figure."""
+        from largek_dask.observe.plots import elbow_figure
+
+        rows = f"{self.n_rows:,} rows"
+        if self.n_searched < self.n_rows:
+            rows = f"{self.n_searched:,} of {rows}"
+        title = f"Partitions of {rows} into 1 to {int(self.n_clusters[-1]):,} clusters"
+        return elbow_figure(
+            self.n_clusters,
+            self.inertia,
+            self.errors,
+            self.stability,
+            title,
+            stable=STABLE,
+            suggested=self.k,
+            between=self.range,
+            clear=self.clear,
+            words=self.words,
+        )
+
+
+def suggest_k(
+    rows: Any,
+    k_max: int = 30,
+    *,
+    sample: int | Literal["auto", "all"] = "auto",
+    sample_weight: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    normalize: Literal["l2"] | None = None,
+    on_bad_rows: Literal["raise", "skip"] = "raise",
+    random_state: Any = None,
+    client: Client | None = None,
+    n_threads: int | None = None,
+    max_time: float | str | None = None,
+    verbose: int = 0,
+) -> ElbowCurve:
+    """How many clusters there are, if that is clear, and the curve that tells.
+
+    Parameters
+    ----------
+    rows : array-like, sparse matrix, DataFrame, URL, zarr.Array, dask.array.Array or Rows
+        (n_rows, n_features) numbers.
+    k_max : int
+        The largest number of clusters to look at; fewer where there are not as many rows.
+    sample : int, "auto" or "all"
+        Rows that partitions are looked for on, drawn by seed. "auto": 256 for each of ``k_max``
+        clusters, 65,536 at least; of wide rows, fewer. "all": those, and then all rows meet all
+        partitions in three readings, so that objectives are exact.
+    sample_weight : array-like of shape (n_rows,) or URL, optional
+        Weight 2 counts as two rows, weight 0 as none.
+    storage_options, normalize, on_bad_rows
+        As in ``open_rows`` and ``KMeans``.
+    random_state : int, RandomState, Generator or None
+        Same data, seed and versions give the same bits, if ``max_time`` does not end the run.
+    client : distributed.Client, optional
+        Read the rows on that cluster; what is drawn is searched in this process.
+    n_threads, verbose
+        As in ``KMeans``.
+    max_time : float or str, optional
+        Seconds, or a time such as "90s": partitions into more clusters than there was time for are
+        left out.
+
+    Returns
+    -------
+    ElbowCurve
+        ``k`` (None: no number stands out), its ``range``, and the curve.
+
+    Raises
+    ------
+    ParameterError, DataError
+        A parameter is wrong, or ``rows`` are no table of finite numbers.
+    NoModelError
+        The time limit came before there was a partition.
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> r = np.random.default_rng(0)
+    >>> x = 20 * np.eye(3).repeat(100, axis=0) + r.normal(size=(300, 3))
+    >>> found = lk.suggest_k(x, 6, random_state=0)
+    >>> found.k, found.range, found.model(3).n_clusters
+    (3, (3, 3), 3)
+    >>> lk.suggest_k(r.normal(size=(300, 3)), 6, random_state=0).k is None
+    True
+    """
+    check_integer("k_max", k_max, 1)
+    if sample not in ("auto", "all"):
+        check_integer("sample", sample, 1)
+    opened = open_rows(rows, sample_weight=sample_weight, storage_options=storage_options)
+    k = min(int(k_max), opened.n_rows)
+    # Checks all of what is a fit's as well.
+    options = FitOptions(
+        n_clusters=k,
+        algorithm="dcdbundle",
+        effort="balanced" if k <= BALANCED_CLUSTERS else "fast",
+        normalize=normalize,
+        on_bad_rows=on_bad_rows,
+        max_time=max_time,
+        seed=draw_seed(random_state),
+    )
+    return _Asked(opened, options, sample, client, n_threads, bool(verbose)).curve()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A curve that is asked for."""
+
+    rows: Rows
+    options: FitOptions
+    sample: int | str
+    client: Client | None
+    n_threads: int | None
+    verbose: bool
+
+    def curve(self) -> ElbowCurve:
+        """By all partitions where the table is small and dense, and no sample is asked for."""
+        n = self.rows.n_rows
+        is_small = n <= PATH_ROWS and n * self.rows.n_features <= PATH_VALUES
+        is_small = is_small and self.options.n_clusters <= PATH_CLUSTERS
+        whole = isinstance(self.sample, str) or self.sample >= n
+        if is_small and whole and not self.rows.is_sparse:
+            return self.by_path()
+        return self.by_nesting()
+
+    # --- every number of clusters -----------------------------------------------------------------
+
+    def by_path(self) -> ElbowCurve:
+        """By a fit of all partitions."""
+        with open_passes(
+            self.rows,
+            client=self.client,
+            n_threads=self.n_threads,
+            normalize=self.options.normalize,
+            on_bad_rows=self.options.on_bad_rows,
+        ) as passes:
+            statistics = passes.statistics
+            k = min(self.options.n_clusters, statistics.n_rows)
+            x, weight = taken_rows(passes, Rng(self.options.seed))
+        with warnings.catch_warnings():
+            # k_max is no more than a limit.
+            warnings.simplefilter("ignore", DegenerateDataWarning)
+            result = fit(
+                self.rows,
+                replace(self.options, n_clusters=k),
+                client=self.client,
+                n_threads=self.n_threads,
+                labels=False,
+                events=(ProgressLine(),) if self.verbose else (),
+            )
+        if result.stop_reason == "interrupted":
+            raise KeyboardInterrupt
+        model = Model.of(result)
+        assert isinstance(model, PathModel)
+        path, d = model.path_, self.rows.n_features
+        find_path = partial(path_of_half, passes.threads, Rng(self.options.seed))
+        halves = compare_halves(x, weight, find_path, Rng(self.options.seed), len(path))
+        curves = [
+            _curve_of_path(each, centers)
+            for each, centers in zip(halves.rows, halves.paths, strict=True)
+        ]
+        found = judge(
+            path.inertia,
+            halves.stability,
+            weight=statistics.total_weight,
+            n_features=d,
+            spectrum=spectrum_of(path.lower_bound, d),
+            halves=curves or None,
+        )
+        n = statistics.n_rows
+        return _told(found, np.zeros(len(path)), n, n, "dcdbundle", path.model)
+
+    # --- nested partitions ------------------------------------------------------------------------
+
+    def by_nesting(self) -> ElbowCurve:
+        """By partitions of a sample, each made of a neighbour."""
+        limit = TimeLimit(self.options.stop.seconds)
+        with open_passes(
+            self.rows,
+            client=self.client,
+            n_threads=self.n_threads,
+            normalize=self.options.normalize,
+            on_bad_rows=self.options.on_bad_rows,
+        ) as passes:
+            check_scale(passes.statistics)
+            return _Nesting(self, passes, limit).result()
+
+    def sizes(self, n_rows: int) -> tuple[int, int]:
+        """Rows of the sample, and rows held out of it."""
+        k = self.options.n_clusters
+        if isinstance(self.sample, str):
+            n = max(LEAST_SAMPLE, SAMPLE_A_CLUSTER * k)
+            n = max(min(n, SAMPLE_VALUES // self.rows.row_values), FEWEST_A_CLUSTER * k)
+        else:
+            n = self.sample
+        n = min(n, n_rows)
+        held_out = 0 if self.sample == "all" else max(n // HELD_OUT, LEAST_HELD_OUT)
+        return n, min(held_out, n_rows - n)
+
+
+class _Nesting:
+    """A run of nested partitions."""
+
+    def __init__(self, asked: _Asked, passes: BasePasses, limit: TimeLimit) -> None:
+        self.asked, self.passes, self.limit = asked, passes, limit
+        self.rng = Rng(asked.options.seed)
+        self.n_rows = passes.statistics.n_rows
+        n, held_out = asked.sizes(self.n_rows)
+        self.drawn = passes.subset(RowSample(self.rng, "elbow", n + held_out))
+        # As many rows as were asked for are there only where few of them weigh nothing.
+        self.n = min(n, self.drawn.n_rows)
+        self.k = min(asked.options.n_clusters, self.n)
+        self.line = _Line() if asked.verbose else None
+
+    def result(self) -> ElbowCurve:
+        """The whole of it."""
+        sample = self.drawn if self.n == self.drawn.n_rows else self.drawn.subset(np.arange(self.n))
+        found, _ = self._nested(sample, self.rng, (), STAGES[0], "all")
+        is_late = self.limit.is_over(STAGES[0])
+        found = settled_where_needed(sample, found)
+        curve, found = _curve_of(sample, found)
+        halves, stability = self._halves(sample, found)
+        judged = judge(
+            curve.inertia,
+            stability,
+            weight=curve.weight,
+            n_features=curve.n_features,
+            spectrum=curve.spectrum,
+            sizes=curve.sizes,
+            halves=halves or None,
+        )
+        inertia, errors, found = self._counted(found)
+        if self.line is not None:
+            self.line.end()
+        models = {partition.n_clusters: partition for partition in found}
+        words = judged.words
+        if is_late or self.limit.is_over(STAGES[2]):
+            words += " The time limit ended the run early: more time may tell more."
+        told = replace(judged, inertia=inertia, words=words)
+        return _told(told, errors, self.n_rows, self.n, "nested", lambda k: self.model(models[k]))
+
+    def _nested(
+        self, rows: BasePasses, rng: Rng, wanted: Sequence[int], share: float, name: str
+    ) -> tuple[list[Partition], list[int]]:
+        told = (lambda p: None) if self.line is None else partial(self.line.show, name)
+        return nested(
+            rows,
+            rng,
+            min(self.k, rows.n_rows),
+            wanted=wanted,
+            limit=self.limit,
+            share=share,
+            told=told,
+        )
+
+    def _halves(self, sample: BasePasses, found: Sequence[Partition]) -> tuple[list[Curve], Floats]:
+        """The curves of two halves, and how far their partitions agree, by number of clusters."""
+        sizes = [partition.n_clusters for partition in found]
+        stability = np.full(len(sizes), np.nan)
+        stability[0] = 1.0
+        half = self.n // 2
+        if half < 2 or self.limit.is_over(STAGES[2]):
+            return [], stability
+        curves, centers = [], []
+        for i, begin in enumerate((0, half)):
+            rows = sample.subset(np.arange(begin, begin + half))
+            rng = Rng(self.rng.seed, 1 + i)
+            parts, _ = self._nested(rows, rng, sizes, STAGES[1 + i], f"half {i + 1}")
+            curve, parts = _curve_of(rows, settled_where_needed(rows, parts))
+            curves.append(curve)
+            centers.append({part.n_clusters: part.arrays.centers for part in parts})
+        shift = self.passes.statistics.shift
+        x = sample.take(np.arange(self.n)[:: max(1, self.n // COMPARED)]).x
+        for at, size in enumerate(sizes):
+            if size > 1 and all(size in each for each in centers):
+                stability[at] = agreement_of(x, [each[size] for each in centers], shift)
+        return curves, stability
+
+    def _counted(self, found: Sequence[Partition]) -> tuple[Floats, Floats, list[Partition]]:
+        """Objectives over all rows with their errors, and partitions with weights of all rows."""
+        if self.asked.sample == "all" and self.n < self.n_rows:
+            rows = self.passes
+            found = settled(rows, found, SETTLING)
+        elif self.n < self.drawn.n_rows:
+            rows = self.drawn.subset(np.arange(self.n, self.drawn.n_rows))
+        else:
+            rows = self.drawn
+        count = counted(rows, found)
+        scale = self.passes.statistics.total_weight / count.weight
+        exact = self.n == self.n_rows or self.asked.sample == "all"
+        costs = np.array([partition.cost for partition in count.partitions])
+        if exact:
+            return costs, np.zeros(len(costs)), count.partitions
+        scaled = [
+            replace(p, arrays=replace(p.arrays, counts=p.arrays.counts * scale))
+            for p in count.partitions
+        ]
+        return costs * scale, count.errors * scale, scaled
+
+    def model(self, partition: Partition) -> CentersModel:
+        """A partition as a model."""
+        options = self.asked.options
+        provenance = {
+            "partition": {"n_clusters": partition.n_clusters, "of": "suggest_k"},
+            "parameters": {"seed": options.seed, "k_max": options.n_clusters},
+            "data": {"n_rows": self.n_rows, "n_searched": self.n},
+        }
+        return CentersModel(
+            partition.arrays,
+            options.normalize,
+            options.on_bad_rows,
+            provenance=provenance,
+            feature_names=self.asked.rows.feature_names,
+        )
+
+
+def settled_where_needed(rows: BasePasses, found: Sequence[Partition]) -> list[Partition]:
+    """Partitions of all these rows; those that were found on fewer take steps over all."""
+    few = [partition for partition in found if partition.n_rows < rows.n_rows]
+    moved = iter(settled(rows, few, SETTLING))
+    return [next(moved) if partition.n_rows < rows.n_rows else partition for partition in found]
+
+
+def _curve_of(rows: BasePasses, found: Sequence[Partition]) -> tuple[Curve, list[Partition]]:
+    """What partitions of rows cost, without those that cost no less than one of fewer clusters."""
+    count = counted(rows, found)
+    kept: list[Partition] = []
+    for partition in count.partitions:
+        if not kept or partition.cost < kept[-1].cost:
+            kept.append(partition)
+    sizes = np.array([partition.n_clusters for partition in kept])
+    inertia = np.array([partition.cost for partition in kept])
+    d = rows.n_features
+    spectrum = spectrum_of(lower_bounds(rows, d + 1), d)
+    return Curve(sizes, inertia, count.weight, d, spectrum), kept
+
+
+def _curve_of_path(x: Floats, path: Sequence[Floats]) -> Curve:
+    """What the partitions of half of a sample cost."""
+    d = x.shape[1]
+    shift = x.sum(axis=0) / len(x)
+    inertia = np.array([cost_of(x, None, np.asarray(centers), shift) for centers in path])
+    spectrum = None
+    if d <= MOST_FEATURES:
+        bounds = spectral_bounds(*scatter_sums(x, None, shift).matrix(), d + 1)
+        spectrum = spectrum_of(bounds, d)
+    return Curve(np.arange(1, len(inertia) + 1), inertia, float(len(x)), d, spectrum)
+
+
+def _told(
+    found: SuggestedK,
+    errors: Floats,
+    n_rows: int,
+    n_searched: int,
+    method: Literal["dcdbundle", "nested"],
+    model_of: Callable[[int], CentersModel],
+) -> ElbowCurve:
+    known = {each.name: getattr(found, each.name) for each in fields(SuggestedK)}
+    return ElbowCurve(
+        **known,
+        errors=errors,
+        n_rows=n_rows,
+        n_searched=n_searched,
+        method=method,
+        model_of=model_of,
+    )
+
+
+class _Line:
+    """One line about the partition that was found last."""
+
+    def __init__(self) -> None:
+        import sys
+
+        self._stream = sys.stderr
+
+    def show(self, name: str, partition: Partition) -> None:
+        """Tell of a partition."""
+        text = f"elbow, {name}: {partition.n_clusters:,} clusters, inertia {partition.cost:.6g}"
+        self._stream.write(f"\r{text}\x1b[K" if self._stream.isatty() else f"{text}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Go to the next line."""
+        if self._stream.isatty():
+            self._stream.write("\n")

@@ -1,0 +1,314 @@
+"""Compile beforehand what usual fits need: on this machine, or on those of a cluster.
+
+Kernels are compiled when they are first called, for the types that they are called with, and kept
+in a folder that all processes of a machine share. So small fits of every kind are made here, each
+kind of rows in a process of its own. What they find does not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dask.config
+import numpy as np
+
+from largek_dask import config
+from largek_dask.driver.words import human_seconds
+from largek_dask.errors import ClusterError
+from largek_dask.kernels.jit import cache_folder
+from largek_dask.passes.local import available_cpus
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["KINDS", "Warmed", "warmup"]
+
+KINDS = ("float32", "float64", "sparse float32", "sparse float64")
+"""Kinds of rows. Kernels for one are of no use for another, so that each has its process."""
+NOTE = "warmed.json"
+"""File in the cache folder: which kinds have been through, and how many kernels there were then."""
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """What a machine has compiled."""
+
+    host: str
+    folder: str
+    """Where its kernels are kept."""
+    kernels: int
+    """Kernels that have been compiled now; 0: there was nothing to do."""
+    there: int
+    """Kernels that there are."""
+    seconds: float
+
+    def words(self) -> str:
+        """One line."""
+        if not self.kernels:
+            return f"{self.host}: nothing to do, {self.there} kernels are there"
+        return f"{self.host}: {self.kernels} kernels compiled, {human_seconds(self.seconds)}"
+
+
+def warmup(
+    client: Client | None = None,
+    *,
+    n_processes: int | None = None,
+    told: Told | None = None,
+) -> list[Warmed]:
+    """Compile what usual fits need, so that no fit waits for it.
+
+    That is ``KMeans`` with ``algorithm`` "auto", "lloyd" and "nmbatch", with few clusters and many,
+    of float32 and float64 rows, dense and sparse, in memory and stored, with weights and without;
+    and what a model does: ``predict``, ``transform`` and ``score``. What has been compiled before
+    is not compiled again.
+
+    Parameters
+    ----------
+    client : distributed.Client, optional
+        Compile on the machines of its workers, once for each cache folder; None: on this one.
+    n_processes : int, optional
+        Processes that compile at the same time on a machine, up to 4; None: one a core.
+    told : callable, optional
+        Called with a line of text whenever a part is done.
+
+    Returns
+    -------
+    list of Warmed
+        One for each machine.
+
+    Raises
+    ------
+    ClusterError
+        The cluster has no workers, or compiling has failed; the message says where and why.
+
+    Examples
+    --------
+    >>> import largek_dask as lk
+    >>> for machine in lk.warmup():  # doctest: +SKIP
+    ...     print(machine.host, machine.kernels, machine.seconds)
+    """
+    told = _say_nothing if told is None else told
+    if client is None:
+        # On a thread of its own: a notebook's has a loop that runs already.
+        with ThreadPoolExecutor(1) as aside:
+            return [aside.submit(lambda: asyncio.run(_warm(n_processes, told))).result()]
+    homes: dict[str, tuple[str, str]] = client.run(_home)
+    if not homes:
+        raise ClusterError("the cluster has no workers: start some, or call warmup() on each host")
+    # Workers of one machine share its folder: one of them sees to it.
+    chosen = {home: worker for worker, home in homes.items()}
+    told(f"{len(homes)} workers on {len(chosen)} machines")
+    # Not as a task: it would take a thread from jobs. A coroutine, so that the worker goes on.
+    found = client.run(_warm_on_worker, n_processes, workers=list(chosen.values()))
+    machines = []
+    for worker, answer in found.items():
+        if isinstance(answer, str):
+            raise ClusterError(f"worker {worker} has not compiled: {answer}; see its log")
+        machines.append(Warmed(**answer))
+        told(machines[-1].words())
+    return machines
+
+
+def _say_nothing(text: str) -> None:
+    """For who does not listen."""
+
+
+def _home() -> tuple[str, str]:
+    """The machine that this is, and where it keeps kernels."""
+    return socket.gethostname(), str(cache_folder())
+
+
+async def _warm_on_worker(n_processes: int | None) -> dict[str, Any] | str:
+    """What a worker's machine has compiled, or why it has not."""
+    try:
+        return asdict(await _warm(n_processes, _say_nothing))
+    except ClusterError as error:
+        return str(error)
+
+
+async def _warm(n_processes: int | None, told: Told) -> Warmed:
+    """Have processes make the fits of all kinds that have not been made here."""
+    begun, before = time.monotonic(), _n_kernels()
+    missing = [kind for kind in KINDS if kind not in _done()]
+    room = asyncio.Semaphore(max(1, available_cpus() if n_processes is None else n_processes))
+
+    async def one(kind: str) -> None:
+        async with room:
+            await _in_process(kind, told)
+
+    running = [asyncio.ensure_future(one(kind)) for kind in missing]
+    try:
+        await asyncio.gather(*running)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    there = _n_kernels()
+    if missing:
+        _note(there)
+    host, folder = _home()
+    return Warmed(host, folder, there - before, there, time.monotonic() - begun)
+
+
+async def _in_process(kind: str, told: Told) -> None:
+    """Make the fits of one kind in a process of its own.
+
+    Raises
+    ------
+    ClusterError
+        It has failed.
+    """
+    # What this process was told of kernels by dask.config, that one is told by its environment.
+    folder, tile = config.get("kernels.cache-dir"), config.get("kernels.tile")
+    environment = os.environ | {"DASK_LARGEK__KERNELS__TILE": str(tile)}
+    if folder is not None:
+        environment["DASK_LARGEK__KERNELS__CACHE_DIR"] = str(folder)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", __name__, kind),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        errors = asyncio.ensure_future(process.stderr.read())
+        async for line in process.stdout:
+            told(line.decode().rstrip())
+        if await process.wait() != 0:
+            last = (await errors).decode().strip().rpartition("\n")[2]
+            raise ClusterError(
+                f"the process that compiles for {kind} rows has ended with exit code "
+                f"{process.returncode}: {last or 'it has said nothing'}"
+            )
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _n_kernels() -> int:
+    return len(list(cache_folder().glob("*.bin")))
+
+
+def _done() -> tuple[str, ...]:
+    """Kinds whose kernels are all there, unless some have been removed since."""
+    try:
+        note = json.loads((cache_folder() / NOTE).read_text())
+        return tuple(note["kinds"]) if note["kernels"] <= _n_kernels() else ()
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _note(n_kernels: int) -> None:
+    """Note that all kinds are done; where nothing is kept there is nothing to note."""
+    if not n_kernels:
+        return
+    path = cache_folder() / NOTE
+    aside = path.with_name(f"{NOTE}.{os.getpid()}.tmp")
+    aside.write_text(json.dumps({"kinds": KINDS, "kernels": n_kernels}))
+    os.replace(aside, path)
+
+
+# --- in a process of its own ----------------------------------------------------------------------
+
+
+def fits_of(kind: str, folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The fits of a kind of rows, each with its name.
+
+    Parameters
+    ----------
+    kind : str
+        One of ``KINDS``.
+    folder : Path
+        For rows that are stored.
+    """
+    dtype = np.dtype(kind.rpartition(" ")[2])
+    if kind.startswith("sparse"):
+        yield from _sparse_fits(dtype)
+        return
+    for n, d, k in ((1_500, 6, 8), (6_000, 6, 60), (24_000, 6, 300), (24_000, 70, 300)):
+        name = f"{kind}, {d} features, {k} clusters"
+        x = _rows(n, d).astype(dtype)
+        weight = np.linspace(1, 2, n)
+        yield name, partial(_fit, x, k, use=True)
+        yield f"{name}, weighted", partial(_fit, x, k, sample_weight=weight)
+        yield f"{name}, stored", partial(_fit_stored, x, k, folder / f"{d}-{k}.zarr")
+        for algorithm in ("lloyd", "nmbatch"):
+            yield f"{name}, {algorithm}", partial(_fit, x, k, algorithm=algorithm)
+
+
+def _sparse_fits(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], object]]]:
+    from scipy.sparse import csr_matrix
+
+    for k in (8, 300):
+        x = csr_matrix(np.maximum(_rows(6_000, 60) - 0.8, 0).astype(dtype))
+        name = f"sparse {dtype}, {k} clusters"
+        yield name, partial(_fit, x, k, use=True)
+        yield f"{name}, weighted", partial(_fit, x, k, sample_weight=np.linspace(1, 2, 6_000))
+        yield f"{name}, lloyd", partial(_fit, x, k, algorithm="lloyd")
+
+
+def _rows(n: int, d: int) -> Any:
+    """Rows in groups that overlap."""
+    draws = np.random.default_rng(0)
+    centers = draws.normal(size=(500, d))
+    return centers[draws.integers(len(centers), size=n)] + draws.normal(size=(n, d)) / 2
+
+
+def _fit(x: Any, k: int, *, use: bool = False, sample_weight: Any = None, **options: Any) -> None:
+    """Make a fit, and whatever a model does if it is to be used.
+
+    Two threads: what several have found is added up by kernels as well.
+    """
+    from largek_dask.estimators.kmeans import KMeans
+
+    km = KMeans(k, random_state=0, n_threads=2, **options).fit(x, sample_weight=sample_weight)
+    if use:
+        km.predict(x)
+        km.transform(x[:100])
+        km.score(x)
+
+
+def _fit_stored(x: Any, k: int, path: Path) -> None:
+    """The same of rows that are read chunk by chunk."""
+    from largek_dask.data.ingest import ingest
+
+    ingest(x, str(path), chunk_rows=-(-len(x) // 5), progress=False)
+    # Chunks are read one by one, as large ones are.
+    with dask.config.set({"largek.data.read-chunk-bytes": 1}):
+        _fit(str(path), k)
+
+
+def main(kind: str) -> None:
+    """Make the fits of a kind and say what each has compiled, a line of text each."""
+    import tempfile
+    import warnings
+
+    from largek_dask.kernels.compiling import compiled
+
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(prefix="largek-warmup-") as folder:
+        for name, make in fits_of(kind, Path(folder)):
+            before = compiled()
+            make()
+            found = compiled().since(before)
+            if found.functions:
+                print(f"{name}: {found.functions} functions, {found.seconds:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,230 @@
+"""Open HDF5 files and AnnData objects, in which tables lie among other things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import zarr
+
+import largek_dask as lk
+from largek_dask.data.csr_rows import CSRRows
+from largek_dask.data.held_tables import HDF5Rows
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import DataError, ParameterError
+from tests.data.helpers import read_all
+
+
+@pytest.fixture
+def matrix() -> Any:
+    return sp.random(300, 8, density=0.3, dtype=np.float32, random_state=2, format="csr")
+
+
+@pytest.fixture
+def file(x: np.ndarray, matrix: Any, tmp_path: Path) -> Iterator[Any]:
+    """A file with two tables, a sparse matrix as AnnData writes it, and a column."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("group/table", data=x, chunks=(100, 7))
+        file.create_dataset("other", data=x * 2)
+        file.create_dataset("column", data=np.arange(5))
+        sparse = file.create_group("cells")
+        for name in ("data", "indices", "indptr"):
+            sparse.create_dataset(name, data=getattr(matrix, name))
+        sparse.attrs["shape"] = matrix.shape
+        sparse.attrs["encoding-type"] = "csr_matrix"
+        yield file
+
+
+def test_datasets_groups_and_files(file: Any, x: np.ndarray, small_chunks: Any) -> None:
+    for source, component in [
+        (file["group/table"], None),
+        (file["group"], None),
+        (file["group"], "table"),
+        (file, "group/table"),
+    ]:
+        rows = open_rows(source, component=component)
+        assert isinstance(rows, HDF5Rows)
+        np.testing.assert_array_equal(read_all(rows), x)
+    weighted = open_rows(file["other"], sample_weight=np.arange(1_000))
+    np.testing.assert_array_equal(weighted.read_weight(0), np.arange(1_000))
+
+
+def test_sparse_groups(file: Any, matrix: Any) -> None:
+    for source, component in [(file["cells"], None), (file, "cells")]:
+        rows = open_rows(source, component=component)
+        assert isinstance(rows, CSRRows)
+        np.testing.assert_array_equal(read_all(rows), matrix.toarray())
+
+
+@pytest.mark.parametrize(
+    ("component", "told"),
+    [
+        (None, r"x\.h5 holds 2 two-dimensional datasets \(group/table, other\); pass component="),
+        ("nope", r"x\.h5 has no dataset named 'nope'"),
+        ("group", r"'group' of .*x\.h5 is a group; name a dataset inside it"),
+        ("column", r"1 dimensions.*reshape"),
+    ],
+)
+def test_what_is_no_table(file: Any, component: str | None, told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        open_rows(file, component=component)
+
+
+def test_a_dataset_has_no_components(file: Any) -> None:
+    with pytest.raises(DataError, match=r"x\.h5/other is one itself"):
+        open_rows(file["other"], component="X")
+
+
+def test_a_closed_or_damaged_file_is_named(file: Any) -> None:
+    rows = open_rows(file["group/table"])
+    file.close()
+    with pytest.raises(DataError, match=r"chunk 0 \(rows 0 to 999\) of .*x\.h5/group/table cannot"):
+        rows.read(0)
+
+
+def test_fits_of_hdf5(file: Any, x: np.ndarray) -> None:
+    """To the bits of the same rows in memory; nothing is loaded as a whole."""
+    plain = lk.KMeans(4, random_state=0).fit(x)
+    km = lk.KMeans(4, random_state=0).fit(file["group/table"])
+    assert km.model_.digest() == plain.model_.digest()
+    np.testing.assert_array_equal(km.predict(file["group"]), plain.labels_)
+    mx = lk.Mixture(2, random_state=0, max_iter=2).fit(file["group"])
+    assert mx.n_features_in_ == 7
+
+
+def test_ingest_of_hdf5(file: Any, x: np.ndarray, tmp_path: Path) -> None:
+    rows = lk.ingest(file, tmp_path / "out.zarr", component="group/table", progress=False)
+    np.testing.assert_array_equal(read_all(rows), x)
+
+
+class AnnData(SimpleNamespace):
+    """As much of anndata.AnnData as is looked at; the package is none of the tests' own."""
+
+
+AnnData.__module__ = "anndata._core.anndata"
+
+
+@pytest.fixture
+def cells(matrix: Any, x: np.ndarray) -> Any:
+    layers = {"counts": matrix * 2, "dense": matrix.toarray()}
+    obsm = {"pca": x[:300, :5], "frame": pd.DataFrame({"a": np.arange(300.0), "b": 1.0})}
+    raw = SimpleNamespace(X=sp.hstack([matrix, matrix]).tocsr())
+    names = pd.Index([f"gene{i}" for i in range(8)])
+    return AnnData(X=matrix, layers=layers, obsm=obsm, raw=raw, var_names=names)
+
+
+def test_anndata(cells: Any, matrix: Any, x: np.ndarray) -> None:
+    expected = {
+        None: matrix.toarray(),
+        "X": matrix.toarray(),
+        "layers/counts": 2 * matrix.toarray(),
+        "layers/dense": matrix.toarray(),
+        "obsm/pca": x[:300, :5],
+        "obsm/frame": np.stack([np.arange(300.0), np.ones(300)], 1),
+        "raw/X": np.hstack([matrix.toarray()] * 2),
+    }
+    for component, values in expected.items():
+        rows = open_rows(cells, component=component)
+        np.testing.assert_array_equal(read_all(rows), values)
+    assert open_rows(cells).is_sparse
+    genes = tuple(f"gene{i}" for i in range(8))
+    for component in (None, "X", "layers/counts", "layers/dense"):
+        assert open_rows(cells, component=component).feature_names == genes
+    assert open_rows(cells, component="obsm/pca").feature_names is None
+    assert open_rows(cells, component="obsm/frame").feature_names == ("a", "b")
+
+
+def test_anndata__by_columns_and_in_a_file(cells: Any, matrix: Any, file: Any) -> None:
+    cells.X = matrix.tocsc()
+    np.testing.assert_array_equal(read_all(open_rows(cells)), matrix.toarray())
+    # Backed by a file: a dense dataset of h5py, or an object that has the group.
+    cells.X = SimpleNamespace(format="csr", group=file["cells"])
+    np.testing.assert_array_equal(read_all(open_rows(cells)), matrix.toarray())
+    cells.X, cells.var_names = file["other"], cells.var_names[:7]
+    assert isinstance(open_rows(cells), HDF5Rows)
+
+
+def test_anndata__says_what_there_is(cells: Any) -> None:
+    told = (
+        r"has no 'nope'; pass component= one that it has \(X, layers/counts, "
+        r"layers/dense, obsm/pca, obsm/frame, raw/X\)\."
+    )
+    with pytest.raises(DataError, match=told):
+        open_rows(cells, component="nope")
+    cells.X = cells.raw = None
+    with pytest.raises(DataError, match=r"has no 'X'; .* one that it has \(layers/counts, "):
+        open_rows(cells)
+    cells.layers, cells.obsm = {}, {}
+    with pytest.raises(DataError, match=r"has no 'X'; .*\(no other table\)"):
+        open_rows(cells)
+
+
+def test_anndata__fits(cells: Any, matrix: Any, tmp_path: Path) -> None:
+    plain = lk.KMeans(4, random_state=0).fit(matrix)
+    km = lk.KMeans(4, random_state=0).fit(cells)
+    assert km.model_.digest() == plain.model_.digest()
+    np.testing.assert_array_equal(km.predict(cells), plain.labels_)
+    rows = lk.ingest(cells, tmp_path / "out.zarr", component="layers/dense", progress=False)
+    np.testing.assert_array_equal(read_all(rows), matrix.toarray())
+
+
+# --- the same through estimators ----------------------------------------------------------------
+
+TAKING_ROWS = {
+    "KMeans": (
+        "fit", "fit_predict", "fit_transform", "partial_fit", "predict", "transform", "score",
+    ),
+    "Mixture": (
+        "fit", "fit_predict", "predict", "predict_proba", "score_samples", "score", "bic", "aic",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, ns in TAKING_ROWS.items() for n in ns])
+def test_every_method_takes_what_says_how_rows_are_opened(
+    kind: str, name: str, x: np.ndarray
+) -> None:
+    group = zarr.open_group(f"memory://{kind}-{name}/g.zarr", mode="w")
+    for part, values in (("a", x), ("b", 3 * x)):
+        array = group.create_array(part, shape=x.shape, dtype=x.dtype, chunks=(100, 7))
+        array[:] = values
+    url = f"memory://{kind}-{name}/g.zarr"
+
+    def called(*args: Any, **source: Any) -> Any:
+        estimator = getattr(lk, kind)(3, random_state=0, max_iter=2)
+        if "fit" not in name:
+            estimator.fit(x)
+        found = getattr(estimator, name)(*args, **source)
+        return estimator.model_.digest() if found is estimator else found
+
+    with pytest.raises(DataError, match="pass component="):
+        called(url)
+    options = {"component": "b", "storage_options": {"skip_instance_cache": False}}
+    np.testing.assert_array_equal(called(url, **options), called(3 * x))
+    with pytest.raises(DataError, match="named 'c'"):
+        called(url, component="c")
+    with pytest.raises(ParameterError, match="names an array inside a store, but the source is"):
+        called(x, component="a")
+    with pytest.raises(TypeError, match=r"takes no 'compnent' here.*takes component, "):
+        called(url, compnent="a")
+
+
+def test_nothing_else_is_taken_for_it(x: np.ndarray) -> None:
+    km = lk.KMeans(3, random_state=0, max_iter=2).fit(x)
+    with pytest.raises(TypeError, match="KMeans takes no 'sample_weight' here"):
+        km.predict(x, sample_weight=np.ones(1_000))
+
+
+def test_missing_chunks_are_what_a_fit_is_told(x: np.ndarray, tmp_path: Path) -> None:
+    array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, dtype=x.dtype, chunks=(100, 7))
+    array[:100] = x[:100]
+    with pytest.raises(DataError, match="lacks 9 of its 10"):
+        lk.KMeans(3, random_state=0).fit(str(tmp_path / "x.zarr"), missing="raise")
+    lk.KMeans(3, random_state=0, max_iter=1).fit(str(tmp_path / "x.zarr"), missing="fill")

@@ -1,0 +1,147 @@
+"""Nested partitions: what they cost, where they are made, and passes that meet all of them."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import largek_dask as lk
+from largek_dask.algorithms.base import Rng, RowSample
+from largek_dask.data.sources import open_rows
+from largek_dask.driver import nested as module
+from largek_dask.driver.nested import TimeLimit, counted, nested, settled
+from largek_dask.passes.local import LocalPasses
+
+R = np.random.default_rng(3)
+GROUPS = 11
+X = (12 * R.normal(size=(GROUPS, 4))[R.integers(GROUPS, size=2_000)]) + R.normal(size=(2_000, 4))
+
+
+def passes_over(x, weight=None, n_threads=1):
+    return LocalPasses(open_rows(x, sample_weight=weight), n_threads=n_threads)
+
+
+def held(passes):
+    return passes.subset(RowSample(Rng(0), "test", passes.n_rows))
+
+
+def squares(x, centers):
+    return ((x[:, None] - centers[None]) ** 2).sum(axis=2)
+
+
+@pytest.fixture
+def on_few(monkeypatch):
+    """Partitions into few clusters are found on fewer rows than there are."""
+    monkeypatch.setattr(module, "LEAST_ROWS", 256)
+    monkeypatch.setattr(module, "ROWS_A_CLUSTER", 32)
+
+
+def test_partitions_are_local_optima_and_fall():
+    with passes_over(X) as passes:
+        found, bent = nested(held(passes), Rng(0), 40)
+    sizes = [each.n_clusters for each in found]
+    assert sizes == sorted({*range(1, 17), 24, 32, 40} | set(sizes))
+    assert GROUPS in bent
+    costs = [each.cost for each in found]
+    assert all(after < before for before, after in pairwise(costs))
+    for each in found:
+        distances = squares(X, each.arrays.centers)
+        assert each.cost == pytest.approx(distances.min(axis=1).sum(), rel=1e-9)
+        assert each.arrays.counts.sum() == len(X)
+
+
+def test_groups_are_found_whole():
+    with passes_over(X) as passes:
+        found, _ = nested(held(passes), Rng(0), 40)
+    there = next(each for each in found if each.n_clusters == GROUPS)
+    assert there.cost < 1.1 * 4 * len(X)
+
+
+def test_other_numbers_are_found_where_they_are_wanted():
+    with passes_over(X) as passes:
+        found, _ = nested(held(passes), Rng(0), 40, wanted=(21, 37, 99))
+    sizes = [each.n_clusters for each in found]
+    assert {21, 37} <= set(sizes)
+    assert max(sizes) == 40
+
+
+def test_few_rows_serve_few_clusters(on_few):
+    with passes_over(X) as passes:
+        found, _ = nested(held(passes), Rng(0), 40)
+    by_size = {each.n_clusters: each.n_rows for each in found}
+    assert by_size[4] == 256
+    assert by_size[32] == 1_024
+    assert by_size[40] == 1_280
+
+
+def test_steps_over_all_rows_lower_what_was_found_on_few(on_few):
+    with passes_over(X) as passes:
+        found, _ = nested(held(passes), Rng(0), 24)
+        few = [each for each in found if each.n_rows < len(X)]
+        assert few
+        moved = settled(passes, few, 1)
+    for before, after in zip(few, moved, strict=True):
+        labels = squares(X, before.arrays.centers).argmin(axis=1)
+        means = [X[labels == j].mean(axis=0) for j in range(before.n_clusters)]
+        np.testing.assert_allclose(after.arrays.centers, means, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_counted_is_exact_and_says_how_far_off_a_sample_is(kind):
+    weight = R.integers(0, 4, size=len(X)).astype(float)
+    source = X if kind == "dense" else sp.csr_matrix(X)
+    with passes_over(source, weight) as passes:
+        found, _ = nested(held(passes), Rng(0), 8)
+        count = counted(passes, found)
+    assert count.weight == weight.sum()
+    for each, error in zip(count.partitions, count.errors, strict=True):
+        distances = squares(X, each.arrays.centers)
+        costs = weight * distances.min(axis=1)
+        labels = distances.argmin(axis=1)
+        assert each.cost == pytest.approx(costs.sum(), rel=1e-6)
+        counts = np.bincount(labels, weight, minlength=each.n_clusters)
+        assert each.arrays.counts.tolist() == counts.tolist()
+        off = costs - costs.sum() / weight.sum() * weight
+        assert error == pytest.approx(math.sqrt((off**2).sum()), rel=1e-6)
+
+
+@pytest.mark.usefixtures("chunks_as_stored")
+def test_threads_and_chunks_change_no_bit(tmp_path):
+    lk.ingest(X, str(tmp_path / "x.zarr"), chunk_rows=300, progress=False)
+    costs = []
+    for source, n_threads in ((X, 1), (X, 2), (str(tmp_path / "x.zarr"), 2)):
+        with passes_over(source, n_threads=n_threads) as passes:
+            assert passes.n_chunks == 7 or not isinstance(source, str)
+            found, _ = nested(held(passes), Rng(0), 24)
+            found = settled(passes, found, 1)
+            count = counted(passes, found)
+        costs.append([(p.n_clusters, p.cost, p.arrays.centers.tobytes()) for p in count.partitions])
+    assert costs[0] == costs[1] == costs[2]
+
+
+def test_rows_that_are_equal_end_the_way_up():
+    x = np.repeat(np.arange(5.0)[:, None], 40, axis=0)
+    with passes_over(x) as passes:
+        found, _ = nested(held(passes), Rng(0), 64)
+    assert found[-1].cost == 0
+    assert found[-1].n_clusters < 64
+
+
+def test_a_limit_ends_it_with_what_there_is(monkeypatch):
+    told = []
+    limit = TimeLimit(1_000.0)
+    monkeypatch.setattr(limit, "is_over", lambda share=1.0: len(told) >= 3)
+    with passes_over(X) as passes:
+        found, _ = nested(held(passes), Rng(0), 40, limit=limit, told=told.append)
+    assert [each.n_clusters for each in found] == [1, 2, 4]
+
+
+def test_time_limits():
+    assert TimeLimit().left(0.5) is None
+    assert not TimeLimit().is_over()
+    assert TimeLimit(0.0).is_over()
+    assert 0 < TimeLimit(1e6).left(0.5) <= 5e5

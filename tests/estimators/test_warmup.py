@@ -1,0 +1,163 @@
+"""After it no usual fit compiles anything; here and on workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import numba
+import pytest
+from click.testing import CliRunner
+
+import largek_dask as lk
+from largek_dask.cli import main
+from largek_dask.errors import ClusterError
+from largek_dask.estimators import warmup as warmup_module
+from largek_dask.kernels.jit import cache_folder
+
+pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+
+LISTENS = """
+import json
+from largek_dask.kernels.jit import KernelCache
+used = set()
+load, save = KernelCache.load_overload, KernelCache.save_overload
+def loads(self, sig, context):
+    found = load(self, sig, context)
+    if found is not None:
+        used.add(self._path(self._key(sig, context.codegen())).name)
+    return found
+def saves(self, sig, data):
+    used.add(self._path(self._key(sig, data.codegen)).name)
+    return save(self, sig, data)
+KernelCache.load_overload, KernelCache.save_overload = loads, saves
+"""
+WARMS = """
+from largek_dask.estimators.warmup import main
+main({kind!r})
+print(json.dumps(sorted(used)))
+"""
+FITS = """
+import numpy as np, scipy.sparse, sys
+import largek_dask as lk
+draws = np.random.default_rng(5)
+{fits}
+print(json.dumps(sorted(used)))
+"""
+DENSE = """
+for n, d, k in ((2_000, 3, 5), (3_000, 17, 40), (20_000, 8, 300), (9_000, 100, 200)):
+    x = (draws.normal(size=(n, d)) + 5 * draws.integers(4, size=(n, 1))).astype({dtype!r})
+    for options in ({{}}, {{"algorithm": "lloyd"}}, {{"algorithm": "nmbatch"}}):
+        km = lk.KMeans(k, random_state=1, **options).fit(x)
+    km.predict(x[:77]), km.transform(x[:77]), km.score(x)
+    lk.KMeans(k, random_state=1).fit(x, sample_weight=draws.uniform(1, 2, n))
+lk.ingest(x, sys.argv[1], chunk_rows=2_000, progress=False)
+km = lk.KMeans(150, random_state=1).fit(sys.argv[1])
+km.model_.predict(sys.argv[1], out=sys.argv[1] + ".labels.zarr")
+"""
+SPARSE = """
+x = scipy.sparse.random(4_000, 90, density=0.1, format="csr", random_state=1).astype({dtype!r})
+for k in (6, 250):
+    for options in ({{}}, {{"algorithm": "lloyd"}}):
+        km = lk.KMeans(k, random_state=1, **options).fit(x)
+    km.predict(x), km.transform(x[:77]), km.score(x)
+"""
+
+
+def run_json(*arguments: str) -> Any:
+    result = CliRunner().invoke(main, [*arguments, "--json"])
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def names_used(program: str, *given: str) -> set[str]:
+    """The files of kernels that a process has loaded or made."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LISTENS + program, *given],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return set(json.loads(ran.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("kind", warmup_module.KINDS)
+def test_a_fit_needs_nothing_that_is_not_there_afterwards(kind: str, tmp_path: Path) -> None:
+    """Whatever has been compiled before: the files that a fit uses are among the warmed."""
+    warmed = names_used(WARMS.format(kind=kind))
+    fits = SPARSE if kind.startswith("sparse") else DENSE
+    program = fits.format(dtype=kind.rpartition(" ")[2])
+    used = names_used(FITS.format(fits=program), str(tmp_path / "x.zarr"))
+    assert len(used) > 20
+    assert used <= warmed
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """An empty cache, and processes that compile one function each."""
+
+    async def in_process(kind: str, told: Any) -> None:
+        ran = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", f"import {__name__} as t; t.compile_one({kind!r})"),
+            env=os.environ | {"DASK_LARGEK__KERNELS__CACHE_DIR": str(tmp_path)},
+        )
+        assert await ran.wait() == 0
+        told(f"{kind} is done")
+
+    monkeypatch.setattr(warmup_module, "_in_process", in_process)
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
+        assert not cache_folder().exists()
+        yield
+
+
+def compile_one(kind: str) -> None:
+    """A small function of its own for each kind."""
+    import numpy as np
+
+    from largek_dask.kernels.jit import njit
+
+    njit(lambda x: x)(np.zeros((1,) * (1 + warmup_module.KINDS.index(kind))))
+
+
+@pytest.mark.usefixtures("small")
+def test_the_second_time_there_is_nothing_to_do() -> None:
+    told: list[str] = []
+    (first,) = lk.warmup(told=told.append)
+    assert sorted(told) == sorted(f"{kind} is done" for kind in warmup_module.KINDS)
+    assert (first.kernels, first.there, first.folder) == (4, 4, str(cache_folder()))
+    (second,) = lk.warmup(told=told.append)
+    assert (second.kernels, second.there, len(told)) == (0, 4, 4)
+    assert "nothing to do, 4 kernels are there" in second.words()
+    next(cache_folder().glob("*.bin")).unlink()
+    (third,) = lk.warmup(n_processes=1)
+    assert (third.kernels, third.there) == (1, 4), "what was removed is made again"
+
+
+@pytest.mark.usefixtures("small")
+def test_command_and_workers(worker_clients: Any) -> None:
+    told = run_json("warmup")
+    assert told["kernels"] == 4
+    client = worker_clients(3)
+    # Workers in threads of this process: one machine, one folder, warmed already.
+    lines: list[str] = []
+    (machine,) = lk.warmup(client, told=lines.append)
+    assert lines[0] == "3 workers on 1 machines"
+    assert (machine.kernels, machine.there) == (0, 4)
+    told = run_json("warmup", "--scheduler", client.scheduler.address)
+    assert (told["kernels"], told["machines"][0]["there"]) == (0, 4)
+
+
+def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(warmup_module, "KINDS", ("float16",))
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with (
+        dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}),
+        pytest.raises(ClusterError, match=r"compiles for float16 rows.*exit code 1"),
+    ):
+        lk.warmup()
