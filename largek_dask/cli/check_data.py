@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from largek_dask.cli.findings import Finding, broken, note, ok
-from largek_dask.driver.words import human_bytes
+from largek_dask.driver.words import count_of, human_bytes
 from largek_dask.errors import LargekError, warnings_heard_by
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _storage(url: str, rows: Rows) -> Iterator[Finding]:
     from largek_dask.data.zarr_rows import ZarrRows
 
     if not isinstance(rows, ZarrRows) or rows.location is None:
-        yield ok("data", f"read in {rows.n_chunks:,} chunks")
+        yield ok("data", f"read in {count_of(rows.n_chunks, 'chunk')}")
         return
     array = open_node(rows.location, rows.component, rows.storage_options)
     advice = REWRITE.format(url=url)

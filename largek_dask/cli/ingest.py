@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from largek_dask.cli.common import Command, emit, key_values, option_source, option_storage
-from largek_dask.driver.words import human_bytes, human_seconds
+from largek_dask.driver.words import count_of, human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.data.missing import Missing
@@ -106,7 +106,7 @@ def ingest(
                 "written": out,
                 "rows": f"{rows.n_rows:,} × {rows.n_features:,} {rows.dtype}",
                 "columns": _shown(rows.feature_names),
-                "size": f"{human_bytes(rows.nbytes)} in {rows.n_chunks:,} chunks",
+                "size": f"{human_bytes(rows.nbytes)} in {count_of(rows.n_chunks, 'chunk')}",
                 "bad rows": f"{told['n_bad']:,}",
                 "time": human_seconds(seconds),
                 "next": f"largek fit {out} -k 256 --out run",

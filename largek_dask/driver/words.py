@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["human_bytes", "human_count", "human_seconds", "printable"]
+__all__ = ["count_of", "human_bytes", "human_count", "human_seconds", "printable"]
 
 
 def printable(text: object) -> str:
     """Text without control characters: it can neither forge a line nor steer a terminal."""
     return "".join(c if c.isprintable() else " " for c in str(text))
+
+
+def count_of(n: int, noun: str) -> str:
+    """``1 chunk``, ``1,234 chunks``."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def human_bytes(n: float) -> str:
