@@ -16,7 +16,7 @@ from largek_dask.passes.base import BasePasses
 
 __all__ = ["CompileWatch"]
 
-FUNCTIONS_FEW, FUNCTIONS_MANY = 60, 130
+FUNCTIONS_FEW, FUNCTIONS_MANY = 61, 72
 """About how many functions a first fit compiles, up to 128 clusters and with more of them."""
 FEW_CLUSTERS = 128
 LEAST_FUNCTIONS = 5
