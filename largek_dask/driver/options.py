@@ -224,7 +224,7 @@ class FitOptions:
             "seconds",
             "stop",
             'Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of '
-            "runs before a resume and of the last pass counts.",
+            "runs before a resume, of the last pass and of compiling kernels counts.",
             least=0,
         ),
     )

@@ -437,7 +437,7 @@ def test_plot__a_running_job_by_its_events(tmp_path):
 def test_plot__of_nothing(tmp_path):
     assert "neither model.zarr nor events" in run("plot", tmp_path, code=1).stderr
     (tmp_path / "events.jsonl").write_text('{"event": "started", "n_rows": 3}\n')
-    assert "no step has ended yet" in run("plot", tmp_path, code=1).stderr
+    assert "the fit has made no step yet" in run("plot", tmp_path, code=1).stderr
 
 
 def test_plot__a_model_without_history_shows_its_sizes(tmp_path):

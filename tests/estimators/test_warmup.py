@@ -20,6 +20,7 @@ from largek_dask.cli import main
 from largek_dask.errors import ClusterError
 from largek_dask.estimators import warmup as warmup_module
 from largek_dask.kernels.jit import cache_folder
+from largek_dask.kernels.tile import DIRECT_FEATURES
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 
@@ -40,7 +41,7 @@ KernelCache.load_overload, KernelCache.save_overload = loads, saves
 """
 WARMS = """
 from largek_dask.estimators.warmup import main
-main({kind!r})
+main({kind!r}, narrow=(3, 8))
 print(json.dumps(sorted(used)))
 """
 FITS = """
@@ -87,6 +88,14 @@ def names_used(program: str, *given: str) -> set[str]:
     return set(json.loads(ran.stdout.splitlines()[-1]))
 
 
+def test_every_number_of_features_with_kernels_of_its_own_is_warmed(tmp_path: Path) -> None:
+    names = {name for name, _ in warmup_module.fits_of("float32", tmp_path)}
+    for d in (*range(1, DIRECT_FEATURES + 1), 70):
+        for how in ("", ", lloyd", ", nmbatch"):
+            assert f"float32, {d} features, 300 clusters{how}" in names
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", warmup_module.KINDS)
 def test_a_fit_needs_nothing_that_is_not_there_afterwards(kind: str, tmp_path: Path) -> None:
     """Whatever has been compiled before: the files that a fit uses are among the warmed."""

@@ -52,7 +52,7 @@ def scheduler():
 
 @pytest.fixture
 def network(scheduler):
-    return Network(SimpleNamespace(scheduler=scheduler, rpc=Connections()), "m_5")
+    return Network(SimpleNamespace(status="running", scheduler=scheduler, rpc=Connections()), "m_5")
 
 
 def worker(**changes):

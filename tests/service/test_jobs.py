@@ -277,7 +277,7 @@ def test_resume__goes_on_with_other_stop_rules(open_jobs, document, rows_url, tm
 def test_resume__not_while_it_runs(open_jobs, document, slow_steps):
     jobs = open_jobs()
     job_id = jobs.submit(document(), {}, "me")
-    with pytest.raises(ParameterError, match="not ended"):
+    with pytest.raises(ParameterError, match="wait until it has ended"):
         jobs.resume(job_id, {}, {})
     with pytest.raises(ParameterError, match="cancel it first"):
         jobs.delete(job_id)

@@ -92,7 +92,7 @@ def test_an_estimator_on_the_cluster(service, rows_url, tmp_path):
 
 def test_words_of_mixtures_are_checked_when_it_is_submitted(service, rows_url, tmp_path):
     asked = {"n_clusters": K, "output": str(tmp_path / "out")}
-    with pytest.raises(ParameterError, match="mixture: Input should be 'iso', 'isoflex' or 'diag'"):
+    with pytest.raises(ParameterError, match="mixture: must be 'iso', 'isoflex' or 'diag'"):
         service.submit(rows_url, mixture="full", **asked)
     with pytest.raises(ParameterError, match=r"init: .*is not one of auto, k-means, two-level"):
         service.submit(rows_url, mixture="iso", init="k-means||", **asked)

@@ -855,7 +855,7 @@ def test_outside_of_notebooks_a_job_is_a_text_and_a_static_card():
 
 def test_the_card_of_a_service():
     service = object.__new__(Service)
-    service.client = types.SimpleNamespace(scheduler=types.SimpleNamespace(address="tcp://s:1"))
+    service._where = "tcp://s:1"
     service.store = "/jobs<b>"
     service.ask = lambda operation: json.loads(json.dumps([RUNNING, FAILED]))
     text = Page(service._repr_html_()).text

@@ -215,9 +215,8 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
 def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
     """Rows ``begin .. end`` against all given centres, through a workspace made once."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
-    two, numbered, blockwise = mode == TWO, mode == NUMBERED, mode == BLOCK
-    # (by a name of its own: what numba can tell never to run is not compiled)
-    product = not direct
+    # (`product` by a name of its own: what numba can tell never to run is not compiled)
+    two, numbered, blockwise, product = mode == TWO, mode == NUMBERED, mode == BLOCK, not direct
     ranks, nobody = (1, 0) if direct and not two else (2, -1)
     pack = pack_rows(dtype, width)
     if direct:
