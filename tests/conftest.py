@@ -6,6 +6,7 @@ Tests press Ctrl-C on themselves; a shell that started them in the background wo
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import types
@@ -20,6 +21,7 @@ from hypothesis import settings
 # Its defaults have to be there before any is set for a while: leaving takes all of them away.
 import largek_dask.config  # noqa: F401
 import tests.memory_files  # noqa: F401  (what memory:// is from here on)
+from largek_dask.driver import compile_watch
 
 # Before any test module is imported: a first example may have to compile a kernel.
 settings.register_profile("no clock", deadline=None)
@@ -86,6 +88,12 @@ def impatient_stores() -> Iterator[None]:
     """Stores of tests that fail do so for good, or are back at once."""
     with dask.config.set({"largek.stores.pause-seconds": 0.0, "largek.stores.patience-seconds": 0}):
         yield
+
+
+@pytest.fixture(autouse=True)
+def told_of_no_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events of a fit do not hang on what is in the kernel cache; what is about them sets this."""
+    monkeypatch.setattr(compile_watch, "SILENT_SECONDS", math.inf)
 
 
 @pytest.fixture(scope="module")

@@ -288,7 +288,7 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
     if s.get("note"):
         found.append(("waits", s["note"]))
     if seen.compiling and seen.state not in ENDS:
-        found.append(("waits", seen.compiling))
+        found.append(("now", seen.compiling))
     if "step" in s:
         most = figure(s.get("max_iter"), whole)
         changed = figure(s.get("n_changed"), whole)

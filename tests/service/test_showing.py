@@ -177,11 +177,11 @@ def test_compiling_is_what_a_fit_waits_for_until_its_next_step():
     event = {"event": "compiling", "functions": 3, "seconds": 1.0, "left_s": 18.3}
     seen.hear(event)
     told = "compiling kernels, once on this machine: about 19 s left"
-    assert dict(facts(seen))["waits"] == told
+    assert dict(facts(seen))["now"] == told
     assert line_of(event).endswith(told)
     assert "once on this machine" in line_of({**event, "left_s": "soon"})
     seen.hear(step(1, 3.0))
-    assert "waits" not in dict(facts(seen))
+    assert "now" not in dict(facts(seen))
 
 
 def test_the_best_of_several_starts_is_one_line():
