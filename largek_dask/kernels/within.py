@@ -30,10 +30,9 @@ class WithinLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
     """Intermediate code of a function and of those it calls."""
 
     def finalize(self) -> None:
-        """Link what is called."""
+        """Link what is called; what a reload has to begin with is of parallel loops alone."""
         self._raise_if_finalized()
         for library in dict.fromkeys(self._linking_libraries):
-            self._reload_init.update(library._reload_init)
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._final_module.verify()
         self._finalize_dynamic_globals()
