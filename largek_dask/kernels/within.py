@@ -106,9 +106,8 @@ def rebuild(target_context: Any, saved: tuple[Any, ...]) -> Any:
     (name, kind, code), fndesc, environment, signature, objectmode, lifted, *rest = saved
     if kind != KIND:
         return compiler.CompileResult._rebuild(target_context, *saved)
+    # (what a reload has to begin with is of parallel loops, which no kernel has)
     annotation, reload_init, environments = rest
-    for function in reload_init:
-        function()
     library = WithinLibrary(target_context.codegen(), name)
     library._final_module = binding.parse_bitcode(code)
     library._shared_module = library._final_module
