@@ -149,10 +149,10 @@ def test_the_second_time_there_is_nothing_to_do() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_command_and_workers(worker_clients: Any) -> None:
+def test_command_and_workers(fresh_cluster: Any) -> None:
     told = run_json("warmup")
     assert told["kernels"] == 4
-    client = worker_clients(3)
+    client = fresh_cluster(3, processes=False)
     # Workers in threads of this process: one machine, one folder, warmed already.
     lines: list[str] = []
     (machine,) = lk.warmup(client, told=lines.append)
