@@ -5,6 +5,7 @@ They are converted one chunk at a time.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -103,7 +104,7 @@ def _check_index(values: NDArray[Any], name: str, where: str, leave: bool) -> No
     left_out_as_index(name, where, "it counts the rows from 0 on, as an index that pandas wrote")
 
 
-class _Frame:
+class _Frame(ABC):
     """Some columns of a table: something with shape, dtype and row slices, and names."""
 
     where: ClassVar[str] = "the DataFrame"
@@ -119,17 +120,18 @@ class _Frame:
         self._frame, self._places = frame, list(places)
 
     @classmethod
+    @abstractmethod
     def holds(cls, source: Any) -> bool:
         """Whether something is such a table."""
-        raise NotImplementedError
 
     @classmethod
     def labels(cls, frame: Any) -> list[Any]:
         """What its columns are called."""
         return list(frame.columns)
 
+    @abstractmethod
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        raise NotImplementedError
+        """The values of some rows."""
 
 
 class _PandasFrame(_Frame):
@@ -165,20 +167,21 @@ class _SeparateColumns(_Frame):
         self.dtype = native_dtype(np.result_type(*kinds))
         self.shape = self._n_rows(), len(places)
 
+    @abstractmethod
     def _arrays(self, rows: slice) -> list[Any]:
         """The columns' values; None for what cannot be an array of numbers."""
-        raise NotImplementedError
 
     def _kind(self, place: int, array: NDArray[Any]) -> np.dtype[Any]:
         """The type of a column of which these are no values."""
         return array.dtype
 
+    @abstractmethod
     def _held(self, place: int) -> str:
         """What a column holds, in words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _n_rows(self) -> int:
-        raise NotImplementedError
+        """How many rows there are."""
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         arrays = self._arrays(rows)

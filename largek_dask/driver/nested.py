@@ -32,11 +32,13 @@ from largek_dask.algorithms.truncated import Truncated
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.run import run
 from largek_dask.driver.stopping import StopRules
+from largek_dask.kernels.blocks import Table
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.passes.base import BasePasses
 
-__all__ = ["Counted", "Partition", "TimeLimit", "counted", "nested", "settled"]
+__all__ = ["Counted", "Partition", "TimeLimit", "counted", "nested", "settled", "unrounded"]
 
 STEPS = 24
 """Passes that refine a partition, at most: more change the curve by less than its own noise."""
@@ -53,6 +55,9 @@ TRIED = 2.0
 is refined bends more, as joins leave rows where they are."""
 MOST_TRIED = 3
 """Numbers that are looked at closely between k and 2 k."""
+
+ROUNDED = 4.0
+"""Squared units in the last place of a row that the mean of rows equal to it may be off by."""
 
 Floats = NDArray[np.float64]
 Told = Callable[["Partition"], object]
@@ -323,6 +328,20 @@ class _Sums(Additive):
         return cls(ExactSums(n), ExactSums(n), ExactSums(n), ExactSums(2), ExactSums(sum(sizes)))
 
 
+def unrounded(distances: Floats, x: Table, dtype: np.dtype[Any]) -> Floats:
+    """(n,) squared distances that are 0 where a row is its centre but for the centre's rounding.
+
+    Parameters
+    ----------
+    distances : (n,) float64
+    x : (n, d) rows
+    dtype : dtype
+        Of the centres.
+    """
+    unit = ROUNDED * float(np.finfo(dtype).eps) ** 2
+    return np.where(distances > unit * row_squares(x, np.zeros(x.shape[1])), distances, 0.0)
+
+
 def _count_chunk(chunk: Chunk, sums: _Sums, packed: Sequence[PackedCenters]) -> None:
     """Add up what a chunk's rows cost in each partition."""
     weight = np.ones(len(chunk)) if chunk.weight is None else chunk.weight
@@ -330,7 +349,8 @@ def _count_chunk(chunk: Chunk, sums: _Sums, packed: Sequence[PackedCenters]) -> 
     first = 0
     for i, centers in enumerate(packed):
         labels = nearest(chunk.x, centers)
-        cost = np.where(there, exact_distances(chunk.x, centers, labels), 0.0) * weight
+        distances = unrounded(exact_distances(chunk.x, centers, labels), chunk.x, centers.dtype)
+        cost = np.where(there, distances, 0.0) * weight
         at = np.full(len(cost), i, np.int32)
         sums.costs.add(cost, None, at)
         sums.squares.add(cost, cost, at)

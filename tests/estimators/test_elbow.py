@@ -185,6 +185,17 @@ def test_rows_that_are_repeated(nested, request):
     assert (np.diff(found.inertia) < 0).all()
 
 
+@pytest.mark.parametrize("sample", ["auto", 400])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_more_clusters_than_distinct_rows(dtype, sample):
+    """Centres of equal rows are rounded: what that leaves of the cost is no partition's gain."""
+    distinct = 100 + 3 * np.random.default_rng(0).normal(size=(3, 5))
+    x = np.repeat(distinct, 400, axis=0).astype(dtype)
+    found = lk.suggest_k(x, 12, sample=sample, random_state=0)
+    assert found.method == ("dcdbundle" if sample == "auto" else "nested")
+    assert (found.k, found.range, int(found.n_clusters[-1])) == (3, (3, 3), 3)
+
+
 @pytest.mark.usefixtures("nests")
 def test_integers_bad_rows_and_unit_length():
     found = lk.suggest_k((4 * X).astype(np.int16), 12, random_state=0)
