@@ -48,7 +48,7 @@ from largek_dask.observe.showing import Seen, facts, is_number
 __all__ = ["FORMAT", "Board", "row"]
 
 FORMAT = 1
-"""Of an answer."""
+"""Number of the answer's form: another one where fields have changed their meaning."""
 
 
 class Board:
