@@ -34,6 +34,7 @@ __all__ = [
     "left_of",
     "on_sample",
     "precise",
+    "seconds_of",
     "shape_of",
     "sparkline",
     "whole",
@@ -143,12 +144,14 @@ class Seen:
                 at = str(event.get("start")), str(event.get("step"))
                 self._costs[at] = cost, event.get("sample") is None
         elif kind == "workers" and isinstance(workers := event.get("workers"), Mapping):
-            self._count(workers, _seconds_of(event))
+            self._count(workers, seconds_of(event))
         elif kind == "chosen":
             self.engine = f"{event.get('name')}: {event.get('reason')}"
         elif kind == "started":
-            self._counted, self._counted_at, self.labelled = {}, _seconds_of(event), None
+            self._counted, self._counted_at, self.labelled = {}, seconds_of(event), None
             self.shape = shape_of(event)
+            if "objective" in event:
+                self.status["objective"] = event["objective"]
         elif kind == "warning":
             self.warnings = (*self.warnings, printable(event.get("message")))[-WARNINGS:]
         elif kind == "labels":
@@ -241,7 +244,7 @@ def precise(value: float) -> str:
     return f"{value:.8g}"
 
 
-def _seconds_of(event: Event) -> float:
+def seconds_of(event: Event) -> float:
     """When an event was, in seconds since 1970; 0 if it does not say so."""
     try:
         return datetime.fromisoformat(str(event.get("time"))).timestamp()
