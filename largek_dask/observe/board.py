@@ -35,14 +35,13 @@ column for each axis, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.observe.heard import Heard, number_in
-from largek_dask.observe.panels import limited_by, panels, rounded, shown
+from largek_dask.observe.panels import iso, limited_by, panels, rounded, shown
 from largek_dask.observe.showing import Seen, facts, is_number
 
 __all__ = ["FORMAT", "Board", "row"]
@@ -180,10 +179,3 @@ def n_workers(status: Mapping[str, Any]) -> int:
     """How many workers a status tells of."""
     workers = status.get("workers")
     return len(workers) if isinstance(workers, Mapping) else 0
-
-
-def iso(seconds: float) -> str | None:
-    """Seconds since 1970 in ISO form; None where they are none."""
-    if seconds <= 0:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

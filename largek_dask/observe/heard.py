@@ -34,6 +34,7 @@ RECENT = 9
 A_START = float(2**32)
 """Keys that a start has room for: what a series is cut by is its start and its step."""
 MOST_KEY = float(2**53)
+MOST_THREADS = 1e6
 WORKER_BUCKETS = 64
 """Buckets of the line of one worker, of which there may be many."""
 
@@ -43,6 +44,15 @@ EXTRA = ("distances", "batch_rows", "lower_bound", "energy", "alive", "variance"
          "factor", "eta", "partitions", "settled", "gain", "neighbours")  # fmt: skip
 """Figures of algorithms that are drawn: see ``StepRecord.extra``."""
 CHECKPOINT, RETRY, REBUILT, WARNING = "checkpoint", "retry", "rebuilt", "warning"
+RESUMED = "running"
+WORK = ("compute", "read", "wait", "reduce")
+"""Kinds that are summed over threads, without those in which kernels were compiled."""
+MOST_WORKERS = 32
+"""Workers that have a line each; of more there are quantiles."""
+QUANTILES = {"slowest": 0.0, "slowest tenth": 0.1, "median": 0.5, "fastest tenth": 0.9,
+             "fastest": 1.0}  # fmt: skip
+WORKER = "worker "
+"""What the name of a worker's series begins with."""
 
 
 class Line(NamedTuple):
@@ -100,6 +110,15 @@ class Heard:
         self.last_seconds = 0.0
         """When anything was told last, in seconds since 1970."""
         self.n_marks: Counter[str] = Counter()
+        self.n_features: float | None = None
+        self.threads = 1.0
+        """Seconds of work in a second of the busiest step."""
+        self.speeds: dict[str, float] = {}
+        """Rows a second of each worker, between its last two reports."""
+        self.sizes: Mapping[str, Any] = {}
+        """The last word on the sizes of clusters."""
+        self._counted: Mapping[str, float] = {}
+        self._counted_at = 0.0
         self._marks: dict[str, deque[Mark]] = {}
         self._clock = Series(beside=1)
         """Passes and wall time by seconds used."""
@@ -115,6 +134,9 @@ class Heard:
             "warning": self._hear_warning,
             "running": self._hear_change,
             "interrupted": self._hear_change,
+            "worker": self._hear_worker,
+            "workers": self._hear_workers,
+            "sizes": self._hear_sizes,
         }
 
     def hear(self, event: object) -> None:
@@ -146,8 +168,12 @@ class Heard:
     def _hear_started(self, event: Event) -> None:
         self.n_rows = number_in(event, "n_rows") or self.n_rows
         n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
+        self.n_features = number_in(event, "n_features") or self.n_features
         self._cut(_key(start, n_iter))
         self._begins = True
+        self._counted, self._counted_at = {}, seconds_of(event)
+        if n_iter > 0:
+            self._mark(RESUMED, f"goes on after step {n_iter:,.0f}", event)
 
     def _hear_step(self, event: Event) -> None:
         step, elapsed = number_in(event, "step"), number_in(event, "elapsed")
@@ -223,6 +249,8 @@ class Heard:
                 self._sum(kind, spent)
                 self._add(kind, spent / total)
         self._sum("total", total)
+        busy = sum(max(0.0, number_in(seconds, kind) or 0.0) for kind in WORK) / total
+        self.threads = min(max(self.threads, busy), MOST_THREADS)
         moved = number_in(event, "bytes")
         self._add("bytes_per_second", None if moved is None else moved / total)
 
@@ -251,6 +279,48 @@ class Heard:
         kind = str(event.get("event"))
         reason = event.get("reason")
         self._mark(kind, kind if reason is None else f"{kind}: {reason}", event)
+
+    def _hear_worker(self, event: Event) -> None:
+        chunks = number_in(event, "chunks")
+        had = "" if chunks is None else f", {count_of(int(chunks), 'chunk')}"
+        self._mark("worker", f"{event.get('address')} {event.get('change')}{had}", event)
+
+    def _hear_workers(self, event: Event) -> None:
+        told, now = event.get("workers"), seconds_of(event)
+        if not isinstance(told, Mapping):
+            return
+        rows = {
+            printable(name)[:MOST_TEXT]: n
+            for name, about in told.items()
+            if (n := number_in(about, "rows")) is not None
+        }
+        seconds = now - self._counted_at
+        if self._counted_at and seconds > 0:
+            self.speeds = {
+                name: max(0.0, n - self._counted.get(name, 0.0)) / seconds
+                for name, n in rows.items()
+            }
+            self._add_speeds()
+        self._counted, self._counted_at = rows, now
+
+    def _add_speeds(self) -> None:
+        """A point for each worker; of very many for quantiles."""
+        if len(self.speeds) > MOST_WORKERS:
+            ordered = sorted(self.speeds.values())
+            for name, share in QUANTILES.items():
+                self._add(name, ordered[round(share * (len(ordered) - 1))])
+            return
+        for name, speed in self.speeds.items():
+            self._add(WORKER + name, speed, WORKER_BUCKETS)
+        lines = [name for name in self.series if name.startswith(WORKER)]
+        if len(lines) > MOST_WORKERS:
+            # Workers that came again have other names: those that told nothing longest go.
+            gone = [name for name in lines if name.removeprefix(WORKER) not in self.speeds]
+            for name in gone[: len(lines) - MOST_WORKERS]:
+                del self.series[name]
+
+    def _hear_sizes(self, event: Event) -> None:
+        self.sizes = event
 
     # --- series -----------------------------------------------------------------------------------
 

@@ -6,17 +6,39 @@ is told in ``observe.board``.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import human_seconds, printable
-from largek_dask.observe.heard import Heard, Line, number_in
+from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
+from largek_dask.observe.heard import (
+    A_START,
+    MOST_WORKERS,
+    QUANTILES,
+    WORK,
+    WORKER,
+    Heard,
+    Line,
+    number_in,
+)
 from largek_dask.observe.history import Point, Series, X, Y
-from largek_dask.observe.showing import NONE, Seen, left_of, precise, whole
+from largek_dask.observe.showing import (
+    NONE,
+    WORKER_COLUMNS,
+    Seen,
+    figure,
+    is_number,
+    left_of,
+    precise,
+    whole,
+    worker_rows,
+)
+from largek_dask.observe.totals import OF_A_STEP
 
-__all__ = ["limited_by", "panels", "rounded", "shown"]
+__all__ = ["iso", "limited_by", "panels", "rounded", "shown"]
 
 MOST_TEXT = 400
 """Characters of a text that are shown."""
@@ -25,7 +47,28 @@ TIME, PASSES = 4, 5
 FIRST_STEPS = 0.1
 """Share of the steps that count as the first, whose values may be far from all others."""
 
+HOUR, TENTH = 3600.0, 0.1
+LATEST = 253_402_300_799.0
+"""The end of the year 9999, in seconds since 1970."""
+MOST_POINTS = 128
+"""Buckets of a line as it is sent: as many as a screen shows."""
+WORKER_POINTS = 32
+"""Buckets of the line of one worker among many."""
+EXTREMES = ("", "last", "lowest", "highest")
+"""Columns of a table of lines."""
+MOST_ROWS = 100
+"""Rows of a table."""
+SLOWEST = 5
+"""Workers that are named where there are too many to name all."""
+NOTHING: tuple[Point, Point] = ((0.0,) * 4, (0.0,) * 4)
+LIVE = frozenset(
+    {*OF_A_STEP, "workers", "memory", "progress", "seconds", "sizes", "energy", "rows", "bytes",
+     "retries", "rebuilt", "evictions", "n_events", "last_event", "queue", "title", "objective"}
+)  # fmt: skip
+"""Fields of a status that change while a job runs, or are told elsewhere."""
+
 Panel = dict[str, Any]
+Words = Callable[[float], str]
 
 
 def panels(seen: Seen, heard: Heard) -> list[Panel]:
@@ -50,6 +93,18 @@ def rounded(value: float | None, digits: int = 4) -> float | int | None:
     if not math.isfinite(found):
         return None
     return int(found) if abs(found) < 1e15 and found == int(found) else found
+
+
+def brief(value: float) -> str:
+    """A number to three figures."""
+    return f"{value:.3g}"
+
+
+def iso(seconds: float) -> str | None:
+    """Seconds since 1970 in ISO form; None where they are none."""
+    if not 0 < seconds < LATEST:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def limited_by(seen: Seen, heard: Heard) -> str | None:
@@ -197,4 +252,477 @@ def _column(points: Iterable[Point | None], place: int, digits: int) -> list[flo
     return [None if point is None else rounded(point[place], digits) for point in points]
 
 
-MAKERS: tuple[Callable[[Seen, Heard], Panel | None], ...] = (_alive, _cost)
+def _gain(seen: Seen, heard: Heard) -> Panel | None:
+    changed, shift, gain = (heard.series.get(name) for name in ("n_changed", "shift", "gain"))
+    lines = {"rows that changed": changed, "movement of centres": shift, "gain of a step": gain}
+    known = {name: series for name, series in lines.items() if series}
+    figures = [*_gains(heard), *((name, _last_of(series)) for name, series in known.items())]
+    if not figures:
+        return None
+    told = "; ".join(f"{name} {text}" for name, text in figures)
+    return _panel(
+        "gain",
+        "Does it still gain?",
+        f"{told[:1].upper()}{told[1:]}.",
+        figures=figures,
+        series=[_means(name, series, positive=True) for name, series in known.items()],
+        y="share of the rows, or relative change",
+        log=True,
+        columns=EXTREMES,
+        rows=[_row(name, series) for name, series in known.items()],
+    )
+
+
+def _gains(heard: Heard) -> list[tuple[str, str]]:
+    """How much the objective has changed of late, relative to what it was."""
+    of_all = [series for line, series in heard.costs.items() if not line.on_sample]
+    lines = of_all or list(heard.costs.values())
+    if not lines:
+        return []
+    # Of several starts the one that runs: the others have other ends.
+    series = max(lines, key=lambda line: (line.last() or (0.0,) * 3)[X])
+    last, found = series.last(), []
+    assert last is not None
+    for name, seconds in (("last hour", HOUR), ("last tenth", TENTH * last[X])):
+        before = series.before(last[X] - seconds)
+        if before is not None and before[Y] and before[X] < last[X]:
+            found.append((name, f"{(last[Y] - before[Y]) / abs(before[Y]):+.2g}"))
+    return found
+
+
+def _when(seen: Seen, heard: Heard) -> Panel | None:
+    status, figures = seen.status, []
+    if seen.state in ENDS:
+        return None
+    left, limit = number_in(status, "eta_s"), limited_by(seen, heard)
+    if left is not None:
+        figures.append(("at most left", human_seconds(max(0.0, left))))
+    if limit is not None:
+        figures.append(("limited by", limit))
+    if (share := seen.share_done()) is not None:
+        figures.append(("done", f"{share:.0%}"))
+    if seen.labelled is not None:
+        figures.append(("labels written", f"{seen.labelled:.0%}"))
+    series = heard.series.get("eta_s")
+    if not figures and not series:
+        return None
+    told = ", ".join(f"{name} {text}" for name, text in figures) or "nothing can be said yet"
+    return _panel(
+        "when",
+        "When does it end?",
+        f"{told[:1].upper()}{told[1:]}.",
+        figures=figures,
+        series=[_means("at most left", series)] if series else (),
+        y="seconds",
+        columns=EXTREMES,
+        rows=[_row("at most left", series, human_seconds)] if series else (),
+    )
+
+
+def _events(seen: Seen, heard: Heard) -> Panel | None:
+    marks = heard.marks()
+    if not marks:
+        return None
+    counts = [(kind, whole(n)) for kind, n in sorted(heard.n_marks.items())]
+    told = ", ".join(f"{n} × {kind}" for kind, n in counts)
+    return _panel(
+        "events",
+        "What happened",
+        f"{told}; last: {marks[-1].text}",
+        figures=counts,
+        columns=("at", "after", "kind", "what"),
+        rows=[
+            (iso(mark.seconds) or NONE, human_seconds(mark.elapsed), mark.kind, mark.text)
+            for mark in reversed(marks[-MOST_ROWS:])
+        ],
+    )
+
+
+def _speed(seen: Seen, heard: Heard) -> Panel | None:
+    total = heard.series.get("rows_per_second")
+    if not total:
+        return None
+    slowest = sorted(heard.speeds, key=lambda name: heard.speeds[name])
+    figures = [("all together", _last_of(total, human_count))]
+    if len(slowest) > 1:
+        speed = human_count(heard.speeds[slowest[0]])
+        figures += [("workers", whole(len(slowest))), ("slowest", f"{slowest[0]}: {speed}")]
+    is_many = len(slowest) > MOST_WORKERS
+    lines = {"all together": total}
+    if is_many:
+        lines |= {name: heard.series[name] for name in QUANTILES if name in heard.series}
+    else:
+        lines |= {
+            name.removeprefix(WORKER): series
+            for name, series in heard.series.items()
+            if name.startswith(WORKER)
+        }
+    words = f"{_last_of(total, human_count)} rows a second last, {_lowest(total, human_count)} "
+    about = worker_rows(seen)
+    if is_many:
+        named = set(slowest[:SLOWEST])
+        about = [row for row in about if row[0] in named]
+    if not about:
+        about = [(name, figure(heard.speeds[name])) for name in slowest[:MOST_WORKERS]]
+    return _panel(
+        "speed",
+        "Rows a second",
+        f"{words}at the lowest.",
+        figures=figures,
+        series=[
+            _means(name, series, MOST_POINTS if series is total else WORKER_POINTS)
+            for name, series in lines.items()
+        ],
+        y="rows a second",
+        columns=WORKER_COLUMNS[: len(about[0])] if about else (),
+        rows=about[:MOST_WORKERS],
+    )
+
+
+def _split(seen: Seen, heard: Heard) -> Panel | None:
+    known = {kind: heard.series[kind] for kind in WORK if heard.series.get(kind)}
+    total = heard.sums.get("total", 0.0)
+    if not known or total <= 0:
+        return None
+    threads = heard.threads
+    shares = {kind: heard.sums.get(kind, 0.0) / (threads * total) for kind in known}
+    shares["rest"] = max(0.0, 1.0 - sum(shares.values()))
+    lines = [_means(kind, series, scale=1 / threads) for kind, series in known.items()]
+    lines.append(_rest(lines))
+    figures = [(kind, f"{share:.1%}") for kind, share in shares.items()]
+    if compiled := heard.sums.get("compile"):
+        figures.append(("compiling kernels", human_seconds(compiled)))
+    told = ", ".join(f"{kind} {text}" for kind, text in figures)
+    return _panel(
+        "split",
+        "Where the time goes",
+        f"Of all time so far: {told}.",
+        figures=figures,
+        series=lines,
+        y="share of the time of all threads",
+        columns=("", "share of all time", "seconds of all threads"),
+        rows=[
+            (kind, f"{share:.2%}", human_seconds(share * threads * total))
+            for kind, share in shares.items()
+        ],
+    )
+
+
+def _rest(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What is left of the time where all kinds are told at the same steps."""
+    x = lines[0]["x"]
+    same = [line["y"] for line in lines if line["x"] == x]
+    y = [
+        None if None in at else rounded(max(0.0, 1.0 - sum(at)), 3)
+        for at in zip(*same, strict=True)
+    ]
+    return {"name": "rest", "x": x, "y": y}
+
+
+def _memory(seen: Seen, heard: Heard) -> Panel | None:
+    names = {"row state": "state_bytes", "chunks": "cache_bytes"}
+    lines = {
+        shown: series
+        for shown, name in names.items()
+        if (series := heard.series.get(name)) and (series.extremes() or NOTHING)[1][Y] > 0
+    }
+    workers = _worker_memory(seen)
+    if not lines and not workers:
+        return None
+    figures = [(name, _last_of(series, human_bytes)) for name, series in lines.items()]
+    evictions = number_in(seen.status, "evictions") or heard.sums.get("evictions")
+    if evictions:
+        figures.append(("did not fit", count_of(int(evictions), "time")))
+    if workers:
+        figures.append(("fullest worker", f"{workers[0][0]}: {workers[0][3]}"))
+    told = ", ".join(f"{name} {text}" for name, text in figures)
+    return _panel(
+        "memory",
+        "Memory held",
+        f"Last: {told}.",
+        figures=figures,
+        series=[_means(name, series) for name, series in lines.items()],
+        y="bytes",
+        columns=("worker", "memory", "limit", "share")
+        if workers
+        else ("", "last", "lowest", "highest"),
+        rows=workers or [_row(name, series, human_bytes) for name, series in lines.items()],
+    )
+
+
+def _worker_memory(seen: Seen) -> list[tuple[str, str, str, str]]:
+    """Memory of workers against their limits, the fullest first; live figures of Dask."""
+    found = []
+    told = seen.status.get("memory")
+    for name, about in told.items() if isinstance(told, Mapping) else ():
+        used, limit = number_in(about, "used"), number_in(about, "limit")
+        if used is not None:
+            share = used / limit if limit else 0.0
+            found.append((share, used, str(name), limit))
+    return [
+        (name, human_bytes(used), human_bytes(limit) if limit else NONE,
+         f"{share:.0%}" if limit else NONE)
+        for share, used, name, limit in sorted(found, reverse=True)[:MOST_ROWS]
+    ]  # fmt: skip
+
+
+def _plain(
+    kind: str,
+    title: str,
+    lines: Mapping[str, str],
+    y: str,
+    *,
+    log: bool = False,
+    words: Words = precise,
+) -> Callable[[Seen, Heard], Panel | None]:
+    """What makes a panel of nothing but lines: what they are called, and their series."""
+
+    def make(seen: Seen, heard: Heard) -> Panel | None:
+        known = {name: heard.series[series] for name, series in lines.items()
+                 if heard.series.get(series)}  # fmt: skip
+        if not known:
+            return None
+        rows = [_row(name, series, words) for name, series in known.items()]
+        told = "; ".join(f"{name} {last} last, {low} at its lowest" for name, last, low, _ in rows)
+        return _panel(
+            kind,
+            title,
+            f"{told[:1].upper()}{told[1:]}.",
+            figures=[(name, last) for name, last, _, _ in rows],
+            series=[_means(name, series, positive=log) for name, series in known.items()],
+            y=y,
+            log=log,
+            columns=EXTREMES,
+            rows=rows,
+        )
+
+    return make
+
+
+def _batch(seen: Seen, heard: Heard) -> Panel | None:
+    series = heard.series.get("batch_rows")
+    if not series:
+        return None
+    entered, before = [], 0.0
+    for key, rows in heard.batches:
+        entered.append((key % A_START, rows - before, rows))
+        before = rows
+    last = series.last()
+    assert last is not None
+    told = f"{whole(last[Y])} rows last, in {count_of(len(entered), 'part')}"
+    return _panel(
+        "batch",
+        "Rows of the batch",
+        f"{told}.",
+        figures=[("rows", whole(last[Y])), ("parts", whole(len(entered)))],
+        series=[_points("rows of the batch", series)],
+        y="rows",
+        log=True,
+        columns=("entered at step", "rows", "of the batch"),
+        rows=[
+            (whole(step), whole(rows), f"{rows / last[Y]:.1%}" if last[Y] else NONE)
+            for step, rows, _ in entered
+        ],
+    )
+
+
+def _mixture(seen: Seen, heard: Heard) -> Panel | None:
+    energy = heard.series.get("energy")
+    last = energy.last() if energy else None
+    if energy is None or last is None:
+        return None
+    figures = [("energy a row", precise(last[Y]))]
+    if heard.n_features:
+        figures.append(("σ²", precise(last[Y] / heard.n_features)))
+    for name, kept in (("F a row", "lower_bound"), ("components alive", "alive")):
+        if series := heard.series.get(kept):
+            figures.append((name, _last_of(series, precise)))
+    told = ", ".join(f"{name} {text}" for name, text in figures)
+    return _panel(
+        "mixture",
+        "The mixture",
+        f"Last: {told}; energy {_lowest(energy, precise)} at its lowest.",
+        figures=figures,
+        series=[_means("energy a row", energy)],
+        y="mean squared distance to the means",
+        columns=EXTREMES,
+        rows=[
+            _row(name, series, precise)
+            for name, kept in (("energy a row", "energy"), ("F a row", "lower_bound"))
+            if (series := heard.series.get(kept))
+        ],
+    )
+
+
+def _path(seen: Seen, heard: Heard) -> Panel | None:
+    found = sorted(heard.by_partition.items())
+    if not found:
+        return None
+    clusters, cost = found[-1]
+    return _panel(
+        "path",
+        "Objective by number of clusters",
+        f"{precise(cost)} with {count_of(clusters, 'cluster')}, {precise(found[0][1])} with "
+        f"{found[0][0]:,}.",
+        figures=[("at work on", count_of(clusters, "cluster"))],
+        series=[{"name": "found so far", "x": [n for n, _ in found],
+                 "y": [rounded(cost, 6) for _, cost in found]}],
+        axes=("clusters",),
+        y=f"{seen.objective.of_step} ({seen.objective.unit})",
+        columns=("clusters", seen.objective.of_step),
+        rows=[(whole(n), precise(cost)) for n, cost in found],
+    )  # fmt: skip
+
+
+def _sizes(seen: Seen, heard: Heard) -> Panel | None:
+    told = heard.sizes
+    edges, counts = (_numbers(told.get(name)) for name in ("edges", "counts"))
+    if not counts or len(edges) != len(counts) + 1:
+        return None
+    names = {"least": "least", "median": "median", "mean": "mean", "most": "most",
+             "empty clusters": "n_empty"}  # fmt: skip
+    figures = [(name, figure(number_in(told, key), human_count)) for name, key in names.items()]
+    return _panel(
+        "sizes",
+        "Sizes of clusters",
+        f"{', '.join(f'{name} {text}' for name, text in figures)}.",
+        figures=figures,
+        series=[{
+            "name": "clusters",
+            "x": [rounded(edge) for edge in edges[:-1]],
+            "right": [rounded(edge) for edge in edges[1:]],
+            "y": [rounded(count, 6) for count in counts],
+        }],
+        axes=("size",),
+        y="clusters",
+        columns=("weight from", "to", "clusters"),
+        rows=[
+            (figure(a), figure(b), whole(n))
+            for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
+        ],
+    )  # fmt: skip
+
+
+def _numbers(values: object) -> list[float]:
+    """A list of finite numbers that do not fall below 0; nothing if it is none."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        return []
+    found = [float(value) for value in values if is_number(value) and value >= 0]
+    return found if len(found) == len(values) <= MOST_ROWS else []
+
+
+def _moved(seen: Seen, heard: Heard) -> Panel | None:
+    series = heard.series.get("bytes_per_second")
+    total = number_in(seen.status, "bytes") or heard.sums.get("bytes", 0.0)
+    copied = heard.sums.get("copied", 0.0)
+    if not series or not total:
+        return None
+    figures = [("read or moved", human_bytes(total)), ("picked out", human_bytes(copied))]
+    return _panel(
+        "bytes",
+        "Bytes read and moved",
+        f"{human_bytes(total)} so far, {_last_of(series, human_bytes)} a second last.",
+        figures=figures,
+        series=[_means("read or moved a second", series)],
+        y="bytes a second",
+        columns=EXTREMES,
+        rows=[_row("a second", series, human_bytes)],
+    )
+
+
+def _job(seen: Seen, heard: Heard) -> Panel | None:
+    told = [
+        (name, value if isinstance(value, str) else json.dumps(value, default=str))
+        for name, value in seen.status.items()
+        if name not in LIVE and value not in (None, "", [], {})
+    ]
+    if not told:
+        return None
+    outputs = [(name, str(value)) for name, value in seen.status.items() if name == "output"]
+    return _panel(
+        "job",
+        "The job",
+        f"{seen.title}.",
+        figures=outputs,
+        columns=("", ""),
+        rows=[(name.replace("_", " "), text) for name, text in told],
+    )
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def _means(
+    name: str,
+    series: Series,
+    most: int = MOST_POINTS,
+    *,
+    positive: bool = False,
+    scale: float = 1.0,
+) -> dict[str, Any]:
+    """A line of means, so that neighbours of one moment can be compared."""
+    points = series.means(most)
+    y = [None if point is None else rounded(scale * point[Y]) for point in points]
+    if positive:
+        # 0 has no place on a logarithmic axis.
+        y = [value if value is not None and value > 0 else None for value in y]
+    return {"name": name, "x": _column(points, X, 5), "y": y}
+
+
+def _points(name: str, series: Series) -> dict[str, Any]:
+    """A line of points as they were told."""
+    points = series.points(MOST_POINTS)
+    return {"name": name, "x": _column(points, X, 5), "y": _column(points, Y, 6)}
+
+
+def _last_of(series: Series, words: Words = brief) -> str:
+    last = series.last()
+    return NONE if last is None else words(last[Y])
+
+
+def _lowest(series: Series, words: Words = brief) -> str:
+    found = series.extremes()
+    return NONE if found is None else words(found[0][Y])
+
+
+def _row(name: str, series: Series, words: Words = brief) -> tuple[str, str, str, str]:
+    """A line as a row of a table."""
+    found = series.extremes()
+    highest = NONE if found is None else words(found[1][Y])
+    return name, _last_of(series, words), _lowest(series, words), highest
+
+
+MAKERS: tuple[Callable[[Seen, Heard], Panel | None], ...] = (
+    _alive,
+    _cost,
+    _gain,
+    _when,
+    _events,
+    _speed,
+    _split,
+    _memory,
+    _plain("work", "Work saved", {"of all distances": "distances"}, "share computed", log=True),
+    _batch,
+    _plain("energy", "Energy", {"energy a row": "energy"}, "mean squared distance"),
+    _plain(
+        "alive_components", "Components alive", {"components": "alive"}, "components", words=whole
+    ),
+    _plain(
+        "rounds",
+        "Rounds",
+        {"rounds an epoch": "rounds", "factor of what is expected": "factor", "rate η": "eta"},
+        "rounds, factor, rate",
+        log=True,
+    ),
+    _plain(
+        "partitions",
+        "Partitions",
+        {"at work on": "partitions", "settled": "settled"},
+        "clusters, partitions",
+        words=whole,
+    ),
+    _path,
+    _sizes,
+    _moved,
+    _job,
+)
