@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from largek_dask.driver.events import Event
-from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import printable
 from largek_dask.errors import ClusterError, JobNotFoundError, LargekError, ParameterError
 from largek_dask.observe.board import Board, row
@@ -54,6 +53,8 @@ READ_AT_ONCE = 100
 """Events of a file in one piece."""
 MOST_AT_ONCE = 1_000
 """Events that are asked for at once."""
+AFTER_ALL = "~"
+"""Later than any time."""
 MOST_ANSWERS = 256
 """Answers that are kept; those that were asked for the longest ago go first."""
 MOST_BOARDS = 40
@@ -67,7 +68,8 @@ RANKS = {"running": 0, "waiting": 1, "queued": 2, "unreadable": 3}
 SEARCHED = ("name", "id", "state", "algorithm", "data", "output", "owner")
 
 Key = tuple[str, ...]
-"""A question: ``("jobs", search, from)``, ``("job", id)``, ``("figure", id, panel, theme)``."""
+"""A question: ``("jobs", search, from)``, ``("job", id)``, and of a chart ``("figure", id, panel,
+theme, axis, "log" or "")``."""
 
 
 class Source(Protocol):
@@ -84,6 +86,9 @@ class Source(Protocol):
 
     def history(self, job_id: str) -> Iterable[Event]:
         """All events from files, the oldest first."""
+
+    def trouble(self) -> Sequence[str]:
+        """What cannot be read at the moment, in words."""
 
     def cancel(self, job_id: str, who: str) -> str:
         """Ask a job to end; its state."""
@@ -231,6 +236,11 @@ class Watched:
             # They are numbered anew, as by another scheduler.
             self._next, self._passed_over = 0, self._latest
         while found := source.events(self.job_id, self._next, MOST_AT_ONCE):
+            if found[0]["n"] > self._next:
+                # Those between are only in files by now.
+                self._next = int(found[0]["n"])
+                self._read(source, found[0])
+                return True
             self._next = int(found[-1]["n"]) + 1
             for event in found:
                 changed |= self._hear(event)
@@ -241,9 +251,16 @@ class Watched:
     def _join(self, source: Source) -> None:
         """Have files read where what is at hand does not begin at the beginning."""
         found = source.events(self.job_id, 0, 1)
-        if found and found[0]["n"] == 0 and found[0].get("event") == "queued":
-            return
-        self._reader = Reader(source, self.job_id, str(found[0].get("time")) if found else "~")
+        if not found:
+            self._read(source, {"time": AFTER_ALL})
+        elif found[0]["n"] > 0 or found[0].get("event") != "queued":
+            self._next = int(found[0]["n"])
+            self._read(source, found[0])
+
+    def _read(self, source: Source, until: Event) -> None:
+        """Have files read up to an event that is in memory."""
+        self._passed_over = self._latest
+        self._reader = Reader(source, self.job_id, str(until.get("time")))
         self._reader.start()
 
     def _hear_earlier(self, reader: Reader, until: float) -> bool:
@@ -283,7 +300,7 @@ class Desk(threading.Thread):
         self._lock = threading.Lock()
         """Held only for what is fast: the event loop takes it."""
         self._wake = threading.Event()
-        self._is_closed = False
+        self._closed = threading.Event()
         self._asked: OrderedDict[Key, float] = OrderedDict()
         self._answers: dict[Key, Answer] = {}
         self._made_at: dict[Key, float] = {}
@@ -317,18 +334,18 @@ class Desk(threading.Thread):
 
     def close(self) -> None:
         """Make no more answers."""
-        self._is_closed = True
+        self._closed.set()
         self._wake.set()
 
     # --- in the thread ----------------------------------------------------------------------------
 
     def run(self) -> None:
         """Make answers until it is closed."""
-        while not self._is_closed:
+        while not self._closed.is_set():
             self._wake.wait(EVERY_SECONDS / 4 if self._wanted() else CATCH_UP_SECONDS)
             self._wake.clear()
             for key in self._wanted():
-                if self._is_closed:
+                if self._closed.is_set():
                     return
                 if key in self._waiting or time.monotonic() >= self._due_at.get(key, 0.0):
                     self._make(key)
@@ -392,8 +409,8 @@ class Desk(threading.Thread):
                 if before is not None and before.status == 200 and not changed:
                     return before
                 return answer_of(self._job(watched))
-            case ("figure", job_id, kind, theme):
-                return self._figure(job_id, kind, theme)
+            case ("figure", job_id, kind, theme, axis, log):
+                return self._figure(job_id, kind, theme, axis, log)
         raise ParameterError(f"nobody knows what {key!r} asks.")
 
     # --- jobs -------------------------------------------------------------------------------------
@@ -421,6 +438,7 @@ class Desk(threading.Thread):
             "states": states,
             "rows_per_second": round(sum(s for s in speeds if is_number(s))),
             "workers": len(workers),
+            "trouble": list(self.source.trouble()),
         }
 
     def _board(self, job_id: str) -> Watched:
@@ -449,14 +467,14 @@ class Desk(threading.Thread):
 
             for panel in panels:
                 if panel.get("series"):
-                    panel["figure"] = key_of(panel)
+                    panel["figure"] = hashlib.sha256(repr(key_of(panel)).encode()).hexdigest()[:8]
         self._panels[watched.job_id] = {panel["kind"]: panel for panel in panels}
         about = {"panels": panels, "reading": watched.is_reading}
         if watched.trouble and "error" not in content:
             about["error"] = f"not all that it told can be read: {watched.trouble}"
         return {**content, **about}
 
-    def _figure(self, job_id: str, kind: str, theme: str) -> Answer:
+    def _figure(self, job_id: str, kind: str, theme: str, axis: str, log: str) -> Answer:
         """What BokehJS draws a panel from; it depends on no data."""
         if job_id not in self._panels:
             watched = self._board(job_id)
@@ -467,7 +485,7 @@ class Desk(threading.Thread):
             raise JobNotFoundError(f"job {job_id} has no chart {kind[:40]!r}.")
         from largek_dask.observe.figures import item
 
-        return answer_of(item(panel, theme))
+        return answer_of(item(panel, theme, x=axis or None, log=log == "log" or None))
 
     def _catch_up(self) -> None:
         """Have the boards of running jobs hear what would be forgotten, and drop ended ones' rest.

@@ -38,9 +38,9 @@ WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 POLICY: Mapping[str, str] = {
     "default-src": "'none'",
     "script-src": "'self'",
-    # BokehJS puts styles into what it draws; of scripts it needs none but its own file.
+    # BokehJS sets styles of what it draws, and has its icons in addresses; it runs no other script.
     "style-src": "'self' 'unsafe-inline'",
-    "img-src": "'self' data: blob:",
+    "img-src": "'self' data:",
     "connect-src": "'self'",
     "base-uri": "'none'",
     "form-action": "'none'",
@@ -244,7 +244,12 @@ class Figure(Handler):
         theme = self.get_query_argument("theme", THEMES[0])
         if theme not in THEMES:
             raise web.HTTPError(400, reason=f"theme has to be {' or '.join(THEMES)}")
-        await self.send_answer(("figure", self.word("job"), self.word("panel"), theme))
+        axis = self.get_query_argument("x", "")
+        log = "log" if self.get_query_argument("log", "") else ""
+        if axis and WORD.fullmatch(axis) is None:
+            raise web.HTTPError(400, reason="x has to be the name of an axis")
+        key = ("figure", self.word("job"), self.word("panel"), theme, axis, log)
+        await self.send_answer(key)
 
 
 class Static(Handler):

@@ -1,4 +1,4 @@
-"""A scheduler's jobs for its page: what it asks of them, from threads that nobody else waits for."""
+"""A scheduler's jobs for its page, which asks from threads that nobody else waits for."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ class JobsSource:
         if kept is None or kept[0] is not record:
             kept = self._ended[record.id] = record, job.status()
         return kept[1]
+
+    def trouble(self) -> Sequence[str]:
+        """Nothing: what is wrong is said by the jobs themselves."""
+        return ()
 
     def status(self, job_id: str) -> dict[str, Any]:
         """That of one."""

@@ -7,7 +7,9 @@
   const ENDED = ["finished", "failed", "cancelled"];
   const SIGNS = {running: "●", queued: "○", waiting: "◔", finished: "✓", failed: "✕",
     cancelled: "■", unreadable: "?"};
-  const DASH = "–", FAILURES = 3, SLOW = 10000;
+  const AXES = {elapsed: "time used", time: "time of day", passes: "passes"};
+  const ELSEWHERE = ["alive", "events", "job"];  // the tiles and the two lists at the end say it
+  const DASH = "–", FAILURES = 3, SLOW = 10000, MARKS = 200;
   const EVERY = at.page === "list" ? 2000 : 1000;
 
   // --- small things ----------------------------------------------------------------------------
@@ -315,17 +317,20 @@
     put(job.reading, data.reading ? "Still reading what it told earlier: charts fill up." : "");
     job.act.hidden = ENDED.includes(data.state);
     showNow();
-    pairs(job.facts, data.facts || []);
-    const marks = (data.marks || []).slice(-200).reverse();
+    const panels = data.panels || [], about = panels.find((panel) => panel.kind === "job");
+    const known = new Set((data.facts || []).map((fact) => fact[0]));
+    const more = about ? [...about.table.rows, ...about.figures] : [];
+    pairs(job.facts, [...(data.facts || []), ...more.filter((fact) => !known.has(fact[0]))]);
+    const marks = (data.marks || []).slice(-MARKS).reverse();
     job.happened.hidden = !marks.length;
     keyed(job.marks, marks, (mark, i) => `${mark.time} ${mark.text} ${marks.length - i}`,
       () => el("li", {}, el("time"), el("span")), (made, mark) => {
         put(made.firstChild, clock(mark.time));
-        made.firstChild.setAttribute("datetime", mark.time);
-        made.firstChild.title = mark.time;
+        made.firstChild.title = new Date(mark.time).toLocaleString("en-GB");
         put(made.lastChild, mark.text);
       });
-    keyed(job.panels, data.panels || [], (panel) => panel.kind, makePanel, fillPanel);
+    keyed(job.panels, panels.filter((panel) => !ELSEWHERE.includes(panel.kind)),
+      (panel) => panel.kind, makePanel, fillPanel);
   };
 
   // --- panels ----------------------------------------------------------------------------------
@@ -337,21 +342,41 @@
     }
   }, {rootMargin: "300px"});
 
-  const makePanel = () => {
-    const parts = {title: el("h2"), words: el("p"), figures: el("dl.figures"),
-      chart: el("div.chart", {role: "img"}), table: el("table"), more: el("summary")};
+  const makePanel = (panel) => {
+    const parts = {title: el("h2"), words: el("p"), figures: el("dl.figures"), kind: panel.kind,
+      controls: el("div.controls"), chart: el("div.chart", {id: `chart-${panel.kind}`}),
+      table: el("table"), more: el("summary")};
     parts.head = el("thead");
     parts.rows = el("tbody");
     parts.table.append(parts.head, parts.rows);
     parts.scroll = el("div.scroll", {tabindex: "0", role: "region"}, parts.table);
     parts.details = el("details", {}, parts.more, parts.scroll);
     parts.details.addEventListener("toggle", () => fillTable(parts));
-    const node = el("section.panel", {}, parts.title, parts.words, parts.figures, parts.chart,
-      parts.details);
+    addControls(parts, panel);
+    parts.framed = el("div", {role: "group"}, parts.chart);
+    const node = el("section.panel", {}, el("div.title", {}, parts.title, parts.controls),
+      parts.words, parts.figures, parts.framed, parts.details);
     node.parts = parts;
     parts.chart.parts = parts;
     inSight.observe(parts.chart);
     return node;
+  };
+  // What a chart is drawn against, and how: only where there is a choice.
+  const addControls = (parts, panel) => {
+    const check = (text) => {
+      const box = el("input", {type: "checkbox"});
+      parts.controls.append(el("label", {}, box, text));
+      box.addEventListener("change", () => draw(parts, true));
+      return box;
+    };
+    if (panel.axes.length > 1) {
+      const options = panel.axes.map((axis) => el("option", {value: axis}, AXES[axis] || axis));
+      parts.axis = el("select", {"aria-label": `${panel.title}: against`}, ...options);
+      parts.axis.addEventListener("change", () => draw(parts, true));
+      parts.controls.append(parts.axis);
+    }
+    if (panel.series.some((series) => series.above)) parts.log = check("above the best, log");
+    if (panel.kind === "cost") parts.skip = check("without the first steps");
   };
   const fillPanel = (node, panel) => {
     const parts = node.parts;
@@ -360,10 +385,11 @@
     put(parts.words, panel.words || "");
     pairs(parts.figures, panel.figures || []);
     parts.figures.hidden = !(panel.figures || []).length;
-    parts.chart.hidden = !panel.figure || !at.bokeh || bokehFailed;
-    parts.chart.setAttribute("aria-label", `${panel.title}: ${panel.words || ""}`);
+    parts.framed.hidden = parts.controls.hidden = !panel.figure || !at.bokeh || bokehFailed;
+    parts.framed.setAttribute("aria-label", `Chart of ${panel.title}: ${panel.words || ""}`);
+    if (parts.skip) parts.skip.parentNode.hidden = panel.skip === null;
     const table = panel.table;
-    parts.details.hidden = !table;
+    parts.details.hidden = !table || !table.rows.length;
     if (table) put(parts.more, `Table of ${panel.title.toLowerCase()}`);
     fillTable(parts);
     draw(parts);
@@ -393,26 +419,43 @@
 
   const numbers = (values) => values.map((value) => value === null ? NaN : value);
   const feed = (parts) => {
-    for (const series of parts.panel.series || []) {
-      const source = parts.sources.get(`${parts.panel.kind}/${series.name}`);
-      if (source) source.data = {...source.data, x: numbers(series.x), y: numbers(series.y)};
+    const {kind, series, skip} = parts.panel;
+    const from = parts.skip && parts.skip.checked && skip !== null ? skip : -Infinity;
+    for (const {name, ...columns} of series) {
+      const source = parts.sources.get(`${kind}/${name}`);
+      const kept = (_, i) => !(columns.x[i] <= from);
+      if (source) source.data = Object.fromEntries(Object.entries(columns).map(
+        ([column, values]) => [column, numbers(values.filter(kept))]));
     }
+    const marks = parts.sources.get(`${kind}/marks`);
+    if (!marks) return;
+    const axis = parts.axis ? parts.axis.value : parts.panel.x;
+    const shown = (told.marks || []).filter((mark) => !(mark.elapsed <= from));
+    const x = numbers(shown.map((mark) => mark[axis]));
+    marks.data = {x, span: x.map((at, i) => shown[i].kind === "checkpoint" ? NaN : at),
+      kind: shown.map((mark) => mark.kind), text: shown.map((mark) => mark.text)};
   };
-  const draw = async (parts) => {
+  const draw = async (parts, anew = false) => {
     const panel = parts.panel, theme = dark.matches ? "dark" : "light";
     if (!panel || !panel.figure || !at.bokeh || bokehFailed || !parts.chart.isSeen) return;
-    if (parts.drawn === `${panel.figure} ${theme}`) {
-      if (parts.sources && parts.fed !== panel) { parts.fed = panel; feed(parts); }
+    const how = new URLSearchParams({job: at.job, panel: panel.kind, theme});
+    if (parts.axis) how.set("x", parts.axis.value);
+    if (parts.log && parts.log.checked) how.set("log", "1");
+    const wanted = `${panel.figure} ${how}`;
+    if (parts.drawn === wanted) {
+      if (parts.sources && (anew || parts.fed !== panel)) { parts.fed = panel; feed(parts); }
       return;
     }
-    parts.drawn = `${panel.figure} ${theme}`;
+    parts.drawn = wanted;
     parts.sources = null;
     try {
-      const url = `largek/figure?job=${encodeURIComponent(at.job)}&panel=${
-        encodeURIComponent(panel.kind)}&theme=${theme}`;
-      const [item] = await Promise.all([get(url), loadBokeh()]);
-      const views = await Bokeh.embed.embed_item(item, Object.assign(parts.chart, {id: item.target_id = `chart-${panel.kind}`}).id);
-      parts.sources = sourcesOf(views);
+      const [item] = await Promise.all([get(`largek/figure?${how}`), loadBokeh()]);
+      if (parts.drawn !== wanted) return;
+      const before = parts.views;
+      parts.chart.replaceChildren();
+      parts.views = await Bokeh.embed.embed_item(item, parts.chart.id);
+      if (before) before.clear();
+      parts.sources = sourcesOf(parts.views);
       parts.fed = parts.panel;
       feed(parts);
     } catch (error) {
