@@ -6,6 +6,7 @@ newer version: what is missing, of another type or not finite is passed over, an
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,14 +35,17 @@ RECENT = 9
 A_START = float(2**32)
 """Keys that a start has room for: what a series is cut by is its start and its step."""
 MOST_KEY = float(2**53)
+MOST = sys.float_info.max
 MOST_THREADS = 1e6
 WORKER_BUCKETS = 64
 """Buckets of the line of one worker, of which there may be many."""
 
 KINDS = ("compute", "read", "wait", "reduce", "compile")
 """Kinds of seconds that a step tells beside its total."""
-EXTRA = ("distances", "batch_rows", "lower_bound", "energy", "alive", "variance", "rounds",
-         "factor", "eta", "partitions", "settled", "gain", "neighbours")  # fmt: skip
+EXTRA = frozenset(
+    {"distances", "batch_rows", "lower_bound", "energy", "alive", "rounds", "factor", "eta",
+     "partitions", "settled", "gain"}
+)  # fmt: skip
 """Figures of algorithms that are drawn: see ``StepRecord.extra``."""
 CHECKPOINT, RETRY, REBUILT, WARNING = "checkpoint", "retry", "rebuilt", "warning"
 RESUMED = "running"
@@ -256,8 +260,9 @@ class Heard:
 
     def _add_extra(self, event: Event) -> None:
         extra = _extra(event)
-        for name in EXTRA:
-            self._add(name, number_in(extra, name))
+        for name in extra if isinstance(extra, Mapping) else ():
+            if name in EXTRA:
+                self._add(name, number_in(extra, name))
         batch = number_in(extra, "batch_rows")
         if batch is None:
             return
@@ -290,7 +295,7 @@ class Heard:
         if not isinstance(told, Mapping):
             return
         rows = {
-            printable(name)[:MOST_TEXT]: n
+            printable(name)[:MOST_TEXT].partition("://")[2] or printable(name)[:MOST_TEXT]: n
             for name, about in told.items()
             if (n := number_in(about, "rows")) is not None
         }
@@ -366,7 +371,10 @@ class Heard:
 
 def number_in(about: object, name: str) -> float | None:
     """A number of an event; None where there is none that is finite."""
-    value = about.get(name) if isinstance(about, Mapping) else None
+    value = about.get(name) if isinstance(about, dict | Mapping) else None
+    if type(value) is float:
+        # What most are; NaN is in no range.
+        return value if -MOST <= value <= MOST else None
     return float(value) if is_number(value) else None
 
 
