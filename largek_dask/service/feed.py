@@ -41,6 +41,8 @@ class Feed:
         self._next = 0
         self._lock = threading.Lock()
         self._step_at = -math.inf
+        self._left_out: Event | None = None
+        """The last step, if it was left out; told after all when none follows."""
         self._totals = Totals()
         self._n_chunks = 1
 
@@ -52,16 +54,24 @@ class Feed:
             if kind == "step":
                 now = time.monotonic()
                 if now - self._step_at < STEP_SECONDS:
+                    self._left_out = event
                     return
                 self._step_at = now
+                self._left_out = None
             elif kind == "started":
                 self._n_chunks = int(event["n_chunks"])
-            stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-            numbered = {"time": stamp, **plain(event), "n": self._next, "job": self._job}
-            self._next += 1
-            self._events.append(numbered)
-            # Inside the lock, so that nobody is told of a later one first.
-            self._tell(numbered)
+            elif kind == "stopped" and self._left_out is not None:
+                self._keep(self._left_out)
+                self._left_out = None
+            self._keep(event)
+
+    def _keep(self, event: Event) -> None:
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
+        numbered = {"time": stamp, **plain(event), "n": self._next, "job": self._job}
+        self._next += 1
+        self._events.append(numbered)
+        # Inside the lock, so that nobody is told of a later one first.
+        self._tell(numbered)
 
     def load(self, events: Iterable[Event]) -> None:
         """Put what an earlier scheduler has told before everything else, once."""
