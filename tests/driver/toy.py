@@ -30,6 +30,8 @@ class ToyPasses:
         self.cancelled: Callable[[], bool] | None = None
         self.total = PassReport()
         self.by_worker: dict[str, PassReport] = {}
+        self.left: set[str] = set()
+        self.n_workers = 0
         self.chunks_done = 0
         self.after_chunk: Callable[[int], None] = lambda n: None
 
