@@ -30,8 +30,8 @@ worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, 
            ``chunks`` that it has now, or had until then
 sizes      rows of the clusters (their weight) as the last step left them, at most every 30
            seconds, and in the end those of the model: ``n_empty`` clusters; of the others
-           ``least``, ``median``, ``mean``, ``most``, and on a log scale the ``counts`` of clusters in 32 bins
-           between 33 ``edges``
+           ``least``, ``median``, ``mean``, ``most``, and ``counts`` of those in each of 32 bins
+           on a log scale, between 33 ``edges``
 checkpoint ``n_iter``, ``url``, ``seconds``
 warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``

@@ -251,6 +251,7 @@ def test_events_tell_the_story(folder: Folder) -> None:
         "n_rows": 60,
         "n_features": 2,
         "n_chunks": 4,
+        "n_workers": 0,
         "n_iter": 0,
     }
     step = story[4]
