@@ -56,7 +56,7 @@ SHORT_NAMES = 48
 """Letters of all names together up to which they stand in one row."""
 NAME_HEIGHT = 20
 """Pixels of a name in a legend."""
-MANTISSAS = {60: (1, 2, 5, 10, 15, 20, 30), 1024: (1, 2, 5, 10, 20, 50, 100, 200, 500)}
+MANTISSAS = {60: (1, 2, 5, 10, 15, 20, 30), 1024: tuple(2**i for i in range(10))}
 """Round numbers of seconds and bytes, by their base."""
 MARKS = "marks"
 
@@ -110,14 +110,15 @@ class Look:
 LOOKS = {
     "when": Look("00:00:00", from_zero=True, base=60),
     "speed": Look("0,0", from_zero=True),
+    "workers": Look("0,0", from_zero=True),
     "split": Look("0%", from_zero=True),
-    "memory": Look("0 ib", from_zero=True, base=1024),
+    "memory": Look("0.0b", from_zero=True, base=1024),
     "work": Look("0.[0000]%"),
     "batch": Look("0,0", steps=True),
     "components": Look("0,0", steps=True),
     "partitions": Look("0,0", steps=True),
     "sizes": Look("0,0", from_zero=True, bars=True, log_x=True),
-    "bytes": Look("0 ib", from_zero=True, base=1024),
+    "bytes": Look("0.0b", from_zero=True, base=1024),
 }
 """Looks by kind of panel; others are lines as they are."""
 X_LABELS = {

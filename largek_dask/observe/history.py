@@ -14,12 +14,15 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BUCKETS", "Point", "Series"]
+__all__ = ["A_START", "BUCKETS", "Point", "Series", "key_of"]
 
 BUCKETS = 256
 """Buckets of a series, so at most 1,024 points."""
 Point = tuple[float, ...]
 """What is kept of a point: ``(n, key, x, y, *beside)``; ``n`` counts all that were added."""
+A_START = float(2**32)
+"""Keys that a start has room for."""
+MOST_KEY = float(2**53)
 N, KEY, X, Y = range(4)
 FIRST, LOW, HIGH, LAST = range(4)
 HEAD = 3
@@ -111,6 +114,9 @@ class Series:
 
         Of a bucket that lies on both sides what is known of this side is kept.
         """
+        last = self.last()
+        if last is None or last[KEY] <= key:
+            return
         if self._open:
             self._close(merge=False)
         table = self._table()
@@ -221,6 +227,11 @@ class Series:
                       for i in range(HEAD, self._size, self._width)]  # fmt: skip
             mean = row[1] / row[0]
             yield row[2], mean if math.isfinite(mean) else points[LAST][Y], points
+
+
+def key_of(start: float, step: float) -> float:
+    """What series are cut by: steps of a later start are beyond all of an earlier one."""
+    return min(MOST_KEY, max(0.0, start) * A_START + min(max(0.0, step), A_START - 1))
 
 
 def _merged(table: NDArray[np.float64], width: int) -> NDArray[np.float64]:

@@ -15,7 +15,6 @@ from typing import Any
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.heard import (
-    A_START,
     MOST_WORKERS,
     QUANTILES,
     WORK,
@@ -23,8 +22,9 @@ from largek_dask.observe.heard import (
     Heard,
     Line,
     number_in,
+    short_name,
 )
-from largek_dask.observe.history import Point, Series, X, Y
+from largek_dask.observe.history import A_START, Point, Series, X, Y
 from largek_dask.observe.showing import (
     NONE,
     WORKER_COLUMNS,
@@ -352,44 +352,40 @@ def _events(seen: Seen, heard: Heard) -> Panel | None:
     )
 
 
-def _speed(seen: Seen, heard: Heard) -> Panel | None:
-    total = heard.series.get("rows_per_second")
-    if not total:
+def _workers(seen: Seen, heard: Heard) -> Panel | None:
+    speeds = heard.speeds
+    if len(speeds) < 2:
         return None
-    slowest = sorted(heard.speeds, key=lambda name: heard.speeds[name])
-    figures = [("all together", _last_of(total, human_count))]
-    if len(slowest) > 1:
-        speed = human_count(heard.speeds[slowest[0]])
-        figures += [("workers", whole(len(slowest))), ("slowest", f"{slowest[0]}: {speed}")]
+    slowest = sorted(speeds, key=lambda name: speeds[name])
     is_many = len(slowest) > MOST_WORKERS
-    lines = {"all together": total}
     if is_many:
-        lines |= {name: heard.series[name] for name in QUANTILES if name in heard.series}
+        lines = {name: heard.series[name] for name in QUANTILES if name in heard.series}
     else:
-        lines |= {
+        lines = {
             name.removeprefix(WORKER): series
             for name, series in heard.series.items()
             if name.startswith(WORKER)
         }
-    words = f"{_last_of(total, human_count)} rows a second last, {_lowest(total, human_count)} "
-    about = worker_rows(seen)
-    if is_many:
-        named = set(slowest[:SLOWEST])
-        about = [row for row in about if row[0] in named]
-    if not about:
-        about = [(name, figure(heard.speeds[name])) for name in slowest[:MOST_WORKERS]]
+    figures = [
+        ("workers", whole(len(slowest))),
+        ("slowest", f"{slowest[0]}: {human_count(speeds[slowest[0]])}"),
+        ("fastest", f"{slowest[-1]}: {human_count(speeds[slowest[-1]])}"),
+    ]
+    about = {short_name(row[0]): row for row in worker_rows(seen)}
+    named = slowest[:SLOWEST] if is_many else slowest
     return _panel(
-        "speed",
-        "Rows a second",
-        f"{words}at the lowest.",
+        "workers",
+        "Rows a second by worker",
+        f"Slowest of {len(slowest):,} workers: {figures[1][1]} rows a second; fastest: "
+        f"{figures[2][1]}.",
         figures=figures,
-        series=[
-            _means(name, series, MOST_POINTS if series is total else WORKER_POINTS)
-            for name, series in lines.items()
-        ],
+        series=[_means(name, series, WORKER_POINTS) for name, series in lines.items()],
         y="rows a second",
-        columns=WORKER_COLUMNS[: len(about[0])] if about else (),
-        rows=about[:MOST_WORKERS],
+        columns=WORKER_COLUMNS,
+        rows=[
+            about.get(name, (name, figure(speeds[name]), *[NONE] * (len(WORKER_COLUMNS) - 2)))
+            for name in named
+        ],
     )
 
 
@@ -712,7 +708,14 @@ MAKERS: tuple[Callable[[Seen, Heard], Panel | None], ...] = (
     _gain,
     _when,
     _events,
-    _speed,
+    _plain(
+        "speed",
+        "Rows a second",
+        {"all together": "rows_per_second"},
+        "rows a second",
+        words=human_count,
+    ),
+    _workers,
     _split,
     _memory,
     _plain("work", "Work saved", {"of all distances": "distances"}, "share computed", log=True),
