@@ -33,7 +33,7 @@ README = (ROOT / "README.md").read_text()
 DOCUMENTS = [
     ROOT / name
     for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *tables.PAGES[1:])
-] + sorted((ROOT / "docs").glob("*.md"))
+] + sorted(path for path in (ROOT / "docs").rglob("*.md") if "made" not in path.parts)
 
 MODULES = [
     module.name
