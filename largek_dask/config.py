@@ -80,6 +80,12 @@ DEFAULTS: dict[str, Any] = {
         # how long a submit waits for workers to say whether they can open the data
         "check-seconds": 20.0,
     },
+    "observe": {
+        # whether a scheduler's dashboard has a page of its jobs, at /largek
+        "dashboard": True,
+        # whether whoever can open that page may cancel jobs: Dask's dashboard has no login
+        "actions": False,
+    },
 }
 
 dask.config.update_defaults({"largek": DEFAULTS})

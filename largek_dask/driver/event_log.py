@@ -23,7 +23,7 @@ from typing import Any
 from largek_dask.driver.events import Event, Sink, plain
 from largek_dask.driver.storage import Folder
 
-__all__ = ["JsonLines", "open_sinks"]
+__all__ = ["JsonLines", "Tail", "open_sinks"]
 
 PART_BYTES = 1 << 20
 """A part is not longer, unless by a single event."""
@@ -168,6 +168,47 @@ class JsonLines:
         older = folder.lines(f"{NAME}.jsonl")
         early = deque((event for line in older for event in _events_in(line)), most - len(found))
         return [*early, *found]
+
+
+class Tail:
+    """What is added to the events in a folder, as it is added.
+
+    Parameters
+    ----------
+    folder : Folder
+        That of the fit.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._number = 0
+        """The part that was read last; 0 is the one file of earlier versions."""
+        self._offset = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Events that have been added since the last call, of whole lines; all at the first.
+
+        Raises
+        ------
+        FileNotFoundError
+            There are none, or none any more.
+        OSError
+            They cannot be read now.
+        """
+        parts = sorted(_parts(self._folder.sub(NAME)))
+        is_old = self._number == 0 and self._folder.exists(f"{NAME}.jsonl")
+        if not parts and not is_old:
+            raise FileNotFoundError(f"{self._folder.url} holds no events.")
+        for number in [0] * is_old + [number for number in parts if number >= self._number]:
+            if number != self._number:
+                # What a kill has cut off at the end of the part before stays cut off.
+                self._number, self._offset = number, 0
+            name = f"{NAME}/{_name(number)}" if number else f"{NAME}.jsonl"
+            text = self._folder.read_from(name, self._offset)
+            whole = text.rfind(b"\n") + 1
+            self._offset += whole
+            for line in text[:whole].splitlines():
+                yield from _events_in(line)
 
 
 def _name(number: int) -> str:

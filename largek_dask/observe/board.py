@@ -20,16 +20,17 @@ A panel::
 
     {"kind": "cost", "title": text, "words": one sentence, last and lowest value (its label),
      "figures": [[name, text], ...],
-     "x": axis, "axes": [axis, ...],            # "elapsed" (s), "time" (ms since 1970), "passes" …
+     "x": axis, "axes": [axis, ...],            # elapsed (ms), time (ms since 1970), passes, …
      "y": label, "log": whether the axis is logarithmic,
      "series": [{"name": text, "x": [...], "y": [...], further columns: [...]}, ...],
      "skip": x up to which the first steps lie, or null,
      "table": {"columns": [text, ...], "rows": [[text, ...], ...]}}
 
 ``x`` of a series are of the panel's axis ``x``; a column that has the name of another of its
-``axes`` is where its points are on that one, and ``above`` is how far the objective is from its
-best value. All numbers are finite; null in ``y`` is where the line is interrupted. Marks have a
-column for each axis, too.
+``axes`` is where its points are on that one. ``above`` is how far the objective is from its best
+value, ``right`` where a bar ends, and ``mark`` the size in pixels of the mark at each point. All
+numbers are finite; null in ``y`` is where the line is interrupted. Marks have a column for each
+axis as well. ``observe.figures`` makes a figure of each panel that has series.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Board:
             "panels": panels(seen, heard),
             "marks": [
                 {
-                    "elapsed": rounded(mark.elapsed, 5),
+                    "elapsed": rounded(1e3 * mark.elapsed, 5),
                     "time": round(1e3 * mark.seconds),
                     "passes": rounded(mark.passes, 4),
                     "kind": mark.kind,

@@ -6,6 +6,7 @@ newer version: what is missing, of another type or not finite is passed over, an
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ from typing import Any, NamedTuple
 
 from largek_dask.driver.events import Event
 from largek_dask.driver.words import count_of, human_seconds, printable
-from largek_dask.observe.history import Series, X, Y
+from largek_dask.observe.history import A_START, Series, X, Y, key_of
 from largek_dask.observe.showing import is_number, seconds_of
 
-__all__ = ["Heard", "Line", "Mark", "number_in"]
+__all__ = ["Heard", "Line", "Mark", "number_in", "short_name"]
 
 MOST_STARTS = 12
 """Starts of which a line each is kept: of more the latest."""
@@ -31,17 +32,17 @@ MOST_PARTITIONS = 512
 """Partitions whose objective is kept: of more every second one."""
 RECENT = 9
 """Steps whose time tells how long a step takes."""
-A_START = float(2**32)
-"""Keys that a start has room for: what a series is cut by is its start and its step."""
-MOST_KEY = float(2**53)
+MOST = sys.float_info.max
 MOST_THREADS = 1e6
 WORKER_BUCKETS = 64
 """Buckets of the line of one worker, of which there may be many."""
 
 KINDS = ("compute", "read", "wait", "reduce", "compile")
 """Kinds of seconds that a step tells beside its total."""
-EXTRA = ("distances", "batch_rows", "lower_bound", "energy", "alive", "variance", "rounds",
-         "factor", "eta", "partitions", "settled", "gain", "neighbours")  # fmt: skip
+EXTRA = frozenset(
+    {"distances", "batch_rows", "lower_bound", "energy", "alive", "rounds", "factor", "eta",
+     "partitions", "settled", "gain"}
+)  # fmt: skip
 """Figures of algorithms that are drawn: see ``StepRecord.extra``."""
 CHECKPOINT, RETRY, REBUILT, WARNING = "checkpoint", "retry", "rebuilt", "warning"
 RESUMED = "running"
@@ -169,7 +170,7 @@ class Heard:
         self.n_rows = number_in(event, "n_rows") or self.n_rows
         n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
         self.n_features = number_in(event, "n_features") or self.n_features
-        self._cut(_key(start, n_iter))
+        self._cut(key_of(start, n_iter))
         self._begins = True
         self._counted, self._counted_at = {}, seconds_of(event)
         if n_iter > 0:
@@ -179,7 +180,7 @@ class Heard:
         step, elapsed = number_in(event, "step"), number_in(event, "elapsed")
         if step is None or elapsed is None or step < 0 or elapsed < 0:
             return
-        key = _key(number_in(event, "start") or 0.0, step)
+        key = key_of(number_in(event, "start") or 0.0, step)
         # Told again without a word, as after a scheduler that came back: the later one counts.
         self._cut(key - 1.0)
         gap = key - self._key if self._key >= 0 and key - self._key < A_START else 1.0
@@ -212,7 +213,7 @@ class Heard:
                     del self.costs[other]
         self.costs[line].add(self._key, self._elapsed, cost, time, self._passes)
         clusters = number_in(_extra(event), "partitions")
-        if clusters is not None and 1 <= clusters < MOST_KEY:
+        if clusters is not None and 1 <= clusters < A_START:
             self.by_partition[int(clusters)] = cost
             if len(self.by_partition) > MOST_PARTITIONS:
                 self.by_partition = dict(sorted(self.by_partition.items())[::2])
@@ -256,8 +257,9 @@ class Heard:
 
     def _add_extra(self, event: Event) -> None:
         extra = _extra(event)
-        for name in EXTRA:
-            self._add(name, number_in(extra, name))
+        for name in extra if isinstance(extra, Mapping) else ():
+            if name in EXTRA:
+                self._add(name, number_in(extra, name))
         batch = number_in(extra, "batch_rows")
         if batch is None:
             return
@@ -290,7 +292,7 @@ class Heard:
         if not isinstance(told, Mapping):
             return
         rows = {
-            printable(name)[:MOST_TEXT]: n
+            short_name(name): n
             for name, about in told.items()
             if (n := number_in(about, "rows")) is not None
         }
@@ -352,7 +354,7 @@ class Heard:
             self.batches.pop()
         last = self._clock.last()
         self._elapsed, self._passes = (0.0, 0.0) if last is None else (last[X], last[Y])
-        self._key, self._begins = (-1.0 if last is None else min(key, MOST_KEY)), True
+        self._key = -1.0 if last is None else key
 
     def _mark(self, kind: str, text: str, event: Event) -> None:
         kept = self._marks.setdefault(kind, deque(maxlen=MOST_MARKS))
@@ -366,14 +368,18 @@ class Heard:
 
 def number_in(about: object, name: str) -> float | None:
     """A number of an event; None where there is none that is finite."""
-    value = about.get(name) if isinstance(about, Mapping) else None
+    value = about.get(name) if isinstance(about, dict | Mapping) else None
+    if type(value) is float:
+        # What most are; NaN is in no range.
+        return value if -MOST <= value <= MOST else None
     return float(value) if is_number(value) else None
+
+
+def short_name(worker: object) -> str:
+    """The address of a worker without its protocol, safe to print."""
+    name = printable(str(worker)[:MOST_TEXT])
+    return name.partition("://")[2] or name
 
 
 def _extra(event: Event) -> object:
     return event.get("extra")
-
-
-def _key(start: float, step: float) -> float:
-    """What the series are cut by: steps of a later start are beyond all of an earlier one."""
-    return min(MOST_KEY, max(0.0, start) * A_START + min(max(0.0, step), A_START - 1))

@@ -14,17 +14,20 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BUCKETS", "Point", "Series"]
+__all__ = ["A_START", "BUCKETS", "Point", "Series", "key_of"]
 
 BUCKETS = 256
 """Buckets of a series, so at most 1,024 points."""
 Point = tuple[float, ...]
 """What is kept of a point: ``(n, key, x, y, *beside)``; ``n`` counts all that were added."""
+A_START = float(2**32)
+"""Keys that a start has room for."""
+MOST_KEY = float(2**53)
 N, KEY, X, Y = range(4)
 FIRST, LOW, HIGH, LAST = range(4)
 HEAD = 3
-"""Numbers of a bucket before its points: how many it stands for, their sum, whether a line begins
-anew with it."""
+"""Numbers of a bucket before its points: how many it stands for, their sum, and ``n`` of the last
+point with which the line begins anew, 0 if it does not."""
 
 
 class Series:
@@ -62,8 +65,8 @@ class Series:
         """First, lowest, highest and last point of the bucket that is being filled; or nothing."""
         self._count, self._sum = 0, 0.0
         """Points of the open bucket, and what their values add up to."""
-        self._begins = False
-        """Whether the line begins anew with the open bucket."""
+        self._begins = 0.0
+        """Point of the open bucket with which the line begins anew, 0 if it does not."""
         self._stride = 1
         """Points of a full bucket."""
         self._n = 0
@@ -104,22 +107,23 @@ class Series:
 
     def interrupt(self) -> None:
         """Let no line lead to the next point."""
-        if self._open:
-            self._close()
-        self._begins = bool(self._done)
+        self._begins = float(self._n if self else 0)
 
     def cut(self, key: float) -> None:
         """Forget the points beyond ``key``: they come again.
 
         Of a bucket that lies on both sides what is known of this side is kept.
         """
+        last = self.last()
+        if last is None or last[KEY] <= key:
+            return
         if self._open:
             self._close(merge=False)
         table = self._table()
         kept = int(np.searchsorted(table[:, HEAD + KEY], key, side="right"))
-        self._begins = False
+        self._begins = 0.0
         if kept:
-            head = table[kept - 1, :HEAD]
+            begins = float(table[kept - 1, 2])
             points = table[kept - 1, HEAD:].reshape(4, self._width)
             if points[LAST, KEY] > key:
                 known = sorted({tuple(point) for point in points.tolist() if point[KEY] <= key})
@@ -127,7 +131,7 @@ class Series:
                 self._open = [known[0], by_value[0], by_value[-1], known[-1]]
                 self._count = len(known)
                 self._sum = sum(point[Y] for point in known)
-                self._begins = bool(head[2])
+                self._begins = begins if begins <= known[-1][N] else 0.0
                 kept -= 1
         self._done = array("d", table[:kept].tobytes())
         if self._open and self._count >= self._stride:
@@ -143,13 +147,18 @@ class Series:
         """
         found: list[Point | None] = []
         for begins, _, points in self._coarse(most):
-            if begins and found:
-                found.append(None)
-            found += sorted(set(points))
+            for point in sorted(set(points)):
+                if begins and point[N] >= begins:
+                    found.append(None)
+                    begins = 0.0
+                found.append(point)
         return found
 
     def means(self, most: int = BUCKETS) -> list[Point | None]:
-        """The mean of each bucket at the place of its last point; None as in :meth:`points`."""
+        """The mean of each bucket at the place of its last point; None as in :meth:`points`.
+
+        Of a bucket that is interrupted it is drawn at the end of it.
+        """
         found: list[Point | None] = []
         for begins, mean, points in self._coarse(most):
             if begins and found:
@@ -190,7 +199,7 @@ class Series:
         self._done.extend((self._count, self._sum, self._begins))
         for point in self._open:
             self._done.extend(point)
-        self._open, self._count, self._sum, self._begins = [], 0, 0.0, False
+        self._open, self._count, self._sum, self._begins = [], 0, 0.0, 0.0
         if merge and len(self._done) >= self._buckets * self._size:
             self._done = array("d", _merged(self._table(), self._width).tobytes())
             self._stride *= 2
@@ -204,8 +213,8 @@ class Series:
         """The full buckets, one a row; a copy."""
         return np.array(self._done, np.float64).reshape(-1, self._size)
 
-    def _coarse(self, most: int) -> Iterator[tuple[bool, float, list[Point]]]:
-        """Whether a line begins with each bucket, its mean, and its four points."""
+    def _coarse(self, most: int) -> Iterator[tuple[float, float, list[Point]]]:
+        """With which of its points a line begins, the mean, and four points, of each bucket."""
         table = self._table()
         if self._open:
             flat = [number for point in self._open for number in point]
@@ -217,14 +226,18 @@ class Series:
             points = [tuple(row[i : i + self._width])
                       for i in range(HEAD, self._size, self._width)]  # fmt: skip
             mean = row[1] / row[0]
-            yield bool(row[2]), mean if math.isfinite(mean) else points[LAST][Y], points
+            yield row[2], mean if math.isfinite(mean) else points[LAST][Y], points
+
+
+def key_of(start: float, step: float) -> float:
+    """What series are cut by: steps of a later start are beyond all of an earlier one."""
+    return min(MOST_KEY, max(0.0, start) * A_START + min(max(0.0, step), A_START - 1))
 
 
 def _merged(table: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     """Each bucket with its neighbour; of an odd number the last stays as it is.
 
-    Where a line is interrupted between two that are merged, it is so before both; after the first
-    two.
+    Of several gaps in two that are merged the last stays.
     """
     pairs = len(table) // 2
     a, b = table[: 2 * pairs : 2], table[1 : 2 * pairs : 2]
@@ -237,7 +250,4 @@ def _merged(table: NDArray[np.float64], width: int) -> NDArray[np.float64]:
         better = is_better(b[:, begin + Y], a[:, begin + Y])
         found[better, begin : begin + width] = b[better, begin : begin + width]
     found[:, HEAD + LAST * width :] = b[:, HEAD + LAST * width :]
-    merged = np.concatenate([found, table[2 * pairs :]])
-    if merged[0, 2] and len(merged) > 1:
-        merged[:2, 2] = 0.0, 1.0
-    return merged
+    return np.concatenate([found, table[2 * pairs :]])

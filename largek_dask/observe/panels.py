@@ -15,7 +15,6 @@ from typing import Any
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.heard import (
-    A_START,
     MOST_WORKERS,
     QUANTILES,
     WORK,
@@ -23,8 +22,9 @@ from largek_dask.observe.heard import (
     Heard,
     Line,
     number_in,
+    short_name,
 )
-from largek_dask.observe.history import Point, Series, X, Y
+from largek_dask.observe.history import A_START, Point, Series, X, Y
 from largek_dask.observe.showing import (
     NONE,
     WORKER_COLUMNS,
@@ -38,7 +38,7 @@ from largek_dask.observe.showing import (
 )
 from largek_dask.observe.totals import OF_A_STEP
 
-__all__ = ["iso", "limited_by", "panels", "rounded", "shown"]
+__all__ = ["Panel", "iso", "limited_by", "panels", "rounded", "shown"]
 
 MOST_TEXT = 400
 """Characters of a text that are shown."""
@@ -69,6 +69,9 @@ LIVE = frozenset(
 
 Panel = dict[str, Any]
 Words = Callable[[float], str]
+Column = list[float | int | None]
+MARKED, MARK_SIZE = 8, 7
+"""Points of a line that have a mark, which tells it from others without its colour; in pixels."""
 
 
 def panels(seen: Seen, heard: Heard) -> list[Panel]:
@@ -187,13 +190,10 @@ def _cost(seen: Seen, heard: Heard) -> Panel | None:
     name = objective.of_step
     told = f"{name[:1].upper()}{name[1:]} {precise(last[Y])} last"
     words = f"{told}, {precise(best[Y])} at its {'lowest' if less else 'highest'}."
-    lines = [
-        {"name": _line_name(line), **_cost_columns(series, best[Y])}
-        for line, series in heard.costs.items()
-    ]
+    lines = [_cost_line(line, series, best[Y]) for line, series in heard.costs.items()]
     steps = [point for line in heard.costs.values() for point in line.points() if point]
     steps.sort(key=lambda point: point[X])
-    skip = steps[int(FIRST_STEPS * len(steps))][X] if len(steps) >= 10 else None
+    skip = 1e3 * steps[int(FIRST_STEPS * len(steps))][X] if len(steps) >= 10 else None
     return _panel(
         "cost",
         f"{name[:1].upper()}{name[1:]}",
@@ -223,18 +223,18 @@ def _line_name(line: Line) -> str:
     return rows if line.start is None else f"start {line.start + 1}, {rows}"
 
 
-def _cost_columns(series: Series, best: float) -> dict[str, Any]:
+def _cost_line(line: Line, series: Series, best: float) -> dict[str, Any]:
     points = series.points()
-    return {
-        "x": _column(points, X, 5),
-        "y": _column(points, Y, 8),
-        "time": _column(points, TIME, 12),
-        "passes": _column(points, PASSES, 4),
+    return _line(
+        _line_name(line),
+        _elapsed(points),
+        _column(points, Y, 8),
+        time=_column(points, TIME, 12),
+        passes=_column(points, PASSES, 4),
         # 0 has no place on a logarithmic axis.
-        "above": [
-            rounded(abs(point[Y] - best)) or None if point is not None else None for point in points
-        ],
-    }
+        above=[None if point is None else rounded(abs(point[Y] - best)) or None
+               for point in points],
+    )  # fmt: skip
 
 
 def _cost_row(line: Line, series: Series, less: bool) -> tuple[str, ...]:
@@ -247,9 +247,23 @@ def _cost_row(line: Line, series: Series, less: bool) -> tuple[str, ...]:
     )
 
 
-def _column(points: Iterable[Point | None], place: int, digits: int) -> list[float | int | None]:
+def _column(points: Iterable[Point | None], place: int, digits: int) -> Column:
     """A coordinate of points; null where the line is interrupted."""
     return [None if point is None else rounded(point[place], digits) for point in points]
+
+
+def _elapsed(points: Iterable[Point | None]) -> Column:
+    """Seconds used, in ms."""
+    return [None if point is None else rounded(1e3 * point[X], 5) for point in points]
+
+
+def _line(name: str, x: Column, y: Column, **columns: Column) -> dict[str, Any]:
+    """A line, with the sizes of its marks: a few along it, and one at its end."""
+    places = [i for i, value in enumerate(y) if value is not None]
+    wanted = {places[round(i * (len(places) - 1) / (MARKED - 1))] for i in range(MARKED)
+              } if places else set()  # fmt: skip
+    mark: Column = [MARK_SIZE if i in wanted else 0 for i in range(len(y))]
+    return {"name": shown(name), "x": x, "y": y, "mark": mark, **columns}
 
 
 def _gain(seen: Seen, heard: Heard) -> Panel | None:
@@ -286,7 +300,7 @@ def _gains(heard: Heard) -> list[tuple[str, str]]:
     for name, seconds in (("last hour", HOUR), ("last tenth", TENTH * last[X])):
         before = series.before(last[X] - seconds)
         if before is not None and before[Y] and before[X] < last[X]:
-            found.append((name, f"{(last[Y] - before[Y]) / abs(before[Y]):+.2g}"))
+            found.append((name, f"{100 * (last[Y] - before[Y]) / abs(before[Y]):+.2g} %"))
     return found
 
 
@@ -338,44 +352,40 @@ def _events(seen: Seen, heard: Heard) -> Panel | None:
     )
 
 
-def _speed(seen: Seen, heard: Heard) -> Panel | None:
-    total = heard.series.get("rows_per_second")
-    if not total:
+def _workers(seen: Seen, heard: Heard) -> Panel | None:
+    speeds = heard.speeds
+    if len(speeds) < 2:
         return None
-    slowest = sorted(heard.speeds, key=lambda name: heard.speeds[name])
-    figures = [("all together", _last_of(total, human_count))]
-    if len(slowest) > 1:
-        speed = human_count(heard.speeds[slowest[0]])
-        figures += [("workers", whole(len(slowest))), ("slowest", f"{slowest[0]}: {speed}")]
+    slowest = sorted(speeds, key=lambda name: speeds[name])
     is_many = len(slowest) > MOST_WORKERS
-    lines = {"all together": total}
     if is_many:
-        lines |= {name: heard.series[name] for name in QUANTILES if name in heard.series}
+        lines = {name: heard.series[name] for name in QUANTILES if name in heard.series}
     else:
-        lines |= {
+        lines = {
             name.removeprefix(WORKER): series
             for name, series in heard.series.items()
             if name.startswith(WORKER)
         }
-    words = f"{_last_of(total, human_count)} rows a second last, {_lowest(total, human_count)} "
-    about = worker_rows(seen)
-    if is_many:
-        named = set(slowest[:SLOWEST])
-        about = [row for row in about if row[0] in named]
-    if not about:
-        about = [(name, figure(heard.speeds[name])) for name in slowest[:MOST_WORKERS]]
+    figures = [
+        ("workers", whole(len(slowest))),
+        ("slowest", f"{slowest[0]}: {human_count(speeds[slowest[0]])}"),
+        ("fastest", f"{slowest[-1]}: {human_count(speeds[slowest[-1]])}"),
+    ]
+    about = {short_name(row[0]): row for row in worker_rows(seen)}
+    named = slowest[:SLOWEST] if is_many else slowest
     return _panel(
-        "speed",
-        "Rows a second",
-        f"{words}at the lowest.",
+        "workers",
+        "Rows a second by worker",
+        f"Slowest of {len(slowest):,} workers: {figures[1][1]} rows a second; fastest: "
+        f"{figures[2][1]}.",
         figures=figures,
-        series=[
-            _means(name, series, MOST_POINTS if series is total else WORKER_POINTS)
-            for name, series in lines.items()
-        ],
+        series=[_means(name, series, WORKER_POINTS) for name, series in lines.items()],
         y="rows a second",
-        columns=WORKER_COLUMNS[: len(about[0])] if about else (),
-        rows=about[:MOST_WORKERS],
+        columns=WORKER_COLUMNS,
+        rows=[
+            about.get(name, (name, figure(speeds[name]), *[NONE] * (len(WORKER_COLUMNS) - 2)))
+            for name in named
+        ],
     )
 
 
@@ -416,7 +426,7 @@ def _rest(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         None if None in at else rounded(max(0.0, 1.0 - sum(at)), 3)
         for at in zip(*same, strict=True)
     ]
-    return {"name": "rest", "x": x, "y": y}
+    return _line("rest", x, y)
 
 
 def _memory(seen: Seen, heard: Heard) -> Panel | None:
@@ -565,8 +575,8 @@ def _path(seen: Seen, heard: Heard) -> Panel | None:
         f"{precise(cost)} with {count_of(clusters, 'cluster')}, {precise(found[0][1])} with "
         f"{found[0][0]:,}.",
         figures=[("at work on", count_of(clusters, "cluster"))],
-        series=[{"name": "found so far", "x": [n for n, _ in found],
-                 "y": [rounded(cost, 6) for _, cost in found]}],
+        series=[_line("found so far", [n for n, _ in found],
+                      [rounded(cost, 6) for _, cost in found])],
         axes=("clusters",),
         y=f"{seen.objective.of_step} ({seen.objective.unit})",
         columns=("clusters", seen.objective.of_step),
@@ -587,12 +597,12 @@ def _sizes(seen: Seen, heard: Heard) -> Panel | None:
         "Sizes of clusters",
         f"{', '.join(f'{name} {text}' for name, text in figures)}.",
         figures=figures,
-        series=[{
-            "name": "clusters",
-            "x": [rounded(edge) for edge in edges[:-1]],
-            "right": [rounded(edge) for edge in edges[1:]],
-            "y": [rounded(count, 6) for count in counts],
-        }],
+        series=[_line(
+            "clusters",
+            [rounded(edge) for edge in edges[:-1]],
+            [rounded(count, 6) for count in counts],
+            right=[rounded(edge) for edge in edges[1:]],
+        )],
         axes=("size",),
         y="clusters",
         columns=("weight from", "to", "clusters"),
@@ -666,13 +676,13 @@ def _means(
     if positive:
         # 0 has no place on a logarithmic axis.
         y = [value if value is not None and value > 0 else None for value in y]
-    return {"name": name, "x": _column(points, X, 5), "y": y}
+    return _line(name, _elapsed(points), y)
 
 
 def _points(name: str, series: Series) -> dict[str, Any]:
     """A line of points as they were told."""
     points = series.points(MOST_POINTS)
-    return {"name": name, "x": _column(points, X, 5), "y": _column(points, Y, 6)}
+    return _line(name, _elapsed(points), _column(points, Y, 6))
 
 
 def _last_of(series: Series, words: Words = brief) -> str:
@@ -698,15 +708,20 @@ MAKERS: tuple[Callable[[Seen, Heard], Panel | None], ...] = (
     _gain,
     _when,
     _events,
-    _speed,
+    _plain(
+        "speed",
+        "Rows a second",
+        {"all together": "rows_per_second"},
+        "rows a second",
+        words=human_count,
+    ),
+    _workers,
     _split,
     _memory,
     _plain("work", "Work saved", {"of all distances": "distances"}, "share computed", log=True),
     _batch,
-    _plain("energy", "Energy", {"energy a row": "energy"}, "mean squared distance"),
-    _plain(
-        "alive_components", "Components alive", {"components": "alive"}, "components", words=whole
-    ),
+    _mixture,
+    _plain("components", "Components alive", {"components": "alive"}, "components", words=whole),
     _plain(
         "rounds",
         "Rounds",

@@ -16,6 +16,7 @@ from largek_dask.algorithms.objective import Objective, objective_in, value_in
 from largek_dask.driver.events import Event, compiling_words
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
+from largek_dask.observe.history import Series, Y, key_of
 from largek_dask.observe.totals import OF_A_STEP
 
 __all__ = [
@@ -95,8 +96,8 @@ class Seen:
         self.engine = ""
         self.compiling = ""
         self.labelled: float | None = None
-        self._costs: dict[tuple[Any, Any], tuple[float, bool]] = {}
-        """Costs by start and step, and whether they are of all rows: a run that goes on from a
+        self._costs, self._on_samples = Series(), Series()
+        """The objective after steps over all rows, and over samples: a run that goes on from a
         checkpoint repeats steps."""
         self._counted: Mapping[str, Any] = {}
         self._counted_at = 0.0
@@ -113,12 +114,11 @@ class Seen:
 
     @property
     def costs(self) -> list[float]:
-        """The objective after each step that was told.
+        """The objective after the steps that were told: of very many the first, the last, extremes.
 
         Of those over all rows once there are any: on a sample it is lower.
         """
-        of_all = any(whole_table for _, whole_table in self._costs.values())
-        return [cost for cost, whole_table in self._costs.values() if whole_table == of_all]
+        return [point[Y] for point in (self._costs or self._on_samples).points() if point]
 
     @property
     def state(self) -> str:
@@ -140,9 +140,7 @@ class Seen:
             self.status.update({name: event[name] for name in OF_A_STEP if name in event})
             if (energy := energy_in(event)) is not None:
                 self.status["energy"] = energy
-            if is_number(cost := event.get("cost")):
-                at = str(event.get("start")), str(event.get("step"))
-                self._costs[at] = cost, event.get("sample") is None
+            self._add_cost(event)
         elif kind == "workers" and isinstance(workers := event.get("workers"), Mapping):
             self._count(workers, seconds_of(event))
         elif kind == "chosen":
@@ -158,6 +156,15 @@ class Seen:
             rows, of = event.get("rows"), event.get("n_rows")
             if is_number(rows) and is_number(of) and of > 0:
                 self.labelled = float(min(1.0, max(0.0, rows / of)))
+
+    def _add_cost(self, event: Event) -> None:
+        start, step, cost = event.get("start"), event.get("step"), event.get("cost")
+        key = key_of(start if is_number(start) else 0.0, step if is_number(step) else 0.0)
+        for series in (self._costs, self._on_samples):
+            series.cut(key - 1.0)
+        if is_number(cost):
+            series = self._costs if event.get("sample") is None else self._on_samples
+            series.add(key, key, cost)
 
     def _count(self, workers: Mapping[str, Any], now: float) -> None:
         """Speeds since the report before this one."""
@@ -286,8 +293,8 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
         *([("engine", seen.engine)] if seen.engine else []),
         *([("output", s["output"])] if "output" in s else []),
     ]
-    if s.get("needs"):
-        found.append(("waits", f"for the storage options {', '.join(map(str, s['needs']))}"))
+    if isinstance(needs := s.get("needs"), list | tuple) and needs:
+        found.append(("waits", f"for the storage options {', '.join(map(str, needs))}"))
     if s.get("note"):
         found.append(("waits", s["note"]))
     if seen.compiling and seen.state not in ENDS:
@@ -308,7 +315,7 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
              f"{figure(s.get('rebuilt'))} rebuilt, {figure(s.get('evictions'))} evictions")]
              if any(s.get(name) for name in ("retries", "rebuilt", "evictions")) else []),
         ]  # fmt: skip
-    result = s.get("result") or {}
+    result = _mapping(s.get("result"))
     ended_for, value = value_in(result)
     if result.get("error"):
         found.append(("error", f"{result['error']}: {result.get('message')}"))
@@ -320,9 +327,14 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
             *figures_in(result),
             ("digest", result["digest"]),
         ]  # fmt: skip
-    if failure := s.get("failure"):
+    if failure := _mapping(s.get("failure")):
         found.append(("going on", f"failed: {failure.get('error')}: {failure.get('message')}"))
     return [(name, printable(text)) for name, text in found]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """What a status tells under a name, where it is a mapping."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _moved(status: Mapping[str, Any]) -> str:
@@ -345,7 +357,7 @@ def left_of(seen: Seen) -> str:
 
 def worker_rows(seen: Seen) -> list[tuple[str, ...]]:
     """A row of :data:`WORKER_COLUMNS` for each worker."""
-    workers = seen.status.get("workers") or {}
+    workers = _mapping(seen.status.get("workers"))
     return [
         (
             printable(name),
@@ -355,6 +367,7 @@ def worker_rows(seen: Seen) -> list[tuple[str, ...]]:
             *(figure(about.get(kind), human_bytes) for kind in ("state_bytes", "cache_bytes")),
         )
         for name, about in workers.items()
+        if isinstance(about, Mapping)
     ]
 
 

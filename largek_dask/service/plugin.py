@@ -20,7 +20,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.utils import parse_timedelta
@@ -35,8 +35,12 @@ from largek_dask.errors import LargekError, ParameterError
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
+from largek_dask.service.watching import JobsSource
 from largek_dask.service.wire import message_of_error, message_of_model
 from largek_dask.version import __version__
+
+if TYPE_CHECKING:
+    from largek_dask.observe.web import Page
 
 __all__ = ["HANDLER", "TOPIC", "JobsPlugin"]
 
@@ -81,6 +85,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     ) -> None:
         self.store = store
         self.storage_options = dict(storage_options or {})
+        self._page: Page | None = None
 
     async def start(self, scheduler: Any) -> None:
         """Called by Dask when the scheduler has started, or the plugin is registered."""
@@ -101,6 +106,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
+        self._page = page_on(scheduler, JobsSource(self._jobs))
         logger.info("largek keeps its jobs in %s", url)
 
     def _open(self, url: str, owner: str) -> Jobs:
@@ -112,6 +118,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         """Called by Dask before anything is shut down: jobs write their checkpoints."""
         if self.scheduler.handlers.pop(HANDLER, None) is not None:
             self.scheduler.handlers[TARGET] = self._usual_target
+        if self._page is not None:
+            self._page.close()
         seconds = float(config.get("service.shutdown-seconds"))
         # Every answering thread may be waiting for something.
         for left in await asyncio.to_thread(self._jobs.close, seconds):
@@ -237,6 +245,31 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             f"this scheduler has largek_dask {__version__}, which does not know {operation!r}: "
             "install the same version on both sides."
         )
+
+
+def page_on(scheduler: Any, source: JobsSource) -> Page | None:
+    """The page of jobs on a scheduler's dashboard; None where there is none.
+
+    Jobs are worth more than their page: whatever goes wrong with it is only logged.
+    """
+    application = getattr(scheduler, "http_application", None)
+    if application is None or not config.get("observe.dashboard"):
+        return None
+    try:
+        from largek_dask.observe.web import install
+
+        # Dask keeps the prefix of its pages nowhere but there.
+        prefixes = [inner.prefix for inner in application.applications if hasattr(inner, "prefix")]
+        navigation = None
+        if prefixes:
+            from distributed.dashboard.scheduler import template_variables
+
+            navigation = template_variables(scheduler)["pages"]
+        actions = bool(config.get("observe.actions"))
+        return install(application, (*prefixes, "/")[0], source, navigation, actions=actions)
+    except Exception:
+        logger.exception("The dashboard has no page of jobs, which go on without it")
+        return None
 
 
 def driver_security(security: Security) -> Security:

@@ -1,4 +1,9 @@
-"""``dask scheduler --preload largek_dask.service.preload``: jobs live on this scheduler."""
+"""``dask scheduler --preload largek_dask.service.preload``: jobs live on this scheduler.
+
+JupyterLab's Dask extension lists pages of the dashboard that are documents of Bokeh under a name
+that begins with ``individual-``. So there is one for the page of jobs, which only leads there. It
+is added when this module is imported: ``dask_setup`` is called when Dask has its pages already.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,39 @@ from typing import Any
 
 import click
 
+from largek_dask import config
 from largek_dask.service.plugin import JobsPlugin
 
 __all__ = ["dask_setup"]
+
+PANEL = "/individual-largek"
+LEADS_ON = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>largek</title>
+<meta http-equiv="refresh" content="0; url=largek?frame=1"></head>
+<body><a href="largek?frame=1">Jobs</a></body></html>
+"""
+
+
+def lead_on(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """A document of Bokeh that is empty, and leads to the page of jobs."""
+    from jinja2 import Template
+
+    doc.title = "largek"
+    doc.template = Template(LEADS_ON)
+
+
+def add_panel() -> None:
+    """Have JupyterLab list the page of jobs, where the dashboard can be."""
+    try:
+        from distributed.dashboard.scheduler import applications
+    except ImportError:
+        # Without Bokeh, or with one that Dask does not take, it has no pages at all.
+        return
+    applications.setdefault(PANEL, lead_on)
+
+
+if config.get("observe.dashboard"):
+    add_panel()
 
 
 @click.command()
