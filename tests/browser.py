@@ -80,9 +80,10 @@ def serious(page: Any) -> list[str]:
     """What axe finds on a page that is serious or critical: rule, and what breaks it."""
     from axe_playwright_python.sync_playwright import Axe
 
+    told = Axe().run(page, options={"preload": False, "resultTypes": ["violations"]})
     return [
         f"{found['id']}: {node['html'][:200]}"
-        for found in Axe().run(page, options={"preload": False, "resultTypes": ["violations"]}).response["violations"]
+        for found in told.response["violations"]
         if found["impact"] in ("serious", "critical")
         for node in found["nodes"]
     ]

@@ -250,7 +250,8 @@ def test_links_lead_somewhere(page):
         path, _, part = target.partition("#")
         there = page.parent / path if path else page
         assert there.exists(), f"{page.name} links to {target}"
-        if part:
+        # What is made from the code has its headings on the site only, where Sphinx looks for them.
+        if part and "<!-- made: " not in there.read_text():
             assert part in [anchor(heading) for heading in headings(there)], (
                 f"{page.name}: {target}"
             )

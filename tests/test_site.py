@@ -69,7 +69,7 @@ class Read(HTMLParser):
             "prev",
             "next",
             "index",
-                    "author",
+            "author",
         ):
             self.loaded.append(named.get("href"))
 

@@ -39,14 +39,14 @@ def blocks(page):
 def folder(tmp_path):
     """What pages suppose to be there: rows as files of all kinds."""
     rng = np.random.default_rng(0)
-    x = 4 * rng.normal(size=(7, 6))[rng.integers(7, size=3_000)] + rng.normal(size=(3_000, 6))
+    x = 4 * rng.normal(size=(7, 6))[rng.integers(7, size=1_500)] + rng.normal(size=(1_500, 6))
     x = x.astype(np.float32)
     names = list("abcdef")
     np.save(tmp_path / "rows.npy", x)
     frame = pd.DataFrame(x, columns=names)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     (tmp_path / "parts").mkdir()
-    for number, part in enumerate((frame[:1_500], frame[1_500:])):
+    for number, part in enumerate((frame[:700], frame[700:])):
         part.assign(id=7).to_parquet(tmp_path / "parts" / f"{number}.parquet", index=False)
     with h5py.File(tmp_path / "table.h5", "w") as file:
         file["group/rows"] = x
@@ -57,7 +57,7 @@ def folder(tmp_path):
 def write_cells(path, rng):
     """Counts of cells, in AnnData's layout."""
     counts = sp.csr_matrix(rng.poisson(0.3, size=(400, 60)).astype(np.float32))
-    group = zarr.open_group(str(path), mode="w")
+    group = zarr.open_group(str(path), mode="w", zarr_format=2)
     rows = group.create_group("X")
     rows.attrs.update({"encoding-type": "csr_matrix", "shape": list(counts.shape)})
     for name in ("data", "indices", "indptr"):

@@ -10,7 +10,7 @@ started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on 
 compiling  kernels are being compiled: ``functions`` so far in this fit, ``seconds`` that they took,
            ``left_s`` that others will take, or null
 step       the history record (``step cost rows n_changed shift converged extra``), ``sample``
-           (rows of the sample that it was about; null: it was about all), ``seconds`` of this step as
+           (rows of the sample that it was about; null: it was about all), its ``seconds`` as
            ``{total, compile, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied``
            (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
            threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
