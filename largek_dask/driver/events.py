@@ -12,8 +12,8 @@ progress   of a pass that takes more than a second: ``done`` of its ``n_chunks``
            second; jobs keep only the latest, and files none
 compiling  kernels are being compiled: ``functions`` so far in this fit, ``seconds`` that they took,
            ``left_s`` that others will take, or null
-step       the history record (``step cost rows n_changed shift``), ``sample`` (rows of the sample
-           that the step was about; null: it was about all), ``seconds`` of this step as
+step       the history record (``step cost rows n_changed shift converged extra``), ``sample``
+           (rows of the sample that it was about; null: it was about all), its ``seconds`` as
            ``{total, compile, compute, read, wait, reduce, driver}`` (``driver``: computing
            over rows that the driver holds), ``bytes`` (read or moved), ``copied``
            (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
