@@ -11,7 +11,8 @@ compiling  kernels are being compiled: ``functions`` so far in this fit, ``secon
            ``left_s`` that others will take, or null
 step       the history record (``step cost rows n_changed shift``), ``sample`` (rows of the sample
            that the step was about; null: it was about all), ``seconds`` of this step as
-           ``{total, compile, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied``
+           ``{total, compile, compute, read, wait, reduce, driver}`` (``driver``: computing
+           over rows that the driver holds), ``bytes`` (read or moved), ``copied``
            (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
            threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
            the seconds without ``compile``), ``elapsed``, ``eta_s``

@@ -413,6 +413,7 @@ class _Meter:
             "read": spent.read,
             "wait": spent.wait,
             "reduce": spent.reduce,
+            "driver": self._passes.beside,
             "bytes": spent.bytes_read + spent.bytes_moved,
             "copied": spent.copied,
             "retries": spent.retries,

@@ -37,7 +37,7 @@ MOST_THREADS = 1e6
 WORKER_BUCKETS = 64
 """Buckets of the line of one worker, of which there may be many."""
 
-KINDS = ("compute", "read", "wait", "reduce", "compile")
+KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of seconds that a step tells beside its total."""
 EXTRA = frozenset(
     {"distances", "batch_rows", "lower_bound", "energy", "alive", "rounds", "factor", "eta",
@@ -46,7 +46,7 @@ EXTRA = frozenset(
 """Figures of algorithms that are drawn: see ``StepRecord.extra``."""
 CHECKPOINT, RETRY, REBUILT, WARNING = "checkpoint", "retry", "rebuilt", "warning"
 RESUMED = "running"
-WORK = ("compute", "read", "wait", "reduce")
+WORK = ("compute", "read", "wait", "reduce", "driver")
 """Kinds that are summed over threads, without those in which kernels were compiled."""
 MOST_WORKERS = 32
 """Workers that have a line each; of more there are quantiles."""

@@ -114,6 +114,8 @@ class BasePasses(ABC):
         """Figures of all passes so far."""
         self.by_worker: dict[str, PassReport] = {}
         """The same by worker address; nothing without a cluster."""
+        self.beside = 0.0
+        """Seconds of computing in passes over subsets of the rows, summed over threads."""
         self._subsets: Subsets | None = None
         self._statistics = statistics
         self._callbacks: list[LogCallback] = [] if log is None else [log]
@@ -184,6 +186,10 @@ class BasePasses(ABC):
             self.total.add(report)
         self._has_worked = True
         return found
+
+    def count_beside(self, seconds: float) -> None:
+        """Count seconds of computing in a pass over a subset of the rows."""
+        self.beside += seconds
 
     def outlast(self, ask: Callable[[], T]) -> T:
         """What ``ask`` gives; asked again while storage is away, no longer than the job goes on.

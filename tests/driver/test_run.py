@@ -257,7 +257,8 @@ def test_events_tell_the_story(folder: Folder) -> None:
     assert step["cost"] == result.history[1]["cost"]
     assert step["bytes"] == 60 * 2 * 8
     assert step["copied"] == step["state_bytes"] == step["cache_bytes"] == 0
-    assert set(step["seconds"]) == {"total", "compile", "compute", "read", "wait", "reduce"}
+    kinds = {"total", "compile", "compute", "read", "wait", "reduce", "driver"}
+    assert set(step["seconds"]) == kinds
     assert step["rows_per_second"] == pytest.approx(
         60 / (step["seconds"]["total"] - step["seconds"]["compile"])
     )

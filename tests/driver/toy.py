@@ -29,6 +29,7 @@ class ToyPasses:
         self.statistics: Any = None
         self.cancelled: Callable[[], bool] | None = None
         self.total = PassReport()
+        self.beside = 0.0
         self.by_worker: dict[str, PassReport] = {}
         self.chunks_done = 0
         self.after_chunk: Callable[[int], None] = lambda n: None
