@@ -54,7 +54,12 @@ DEFAULTS: dict[str, Any] = {
         # how long a fit waits, with growing pauses, for storage that is away nevertheless
         "patience-seconds": 60.0,
     },
-    "checkpoints": {"keep": 3, "seconds": 30.0},
+    "checkpoints": {
+        # how many of the last ones are kept
+        "keep": 3,
+        # seconds between two of them, at least
+        "seconds": 30.0,
+    },
     # where a scheduler keeps its jobs (a URL); None: a folder of the user who runs it
     "store": None,
     "service": {

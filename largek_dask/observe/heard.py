@@ -17,6 +17,7 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.words import count_of, human_seconds, printable
 from largek_dask.observe.history import A_START, Series, X, Y, key_of
 from largek_dask.observe.showing import is_number, seconds_of
+from largek_dask.observe.worker_figures import WorkerFigures
 
 __all__ = ["Heard", "Line", "Mark", "number_in", "short_name"]
 
@@ -120,8 +121,7 @@ class Heard:
         """Rows a second of each worker, between its last two reports."""
         self.sizes: Mapping[str, Any] = {}
         """The last word on the sizes of clusters."""
-        self._counted: Mapping[str, float] = {}
-        self._counted_at = 0.0
+        self._workers = WorkerFigures()
         self._marks: dict[str, deque[Mark]] = {}
         self._clock = Series(beside=1)
         """Passes and wall time by seconds used."""
@@ -175,7 +175,7 @@ class Heard:
         self.n_features = number_in(event, "n_features") or self.n_features
         self._cut(key_of(start, n_iter))
         self._begins, self.has_stopped = True, False
-        self._counted, self._counted_at = {}, seconds_of(event)
+        self._workers.hear(event)
         if n_iter > 0:
             self._mark(RESUMED, f"goes on after step {n_iter:,.0f}", event)
 
@@ -291,22 +291,10 @@ class Heard:
         self._mark("worker", f"{event.get('address')} {event.get('change')}{had}", event)
 
     def _hear_workers(self, event: Event) -> None:
-        told, now = event.get("workers"), seconds_of(event)
-        if not isinstance(told, Mapping):
-            return
-        rows = {
-            short_name(name): n
-            for name, about in told.items()
-            if (n := number_in(about, "rows")) is not None
-        }
-        seconds = now - self._counted_at
-        if self._counted_at and seconds > 0:
-            self.speeds = {
-                name: max(0.0, n - self._counted.get(name, 0.0)) / seconds
-                for name, n in rows.items()
-            }
+        self._workers.hear(event)
+        if speeds := self._workers.speeds:
+            self.speeds = {short_name(name): speed for name, speed in speeds.items()}
             self._add_speeds()
-        self._counted, self._counted_at = rows, now
 
     def _add_speeds(self) -> None:
         """A point for each worker; of very many for quantiles."""

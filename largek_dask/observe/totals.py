@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from largek_dask.driver.events import Event, plain
+from largek_dask.observe.worker_figures import WorkerFigures
 
 __all__ = ["Totals"]
 
@@ -28,13 +29,12 @@ class Totals:
         self._last: dict[str, Any] = {}
         self._sums: dict[str, Any] = dict.fromkeys(SUMMED, 0)
         self._seconds: dict[str, float] = {}
-        self._workers: dict[str, Any] = {}
+        self._workers = WorkerFigures()
 
     def count(self, event: Event) -> None:
         """Take in an event; those that tell no figures change nothing."""
-        if event["event"] == "workers":
-            self._workers = plain(event["workers"])
-        elif event["event"] == "step":
+        self._workers.hear(event)
+        if event["event"] == "step":
             self._last = {name: plain(event.get(name)) for name in OF_A_STEP}
             for name in SUMMED:
                 self._sums[name] += event[name] or 0
@@ -55,5 +55,6 @@ class Totals:
             **self._last,
             **self._sums,
             "seconds": dict(self._seconds),
-            "workers": self._workers,
+            # Its mappings go on being added to.
+            "workers": {name: dict(about) for name, about in self._workers.figures.items()},
         }

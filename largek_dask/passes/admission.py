@@ -171,6 +171,11 @@ class Workers:
                 return ready
             await asyncio.sleep(WAIT_SECONDS)
 
+    @property
+    def n_ready(self) -> int:
+        """How many could compute when they were looked at last."""
+        return len(self._ready)
+
     def takes_tasks(self, address: str) -> bool:
         """Whether a worker could compute when they were looked at last."""
         return address in self._ready

@@ -75,6 +75,8 @@ class BasePasses(ABC):
     """Threads that compute at the same time; None where that may change."""
     threads_here: int = 1
     """Threads among them that work in this process: no more than the fit has elsewhere."""
+    n_workers: int = 0
+    """Workers that were there last; 0: this process computes itself."""
     state_limit: int | None = None
     """Bytes of row state that all processes together may keep; None: not known."""
 
@@ -114,6 +116,8 @@ class BasePasses(ABC):
         """Figures of all passes so far."""
         self.by_worker: dict[str, PassReport] = {}
         """The same by worker address; nothing without a cluster."""
+        self.left: set[str] = set()
+        """Workers among them that take part no longer."""
         self.beside = 0.0
         """Seconds of computing in passes over subsets of the rows, summed over threads."""
         self._subsets: Subsets | None = None

@@ -181,6 +181,7 @@ class ClusterPasses(BasePasses):
 
     def _note_workers(self) -> None:
         """Take over what the workers seen last have together."""
+        self.n_workers = self._workers.n_ready
         self.state_limit = self._workers.state_limit
         self.threads_here = max(1, min(available_cpus(), self._workers.n_threads))
 

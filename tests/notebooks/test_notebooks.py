@@ -17,9 +17,9 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
 SECONDS = 120
-"""Of a cell, on two cores with an empty kernel cache; warm, a notebook takes a quarter of it."""
+"""Limit of a cell, on two cores with an empty kernel cache; warm, a notebook takes a quarter of it."""
 MOST_BYTES = 200_000
-"""Of one output: notebooks are looked at on slow lines, too."""
+"""Limit of one output: notebooks are looked at on slow lines, too."""
 
 
 def test_there_are_five():
