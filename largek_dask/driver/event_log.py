@@ -14,6 +14,7 @@ Earlier versions wrote one file ``events.jsonl``, which is read still.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import threading
@@ -170,14 +171,19 @@ class JsonLines:
                 yield from _events_in(line)
 
     @staticmethod
-    def last(folder: Folder, most: int) -> list[dict[str, Any]]:
-        """At most so many of the last events in a folder; no more parts are read than needed."""
+    def last(folder: Folder, most: int, most_bytes: float = math.inf) -> list[dict[str, Any]]:
+        """At most ``most`` of the last events in a folder; no more parts are read than needed.
+
+        Nor any part after so many bytes.
+        """
         found: deque[dict[str, Any]] = deque()
-        parts = folder.sub(NAME)
+        parts, n_bytes = folder.sub(NAME), 0
         for number in sorted(_parts(parts), reverse=True):
-            lines = parts.read(_name(number)).splitlines()
-            found.extendleft(event for line in reversed(lines) for event in _events_in(line))
-            if len(found) >= most:
+            text = parts.read(_name(number))
+            n_bytes += len(text)
+            lines = reversed(text.splitlines())
+            found.extendleft(event for line in lines for event in _events_in(line))
+            if len(found) >= most or n_bytes >= most_bytes:
                 return list(found)[-most:]
         older = folder.lines(f"{NAME}.jsonl")
         early = deque((event for line in older for event in _events_in(line)), most - len(found))

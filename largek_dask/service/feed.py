@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from largek_dask.driver.event_log import UNKEPT
 from largek_dask.driver.events import Event, plain
@@ -34,18 +35,16 @@ class Shelf:
 
     def __init__(self, most: int = MOST_TOGETHER) -> None:
         self._most = most
-        self._sizes: dict[Feed, int] = {}
+        # Feeds of jobs that are no more go by themselves.
+        self._sizes: WeakKeyDictionary[Feed, int] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def note(self, feed: Feed, size: int) -> Feed | None:
         """Take over how much a feed keeps; one that has to keep less, if it is too much now."""
         with self._lock:
             self._sizes[feed] = size
-            if not size:
-                del self._sizes[feed]
-            if sum(self._sizes.values()) <= self._most:
-                return None
-            return max(self._sizes, key=self._sizes.__getitem__)
+            sizes = dict(self._sizes)
+        return max(sizes, key=sizes.__getitem__) if sum(sizes.values()) > self._most else None
 
 
 class Feed:
@@ -133,8 +132,9 @@ class Feed:
             while self._size > goal and len(self._texts) > 1:
                 self._drop()
             size = self._size
+            is_less = len(self._texts) < before
         self._shelf.note(self, size)
-        return len(self._texts) < before
+        return is_less
 
     def load(self, events: Iterable[Event]) -> None:
         """Put what an earlier scheduler has told before everything else, once."""
