@@ -17,6 +17,7 @@ from largek_dask.algorithms.objective import objective_in
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.errors import CancelledJobError, RecoveryWarning, warn
 from largek_dask.model import Model
+from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
 from largek_dask.observe.showing import Seen
 from largek_dask.service.lines import line_of
@@ -179,6 +180,15 @@ class Job:
             error.add_note(f"Job {self.id} goes on; its cancel() ends it.")
             raise
         return seen.state
+
+    def plot(self) -> Plot:
+        """Everything that the job has told so far, as charts: see :class:`Plot`.
+
+        A notebook shows them; ``plot().save("job.html")`` writes a page that can be zoomed,
+        ``.png`` and ``.svg`` a picture.
+        """
+        events = self.events(follow=False)
+        return plot_of(self.id, self.status(), events)
 
     def logs(self) -> list[str]:
         """The events so far as lines of text: when (UTC), what kind, what it says."""
