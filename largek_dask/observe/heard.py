@@ -112,6 +112,8 @@ class Heard:
         self.last_seconds = 0.0
         """When anything was told last, in seconds since 1970."""
         self.n_marks: Counter[str] = Counter()
+        self.has_stopped = False
+        """Whether the last run has said that it made its last step."""
         self.n_features: float | None = None
         self.threads = 1.0
         """Seconds of work in a second of the busiest step."""
@@ -138,6 +140,7 @@ class Heard:
             "worker": self._hear_worker,
             "workers": self._hear_workers,
             "sizes": self._hear_sizes,
+            "stopped": self._hear_stopped,
         }
 
     def hear(self, event: object) -> None:
@@ -171,7 +174,7 @@ class Heard:
         n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
         self.n_features = number_in(event, "n_features") or self.n_features
         self._cut(key_of(start, n_iter))
-        self._begins = True
+        self._begins, self.has_stopped = True, False
         self._workers.hear(event)
         if n_iter > 0:
             self._mark(RESUMED, f"goes on after step {n_iter:,.0f}", event)
@@ -308,6 +311,9 @@ class Heard:
             gone = [name for name in lines if name.removeprefix(WORKER) not in self.speeds]
             for name in gone[: len(lines) - MOST_WORKERS]:
                 del self.series[name]
+
+    def _hear_stopped(self, event: Event) -> None:
+        self.has_stopped = True
 
     def _hear_sizes(self, event: Event) -> None:
         self.sizes = event

@@ -124,7 +124,8 @@ class Seen:
 
     def know(self, status: Mapping[str, Any]) -> None:
         """Take in a newer status; one of a scheduler that has just come back knows no step."""
-        kept = {name: self.status[name] for name in OF_A_STEP if name in self.status}
+        told = (*OF_A_STEP, "objective")
+        kept = {name: self.status[name] for name in told if name in self.status}
         self.status = {**kept, **status}
 
     def hear(self, event: Event) -> None:

@@ -157,7 +157,7 @@ def test_events_are_newer_than_the_status_and_repeated_steps_count_once():
     assert seen.costs == [9.0, 5.0]
     # Of several starts each has its own steps.
     seen.hear(step(2, 6.0, start=1))
-    assert seen.costs == [9.0, 5.0, 4.0, 6.0]
+    assert seen.costs == [9.0, 5.0, 6.0]
 
 
 def test_a_cost_on_a_sample_says_so_and_is_on_no_line_with_that_of_all_rows():
@@ -636,7 +636,8 @@ def test_card_has_colours_where_they_mean_something():
     ]
     assert red not in card(Seen(RUNNING))
     table = card_of_jobs([RUNNING, FAILED], "largek")
-    assert re.findall(r'<(t[hd]) [^>]*><b style="color:(#\w+)">(\w+)<', table) == [
+    badge = r'<(t[hd]) [^>]*><b style="border-bottom:2px solid (#\w+)">(\w+)<'
+    assert re.findall(badge, table) == [
         ("td", blue, "running"),
         ("td", red, "failed"),
     ]
