@@ -32,8 +32,8 @@ PAGES = [
     "reference/cli",
     "reference/python/estimators",
     "made/readme",
-    *(f"made/tutorials/{notebook.stem}" for notebook in documents.notebooks()[:1]),
 ]
+NOTEBOOKS = [f"made/tutorials/{notebook.stem}" for notebook in documents.notebooks()]
 
 
 @pytest.fixture(scope="session")
@@ -286,6 +286,11 @@ def test_a_page_can_be_used_by_anybody(site, chromium, name, width, scheme):
     check_page(site, chromium, name, width, scheme)
 
 
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_can_be_read_by_anybody(site, chromium, name):
+    check_page(site, chromium, name, 390, "dark")
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
 @pytest.mark.parametrize("name", ["index", "reference/cli"])
 def test_so_it_can_in_the_other_schemes(site, chromium, name, width, scheme):
@@ -310,3 +315,18 @@ def test_what_scrolls_is_reached_by_keyboard(site, chromium):
         reached = page.eval_on_selector_all("pre", wide)
         assert reached
         assert set(reached) == {0}
+
+
+def test_every_panel_is_explained():
+    told = (DOCS / "howto" / "watch.md").read_text()
+    tree = ast.parse((ROOT / "largek_dask" / "observe" / "panels.py").read_text())
+    titles = [
+        node.args[1]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("_panel", "_plain")
+    ]
+    named = {title.value for title in titles if isinstance(title, ast.Constant)}
+    assert len(named) > 14
+    # That of the cost is the name of the objective; a plain panel has the title it is given.
+    assert len(titles) == len(named) + 2
+    assert not [title for title in {*named, "Cost"} if f"| {title} |" not in told]

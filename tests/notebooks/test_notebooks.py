@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
 SECONDS = 120
-"""Limit of a cell, on two cores with an empty kernel cache; warm, a notebook takes a quarter of it."""
+"""Limit of a cell, on two cores with an empty kernel cache; warm, a notebook needs a quarter."""
 MOST_BYTES = 200_000
 """Limit of one output: notebooks are looked at on slow lines, too."""
 

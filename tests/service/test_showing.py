@@ -636,7 +636,8 @@ def test_card_has_colours_where_they_mean_something():
     ]
     assert red not in card(Seen(RUNNING))
     table = card_of_jobs([RUNNING, FAILED], "largek")
-    assert re.findall(r'<(t[hd]) [^>]*><b style="color:(#\w+)">(\w+)<', table) == [
+    badge = r'<(t[hd]) [^>]*><b style="border-bottom:2px solid (#\w+)">(\w+)<'
+    assert re.findall(badge, table) == [
         ("td", blue, "running"),
         ("td", red, "failed"),
     ]
