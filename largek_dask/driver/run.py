@@ -19,6 +19,7 @@ from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import TREND, Events, estimate_seconds_left
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
+from largek_dask.driver.sizes import Sizes
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
 from largek_dask.driver.worker_columns import WorkerColumns
 from largek_dask.errors import CancelledFit, NoModelError
@@ -198,12 +199,14 @@ class _Loop(Generic[State]):
     reserve: Reserve = field(default_factory=Reserve)
     meter: _Meter = field(init=False)
     workers: WorkerColumns = field(init=False)
+    sizes: Sizes = field(init=False)
     recent: deque[StepRecord] = field(init=False)
     """The last steps of this run, their seconds without those in which kernels were compiled."""
 
     def __post_init__(self) -> None:
         self.meter = _Meter(self.passes, self.watch)
         self.workers = WorkerColumns(self.passes.by_worker, self.passes.left, time.monotonic)
+        self.sizes = Sizes(time.monotonic)
         self.recent = deque(maxlen=TREND + 1)
 
     @property
@@ -332,6 +335,8 @@ class _Loop(Generic[State]):
         )
         if told := self.workers.due():
             self.events.emit("workers", **told)
+        if told := self.sizes.due(lambda: self.algorithm.model(now.state).counts):
+            self.events.emit("sizes", **told)
 
     def end(self, reason: StopReason) -> RunResult[State]:
         """Say that the run has ended, and how."""

@@ -172,9 +172,9 @@ class Workers:
             await asyncio.sleep(WAIT_SECONDS)
 
     @property
-    def n_ready(self) -> int:
-        """How many could compute when they were looked at last."""
-        return len(self._ready)
+    def seen(self) -> frozenset[str]:
+        """Those that could compute when they were looked at last."""
+        return self._ready
 
     def takes_tasks(self, address: str) -> bool:
         """Whether a worker could compute when they were looked at last."""

@@ -22,6 +22,7 @@ from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dt
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.chunks import Preparation, bad_row_error
 from largek_dask.passes.collected import fetch
+from largek_dask.passes.progress import ProgressTeller, Tell
 from largek_dask.passes.spec import PassSpec, StateSpec
 from largek_dask.passes.statistics import scan_chunk
 from largek_dask.passes.telemetry import PassReport
@@ -49,6 +50,7 @@ class PassOptions(TypedDict, total=False):
     cancelled: Callable[[], bool] | None
     deadline: float | None
     log: LogCallback | None
+    tell: Tell | None
 
 
 class BasePasses(ABC):
@@ -69,6 +71,9 @@ class BasePasses(ABC):
         Time (``time.monotonic``) after which passes end with ``CancelledFit``.
     log : callable, optional
         See :meth:`log`.
+    tell : callable, optional
+        ``tell(kind, **values)`` sends an event: "progress" of a pass that takes long, "worker" of
+        workers that come and go (see ``driver.events``).
     """
 
     n_threads: int | None = None
@@ -90,6 +95,7 @@ class BasePasses(ABC):
         cancelled: Callable[[], bool] | None = None,
         deadline: float | None = None,
         log: LogCallback | None = None,
+        tell: Tell | None = None,
     ) -> None:
         if normalize not in (None, "l2"):
             raise ParameterError(f"normalize={normalize!r} is unknown; use None or 'l2'.")
@@ -123,6 +129,8 @@ class BasePasses(ABC):
         self._subsets: Subsets | None = None
         self._statistics = statistics
         self._callbacks: list[LogCallback] = [] if log is None else [log]
+        self._tell = tell
+        self._teller = None if tell is None else ProgressTeller(self.progress, tell)
         # name of a row state -> (run that uses it, last generation written)
         self._runs: dict[str, tuple[int, int]] = {}
         # name of a row state -> rows that its last two generations were written for
@@ -181,6 +189,8 @@ class BasePasses(ABC):
         chunks: Sequence[int],
     ) -> Any:
         self.last = report = PassReport(passes=1)
+        if self._teller is not None:
+            self._teller.begin()
         began = time.perf_counter()
         try:
             self.raise_if_stopped()
@@ -287,6 +297,8 @@ class BasePasses(ABC):
     # --- stopping ---------------------------------------------------------------------------------
 
     def _stop(self) -> BaseException | None:
+        if self._teller is not None:
+            self._teller.look()
         if self.cancelled is not None and self.cancelled():
             return CancelledFit("the driver asked for a stop")
         if self.deadline is not None and time.monotonic() > self.deadline:
@@ -308,6 +320,10 @@ class BasePasses(ABC):
         """
         if (error := self._stop()) is not None:
             raise error
+
+    def progress(self) -> tuple[int, int]:
+        """Chunks of the running pass that are done, and all of them; (0, 0) between passes."""
+        return 0, 0
 
     # --- statistics and rows ------------------------------------------------------------------
 

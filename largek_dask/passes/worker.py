@@ -121,6 +121,8 @@ class ShareResult:
     total: Any = None
     size: int = 0
     """Bytes of the total."""
+    done: int = 0
+    """Chunks of the share that are finished."""
     report: PassReport = field(default_factory=PassReport)
 
 
@@ -287,6 +289,7 @@ def _go_on(
             job.tickets.pop(share.id, None)
             raise
         out.needs_replay = over and bool(ticket.waiting)
+        out.done = len(ticket.done)
         if ticket.finished:
             out.finished = True
             total = job.engine.collect(ticket)

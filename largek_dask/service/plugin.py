@@ -30,6 +30,7 @@ from distributed.security import Security
 
 from largek_dask import config
 from largek_dask.driver.events import Event
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, ParameterError
 from largek_dask.passes.admission import check_workers
@@ -49,6 +50,8 @@ logger = logging.getLogger(__name__)
 HANDLER = "largek"
 TOPIC = "largek"
 """Events of all jobs; those of one are under ``largek/ID`` as well."""
+MOST_LOGGED, MOST_LOGGED_OF_JOB = 1_000, 100
+"""Events in Dask's log of all jobs, and of one that has not ended."""
 TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
 ANSWERING_THREADS = 8
@@ -152,14 +155,26 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 self._client = None
 
     def _tell(self, event: Event) -> None:
-        topics = [TOPIC, f"{TOPIC}/{event['job']}"]
         # A loop that has ended has nobody left to tell.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.scheduler.log_event, topics, event)
+            self._loop.call_soon_threadsafe(self._log, event)
             if event["event"] == "deleted":
                 self._loop.call_soon_threadsafe(self._let_go)
 
     # --- on the event loop ------------------------------------------------------------------------
+
+    def _log(self, event: Event) -> None:
+        """Tell followers, and let Dask's log hold no more than a few: jobs have their own."""
+        own = f"{TOPIC}/{event['job']}"
+        self.scheduler.log_event([TOPIC, own], event)
+        topics = self.scheduler._broker._topics
+        for name, most in ((TOPIC, MOST_LOGGED), (own, MOST_LOGGED_OF_JOB)):
+            logged = topics[name].events
+            while len(logged) > most:
+                logged.popleft()
+        if event["event"] in ENDS:
+            # Who follows it has been sent the end; who comes now asks for what there is.
+            topics[own].truncate()
 
     def _let_go(self) -> None:
         """Forget the topics of jobs that are no more: Dask would keep each for ever.

@@ -88,7 +88,7 @@ class Submissions:
                 record = self._create(spec, options, owner)
             except Exception as error:
                 raise _without_secrets(error, redactor(options)) from None
-            job = KnownJob(record, places, secrets, self._tell, is_new=True)
+            job = KnownJob(record, places, secrets, self._tell, True, self._register.shelf)
             self._register.add(job)
         return job
 
