@@ -328,8 +328,9 @@ def _style(found: Any, theme: Theme, axis: str, look: Look, log: bool) -> None:
     found.xgrid.grid_line_color = None
     if axis == "elapsed":
         found.xaxis.formatter = DatetimeTickFormatter(
-            microseconds="%fus", milliseconds="%3Nms", seconds="%T", minsec="%T", minutes="%R",
-            hourmin="%R", hours="%R", days="day %-d", months="day %-j", years="day %-j",
+            microseconds="%-S.%f s", milliseconds="%-S.%3N s", seconds="%T", minsec="%T",
+            minutes="%R", hourmin="%R", hours="%R", days="day %-d", months="day %-j",
+            years="day %-j",
         )  # fmt: skip
     elif axis == "passes" or look.bars:
         found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")

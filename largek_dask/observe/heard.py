@@ -314,6 +314,11 @@ class Heard:
 
     def _hear_stopped(self, event: Event) -> None:
         self.has_stopped = True
+        n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
+        if self.latest and key_of(start, n_iter) > self._key:
+            # Of quick steps not all are told to whoever listens, but how they ended is.
+            last = {name: self.latest.get(name) for name in ("rows", "sample")}
+            self._hear_step({**last, **event, "step": n_iter})
 
     def _hear_sizes(self, event: Event) -> None:
         self.sizes = event

@@ -401,9 +401,10 @@ def _split(seen: Seen, heard: Heard) -> Panel | None:
     if not known or total <= 0:
         return None
     threads = heard.threads
-    shares = {kind: heard.sums.get(kind, 0.0) / (threads * total) for kind in known}
+    named = {kind: "rows in the driver" if kind == "driver" else kind for kind in known}
+    shares = {named[kind]: heard.sums.get(kind, 0.0) / (threads * total) for kind in known}
     shares["rest"] = max(0.0, 1.0 - sum(shares.values()))
-    lines = [_means(kind, series, scale=1 / threads) for kind, series in known.items()]
+    lines = [_means(named[kind], series, scale=1 / threads) for kind, series in known.items()]
     lines.append(_rest(lines))
     figures = [(kind, f"{share:.1%}") for kind, share in shares.items()]
     if compiled := heard.sums.get("compile"):
@@ -474,7 +475,7 @@ def _worker_memory(seen: Seen) -> list[tuple[str, str, str, str]]:
         used, limit = number_in(about, "used"), number_in(about, "limit")
         if used is not None:
             share = used / limit if limit else 0.0
-            found.append((share, used, str(name), limit))
+            found.append((share, used, short_name(name), limit or 0.0))
     return [
         (name, human_bytes(used), human_bytes(limit) if limit else NONE,
          f"{share:.0%}" if limit else NONE)

@@ -38,7 +38,7 @@ from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
-from largek_dask.service.watching import JobsSource
+from largek_dask.service.watching import JobsSource, memory_of
 from largek_dask.service.wire import message_of_error, message_of_model
 from largek_dask.version import __version__
 
@@ -112,7 +112,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
-        self._page = page_on(scheduler, JobsSource(self._jobs))
+        self._page = page_on(
+            scheduler, JobsSource(self._jobs, functools.partial(memory_of, scheduler))
+        )
         logger.info("largek keeps its jobs in %s", url)
 
     def _open(self, url: str, owner: str) -> Jobs:
