@@ -18,7 +18,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -44,6 +43,7 @@ from bokeh.models import (
 from bokeh.models import Line as LineGlyph
 from bokeh.plotting import figure as new_figure
 
+from largek_dask.observe.looks import DASHES, LOOKS, THEMES, TIMES, X_LABELS, Look, Theme
 from largek_dask.observe.panels import Panel
 
 __all__ = ["THEMES", "Theme", "figure", "fill", "item", "key"]
@@ -56,79 +56,18 @@ SHORT_NAMES = 48
 """Letters of all names together up to which they stand in one row."""
 NAME_HEIGHT = 20
 """Pixels of a name in a legend."""
-MANTISSAS = {60: (1, 2, 5, 10, 15, 20, 30), 1024: tuple(2**i for i in range(10))}
-"""Round numbers of seconds and bytes, by their base."""
 MARKS = "marks"
 
 
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """Colours of a figure."""
-
-    paper: str
-    """Background."""
-    ink: str
-    """Texts and marks."""
-    quiet: str
-    """Axes and their numbers."""
-    rule: str
-    """Lines of the grid."""
-    lines: tuple[str, ...]
-    """Colours of lines, of different lightness, each at least 3:1 against the paper."""
-
-
-THEMES = {
-    "light": Theme("#ffffff", "#1b2430", "#566170", "#dde2e8",
-                   ("#1f5fbf", "#b4510a", "#0b3d2a", "#8a2a8f", "#6b7887", "#b3261e")),
-    "dark": Theme("#14181d", "#e5e9ee", "#a0abb8", "#343c46",
-                  ("#82b4ff", "#ffb171", "#d6f5e3", "#c46bd0", "#a0abb8", "#ff6f66")),
-}  # fmt: skip
-"""Themes by name; the colours are those of the pages (``observe.page``)."""
-DASHES = ("solid", "dashed", "dotted", "dotdash", "dashdot", "solid")
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
-"""Dashes and shapes by which lines are told apart without their colours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What is particular to a kind of panel."""
-
-    numbers: str = ""
-    """Format of the numbers beside the upright axis; empty: as they are."""
-    from_zero: bool = False
-    """Whether the upright axis begins at 0."""
-    steps: bool = False
-    """Whether values hold until the next one."""
-    bars: bool = False
-    """Whether there are bars instead of lines."""
-    base: int = 10
-    """Number that numbers beside the upright axis are round in."""
-    log_x: bool = False
-    """Whether the level axis is logarithmic."""
-
-
-LOOKS = {
-    "when": Look("00:00:00", from_zero=True, base=60),
-    "speed": Look("0,0", from_zero=True),
-    "workers": Look("0,0", from_zero=True),
-    "split": Look("0%", from_zero=True),
-    "memory": Look("0.0b", from_zero=True, base=1024),
-    "work": Look("0.[0000]%"),
-    "batch": Look("0,0", steps=True),
-    "components": Look("0,0", steps=True),
-    "partitions": Look("0,0", steps=True),
-    "sizes": Look("0,0", from_zero=True, bars=True, log_x=True),
-    "bytes": Look("0.0b", from_zero=True, base=1024),
+"""Shapes of marks."""
+NUMBERS = {"": "", "whole": "0,0", "share": "0.[0000]%", "bytes": "0.0b", "seconds": "00:00:00"}
+"""Formats by kind of number."""
+BASES = {
+    "seconds": (60, (1, 2, 5, 10, 15, 20, 30)),
+    "bytes": (1024, tuple(2**i for i in range(10))),
 }
-"""Looks by kind of panel; others are lines as they are."""
-X_LABELS = {
-    "elapsed": "time used",
-    "time": "time of day (UTC)",
-    "passes": "passes over the data",
-    "clusters": "clusters",
-    "size": "weight of a cluster's rows",
-}
-TIMES = ("elapsed", "time")
+"""What numbers of a kind are round in, and which."""
 
 
 def key(
@@ -145,7 +84,7 @@ def key(
         tuple(series["name"] for series in panel["series"]),
         columns,
         axis,
-        bool(panel["log"] if log is None else log) and panel["kind"] != "sizes",
+        bool(panel["log"] if log is None else log) and not LOOKS.get(panel["kind"], Look()).bars,
         theme if theme in THEMES else "light",
         axis != panel["x"],
     )
@@ -176,6 +115,20 @@ def item(
 @lru_cache(maxsize=256)
 def _item(about: tuple[Any, ...]) -> str:
     return _numbered(json.dumps(json_item(_figure(about)), separators=(",", ":")), about[0])
+
+
+def filled_item(
+    panel: Panel,
+    theme: str = "light",
+    *,
+    x: str | None = None,
+    log: bool | None = None,
+    marks: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Like :func:`item`, with the data of the panel: for a file, where nobody fills it."""
+    drawn = json_item(figure(panel, theme, x=x, log=log, marks=marks))
+    found: dict[str, Any] = json.loads(_numbered(json.dumps(drawn), panel["kind"]))
+    return found
 
 
 def _numbered(text: str, kind: str) -> str:
@@ -242,7 +195,7 @@ def _figure(about: tuple[Any, ...]) -> Any:
         name=kind,
         height=HEIGHT + (0 if _is_short(names) else NAME_HEIGHT * len(names)),
         sizing_mode="stretch_width",
-        x_axis_type="log" if look.log_x else "datetime" if axis in TIMES else "linear",
+        x_axis_type="log" if look.bars else "datetime" if axis in TIMES else "linear",
         y_axis_type="log" if log else "linear",
         x_axis_label=X_LABELS.get(axis, axis),
         y_axis_label=f"{label} above the best" if log and "above" in columns else label,
@@ -375,15 +328,17 @@ def _style(found: Any, theme: Theme, axis: str, look: Look, log: bool) -> None:
     found.xgrid.grid_line_color = None
     if axis == "elapsed":
         found.xaxis.formatter = DatetimeTickFormatter(
-            microseconds="%fus", milliseconds="%3Nms", seconds="%T", minsec="%T", minutes="%R",
-            hourmin="%R", hours="%R", days="day %-d", months="day %-j", years="day %-j",
+            microseconds="%-S.%f s", milliseconds="%-S.%3N s", seconds="%T", minsec="%T",
+            minutes="%R", hourmin="%R", hours="%R", days="day %-d", months="day %-j",
+            years="day %-j",
         )  # fmt: skip
-    elif axis == "passes" or look.log_x:
+    elif axis == "passes" or look.bars:
         found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     found.yaxis.formatter = (
-        NumeralTickFormatter(format=look.numbers)
+        NumeralTickFormatter(format=NUMBERS[look.numbers])
         if look.numbers
         else BasicTickFormatter(power_limit_high=6, power_limit_low=-4)
     )
-    if look.base != 10 and not log:
-        found.yaxis.ticker = AdaptiveTicker(base=look.base, mantissas=list(MANTISSAS[look.base]))
+    if look.numbers in BASES and not log:
+        base, mantissas = BASES[look.numbers]
+        found.yaxis.ticker = AdaptiveTicker(base=base, mantissas=list(mantissas))

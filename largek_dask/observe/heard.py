@@ -17,6 +17,7 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.words import count_of, human_seconds, printable
 from largek_dask.observe.history import A_START, Series, X, Y, key_of
 from largek_dask.observe.showing import is_number, seconds_of
+from largek_dask.observe.worker_figures import WorkerFigures
 
 __all__ = ["Heard", "Line", "Mark", "number_in", "short_name"]
 
@@ -37,7 +38,7 @@ MOST_THREADS = 1e6
 WORKER_BUCKETS = 64
 """Buckets of the line of one worker, of which there may be many."""
 
-KINDS = ("compute", "read", "wait", "reduce", "compile")
+KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of seconds that a step tells beside its total."""
 EXTRA = frozenset(
     {"distances", "batch_rows", "lower_bound", "energy", "alive", "rounds", "factor", "eta",
@@ -46,7 +47,7 @@ EXTRA = frozenset(
 """Figures of algorithms that are drawn: see ``StepRecord.extra``."""
 CHECKPOINT, RETRY, REBUILT, WARNING = "checkpoint", "retry", "rebuilt", "warning"
 RESUMED = "running"
-WORK = ("compute", "read", "wait", "reduce")
+WORK = ("compute", "read", "wait", "reduce", "driver")
 """Kinds that are summed over threads, without those in which kernels were compiled."""
 MOST_WORKERS = 32
 """Workers that have a line each; of more there are quantiles."""
@@ -111,6 +112,8 @@ class Heard:
         self.last_seconds = 0.0
         """When anything was told last, in seconds since 1970."""
         self.n_marks: Counter[str] = Counter()
+        self.has_stopped = False
+        """Whether the last run has said that it made its last step."""
         self.n_features: float | None = None
         self.threads = 1.0
         """Seconds of work in a second of the busiest step."""
@@ -118,8 +121,7 @@ class Heard:
         """Rows a second of each worker, between its last two reports."""
         self.sizes: Mapping[str, Any] = {}
         """The last word on the sizes of clusters."""
-        self._counted: Mapping[str, float] = {}
-        self._counted_at = 0.0
+        self._workers = WorkerFigures()
         self._marks: dict[str, deque[Mark]] = {}
         self._clock = Series(beside=1)
         """Passes and wall time by seconds used."""
@@ -138,6 +140,7 @@ class Heard:
             "worker": self._hear_worker,
             "workers": self._hear_workers,
             "sizes": self._hear_sizes,
+            "stopped": self._hear_stopped,
         }
 
     def hear(self, event: object) -> None:
@@ -171,8 +174,8 @@ class Heard:
         n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
         self.n_features = number_in(event, "n_features") or self.n_features
         self._cut(key_of(start, n_iter))
-        self._begins = True
-        self._counted, self._counted_at = {}, seconds_of(event)
+        self._begins, self.has_stopped = True, False
+        self._workers.hear(event)
         if n_iter > 0:
             self._mark(RESUMED, f"goes on after step {n_iter:,.0f}", event)
 
@@ -288,22 +291,10 @@ class Heard:
         self._mark("worker", f"{event.get('address')} {event.get('change')}{had}", event)
 
     def _hear_workers(self, event: Event) -> None:
-        told, now = event.get("workers"), seconds_of(event)
-        if not isinstance(told, Mapping):
-            return
-        rows = {
-            short_name(name): n
-            for name, about in told.items()
-            if (n := number_in(about, "rows")) is not None
-        }
-        seconds = now - self._counted_at
-        if self._counted_at and seconds > 0:
-            self.speeds = {
-                name: max(0.0, n - self._counted.get(name, 0.0)) / seconds
-                for name, n in rows.items()
-            }
+        self._workers.hear(event)
+        if speeds := self._workers.speeds:
+            self.speeds = {short_name(name): speed for name, speed in speeds.items()}
             self._add_speeds()
-        self._counted, self._counted_at = rows, now
 
     def _add_speeds(self) -> None:
         """A point for each worker; of very many for quantiles."""
@@ -320,6 +311,14 @@ class Heard:
             gone = [name for name in lines if name.removeprefix(WORKER) not in self.speeds]
             for name in gone[: len(lines) - MOST_WORKERS]:
                 del self.series[name]
+
+    def _hear_stopped(self, event: Event) -> None:
+        self.has_stopped = True
+        n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
+        if self.latest and key_of(start, n_iter) > self._key:
+            # Of quick steps not all are told to whoever listens, but how they ended is.
+            last = {name: self.latest.get(name) for name in ("rows", "sample")}
+            self._hear_step({**last, **event, "step": n_iter})
 
     def _hear_sizes(self, event: Event) -> None:
         self.sizes = event

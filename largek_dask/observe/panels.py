@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.heard import (
@@ -38,7 +41,7 @@ from largek_dask.observe.showing import (
 )
 from largek_dask.observe.totals import OF_A_STEP
 
-__all__ = ["Panel", "iso", "limited_by", "panels", "rounded", "shown"]
+__all__ = ["Panel", "iso", "limited_by", "panels", "rounded", "shown", "size_figures"]
 
 MOST_TEXT = 400
 """Characters of a text that are shown."""
@@ -70,6 +73,8 @@ LIVE = frozenset(
 Panel = dict[str, Any]
 Words = Callable[[float], str]
 Column = list[float | int | None]
+N_BINS = 32
+"""Bars of the sizes of clusters."""
 MARKED, MARK_SIZE = 8, 7
 """Points of a line that have a mark, which tells it from others without its colour; in pixels."""
 
@@ -201,7 +206,7 @@ def _cost(seen: Seen, heard: Heard) -> Panel | None:
         figures=[("last", precise(last[Y])),
                  ("lowest" if less else "highest", precise(best[Y]))],
         series=lines,
-        axes=("elapsed", "time", "passes"),
+        axes=("elapsed", "time", "passes") if last[TIME] > 0 else ("elapsed", "passes"),
         y=f"{name} ({objective.unit}){'' if less else ', more is better'}",
         skip=skip,
         columns=("line", "last", "lowest" if less else "highest", "points"),
@@ -306,7 +311,8 @@ def _gains(heard: Heard) -> list[tuple[str, str]]:
 
 def _when(seen: Seen, heard: Heard) -> Panel | None:
     status, figures = seen.status, []
-    if seen.state in ENDS:
+    is_over = seen.state in ENDS if status.get("state") else heard.has_stopped
+    if is_over:
         return None
     left, limit = number_in(status, "eta_s"), limited_by(seen, heard)
     if left is not None:
@@ -395,9 +401,10 @@ def _split(seen: Seen, heard: Heard) -> Panel | None:
     if not known or total <= 0:
         return None
     threads = heard.threads
-    shares = {kind: heard.sums.get(kind, 0.0) / (threads * total) for kind in known}
+    named = {kind: "rows in the driver" if kind == "driver" else kind for kind in known}
+    shares = {named[kind]: heard.sums.get(kind, 0.0) / (threads * total) for kind in known}
     shares["rest"] = max(0.0, 1.0 - sum(shares.values()))
-    lines = [_means(kind, series, scale=1 / threads) for kind, series in known.items()]
+    lines = [_means(named[kind], series, scale=1 / threads) for kind, series in known.items()]
     lines.append(_rest(lines))
     figures = [(kind, f"{share:.1%}") for kind, share in shares.items()]
     if compiled := heard.sums.get("compile"):
@@ -468,7 +475,7 @@ def _worker_memory(seen: Seen) -> list[tuple[str, str, str, str]]:
         used, limit = number_in(about, "used"), number_in(about, "limit")
         if used is not None:
             share = used / limit if limit else 0.0
-            found.append((share, used, str(name), limit))
+            found.append((share, used, short_name(name), limit or 0.0))
     return [
         (name, human_bytes(used), human_bytes(limit) if limit else NONE,
          f"{share:.0%}" if limit else NONE)
@@ -611,6 +618,25 @@ def _sizes(seen: Seen, heard: Heard) -> Panel | None:
             for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
         ],
     )  # fmt: skip
+
+
+def size_figures(counts: NDArray[np.float64]) -> dict[str, Any]:
+    """What an event ``sizes`` tells, of weights of clusters (k,)."""
+    filled = counts[counts > 0]
+    if not len(filled):
+        return {"n_empty": len(counts)}
+    least, most = float(filled.min()), float(filled.max())
+    edges = np.geomspace(least, most if most > least else 2 * least, N_BINS + 1)
+    found, _ = np.histogram(filled, np.concatenate([[0.0], edges[1:-1], [np.inf]]))
+    return {
+        "n_empty": int(len(counts) - len(filled)),
+        "least": least,
+        "median": float(np.median(filled)),
+        "mean": float(filled.mean()),
+        "most": most,
+        "edges": edges.tolist(),
+        "counts": found.tolist(),
+    }
 
 
 def _numbers(values: object) -> list[float]:

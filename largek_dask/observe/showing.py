@@ -7,17 +7,16 @@ is shown as a dash. Texts that are returned can neither forge a line nor steer a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any, TypeGuard
+from typing import Any
 
 from largek_dask.algorithms.objective import Objective, objective_in, value_in
-from largek_dask.driver.events import Event, compiling_words
+from largek_dask.driver.events import Event, compiling_words, is_number
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.history import Series, Y, key_of
 from largek_dask.observe.totals import OF_A_STEP
+from largek_dask.observe.worker_figures import WorkerFigures, seconds_of
 
 __all__ = [
     "COLORS",
@@ -76,8 +75,8 @@ class Seen:
         The latest, and of the last step what an event told since.
     warnings : tuple of str
         The last few.
-    speeds : dict
-        Rows a second of each worker, between its last two reports.
+    workers : WorkerFigures
+        What each worker does, by what events have told.
     shape : str
         Of the rows, in words.
     engine : str
@@ -91,7 +90,7 @@ class Seen:
     def __init__(self, status: Mapping[str, Any]) -> None:
         self.status = dict(status)
         self.warnings: tuple[str, ...] = ()
-        self.speeds: dict[str, float] = {}
+        self.workers = WorkerFigures()
         self.shape = ""
         self.engine = ""
         self.compiling = ""
@@ -99,8 +98,6 @@ class Seen:
         self._costs, self._on_samples = Series(), Series()
         """The objective after steps over all rows, and over samples: a run that goes on from a
         checkpoint repeats steps."""
-        self._counted: Mapping[str, Any] = {}
-        self._counted_at = 0.0
 
     @property
     def title(self) -> str:
@@ -127,7 +124,8 @@ class Seen:
 
     def know(self, status: Mapping[str, Any]) -> None:
         """Take in a newer status; one of a scheduler that has just come back knows no step."""
-        kept = {name: self.status[name] for name in OF_A_STEP if name in self.status}
+        told = (*OF_A_STEP, "objective")
+        kept = {name: self.status[name] for name in told if name in self.status}
         self.status = {**kept, **status}
 
     def hear(self, event: Event) -> None:
@@ -141,12 +139,13 @@ class Seen:
             if (energy := energy_in(event)) is not None:
                 self.status["energy"] = energy
             self._add_cost(event)
-        elif kind == "workers" and isinstance(workers := event.get("workers"), Mapping):
-            self._count(workers, seconds_of(event))
+        elif kind == "workers":
+            self.workers.hear(event)
         elif kind == "chosen":
             self.engine = f"{event.get('name')}: {event.get('reason')}"
         elif kind == "started":
-            self._counted, self._counted_at, self.labelled = {}, seconds_of(event), None
+            self.workers.hear(event)
+            self.labelled = None
             self.shape = shape_of(event)
             if "objective" in event:
                 self.status["objective"] = event["objective"]
@@ -166,18 +165,6 @@ class Seen:
             series = self._costs if event.get("sample") is None else self._on_samples
             series.add(key, key, cost)
 
-    def _count(self, workers: Mapping[str, Any], now: float) -> None:
-        """Speeds since the report before this one."""
-        seconds = now - self._counted_at
-        told = {name: about.get("rows") for name, about in workers.items()
-                if isinstance(about, Mapping)}  # fmt: skip
-        rows = {name: float(n) for name, n in told.items() if is_number(n)}
-        if self._counted_at and seconds > 0:
-            self.speeds = {
-                name: max(0.0, n - self._counted.get(name, 0)) / seconds for name, n in rows.items()
-            }
-        self._counted, self._counted_at = rows, now
-
     def share_done(self) -> float | None:
         """How far it is, by the time that it took and the estimate of what is left."""
         if self.state == "finished":
@@ -189,13 +176,6 @@ class Seen:
 
 
 # --- words ------------------------------------------------------------------------------------
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of an event or status is a number that a float holds, and finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
 
 
 def figure(value: Any, words: Callable[[float], str] = human_count) -> str:
@@ -249,14 +229,6 @@ def whole(value: float) -> str:
 def precise(value: float) -> str:
     """A value of the objective, to eight figures."""
     return f"{value:.8g}"
-
-
-def seconds_of(event: Event) -> float:
-    """When an event was, in seconds since 1970; 0 if it does not say so."""
-    try:
-        return datetime.fromisoformat(str(event.get("time"))).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def shape_of(event: Event) -> str:
@@ -361,7 +333,7 @@ def worker_rows(seen: Seen) -> list[tuple[str, ...]]:
     return [
         (
             printable(name),
-            figure(seen.speeds.get(name)),
+            figure(seen.workers.speeds.get(name)),
             figure(about.get("rows")),
             *(figure(about.get(kind), human_seconds) for kind in ("compute", "read", "wait")),
             *(figure(about.get(kind), human_bytes) for kind in ("state_bytes", "cache_bytes")),

@@ -14,7 +14,8 @@ from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import ModelFormatError, NoModelError, OutputError, ParameterError
 from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
-from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
+from largek_dask.redaction import redactor
+from largek_dask.service.credentials import known_values, options_of, output_folder
 from largek_dask.service.fitting import JOB_FILES, MODEL
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import check_job, claimed_for
@@ -203,10 +204,17 @@ class Jobs:
         """See ``service.client.Job.status``."""
         checked_id(job_id)
         self._register.wait_until_ready()
-        reason = self._register.unreadable.get(job_id)
-        return (
-            self._register.find(job_id).status() if reason is None else _unreadable(job_id, reason)
-        )
+        if (reason := self._register.unreadable.get(job_id)) is not None:
+            return _unreadable(job_id, reason)
+        return self._placed([self._register.find(job_id).status()])[0]
+
+    def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Statuses with the places of queued jobs in the queue."""
+        if queued := [status for status in statuses if status["state"] == "queued"]:
+            positions = self._queue.positions()
+            for status in queued:
+                status["queue"] = positions.get(status["id"])
+        return statuses
 
     def all(
         self, status: Callable[[KnownJob], dict[str, Any]] = KnownJob.status
@@ -224,7 +232,7 @@ class Jobs:
             unreadable = [
                 _unreadable(*about) for about in sorted(self._register.unreadable.items())
             ]
-        return [*map(status, jobs), *unreadable]
+        return [*self._placed([*map(status, jobs)]), *unreadable]
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on."""

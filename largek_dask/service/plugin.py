@@ -30,12 +30,15 @@ from distributed.security import Security
 
 from largek_dask import config
 from largek_dask.driver.events import Event
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, ParameterError
+from largek_dask.observe.logs import set_up as set_up_logs
+from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
-from largek_dask.service.watching import JobsSource
+from largek_dask.service.watching import JobsSource, memory_of
 from largek_dask.service.wire import message_of_error, message_of_model
 from largek_dask.version import __version__
 
@@ -49,6 +52,8 @@ logger = logging.getLogger(__name__)
 HANDLER = "largek"
 TOPIC = "largek"
 """Events of all jobs; those of one are under ``largek/ID`` as well."""
+MOST_LOGGED, MOST_LOGGED_OF_JOB = 1_000, 100
+"""Events in Dask's log of all jobs, and of one that has not ended."""
 TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
 ANSWERING_THREADS = 8
@@ -89,6 +94,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def start(self, scheduler: Any) -> None:
         """Called by Dask when the scheduler has started, or the plugin is registered."""
+        set_up_logs(config.get("log"))
         self.scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._pools = {
@@ -106,7 +112,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
-        self._page = page_on(scheduler, JobsSource(self._jobs))
+        self._page = page_on(
+            scheduler, JobsSource(self._jobs, functools.partial(memory_of, scheduler))
+        )
         logger.info("largek keeps its jobs in %s", url)
 
     def _open(self, url: str, owner: str) -> Jobs:
@@ -141,6 +149,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                     security=driver_security(self.scheduler.security),
                     name="largek-driver",
                 )
+                self._client.register_plugin(WatchPlugin(config.get("log")))
             return self._client
 
     def _disconnect(self) -> None:
@@ -150,14 +159,26 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 self._client = None
 
     def _tell(self, event: Event) -> None:
-        topics = [TOPIC, f"{TOPIC}/{event['job']}"]
         # A loop that has ended has nobody left to tell.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.scheduler.log_event, topics, event)
+            self._loop.call_soon_threadsafe(self._log, event)
             if event["event"] == "deleted":
                 self._loop.call_soon_threadsafe(self._let_go)
 
     # --- on the event loop ------------------------------------------------------------------------
+
+    def _log(self, event: Event) -> None:
+        """Tell followers, and let Dask's log hold no more than a few: jobs have their own."""
+        own = f"{TOPIC}/{event['job']}"
+        self.scheduler.log_event([TOPIC, own], event)
+        topics = self.scheduler._broker._topics
+        for name, most in ((TOPIC, MOST_LOGGED), (own, MOST_LOGGED_OF_JOB)):
+            logged = topics[name].events
+            while len(logged) > most:
+                logged.popleft()
+        if event["event"] in ENDS:
+            # Who follows it has been sent the end; who comes now asks for what there is.
+            topics[own].truncate()
 
     def _let_go(self) -> None:
         """Forget the topics of jobs that are no more: Dask would keep each for ever.

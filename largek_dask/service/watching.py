@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from largek_dask.driver.events import Event
@@ -10,7 +10,7 @@ from largek_dask.service.jobs import Jobs
 from largek_dask.service.known import KnownJob
 from largek_dask.service.store import Record
 
-__all__ = ["JobsSource"]
+__all__ = ["JobsSource", "memory_of"]
 
 
 class JobsSource:
@@ -19,10 +19,15 @@ class JobsSource:
     Parameters
     ----------
     jobs : Jobs
+    memory : callable, optional
+        Gives ``used`` and ``limit`` (bytes, or None) of each worker of the cluster, by address.
     """
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(
+        self, jobs: Jobs, memory: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None
+    ) -> None:
         self._jobs = jobs
+        self._memory = memory
         self._ended: dict[str, tuple[Record, dict[str, Any]]] = {}
         """Statuses of jobs that have ended, and the records that they are of: there may be very
         many, and nothing changes in them."""
@@ -50,8 +55,12 @@ class JobsSource:
         return ()
 
     def status(self, job_id: str) -> dict[str, Any]:
-        """That of one."""
-        return self._jobs.status(job_id)
+        """That of one; while it runs with ``memory`` of its workers."""
+        status = self._jobs.status(job_id)
+        if self._memory is None or status.get("state") != "running":
+            return status
+        known, mine = self._memory(), status.get("workers") or {}
+        return {**status, "memory": {name: known[name] for name in mine if name in known}}
 
     def events(self, job_id: str, n: int, most: int) -> Sequence[Event]:
         """Events that are in memory; no file is read."""
@@ -64,3 +73,17 @@ class JobsSource:
     def cancel(self, job_id: str, who: str) -> str:
         """Ask a job to end."""
         return self._jobs.cancel(job_id, who)
+
+
+def memory_of(scheduler: Any) -> dict[str, dict[str, Any]]:
+    """What the workers of a scheduler hold, and may hold, in bytes: as they said last.
+
+    It is asked from threads: the copy of the table of workers is one step of the interpreter.
+    """
+    return {
+        worker.address: {
+            "used": worker.metrics.get("memory"),
+            "limit": worker.memory_limit or None,
+        }
+        for worker in tuple(dict.values(scheduler.workers))
+    }

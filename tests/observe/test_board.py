@@ -70,6 +70,16 @@ def test_cost_is_drawn_against_time_used_wall_time_and_passes():
     assert cost["table"]["rows"] == [["on all rows", "250", "250", "3"]]
 
 
+def test_the_last_step_is_drawn_though_nobody_was_told_of_it():
+    """Of quick steps not all are told, but how a run stopped is."""
+    stopped = {"event": "stopped", "n_iter": 9, "cost": 100.0, "elapsed": 9.0, "reason": "tol"}
+    (line,) = panels_of(board_of(started(), step(1), stopped))["cost"]["series"]
+    assert (line["x"], line["y"]) == ([1000, 9000], [1000, 100])
+    assert line["passes"] == [1, 9]
+    told = [started(), step(1), {**stopped, "n_iter": 1}]
+    assert panels_of(board_of(*told))["cost"]["series"][0]["x"] == [1000]
+
+
 def test_costs_of_samples_and_of_each_start_are_lines_of_their_own():
     board = board_of(
         started(start=0, starts=2),
@@ -140,6 +150,20 @@ def test_what_happened_is_marked():
     events = panels_of(board)["events"]
     assert dict(events["figures"])["retry"] == "1"
     assert events["table"]["rows"][0][3] == "interrupted: shutdown"
+
+
+def test_memory_of_workers_is_shown_against_their_limits():
+    board = board_of(started(), step(1))
+    board.know({"id": "a", "state": "running", "memory": {
+        "tcp://a:1": {"used": 2**30, "limit": 2**32}, "tcp://b:1": {"used": 2**30, "limit": 2**31},
+        "tcp://c:1": {"used": 2**20, "limit": None}, "tcp://d:1": {"used": None}}})  # fmt: skip
+    memory = panels_of(board)["memory"]
+    assert memory["table"]["rows"] == [
+        ["b:1", "1.0 GiB", "2.0 GiB", "50%"],
+        ["a:1", "1.0 GiB", "4.0 GiB", "25%"],
+        ["c:1", "1.0 MiB", "–", "–"],
+    ]
+    assert dict(memory["figures"])["fullest worker"] == "b:1: 50%"
 
 
 @pytest.mark.parametrize(("n", "lines"), [(3, 3), (32, 32), (40, 5)])
