@@ -88,8 +88,9 @@ async def _serve(source: Any, host: str, port: int, as_json: bool) -> None:
             click.echo(f"Serving at {url}{in_use}; Ctrl-C ends it.")
         await asyncio.Event().wait()
     finally:
-        server.stop()
         page.close()
+        server.stop()
+        await server.close_all_connections()
 
 
 def listen(server: HTTPServer, host: str, port: int) -> int:
