@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from largek_dask.driver.events import Event
 from largek_dask.driver.history import sample_of
+from largek_dask.driver.sizes import sizes_of
 from largek_dask.errors import DataError, OutputError, ParameterError
 from largek_dask.observe.board import Board
 from largek_dask.observe.drawings import Line, lines_chart, pieces_of
 from largek_dask.observe.looks import LOOKS, TIMES, X_LABELS, Look, time_unit
 from largek_dask.observe.page import details, document, fragment, pairs, section, table, text
-from largek_dask.observe.panels import Panel, size_figures
+from largek_dask.observe.panels import Panel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -302,4 +303,4 @@ def events_of(model: Model) -> list[dict[str, Any]]:
             {**about, "event": "step", "elapsed": step["seconds"],
              "sample": sample_of(step, n_rows)}
         )  # fmt: skip
-    return [*events, {"event": "sizes", **size_figures(model.counts)}]
+    return [*events, {"event": "sizes", **sizes_of(model.counts)}]
