@@ -178,22 +178,26 @@ class Series:
 
     def extremes(self) -> tuple[Point, Point] | None:
         """The first of the lowest points, and of the highest."""
-        buckets = list(self._coarse(self._buckets))
-        if not buckets:
+        points = self._points()
+        if not len(points):
             return None
-        low = min((points[LOW] for _, _, points in buckets), key=lambda point: point[Y])
-        high = max((points[HIGH] for _, _, points in buckets), key=lambda point: point[Y])
-        return low, high
+        low = points[int(np.argmin(points[:, LOW, Y])), LOW]
+        high = points[int(np.argmax(points[:, HIGH, Y])), HIGH]
+        return tuple(low.tolist()), tuple(high.tolist())
 
     def before(self, x: float) -> Point | None:
         """The last point known at or before ``x``."""
-        found = None
-        for _, _, points in self._coarse(self._buckets):
-            for point in sorted(set(points)):
-                if point[X] > x:
-                    return found
-                found = point
-        return found
+        points = self._points().reshape(-1, self._width)
+        points = points[np.argsort(points[:, N], kind="stable")]
+        beyond = np.flatnonzero(points[:, X] > x)
+        number = int(beyond[0]) if len(beyond) else len(points)
+        return tuple(points[number - 1].tolist()) if number else None
+
+    def _points(self) -> NDArray[np.float64]:
+        """(n, 4, width) the points of all buckets."""
+        flat = [number for point in self._open for number in point]
+        table = np.concatenate([self._table()[:, HEAD:].ravel(), np.array(flat)])
+        return table.reshape(-1, 4, self._width)
 
     # --- buckets ----------------------------------------------------------------------------------
 

@@ -79,6 +79,8 @@ class Feed:
         self._next = 0
         self._lock = threading.Lock()
         self._step_at = -math.inf
+        self._left_out: Event | None = None
+        """The last step, if it was left out; told after all when none follows."""
         self._totals = Totals()
         self._n_chunks = 1
         self._last: str | None = None
@@ -95,10 +97,15 @@ class Feed:
             if kind == "step":
                 now = time.monotonic()
                 if now - self._step_at < STEP_SECONDS:
+                    self._left_out = event
                     return
                 self._step_at = now
+                self._left_out = None
             elif kind == "started":
                 self._n_chunks = int(event["n_chunks"])
+            elif kind == "stopped" and self._left_out is not None:
+                left_out, self._left_out = self._left_out, None
+                self._tell(self._add({"time": stamp, **plain(left_out)}))
             numbered = self._add({**plain(event), "time": stamp})
             # Inside the lock, so that nobody is told of a later one first.
             self._tell(numbered)

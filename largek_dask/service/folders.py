@@ -24,7 +24,8 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import printable
 from largek_dask.errors import JobNotFoundError, LargekError, ParameterError
-from largek_dask.service.credentials import options_of, output_folder, redactor
+from largek_dask.redaction import redactor
+from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.feed import Feed
 from largek_dask.service.known import KnownJob
 from largek_dask.service.places import Places

@@ -14,7 +14,8 @@ from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import ModelFormatError, NoModelError, OutputError, ParameterError
 from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
-from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
+from largek_dask.redaction import redactor
+from largek_dask.service.credentials import known_values, options_of, output_folder
 from largek_dask.service.fitting import JOB_FILES, MODEL
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import check_job, claimed_for

@@ -33,6 +33,8 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, ParameterError
+from largek_dask.observe.logs import set_up as set_up_logs
+from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
@@ -92,6 +94,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def start(self, scheduler: Any) -> None:
         """Called by Dask when the scheduler has started, or the plugin is registered."""
+        set_up_logs(config.get("log"))
         self.scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._pools = {
@@ -146,6 +149,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                     security=driver_security(self.scheduler.security),
                     name="largek-driver",
                 )
+                self._client.register_plugin(WatchPlugin(config.get("log")))
             return self._client
 
     def _disconnect(self) -> None:

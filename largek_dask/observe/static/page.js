@@ -75,7 +75,7 @@
     });
     for (const [key, node] of known) if (!kept.has(key)) { node.remove(); known.delete(key); }
   };
-  const pairs = (node, items) => keyed(node, items, (item) => item[0],
+  const pairs = (node, items) => keyed(node, items, (item, i) => `${item[0]} ${i}`,
     (item) => el("div", {}, el("dt", {}, item[0]), el("dd")),
     (made, item) => put(made.lastChild, item[1]));
 
@@ -144,7 +144,7 @@
       sum: el("p.quiet"), input, body: el("tbody"), where: el("span.quiet", {role: "status"}),
       before: el("button", {type: "button"}, "Earlier page"),
       after: el("button", {type: "button"}, "Next page"),
-      none: el("p", {hidden: ""}), from: Number(query.get("from")) || 0,
+      none: el("p", {hidden: ""}), trouble: el("div"), from: Number(query.get("from")) || 0,
     };
     input.value = query.get("search") || "";
     const go = (from) => {
@@ -164,7 +164,7 @@
     parts.after.addEventListener("click", () => go(parts.from + 50));
     const head = el("tr", {}, ...COLUMNS.map((name) => el("th", {scope: "col"}, name)));
     parts.table = el("table.jobs", {"aria-label": "Jobs"}, el("thead", {}, head), parts.body);
-    main.replaceChildren(el("h1", {}, "Jobs"), parts.sum,
+    main.replaceChildren(el("h1", {}, "Jobs"), parts.sum, parts.trouble,
       el("div.find", {}, el("label", {for: "search"}, "Search", input)),
       parts.table, parts.none,
       el("div.find", {}, parts.before, parts.after, parts.where));
@@ -191,7 +191,7 @@
     put(done.lastChild, share(job.share));
     put(left, seconds(job.eta_s));
     put(speed, count(job.rows_per_second));
-    put(workers, isNumber(job.workers) ? whole(job.workers) : DASH);
+    put(workers, job.workers ? whole(job.workers) : DASH);
     made.last = job.last_event;
     put(last, job.last_event ? ago(job.last_event) : DASH);
   };
@@ -203,6 +203,7 @@
     if (data.rows_per_second) sum.push(`${count(data.rows_per_second)} rows/s`);
     put(list.sum, sum.join(" · "));
     list.from = data.from;
+    keyed(list.trouble, data.trouble, (_, i) => i, () => el("div.say"), put);
     keyed(list.body, data.jobs, (job) => job.id, jobRow, fillRow);
     const last = data.from + data.jobs.length;
     list.table.hidden = !data.jobs.length;
@@ -228,13 +229,13 @@
   const jobParts = () => {
     const parts = {
       name: el("h1"), state: el("span"), id: el("span.quiet"), error: el("div.say.bad"),
-      reading: el("div.say"), facts: el("dl.facts"), panels: el("div.panels"),
+      reading: el("div.say"), waits: el("div"), facts: el("dl.facts"), panels: el("div.panels"),
       marks: el("ol.marks", {tabindex: "0", "aria-label": "What happened"}), act: el("span"),
     };
     parts.tiles = {};
     const tiles = el("dl.tiles");
-    for (const [key, name] of [["sign", "Last sign"], ["pass", "This pass"], ["done", "Done"],
-      ["left", "Left"], ["speed", "Rows/s"], ["workers", "Workers"]]) {
+    for (const [key, name] of [["sign", "Last sign"], ["cost", "Cost"], ["pass", "This pass"],
+      ["done", "Done"], ["left", "Left"], ["speed", "Rows/s"], ["workers", "Workers"]]) {
       parts.tiles[key] = tile(name);
       tiles.append(parts.tiles[key].node);
     }
@@ -243,7 +244,7 @@
     parts.end = el("div.panels", {}, parts.happened, parts.about);
     if (at.token) parts.act.append(cancelButton());
     main.replaceChildren(el("div.head", {}, parts.name, parts.state, parts.id, parts.act),
-      parts.error, parts.reading, tiles, parts.panels, parts.end);
+      parts.error, parts.waits, parts.reading, tiles, parts.panels, parts.end);
     return parts;
   };
   const cancelButton = () => {
@@ -289,6 +290,10 @@
       !live ? old === null ? "" : new Date(n.last_event).toLocaleDateString("en-GB") :
         usual ? `${late ? "overdue: " : ""}usually every ${seconds(usual)}` : "");
     job.tiles.sign.node.className = late ? "late" : "";
+    const cost = (told.panels || []).find((panel) => panel.kind === "cost");
+    const [last, best] = cost ? cost.figures : [];
+    setTile("cost", last ? last[1] : "", best ? `${best[0]} ${best[1]}` : "");
+    if (cost) put(job.tiles.cost.node.firstChild, cost.title);
     const pass = live && n.progress && n.progress.n_chunks ? n.progress : null;
     setTile("pass", pass ? share(pass.done / pass.n_chunks) : "",
       pass ? `${whole(pass.done)} of ${whole(pass.n_chunks)} chunks` : "",
@@ -299,7 +304,7 @@
     setTile("left", live && isNumber(n.eta_s) ? seconds(n.eta_s) : "",
       live && n.limited_by ? `at most, by ${n.limited_by}` : "");
     setTile("speed", live && isNumber(n.rows_per_second) ? count(n.rows_per_second) : "");
-    setTile("workers", live && isNumber(n.workers) ? whole(n.workers) : "");
+    setTile("workers", live && n.workers ? whole(n.workers) : "");
   };
   const showJob = (data) => {
     told = data;
@@ -315,15 +320,22 @@
     put(job.error, data.error || "");
     job.reading.hidden = !data.reading;
     put(job.reading, data.reading ? "Still reading what it told earlier: charts fill up." : "");
+    const alive = (data.panels || []).find((panel) => panel.kind === "alive");
+    const waits = [...(data.facts || []), ...(alive ? alive.figures : [])]
+      .filter((fact) => fact[0] === "waits").map((fact) => fact[1]);
+    keyed(job.waits, [...new Set(waits)], (text) => text, () => el("div.say"), put);
     job.act.hidden = ENDED.includes(data.state);
     showNow();
     const panels = data.panels || [], about = panels.find((panel) => panel.kind === "job");
     const known = new Set((data.facts || []).map((fact) => fact[0]));
     const more = about ? [...about.table.rows, ...about.figures] : [];
     pairs(job.facts, [...(data.facts || []), ...more.filter((fact) => !known.has(fact[0]))]);
-    const marks = (data.marks || []).slice(-MARKS).reverse();
+    // Of checkpoints the last one matters; charts have them all.
+    const all = (data.marks || []).slice().reverse();
+    const saved = all.find((mark) => mark.kind === "checkpoint");
+    const marks = all.filter((mark) => mark.kind !== "checkpoint" || mark === saved).slice(0, MARKS);
     job.happened.hidden = !marks.length;
-    keyed(job.marks, marks, (mark, i) => `${mark.time} ${mark.text} ${marks.length - i}`,
+    keyed(job.marks, marks, (mark, i) => `${marks.length - i} ${mark.time}`,
       () => el("li", {}, el("time"), el("span")), (made, mark) => {
         put(made.firstChild, clock(mark.time));
         made.firstChild.title = new Date(mark.time).toLocaleString("en-GB");
@@ -382,9 +394,11 @@
     const parts = node.parts;
     parts.panel = panel;
     put(parts.title, panel.title);
+    // Figures say the same at a glance; the sentence is what a chart is called for who hears it.
     put(parts.words, panel.words || "");
     pairs(parts.figures, panel.figures || []);
     parts.figures.hidden = !(panel.figures || []).length;
+    parts.words.hidden = !parts.figures.hidden;
     parts.framed.hidden = parts.controls.hidden = !panel.figure || !at.bokeh || bokehFailed;
     parts.framed.setAttribute("aria-label", `Chart of ${panel.title}: ${panel.words || ""}`);
     if (parts.skip) parts.skip.parentNode.hidden = panel.skip === null;
@@ -415,7 +429,7 @@
     script.addEventListener("load", done);
     script.addEventListener("error", fail);
     document.head.append(script);
-  }).then(() => { Bokeh.set_log_level("error"); }));
+  }).then(() => { Bokeh.logger.set_level("error"); }));
 
   const numbers = (values) => values.map((value) => value === null ? NaN : value);
   const feed = (parts) => {
