@@ -54,7 +54,12 @@ DEFAULTS: dict[str, Any] = {
         # how long a fit waits, with growing pauses, for storage that is away nevertheless
         "patience-seconds": 60.0,
     },
-    "checkpoints": {"keep": 3, "seconds": 30.0},
+    "checkpoints": {
+        # how many of the last ones are kept
+        "keep": 3,
+        # seconds between two of them, at least
+        "seconds": 30.0,
+    },
     # where a scheduler keeps its jobs (a URL); None: a folder of the user who runs it
     "store": None,
     "service": {
@@ -74,6 +79,15 @@ DEFAULTS: dict[str, Any] = {
         "shutdown-seconds": 25.0,
         # how long a submit waits for workers to say whether they can open the data
         "check-seconds": 20.0,
+    },
+    # form of the log of a scheduler with jobs and of its workers: plain, as Dask sets it up, or
+    # json, one object a line
+    "log": "plain",
+    "observe": {
+        # whether a scheduler's dashboard has a page of its jobs, at /largek
+        "dashboard": True,
+        # whether whoever can open that page may cancel jobs: Dask's dashboard has no login
+        "actions": False,
     },
 }
 

@@ -60,7 +60,7 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel: ZipFile) -> None:
     assert (ROOT / "largek_dask" / "DESIGN.md").exists()
     names = [name for name in wheel.namelist() if ".dist-info/" not in name]
     assert {name.split("/")[0] for name in names} == {"largek_dask"}
-    assert {Path(name).suffix for name in names} == {".py", ".typed"}
+    assert {Path(name).suffix for name in names} == {".py", ".typed", ".css", ".js"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "largek_dask").rglob("*.py")}
     assert modules <= set(names)
 

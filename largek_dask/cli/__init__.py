@@ -26,6 +26,7 @@ from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
 from largek_dask.cli.report import report as report_command
+from largek_dask.cli.serve import serve as serve_command
 from largek_dask.cli.warmup import warmup as warmup_command
 from largek_dask.version import __version__
 
@@ -56,6 +57,7 @@ for command in (
     score_command,
     plot_command,
     report_command,
+    serve_command,
     path_command,
     elbow_command,
     submit_command,

@@ -1,8 +1,8 @@
-"""``largek plot``: pictures of a fit."""
+"""``largek plot``: charts of a fit, as pictures or as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,133 +12,147 @@ from largek_dask.cli.common import Command, emit, key_values, model_in, option_s
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from largek_dask.algorithms.objective import Objective
     from largek_dask.model import PathModel
+    from largek_dask.observe.album import Plot
 
 __all__ = ["plot"]
 
 
 @click.command(
     cls=Command,
-    short_help="Draw the objective against time and passes, and cluster sizes.",
-    example="largek plot run --out run.png",
+    short_help="Draw a fit: the objective against time and passes, cluster sizes, and more.",
+    example="largek plot run --out run.svg",
 )
 @click.argument("folder", metavar="DIR")
-@click.option("--out", metavar="PNG", help="The picture.  [DIR's name with .png]")
-@click.option("--force", is_flag=True, help="Replace the picture if it exists.")
+@click.option(
+    "--out", metavar="FILE", help="The picture: .png, .svg or .pdf.  [DIR's name with .png]"
+)
+@click.option(
+    "--html",
+    is_flag=True,
+    help="A page of charts that can be zoomed, in one file that loads nothing.  [DIR's name with "
+    ".html]",
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @option_storage
 def plot(
-    folder: str, out: str | None, force: bool, storage_options: dict[str, Any] | None, as_json: bool
+    folder: str,
+    out: str | None,
+    html: bool,
+    force: bool,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
 ) -> None:
-    """Draw the objective against time and passes, and cluster sizes, of a job's folder or a model.
+    """Draw what the page of a job shows, of a job's folder or a model.
 
-    Of a job that is still running, what its events tell so far. Of a fit of all partitions the
-    inertia against the number of clusters instead, with lower bounds.
+    The objective against time and passes, whether it still gains, rows a second, memory, work
+    saved, cluster sizes, and what else its events tell; of a job that is still running, so far.
+    The picture of a fit of all partitions is the inertia against the number of clusters instead,
+    with lower bounds.
     """
     from pathlib import Path
 
-    from largek_dask.errors import OutputError
+    from largek_dask.errors import OutputError, ParameterError
+    from largek_dask.model import PathModel
 
     name = folder.rstrip("/").rsplit("/", 1)[-1].removesuffix(".zarr")
-    path = Path(out if out is not None else f"{name}.png")
+    path = Path(out if out is not None else f"{name}{'.html' if html else '.png'}")
+    if html and path.suffix != ".html":
+        raise ParameterError(
+            f"--html writes a page: choose an --out that ends in .html, not {path}"
+        )
     if path.exists() and not force:
         raise OutputError(f"{path} exists: choose another --out, or --force")
-    figure, told = draw(folder, storage_options)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise OutputError(
-            f"{path} cannot be written: {error}; check space and permissions there."
-        ) from error
+    drawn, told, model = draw(folder, storage_options)
+    if isinstance(model, PathModel) and path.suffix != ".html":
+        try:
+            draw_path(model).savefig(path)
+        except (OSError, ValueError) as error:
+            raise OutputError(
+                f"{path} cannot be written: {error}; check its ending, space and permissions there."
+            ) from error
+    else:
+        drawn.save(path, overwrite=force)
     told = {"out": str(path), **told}
     emit(told, as_json, lambda: key_values({key: str(value) for key, value in told.items()}))
 
 
-def draw(folder: str, storage_options: Mapping[str, Any] | None) -> tuple[Figure, dict[str, Any]]:
-    """The figure of a job's folder or of a model, and what it shows.
+def draw(
+    folder: str, storage_options: Mapping[str, Any] | None
+) -> tuple[Plot, dict[str, Any], Any]:
+    """The charts of a job's folder or of a model, what they show, and the model if there is one.
+
+    What its events tell is more than what a model holds of its fit, so they are taken if there are
+    any.
 
     Raises
     ------
     DataError
         The folder holds neither a model nor events.
     """
+    from itertools import chain
+
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import DataError
-    from largek_dask.model import PathModel, load_model
-    from largek_dask.observe.plots import cost_figure, fit_figure, sizes_figure
+    from largek_dask.model import load_model
+    from largek_dask.observe.album import events_of, plot_of
 
-    place = Folder(folder, storage_options)
+    place, model, told = Folder(folder, storage_options), None, {}
+    title = folder.rstrip("/").rsplit("/", 1)[-1]
     if (model_url := model_in(place)) is not None:
         model = load_model(model_url, storage_options=storage_options)
-        n_iter = model.history[-1]["step"] if model.history else 0
-        told = {"n_clusters": model.n_clusters, "n_iter": n_iter}
-        shape = model.provenance.get("data", {}).get("content", {}).get("shape")
-        if isinstance(model, PathModel):
-            return draw_path(model, shape), told | ({} if shape is None else {"n_rows": shape[0]})
-        if not model.history:
-            return sizes_figure(model.counts), told
-        n_rows, d = shape
-        title = f"{model.n_clusters:,} clusters of {n_rows:,} rows × {d:,}"
-        figure = fit_figure(model.history, model.counts, n_rows, title, model.objective)
-        return figure, {**told, "n_rows": n_rows}
+        shape = shape_of(model)
+        told = {
+            "n_clusters": model.n_clusters,
+            "n_iter": model.history[-1]["step"] if model.history else 0,
+            **({} if shape is None else {"n_rows": shape[0]}),
+        }
+        of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
+        title = f"{model.n_clusters:,} clusters{of}"
     if JsonLines.is_in(place):
-        history, n_rows, objective = history_of(JsonLines.read(place))
-        told = {"n_rows": n_rows, "n_iter": history[-1]["step"]}
-        return cost_figure(history, n_rows, objective), told
-    raise DataError(
-        f"{folder} holds neither model.zarr nor events, so there is nothing to draw: give a fit's "
-        "folder"
-    )
+        heard: dict[str, Any] = {}
+        events: Iterable[Mapping[str, Any]] = _noting(JsonLines.read(place), heard)
+        if model is not None:
+            # How large its clusters are says the model, where its events do not.
+            events = chain(events_of(model)[-1:], events)
+        status = {} if model is None else {"state": "finished"}
+        found = plot_of(title, status, events, title)
+        return found, {**heard, **told}, model
+    if model is None:
+        raise DataError(
+            f"{folder} holds neither model.zarr nor events, so there is nothing to draw: give a "
+            "fit's folder"
+        )
+    return plot_of(title, {}, events_of(model), title), told, model
 
 
-def draw_path(model: PathModel, shape: Sequence[int] | None) -> Figure:
-    """The elbow of a model that holds every partition; ``shape`` is that of its rows, if known."""
+def _noting(
+    events: Iterable[Mapping[str, Any]], told: dict[str, Any]
+) -> Iterator[Mapping[str, Any]]:
+    """The same events; how many rows and steps they are of is put into ``told``."""
+    for event in events:
+        if event.get("event") == "started":
+            told["n_rows"] = event.get("n_rows")
+        elif event.get("event") == "step":
+            told["n_iter"] = event.get("step")
+        yield event
+
+
+def shape_of(model: Any) -> Sequence[int] | None:
+    """The shape of the rows of a model, if it is known."""
+    found: Sequence[int] | None = model.provenance.get("data", {}).get("content", {}).get("shape")
+    return found
+
+
+def draw_path(model: PathModel) -> Figure:
+    """The elbow of a model that holds every partition."""
     from largek_dask.observe.plots import path_figure
 
-    path = model.path_
+    path, shape = model.path_, shape_of(model)
     of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
     title = f"Partitions into 1 to {len(path):,} clusters{of}"
     found = path.suggest_k()
     return path_figure(
         path.inertia, path.lower_bound, model.counts, title, suggested=found.k, clear=found.clear
     )
-
-
-def history_of(
-    events: Iterable[Mapping[str, Any]],
-) -> tuple[list[dict[str, Any]], int, Objective]:
-    """History (thinned), number of rows and objective from events.
-
-    Of steps that were repeated by a resumed job, the last.
-
-    Raises
-    ------
-    DataError
-        No step has ended yet.
-    """
-    from largek_dask.algorithms.objective import INERTIA, objective_in
-    from largek_dask.driver.history import MOST_STEPS, thinned
-    from largek_dask.errors import DataError
-
-    steps: dict[int, dict[str, Any]] = {}
-    n_rows, objective = 1, INERTIA
-    for event in events:
-        if event["event"] == "started":
-            n_rows, objective = event["n_rows"], objective_in(event)
-        elif event["event"] == "step":
-            steps[event["step"]] = {
-                "step": event["step"],
-                "cost": event["cost"],
-                "rows": event["rows"],
-                "seconds": event["elapsed"],
-            }
-            if len(steps) >= 2 * MOST_STEPS:
-                steps = {step["step"]: step for step in thinned(_in_order(steps), objective)}
-    if not steps:
-        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
-    return thinned(_in_order(steps), objective), n_rows, objective
-
-
-def _in_order(steps: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    return [steps[step] for step in sorted(steps)]

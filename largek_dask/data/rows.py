@@ -55,7 +55,7 @@ class Rows(ABC):
     n_features : int
         Columns d.
     dtype : numpy.dtype
-        The type of the numbers as stored; see :func:`native_dtype`.
+        The type of the numbers as stored; see ``native_dtype``.
     chunk_table : (n_chunks + 1,) int64
         Global index of every chunk's first row, and the number of rows at the end.
     location : str, optional

@@ -5,17 +5,34 @@ kind adds:
 
 ========== =====================================================================================
 chosen     what ``algorithm="auto"`` takes: ``name``, its parameters, ``starts``, ``reason``
-started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_iter`` (more than 0 on a resume), and of
-           what is no k-means ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
+started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes),
+           ``n_iter`` (more than 0 on a resume), and of what is no k-means ``objective``: its
+           ``name``, ``of_step``, ``unit`` and ``sense``
+progress   of a pass that takes more than a second: ``done`` of its ``n_chunks``, at most once a
+           second; jobs keep only the latest, and files none
 compiling  kernels are being compiled: ``functions`` so far in this fit, ``seconds`` that they took,
            ``left_s`` that others will take, or null
-step       the history record (``step cost rows n_changed shift``), ``sample`` (rows of the sample
-           that the step was about; null: it was about all), ``seconds`` of this step as
-           ``{total, compile, compute, read, wait, reduce}``, ``bytes`` (read or moved), ``copied``
+step       the history record (``step cost rows n_changed shift converged extra``), ``sample``
+           (rows of the sample that it was about; null: it was about all), its ``seconds`` as
+           ``{total, compile, compute, read, wait, reduce, driver}`` (``driver``: computing
+           over rows that the driver holds), ``bytes`` (read or moved), ``copied``
            (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
            threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
            the seconds without ``compile``), ``elapsed``, ``eta_s``
-workers    ``workers``: the figures of all passes so far by worker, every few seconds
+workers    what workers did in the last ``seconds``, every few of them, the fewer workers the more
+           often: columns of what was added (``rows``, and of ``chunks compute read wait compiled
+           bytes_read rebuilt evictions retries state_bytes cache_bytes`` those that are not all
+           0; seconds, bytes and counts), one value a worker in the order of ``names``. These are
+           told the first time, when they change and every 16 times, with ``before``: columns of
+           the figures of all passes before. (Earlier versions had ``workers``: the figures of all
+           passes so far as a mapping by worker. ``observe.worker_figures`` reads both.)
+worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, silent or without
+           memory), "slow" (it kept others waiting, and has no chunks for a while) or "back";
+           ``chunks`` that it has now, or had until then
+sizes      rows of the clusters (their weight) as the last step left them, at most every 30
+           seconds, and in the end those of the model: ``n_empty`` clusters; of the others
+           ``least``, ``median``, ``mean``, ``most``, and ``counts`` of those in each of 32 bins
+           on a log scale, between 33 ``edges``
 checkpoint ``n_iter``, ``url``, ``seconds``
 warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
@@ -33,7 +50,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeGuard
 
 from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
 from largek_dask.data.patience import trouble
@@ -49,6 +66,7 @@ __all__ = [
     "Sink",
     "compiling_words",
     "estimate_seconds_left",
+    "is_number",
     "plain",
 ]
 
@@ -141,6 +159,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value of an event or status is a number that a float holds, and finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 TREND = 8

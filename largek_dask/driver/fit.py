@@ -269,6 +269,7 @@ class _Work:
             statistics=None if job is None else job.statistics(),
             cancelled=cancelled,
             log=lambda kind, text: events.emit("warning", topic=kind, message=text),
+            tell=events.emit if events else None,
         )
 
     def _check(self, statistics: Statistics) -> None:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Generic, NamedTuple, TypeVar, get_type_hints
 
 from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
@@ -19,7 +19,9 @@ from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import TREND, Events, estimate_seconds_left
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
+from largek_dask.driver.sizes import Sizes
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
+from largek_dask.driver.worker_columns import WorkerColumns
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
 from largek_dask.passes.base import BasePasses
@@ -196,11 +198,15 @@ class _Loop(Generic[State]):
     that a stop finds either it or the one before."""
     reserve: Reserve = field(default_factory=Reserve)
     meter: _Meter = field(init=False)
+    workers: WorkerColumns = field(init=False)
+    sizes: Sizes = field(init=False)
     recent: deque[StepRecord] = field(init=False)
     """The last steps of this run, their seconds without those in which kernels were compiled."""
 
     def __post_init__(self) -> None:
         self.meter = _Meter(self.passes, self.watch)
+        self.workers = WorkerColumns(self.passes.by_worker, self.passes.left, time.monotonic)
+        self.sizes = Sizes(time.monotonic)
         self.recent = deque(maxlen=TREND + 1)
 
     @property
@@ -215,6 +221,7 @@ class _Loop(Generic[State]):
             n_rows=self.passes.n_rows,
             n_features=self.passes.n_features,
             n_chunks=self.passes.n_chunks,
+            n_workers=self.passes.n_workers,
             n_iter=0 if self.progress is None else self.progress.n_iter,
             **self.algorithm.objective.told(),
         )
@@ -326,8 +333,10 @@ class _Loop(Generic[State]):
             elapsed=now.seconds,
             eta_s=left,
         )
-        if workers := self.meter.workers():
-            self.events.emit("workers", workers=workers)
+        if told := self.workers.due():
+            self.events.emit("workers", **told)
+        if told := self.sizes.due(lambda: self.algorithm.model(now.state).counts):
+            self.events.emit("sizes", **told)
 
     def end(self, reason: StopReason) -> RunResult[State]:
         """Say that the run has ended, and how."""
@@ -391,10 +400,6 @@ class Clock:
         return self._was_over
 
 
-WORKERS_SECONDS = 5.0
-"""Least time between two events about workers."""
-
-
 class _Meter:
     """What the passes spent since it was last asked."""
 
@@ -402,7 +407,6 @@ class _Meter:
         self._passes = passes
         self._watch = watch
         self._before = self._now()
-        self._told = time.monotonic()
 
     def _now(self) -> dict[str, float]:
         spent = self._passes.total
@@ -413,6 +417,7 @@ class _Meter:
             "read": spent.read,
             "wait": spent.wait,
             "reduce": spent.reduce,
+            "driver": self._passes.beside,
             "bytes": spent.bytes_read + spent.bytes_moved,
             "copied": spent.copied,
             "retries": spent.retries,
@@ -436,11 +441,3 @@ class _Meter:
         counts = {key: int(spent.pop(key)) for key in counted}
         total = self._passes.total
         return spent, counts | {"state_bytes": total.state_bytes, "cache_bytes": total.cache_bytes}
-
-    def workers(self) -> dict[str, dict[str, Any]]:
-        """Figures of all passes so far by worker, every now and then; nothing in between."""
-        now = time.monotonic()
-        if now - self._told < WORKERS_SECONDS:
-            return {}
-        self._told = now
-        return {address: report.as_dict() for address, report in self._passes.by_worker.items()}

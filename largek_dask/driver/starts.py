@@ -19,6 +19,7 @@ from largek_dask.driver.events import Events
 from largek_dask.driver.final import label_rows, of_search, seconds_of_last_pass
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
+from largek_dask.driver.sizes import sizes_of
 from largek_dask.driver.stopping import StopReason, StopRules
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.driver.unsearched import rows_at_hand
@@ -126,6 +127,9 @@ class Starts:
             best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
         if best.reason in HAS_TIME:
             best = replace(best, report=self._report(best))
+        arrays = best.run.arrays if best.final is None else best.final.arrays
+        if self.events and (told := sizes_of(arrays.counts)):
+            self.events.emit("sizes", **told)
         return best
 
     def _tell_best(self, best: StartResult, n_init: int) -> None:

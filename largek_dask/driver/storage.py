@@ -332,6 +332,24 @@ class Folder:
             data: bytes = file.read(most)
         return data
 
+    def read_from(self, name: str, begin: int) -> bytes:
+        """A file's bytes from this one on; nothing if it has no more.
+
+        Raises
+        ------
+        FileNotFoundError
+            It is not there.
+        """
+
+        def ask() -> bytes:
+            self.fs.invalidate_cache()
+            if self.fs.size(self.path(name)) <= begin:
+                return b""
+            found: bytes = self.fs.cat_file(self.path(name), start=begin)
+            return found
+
+        return patiently(ask)
+
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of a file that may be long; nothing if it is not there."""
         if self.exists(name):

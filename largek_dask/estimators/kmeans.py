@@ -126,13 +126,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         Σ w d² of the fitted rows to their nearest of ``cluster_centers_``.
     n_iter_ : int
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the columns, where the rows of the fit had such.
     history_ : tuple of dict
         One entry a step: ``step cost rows seconds n_changed shift converged extra``.
     stop_reason_ : str
-        "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass" (then labels_ and
-        inertia_ are those of a search that did not look at all centres),
+        "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass" (then ``labels_``
+        and ``inertia_`` are those of a search that did not look at all centres),
         "max_time_without_search" (before there were any centres: they are rows of a sample, or the
         ``init`` that was given), "callback", "cancelled" or "interrupted".
     model_ : CentersModel

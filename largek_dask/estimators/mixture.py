@@ -134,7 +134,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
     n_iter_ : int
         Steps, as ``max_iter`` counts them.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the columns, where the rows of the fit had such.
     history_ : tuple of dict
         One entry a step: ``step cost rows seconds n_changed shift converged extra``. ``cost`` is

@@ -5,7 +5,7 @@ contingency table: how many rows are in cluster i and in class j. It is sparse, 
 entries than there are rows, whatever the number of clusters.
 
 ``silhouette``, ``davies_bouldin`` and ``calinski_harabasz`` take a model and rows, and tell how far
-clusters lie apart; see :mod:`largek_dask.model.separation`.
+clusters lie apart; see ``largek_dask.model.separation``.
 
 A label of -1 is what this package gives to rows with NaN or infinity, and scikit-learn to rows
 without a class. In either of the two arrays it leaves the row out of every score.

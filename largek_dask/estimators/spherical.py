@@ -78,8 +78,8 @@ memory_limit, checkpoint, verbose, callbacks
         Index of the centre with the largest cosine, -1 for skipped rows. A row of zeros has no
         direction and lies at distance 1 of all centres.
     inertia_ : float
-        Σ w |x / |x| - c|² = 2 Σ w (1 - cos): ``score`` is minus that, of the rows it is given, and
-        ``transform`` gives the distances √(2 - 2 cos).
+        ``Σ w |x / |x| - c|²`` = 2 Σ w (1 - cos): ``score`` is minus that, of the rows it is given,
+        and ``transform`` gives the distances √(2 - 2 cos).
     n_iter_ : int
         Steps of the search and those that followed.
     history_ : tuple of dict

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.driver.labels import LabelStore
+    from largek_dask.observe.album import Plot
     from largek_dask.observe.report import Report
     from largek_dask.passes.base import BasePasses
 
@@ -349,6 +350,18 @@ class Model(ABC):
             client=client,
             n_threads=n_threads,
         )
+
+    def plot(self) -> Plot:
+        """How the fit went and the sizes of clusters, as charts: see :class:`Plot`.
+
+        A notebook shows them; ``plot().save("fit.html")`` writes a page that can be zoomed,
+        ``.png`` and ``.svg`` a picture.
+        """
+        from largek_dask.observe.album import events_of, plot_of
+
+        shape = self.provenance.get("data", {}).get("content", {}).get("shape")
+        of = "" if not shape else f" of {shape[0]:,} rows × {shape[1]:,}"
+        return plot_of("", {}, events_of(self), f"{self.n_clusters:,} clusters{of}")
 
     # --- storage ----------------------------------------------------------------------------------
 

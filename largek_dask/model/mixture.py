@@ -126,7 +126,7 @@ class MixtureModel(Model):
         Parameters
         ----------
         rows, out, client, n_threads, storage_options
-            As of :meth:`predict`; ``out`` is an array or column of float64.
+            As of ``predict``; ``out`` is an array or column of float64.
 
         Returns
         -------
@@ -203,7 +203,7 @@ class MixtureModel(Model):
             layout (CSR); of an ``.npz`` file for ``scipy.sparse.load_npz``; or of an ``.npy`` file,
             which is dense. What a killed run has left in a group is to be removed.
         client, n_threads, storage_options
-            As of :meth:`predict`.
+            As of ``predict``.
 
         Returns
         -------

@@ -39,6 +39,8 @@ HUES = {
     "green": "#2e9e4f",
     "red": "#d43f3f",
 }
+LINE = "border-bottom:2px solid "
+"""How a hue is shown: beneath the text, which no hue leaves readable on both white and black."""
 CURVE_WIDTH, CURVE_HEIGHT = 320, 48
 CURVE_POINTS = 200
 EVERY_SECONDS = 0.5
@@ -63,7 +65,7 @@ def card(seen: Seen, note: str = "") -> str:
         parts.append(_bar(share, left_of(seen)))
     if rows := worker_rows(seen):
         parts.append(_table(WORKER_COLUMNS, rows))
-    parts += [f'<div style="color:{HUES["yellow"]}">⚠ {_text(w)}</div>' for w in seen.warnings]
+    parts += [f'<div style="{LINE}{HUES["yellow"]}">⚠ {_text(w)}</div>' for w in seen.warnings]
     if note:
         parts.append(f'<div style="opacity:.7">{_text(note)}</div>')
     return f'<div style="{FRAME}">{"".join(parts)}</div>'
@@ -78,7 +80,7 @@ def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
 
 def _badge(state: str) -> str:
     hue = HUES.get(COLORS.get(state, ""), "#888")
-    return f'<b style="color:{hue}">{_text(state)}</b>'
+    return f'<b style="{LINE}{hue}">{_text(state)}</b>'
 
 
 def _title(seen: Seen) -> str:
@@ -90,7 +92,7 @@ def _title(seen: Seen) -> str:
 def _pairs(seen: Seen) -> str:
     rows, costs = [], seen.costs
     for name, text in facts(seen):
-        style = f' style="color:{HUES["red"]}"' if name == "error" else ""
+        style = f' style="{LINE}{HUES["red"]}"' if name == "error" else ""
         value = f"<span{style}>{_text(text)}</span>"
         if name == seen.objective.of_step:
             value += _curve(costs, f"{name} over the steps")

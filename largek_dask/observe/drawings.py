@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from largek_dask.observe.page import text
 
-__all__ = ["Dots", "Line", "centers_chart", "lines_chart", "sizes_chart"]
+__all__ = ["Dots", "Line", "centers_chart", "lines_chart", "pieces_of", "sizes_chart"]
 
 BOX = 1000.0
 """Side of the box that charts are drawn in."""
@@ -36,7 +36,7 @@ class Line:
     x: NDArray[np.float64]
     y: NDArray[np.float64]
     kind: str = ""
-    """"part", "bound", or as is."""
+    """"part", "bound", one of several ("n1" to "n5"), or as is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,15 @@ def _thin(line: Line) -> Line:
         return line
     places = np.linspace(0, n - 1, MOST_POINTS).astype(int)
     return Line(line.x[places], line.y[places], line.kind)
+
+
+def pieces_of(
+    x: NDArray[np.float64], y: NDArray[np.float64]
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """The stretches of a line that is interrupted where a value is NaN."""
+    known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    cuts = np.flatnonzero(np.diff(known) > 1) + 1
+    return [(x[piece], y[piece]) for piece in np.split(known, cuts) if len(piece)]
 
 
 def lines_chart(

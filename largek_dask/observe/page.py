@@ -38,7 +38,7 @@ padding:1px 0 24px;font-variant-numeric:tabular-nums}
 .largek h2{font-size:18px;line-height:1.3;margin:0 0 4px;font-weight:650}
 .largek h3{font-size:15px;margin:0 0 8px;font-weight:650}
 .largek *+h3{margin-top:18px}
-.largek p{margin:0 0 12px;max-width:72ch}
+.largek p{margin:0 0 12px;max-width:72ch;overflow-wrap:anywhere}
 .largek .quiet{color:var(--quiet)}
 .largek section{border-top:1px solid var(--rule);margin-top:28px;padding-top:22px}
 .largek .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;
@@ -85,6 +85,11 @@ stroke-linejoin:round;stroke-linecap:round}
 .largek .line.part{stroke:var(--dots);stroke-width:1.6}
 .largek .line.dot{stroke-width:8}
 .largek .line.bound{stroke:var(--orange);stroke-dasharray:5 4}
+.largek .line.n1{stroke:var(--orange);stroke-dasharray:7 4}
+.largek .line.n2{stroke:var(--green);stroke-dasharray:2 4}
+.largek .line.n3{stroke:var(--ink);stroke-width:1.2}
+.largek .line.n4{stroke:var(--dots);stroke-dasharray:8 3 2 3}
+.largek .line.n5{stroke:var(--warn-rule);stroke-width:3}
 .largek .area{fill:var(--orange);fill-opacity:.22;stroke:none}
 .largek .edge{fill:none;stroke:var(--orange);stroke-width:2;vector-effect:non-scaling-stroke}
 .largek .grid{stroke:var(--rule);stroke-width:1;vector-effect:non-scaling-stroke}

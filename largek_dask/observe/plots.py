@@ -5,16 +5,27 @@ Every function returns a ``matplotlib.figure.Figure``; ``figure.savefig(path)`` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.objective import INERTIA, Objective
-from largek_dask.driver.history import gaps, sample_of
+from largek_dask.algorithms.objective import INERTIA
+from largek_dask.driver.words import human_bytes, human_count, human_seconds
 from largek_dask.errors import DataError, MissingDependencyError
+from largek_dask.observe.looks import (
+    DASHES,
+    LOOKS,
+    THEMES,
+    UNITS,
+    X_LABELS,
+    Look,
+    round_ticks,
+    time_unit,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,13 +33,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "codebook_figure",
-    "cost_figure",
     "elbow_figure",
-    "fit_figure",
+    "panels_figure",
     "path_figure",
-    "sizes_figure",
 ]
 
+LIGHT = THEMES["light"]
+COLUMNS = 2
+"""Panels beside each other."""
+MOST_NAMED = 10
+"""Lines of a panel up to which each is named."""
+LINE_STYLES = {"solid": "-", "dashed": "--", "dotted": ":", "dotdash": "-.",
+               "dashdot": (0, (6, 2, 1, 2, 1, 2))}  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "h", "P")
+NUMBERS: dict[str, Callable[[float, Any], str]] = {
+    "whole": lambda value, _: human_count(value) if value >= 1000 else f"{value:,g}",
+    "share": lambda value, _: f"{100 * value:g} %",
+    "bytes": lambda value, _: human_bytes(value),
+    "seconds": lambda value, _: human_seconds(max(0.0, value)),
+}
+"""Texts beside the upright axis, by kind of number."""
 INK = "#1f2933"
 BLUE = "#2563eb"
 ORANGE = "#ea580c"
@@ -67,66 +91,6 @@ def _style(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_axisbelow(True)
 
 
-def _draw_cost(
-    axes: Axes,
-    x: NDArray[np.float64],
-    cost: NDArray[np.float64],
-    on_sample: NDArray[np.bool_],
-    objective: Objective,
-    against: str,
-    unit: str,
-) -> None:
-    # The cost on a sample is not that of all rows: no line leads from one to the other.
-    cuts = np.flatnonzero(np.diff(on_sample)) + 1
-    for piece in np.split(np.arange(len(cost)), cuts):
-        sampled = bool(on_sample[piece[0]])
-        axes.plot(
-            x[piece],
-            cost[piece],
-            color=GREY if sampled else BLUE,
-            linestyle="--" if sampled else "-",
-            linewidth=1.8,
-            marker="o",
-            markersize=3.5,
-            label="on a sample" if sampled else "on all rows",
-        )
-    if on_sample.any():
-        named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
-        axes.legend(named.values(), named.keys(), frameon=False, labelcolor=INK)
-    name = objective.of_step
-    title = f"{name[:1].upper()}{name[1:]} against {against}"
-    better = "" if objective.sense == "min" else ", more is better"
-    _style(axes, title, unit, f"{name} ({objective.unit}){better}")
-    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4))
-    axes.annotate(
-        f"{cost[-1]:.5g}",
-        (x[-1], cost[-1]),
-        xytext=(0, 10),
-        textcoords="offset points",
-        ha="right",
-        color=INK,
-    )
-
-
-def _draw_costs(
-    left: Axes,
-    right: Axes,
-    history: Sequence[Mapping[str, Any]],
-    n_rows: int,
-    objective: Objective,
-) -> None:
-    known = np.array([step["cost"] is not None for step in history], bool)
-    if not known.any():
-        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
-    cost = np.array([float(step["cost"]) for step in history if step["cost"] is not None])
-    seconds = np.array([float(step["seconds"]) for step in history])
-    rows = [float(step["rows"]) for step in history]
-    passes = np.cumsum(np.multiply(rows, gaps(history))) / n_rows
-    sampled = np.array([sample_of(step, n_rows) is not None for step in history])[known]
-    _draw_cost(left, seconds[known], cost, sampled, objective, "time", "seconds")
-    _draw_cost(right, passes[known], cost, sampled, objective, "passes", "passes over the data")
-
-
 def _draw_sizes(left: Axes, right: Axes, counts: NDArray[np.float64]) -> None:
     ordered = np.sort(counts)[::-1]
     rank = np.arange(1, len(ordered) + 1)
@@ -150,54 +114,143 @@ def _draw_sizes(left: Axes, right: Axes, counts: NDArray[np.float64]) -> None:
     _style(right, title, "weight of a cluster's rows", "clusters")
 
 
-def cost_figure(
-    history: Sequence[Mapping[str, Any]], n_rows: int, objective: Objective = INERTIA
-) -> Figure:
-    """The objective (of k-means: the cost) against time and against passes over the data.
+def panels_figure(answer: Mapping[str, Any], title: str = "") -> Figure:
+    """The panels of a board that have lines, two in a row; the cost also against passes.
 
     Parameters
     ----------
-    history : sequence of mappings
-        One a step, with ``cost`` (None where it is not known), ``seconds`` since the start, and
-        ``rows`` assigned in the step, as ``KMeans.history_`` holds them.
-    n_rows : int
-        Rows of the data: a pass assigns as many.
-    objective : Objective
-        What ``cost`` is of.
+    answer : mapping
+        Of a board (``observe.board``).
+    title : str
+        Above all.
 
     Raises
     ------
     DataError
-        The history is empty.
+        No panel has a line.
     """
-    figure = _figure(11, 4)
-    left, right = figure.subplots(1, 2)
-    _draw_costs(left, right, history, n_rows, objective)
+    drawn = [(panel, panel["x"]) for panel in answer["panels"] if panel["series"]]
+    if not drawn:
+        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
+    drawn[1:1] = [(panel, "passes") for panel, _ in drawn[:1] if "passes" in panel["axes"]]
+    n_rows = -(-len(drawn) // COLUMNS)
+    figure = _figure(11, 3.2 * n_rows + (0.4 if title else 0.0))
+    if title:
+        figure.suptitle(title, fontsize=14, color=INK)
+    grid = figure.subplots(n_rows, COLUMNS, squeeze=False)
+    for axes in grid.flat[len(drawn) :]:
+        axes.set_axis_off()
+    for axes, (panel, axis) in zip(grid.flat, drawn, strict=False):
+        _draw_panel(axes, panel, axis, answer["marks"])
     return figure
 
 
-def sizes_figure(counts: NDArray[np.float64]) -> Figure:
-    """Weights of the clusters, sorted and as a histogram; ``counts`` is (k,)."""
-    figure = _figure(11, 4)
-    left, right = figure.subplots(1, 2)
-    _draw_sizes(left, right, np.asarray(counts, float))
-    return figure
+def _draw_panel(
+    axes: Axes, panel: Mapping[str, Any], axis: str, marks: Sequence[Mapping[str, Any]]
+) -> None:
+    look = LOOKS.get(panel["kind"], Look())
+    column = "x" if axis == panel["x"] else axis
+    places = [_floats(series[column]) for series in panel["series"]]
+    size, unit = _unit(places, axis)
+    for i, (series, x) in enumerate(zip(panel["series"], places, strict=True)):
+        _draw_line(axes, series, x / size, look, i)
+    # What happened does not widen the axis.
+    low, high = axes.get_xlim()
+    for mark in marks if axis in ("elapsed", "time", "passes") else ():
+        at = math.nan if mark[axis] is None else mark[axis] / size
+        if mark["kind"] != "checkpoint" and low <= at <= high:
+            axes.axvline(at, color=GREY, linewidth=0.9, linestyle=":")
+    axes.set_xlim(low, high)
+    title = panel["title"] if column == "x" else f"{panel['title']} against {axis}"
+    _style(axes, title, f"{X_LABELS.get(axis, axis)}{unit}", panel["y"])
+    if look.bars:
+        axes.set_xscale("log")
+    else:
+        axes.locator_params(axis="x", nbins=7)
+    _style_values(axes, panel, look)
+    if 1 < len(panel["series"]) <= MOST_NAMED:
+        axes.legend(frameon=False, labelcolor=INK, fontsize=8)
+    elif axis in ("elapsed", "passes"):
+        _tell_last(axes, panel["series"][0], places[0] / size, look)
 
 
-def fit_figure(
-    history: Sequence[Mapping[str, Any]],
-    counts: NDArray[np.float64],
-    n_rows: int,
-    title: str,
-    objective: Objective = INERTIA,
-) -> Figure:
-    """:func:`cost_figure` above :func:`sizes_figure`, with one title."""
-    figure = _figure(11, 8)
-    axes = figure.subplots(2, 2)
-    figure.suptitle(title, fontsize=14, color=INK)
-    _draw_costs(axes[0, 0], axes[0, 1], history, n_rows, objective)
-    _draw_sizes(axes[1, 0], axes[1, 1], np.asarray(counts, float))
-    return figure
+def _style_values(axes: Axes, panel: Mapping[str, Any], look: Look) -> None:
+    """The upright axis: its scale, and numbers that are round in their unit."""
+    from matplotlib.ticker import LogLocator
+
+    is_log = panel["log"] and any(y is not None for line in panel["series"] for y in line["y"])
+    if is_log:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < 1e3 * low:
+            locator: Any = LogLocator
+            axes.yaxis.set_major_locator(locator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_minor_formatter("")
+    elif look.from_zero:
+        axes.set_ylim(bottom=0)
+        if look.numbers in UNITS:
+            axes.set_yticks(round_ticks(look.numbers, axes.get_ylim()[1]))
+    if look.numbers in NUMBERS:
+        axes.yaxis.set_major_formatter(NUMBERS[look.numbers])
+    elif not is_log:
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 5))
+
+
+def _draw_line(
+    axes: Axes, series: Mapping[str, Any], x: NDArray[np.float64], look: Look, i: int
+) -> None:
+    y, color = _floats(series["y"]), LIGHT.lines[i % len(LIGHT.lines)]
+    if look.bars:
+        edges = np.append(x, series["right"][-1:])
+        axes.stairs(np.nan_to_num(y), edges, fill=True, color=color, alpha=0.45)
+        return
+    axes.plot(
+        x,
+        y,
+        color=color,
+        linestyle=LINE_STYLES[DASHES[i % len(DASHES)]],
+        linewidth=1.8 if i == 0 else 1.3,
+        drawstyle="steps-post" if look.steps else "default",
+        marker=MARKERS[i % len(MARKERS)],
+        markevery=np.flatnonzero(series["mark"]).tolist(),
+        markersize=4.5,
+        markerfacecolor="white" if i % 2 else color,
+        label=series["name"],
+    )
+
+
+def _tell_last(axes: Axes, series: Mapping[str, Any], x: NDArray[np.float64], look: Look) -> None:
+    """Write the last value at its point."""
+    y = _floats(series["y"])
+    known = np.flatnonzero(np.isfinite(y) & np.isfinite(x))
+    words = NUMBERS.get(look.numbers, _five)
+    if len(known):
+        axes.annotate(
+            words(y[known[-1]], None),
+            (x[known[-1]], y[known[-1]]),
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="right",
+            color=INK,
+            fontsize=9,
+        )
+
+
+def _five(value: float, _: Any) -> str:
+    return f"{value:.5g}"
+
+
+def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:
+    return np.array([math.nan if value is None else value for value in values], float)
+
+
+def _unit(places: Sequence[NDArray[np.float64]], axis: str) -> tuple[float, str]:
+    """What an axis is divided by, and how its unit is written."""
+    if axis != "elapsed":
+        return 1.0, ""
+    known = [float(np.nanmax(x)) for x in places if np.isfinite(x).any()]
+    size, unit = time_unit(max(known, default=0.0))
+    return size, f" ({unit})"
 
 
 def path_figure(

@@ -7,16 +7,16 @@ is shown as a dash. Texts that are returned can neither forge a line nor steer a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any, TypeGuard
+from typing import Any
 
 from largek_dask.algorithms.objective import Objective, objective_in, value_in
-from largek_dask.driver.events import Event, compiling_words
+from largek_dask.driver.events import Event, compiling_words, is_number
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
+from largek_dask.observe.history import Series, Y, key_of
 from largek_dask.observe.totals import OF_A_STEP
+from largek_dask.observe.worker_figures import WorkerFigures, seconds_of
 
 __all__ = [
     "COLORS",
@@ -34,6 +34,7 @@ __all__ = [
     "left_of",
     "on_sample",
     "precise",
+    "seconds_of",
     "shape_of",
     "sparkline",
     "whole",
@@ -74,8 +75,8 @@ class Seen:
         The latest, and of the last step what an event told since.
     warnings : tuple of str
         The last few.
-    speeds : dict
-        Rows a second of each worker, between its last two reports.
+    workers : WorkerFigures
+        What each worker does, by what events have told.
     shape : str
         Of the rows, in words.
     engine : str
@@ -89,16 +90,14 @@ class Seen:
     def __init__(self, status: Mapping[str, Any]) -> None:
         self.status = dict(status)
         self.warnings: tuple[str, ...] = ()
-        self.speeds: dict[str, float] = {}
+        self.workers = WorkerFigures()
         self.shape = ""
         self.engine = ""
         self.compiling = ""
         self.labelled: float | None = None
-        self._costs: dict[tuple[Any, Any], tuple[float, bool]] = {}
-        """Costs by start and step, and whether they are of all rows: a run that goes on from a
+        self._costs, self._on_samples = Series(), Series()
+        """The objective after steps over all rows, and over samples: a run that goes on from a
         checkpoint repeats steps."""
-        self._counted: Mapping[str, Any] = {}
-        self._counted_at = 0.0
 
     @property
     def title(self) -> str:
@@ -112,12 +111,11 @@ class Seen:
 
     @property
     def costs(self) -> list[float]:
-        """The objective after each step that was told.
+        """The objective after the steps that were told: of very many the first, the last, extremes.
 
         Of those over all rows once there are any: on a sample it is lower.
         """
-        of_all = any(whole_table for _, whole_table in self._costs.values())
-        return [cost for cost, whole_table in self._costs.values() if whole_table == of_all]
+        return [point[Y] for point in (self._costs or self._on_samples).points() if point]
 
     @property
     def state(self) -> str:
@@ -126,7 +124,8 @@ class Seen:
 
     def know(self, status: Mapping[str, Any]) -> None:
         """Take in a newer status; one of a scheduler that has just come back knows no step."""
-        kept = {name: self.status[name] for name in OF_A_STEP if name in self.status}
+        told = (*OF_A_STEP, "objective")
+        kept = {name: self.status[name] for name in told if name in self.status}
         self.status = {**kept, **status}
 
     def hear(self, event: Event) -> None:
@@ -139,16 +138,17 @@ class Seen:
             self.status.update({name: event[name] for name in OF_A_STEP if name in event})
             if (energy := energy_in(event)) is not None:
                 self.status["energy"] = energy
-            if is_number(cost := event.get("cost")):
-                at = str(event.get("start")), str(event.get("step"))
-                self._costs[at] = cost, event.get("sample") is None
-        elif kind == "workers" and isinstance(workers := event.get("workers"), Mapping):
-            self._count(workers, _seconds_of(event))
+            self._add_cost(event)
+        elif kind == "workers":
+            self.workers.hear(event)
         elif kind == "chosen":
             self.engine = f"{event.get('name')}: {event.get('reason')}"
         elif kind == "started":
-            self._counted, self._counted_at, self.labelled = {}, _seconds_of(event), None
+            self.workers.hear(event)
+            self.labelled = None
             self.shape = shape_of(event)
+            if "objective" in event:
+                self.status["objective"] = event["objective"]
         elif kind == "warning":
             self.warnings = (*self.warnings, printable(event.get("message")))[-WARNINGS:]
         elif kind == "labels":
@@ -156,17 +156,14 @@ class Seen:
             if is_number(rows) and is_number(of) and of > 0:
                 self.labelled = float(min(1.0, max(0.0, rows / of)))
 
-    def _count(self, workers: Mapping[str, Any], now: float) -> None:
-        """Speeds since the report before this one."""
-        seconds = now - self._counted_at
-        told = {name: about.get("rows") for name, about in workers.items()
-                if isinstance(about, Mapping)}  # fmt: skip
-        rows = {name: float(n) for name, n in told.items() if is_number(n)}
-        if self._counted_at and seconds > 0:
-            self.speeds = {
-                name: max(0.0, n - self._counted.get(name, 0)) / seconds for name, n in rows.items()
-            }
-        self._counted, self._counted_at = rows, now
+    def _add_cost(self, event: Event) -> None:
+        start, step, cost = event.get("start"), event.get("step"), event.get("cost")
+        key = key_of(start if is_number(start) else 0.0, step if is_number(step) else 0.0)
+        for series in (self._costs, self._on_samples):
+            series.cut(key - 1.0)
+        if is_number(cost):
+            series = self._costs if event.get("sample") is None else self._on_samples
+            series.add(key, key, cost)
 
     def share_done(self) -> float | None:
         """How far it is, by the time that it took and the estimate of what is left."""
@@ -179,13 +176,6 @@ class Seen:
 
 
 # --- words ------------------------------------------------------------------------------------
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of an event or status is a number that a float holds, and finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
 
 
 def figure(value: Any, words: Callable[[float], str] = human_count) -> str:
@@ -241,14 +231,6 @@ def precise(value: float) -> str:
     return f"{value:.8g}"
 
 
-def _seconds_of(event: Event) -> float:
-    """When an event was, in seconds since 1970; 0 if it does not say so."""
-    try:
-        return datetime.fromisoformat(str(event.get("time"))).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
-
-
 def shape_of(event: Event) -> str:
     """The rows, from the event "started"."""
     rows, features = event.get("n_rows"), event.get("n_features")
@@ -283,8 +265,8 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
         *([("engine", seen.engine)] if seen.engine else []),
         *([("output", s["output"])] if "output" in s else []),
     ]
-    if s.get("needs"):
-        found.append(("waits", f"for the storage options {', '.join(map(str, s['needs']))}"))
+    if isinstance(needs := s.get("needs"), list | tuple) and needs:
+        found.append(("waits", f"for the storage options {', '.join(map(str, needs))}"))
     if s.get("note"):
         found.append(("waits", s["note"]))
     if seen.compiling and seen.state not in ENDS:
@@ -305,7 +287,7 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
              f"{figure(s.get('rebuilt'))} rebuilt, {figure(s.get('evictions'))} evictions")]
              if any(s.get(name) for name in ("retries", "rebuilt", "evictions")) else []),
         ]  # fmt: skip
-    result = s.get("result") or {}
+    result = _mapping(s.get("result"))
     ended_for, value = value_in(result)
     if result.get("error"):
         found.append(("error", f"{result['error']}: {result.get('message')}"))
@@ -317,9 +299,14 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
             *figures_in(result),
             ("digest", result["digest"]),
         ]  # fmt: skip
-    if failure := s.get("failure"):
+    if failure := _mapping(s.get("failure")):
         found.append(("going on", f"failed: {failure.get('error')}: {failure.get('message')}"))
     return [(name, printable(text)) for name, text in found]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """What a status tells under a name, where it is a mapping."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _moved(status: Mapping[str, Any]) -> str:
@@ -342,16 +329,17 @@ def left_of(seen: Seen) -> str:
 
 def worker_rows(seen: Seen) -> list[tuple[str, ...]]:
     """A row of :data:`WORKER_COLUMNS` for each worker."""
-    workers = seen.status.get("workers") or {}
+    workers = _mapping(seen.status.get("workers"))
     return [
         (
             printable(name),
-            figure(seen.speeds.get(name)),
+            figure(seen.workers.speeds.get(name)),
             figure(about.get("rows")),
             *(figure(about.get(kind), human_seconds) for kind in ("compute", "read", "wait")),
             *(figure(about.get(kind), human_bytes) for kind in ("state_bytes", "cache_bytes")),
         )
         for name, about in workers.items()
+        if isinstance(about, Mapping)
     ]
 
 

@@ -2,58 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from largek_dask.driver.events import Event, plain
+from largek_dask.driver.events import Event, is_number, plain
+from largek_dask.driver.stopping import ENDS
+from largek_dask.observe.worker_figures import WorkerFigures
 
-__all__ = ["Totals"]
+__all__ = ["OF_A_STEP", "SUMMED", "Totals"]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
 OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
              "state_bytes", "cache_bytes")  # fmt: skip
+OF_STARTS = ("start", "starts")
+OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
+PASS_OVER = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
+"""Kinds of events after which what was said of a pass is no longer true."""
 
 
 class Totals:
     """What is counted from one step to the next; without a lock of its own.
 
+    Events may come from a file: what is missing, of another type or not finite counts as nothing.
+
     Attributes
     ----------
     most_work : float
         Seconds of computing and reading in the longest step.
+    n_steps : int
+        Steps that were counted.
     """
 
     def __init__(self) -> None:
         self.most_work = 0.0
+        self.n_steps = 0
         self._last: dict[str, Any] = {}
         self._sums: dict[str, Any] = dict.fromkeys(SUMMED, 0)
         self._seconds: dict[str, float] = {}
-        self._workers: dict[str, Any] = {}
+        self._workers = WorkerFigures()
+        self._about: dict[str, Any] = {}
+        """``n_rows``, ``start`` of ``starts``, ``sizes``: as far as they are known."""
+        self._progress: dict[str, Any] | None = None
 
     def count(self, event: Event) -> None:
         """Take in an event; those that tell no figures change nothing."""
-        if event["event"] == "workers":
-            self._workers = plain(event["workers"])
-        elif event["event"] == "step":
-            self._last = {name: plain(event.get(name)) for name in OF_A_STEP}
+        self._workers.hear(event)
+        self._know(event)
+        kind = event.get("event")
+        if kind == "progress":
+            done, n_chunks = event.get("done"), event.get("n_chunks")
+            if is_number(done) and is_number(n_chunks):
+                self._progress = {"done": done, "n_chunks": n_chunks}
+        elif kind in PASS_OVER:
+            self._progress = None
+        if kind == "step":
+            self.n_steps += 1
             for name in SUMMED:
-                self._sums[name] += event[name] or 0
-            for name, seconds in event["seconds"].items():
-                self._seconds[name] = self._seconds.get(name, 0.0) + seconds
-            work = sum(event["seconds"].get(name, 0.0) for name in ("compute", "read"))
+                value = event.get(name)
+                self._sums[name] += value if is_number(value) else 0
+            told = event.get("seconds")
+            seconds = {
+                str(name): value
+                for name, value in (told.items() if isinstance(told, Mapping) else ())
+                if is_number(value)
+            }
+            for name, value in seconds.items():
+                self._seconds[name] = self._seconds.get(name, 0.0) + value
+            work = sum(seconds.get(name, 0.0) for name in ("compute", "read"))
             self.most_work = max(self.most_work, work)
+
+    def _know(self, event: Event) -> None:
+        """Take over what is true until it is told again."""
+        kind = event.get("event")
+        if kind == "step":
+            self._last = {name: plain(event.get(name)) for name in OF_A_STEP}
+            told = {name: event.get(name) for name in OF_STARTS}
+            self._about |= {name: value for name, value in told.items() if is_number(value)}
+        elif kind == "started" and is_number(n_rows := event.get("n_rows")):
+            self._about["n_rows"] = n_rows
+        elif kind == "sizes":
+            self._about["sizes"] = {name: plain(event.get(name)) for name in OF_SIZES}
 
     def recall(self, events: Iterable[Event]) -> None:
         """Take the last step from events of an earlier time, whose sums are not counted."""
         for event in events:
-            if event.get("event") == "step":
-                self._last = {name: event.get(name) for name in OF_A_STEP}
+            self._know(event)
 
     def figures(self) -> dict[str, Any]:
         """The last step's figures, sums over all steps, and what each worker did."""
         return {
             **self._last,
+            **self._about,
             **self._sums,
             "seconds": dict(self._seconds),
-            "workers": self._workers,
+            "progress": self._progress,
+            # Its mappings go on being added to.
+            "workers": {name: dict(about) for name, about in self._workers.figures.items()},
         }

@@ -16,6 +16,7 @@ from uuid import uuid4
 from distributed import Client
 
 from largek_dask import config
+from largek_dask.context import working
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes.local import state_budget
@@ -90,6 +91,7 @@ class Workers:
             rows=pickle.dumps(rows),
             memory_limit=memory_limit,
             cache_bytes=int(config.get("passes.cache-bytes")),
+            working=working(),
         )
         self._versions = versions()
         self.state_limit: int | None = None
@@ -170,6 +172,11 @@ class Workers:
                 self.n_threads = sum(ready.values())
                 return ready
             await asyncio.sleep(WAIT_SECONDS)
+
+    @property
+    def seen(self) -> frozenset[str]:
+        """Those that could compute when they were looked at last."""
+        return self._ready
 
     def takes_tasks(self, address: str) -> bool:
         """Whether a worker could compute when they were looked at last."""

@@ -22,6 +22,7 @@ from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dt
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.chunks import Preparation, bad_row_error
 from largek_dask.passes.collected import fetch
+from largek_dask.passes.progress import ProgressTeller, Tell
 from largek_dask.passes.spec import PassSpec, StateSpec
 from largek_dask.passes.statistics import scan_chunk
 from largek_dask.passes.telemetry import PassReport
@@ -49,6 +50,7 @@ class PassOptions(TypedDict, total=False):
     cancelled: Callable[[], bool] | None
     deadline: float | None
     log: LogCallback | None
+    tell: Tell | None
 
 
 class BasePasses(ABC):
@@ -69,12 +71,17 @@ class BasePasses(ABC):
         Time (``time.monotonic``) after which passes end with ``CancelledFit``.
     log : callable, optional
         See :meth:`log`.
+    tell : callable, optional
+        ``tell(kind, **values)`` sends an event: "progress" of a pass that takes long, "worker" of
+        workers that come and go (see ``driver.events``).
     """
 
     n_threads: int | None = None
     """Threads that compute at the same time; None where that may change."""
     threads_here: int = 1
     """Threads among them that work in this process: no more than the fit has elsewhere."""
+    n_workers: int = 0
+    """Workers that were there last; 0: this process computes itself."""
     state_limit: int | None = None
     """Bytes of row state that all processes together may keep; None: not known."""
 
@@ -88,6 +95,7 @@ class BasePasses(ABC):
         cancelled: Callable[[], bool] | None = None,
         deadline: float | None = None,
         log: LogCallback | None = None,
+        tell: Tell | None = None,
     ) -> None:
         if normalize not in (None, "l2"):
             raise ParameterError(f"normalize={normalize!r} is unknown; use None or 'l2'.")
@@ -114,9 +122,15 @@ class BasePasses(ABC):
         """Figures of all passes so far."""
         self.by_worker: dict[str, PassReport] = {}
         """The same by worker address; nothing without a cluster."""
+        self.left: set[str] = set()
+        """Workers among them that take part no longer."""
+        self.beside = 0.0
+        """Seconds of computing in passes over subsets of the rows, summed over threads."""
         self._subsets: Subsets | None = None
         self._statistics = statistics
         self._callbacks: list[LogCallback] = [] if log is None else [log]
+        self._tell = tell
+        self._teller = None if tell is None else ProgressTeller(self.progress, tell)
         # name of a row state -> (run that uses it, last generation written)
         self._runs: dict[str, tuple[int, int]] = {}
         # name of a row state -> rows that its last two generations were written for
@@ -175,6 +189,8 @@ class BasePasses(ABC):
         chunks: Sequence[int],
     ) -> Any:
         self.last = report = PassReport(passes=1)
+        if self._teller is not None:
+            self._teller.begin()
         began = time.perf_counter()
         try:
             self.raise_if_stopped()
@@ -184,6 +200,10 @@ class BasePasses(ABC):
             self.total.add(report)
         self._has_worked = True
         return found
+
+    def count_beside(self, seconds: float) -> None:
+        """Count seconds of computing in a pass over a subset of the rows."""
+        self.beside += seconds
 
     def outlast(self, ask: Callable[[], T]) -> T:
         """What ``ask`` gives; asked again while storage is away, no longer than the job goes on.
@@ -277,6 +297,8 @@ class BasePasses(ABC):
     # --- stopping ---------------------------------------------------------------------------------
 
     def _stop(self) -> BaseException | None:
+        if self._teller is not None:
+            self._teller.look()
         if self.cancelled is not None and self.cancelled():
             return CancelledFit("the driver asked for a stop")
         if self.deadline is not None and time.monotonic() > self.deadline:
@@ -298,6 +320,10 @@ class BasePasses(ABC):
         """
         if (error := self._stop()) is not None:
             raise error
+
+    def progress(self) -> tuple[int, int]:
+        """Chunks of the running pass that are done, and all of them; (0, 0) between passes."""
+        return 0, 0
 
     # --- statistics and rows ------------------------------------------------------------------
 

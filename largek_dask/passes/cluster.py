@@ -78,6 +78,9 @@ class _Pass:
     """Chunks of shares that killed every worker: handed out one by one."""
     at: dict[str, tuple[str, Future, float, list[int]]] = field(default_factory=dict)
     """Worker, task, begin and chunks of every slice that is being waited for, by share."""
+    done: dict[str, int] = field(default_factory=dict)
+    """Chunks that are finished of every share that is not."""
+    n_chunks: int = 0
     rescued: set[int] = field(default_factory=set)
     """Chunks that were taken from a straggler: whoever has them now is left to it."""
     broadcast: Future | Payload | None = None
@@ -147,12 +150,18 @@ class ClusterPasses(BasePasses):
         """Workers that the owners were chosen among."""
         self._number = 0
         self._stragglers = Stragglers()
+        self._present: frozenset[str] = frozenset()
+        """Workers that could compute when chunks were handed out last."""
+        self._slow: set[str] = set()
+        """Stragglers that have not been given chunks since."""
+        self._current: _Pass | None = None
         self._spent: list[Future] = []
         """Done; let go after the next tasks: Dask sends a client's messages 10 ms apart."""
         self._finalizer = weakref.finalize(self, _close, self._network, folder)
         try:
             self._network.run(self._workers.begin(), self.raise_if_stopped)
             self._note_workers()
+            self._present = self._workers.seen
         except BaseException:
             self.close()
             raise
@@ -168,8 +177,14 @@ class ClusterPasses(BasePasses):
     ) -> Any:
         self._number += 1
         payload = Payload(self.job, self._number, spec)
-        current = _Pass(payload, replay, report, set(chunks), size=nbytes(spec))
-        totals, combined = self._network.run(self._pass(current), self.raise_if_stopped)
+        current = _Pass(
+            payload, replay, report, set(chunks), size=nbytes(spec), n_chunks=len(chunks)
+        )
+        self._current = current
+        try:
+            totals, combined = self._network.run(self._pass(current), self.raise_if_stopped)
+        finally:
+            self._current = None
         self._note_workers()
         if combined:
             return totals
@@ -179,8 +194,18 @@ class ClusterPasses(BasePasses):
         report.reduce += time.perf_counter() - began
         return total
 
+    def progress(self) -> tuple[int, int]:
+        """See ``BasePasses.progress``: by what the slices of all workers have said."""
+        current = self._current
+        if current is None:
+            return 0, 0
+        # Read while the client's event loop changes it: a list is made in one go.
+        done = current.n_chunks - len(current.missing) + sum(list(current.done.values()))
+        return min(done, current.n_chunks), current.n_chunks
+
     def _note_workers(self) -> None:
         """Take over what the workers seen last have together."""
+        self.n_workers = len(self._workers.seen)
         self.state_limit = self._workers.state_limit
         self.threads_here = max(1, min(available_cpus(), self._workers.n_threads))
 
@@ -200,7 +225,8 @@ class ClusterPasses(BasePasses):
 
     async def _hand_out(self, current: _Pass) -> None:
         """Give all missing chunks to workers; those whose workers fail stay missing."""
-        workers = self._stragglers.left_out(await self._workers.ready())
+        present = await self._workers.ready()
+        workers = self._stragglers.left_out(present)
         if current.broadcast is None:
             try:
                 await self._broadcast(current, workers)
@@ -211,7 +237,9 @@ class ClusterPasses(BasePasses):
             current.report.bytes_moved += current.size * len(workers)
             there = await self._workers.ready()
             workers = {a: n for a, n in workers.items() if a in there} or there
+        had = self._owner
         handed = self._handed(current, workers)
+        self._tell_changes(present, workers, had)
         park_bytes = int(config.get("passes.tree-bytes")) // max(1, len(handed))
         tasks = {
             asyncio.create_task(self._share(current, address, chunks, park_bytes)): chunks
@@ -258,6 +286,38 @@ class ClusterPasses(BasePasses):
             owner = place(owner, chunks, workers)
         return shares({chunk: owner[chunk] for chunk in chunks})
 
+    def _tell_changes(
+        self, present: Collection[str], able: Collection[str], had: dict[int, str]
+    ) -> None:
+        """Tell which workers take part now and did not before, and the other way round.
+
+        Parameters
+        ----------
+        present, able : collection of str
+            Workers that can compute, and those among them that get chunks.
+        had : dict
+            Whose the chunks were before they were handed out.
+        """
+        now = frozenset(present)
+        gone, new = self._present - now, now - self._present
+        back = self._slow.intersection(able) - new
+        if not (gone or new or back):
+            return
+        self._present = now
+        self._slow -= gone | new | back
+        before, after = Counter(had.values()), Counter(self._owner.values())
+        for address in sorted(gone):
+            self.left.add(address)
+            self._tell_worker(address, "left", before[address])
+        for address in sorted(new | back):
+            change = "back" if address in self.left | back else "joined"
+            self.left.discard(address)
+            self._tell_worker(address, change, after[address])
+
+    def _tell_worker(self, address: str, change: str, n_chunks: int) -> None:
+        if self._tell is not None:
+            self._tell("worker", address=address, change=change, chunks=n_chunks)
+
     async def _watch(self, current: _Pass, pace: Pace) -> None:
         """Follow the workers while they compute: tasks of a worker that is lost wait for ever."""
         while True:
@@ -270,6 +330,8 @@ class ClusterPasses(BasePasses):
                     self._stragglers.add(target)
                     current.rescued.update(chunks)
                     self._say("slow", f"{target} {why}: its chunks go to others")
+                    self._slow.add(target)
+                    self._tell_worker(target, "slow", len(chunks))
                     lost = True
                 if lost:
                     await task.cancel()
@@ -328,6 +390,7 @@ class ClusterPasses(BasePasses):
                 outcome: ShareResult = await waiting.result(future)
                 if outcome.error is not None:
                     raise outcome.error.unpacked()
+                current.done[share.id] = outcome.done
                 if outcome.worker != target:
                     # Dask moved it: the worker died, or another one was idle for long.
                     current.report.retries += len(chunks)
@@ -339,6 +402,7 @@ class ClusterPasses(BasePasses):
                     replay = await self._broadcaster.send(Sealed(current.replay), [target])
             except Lost as lost:
                 lost.task = "" if future is None else future.key
+                current.done.pop(share.id, None)
                 return lost
             finally:
                 current.at.pop(share.id, None)
@@ -346,6 +410,7 @@ class ClusterPasses(BasePasses):
                 break
             if not self._workers.takes_tasks(target):
                 # Dask would give all of its share to the same other worker.
+                del current.done[share.id]
                 return Lost(ClusterError(f"{target} takes no tasks any more"))
         if not outcome.parked:
             self._spent.append(future)
@@ -354,6 +419,7 @@ class ClusterPasses(BasePasses):
         current.report.bytes_moved += outcome.size
         current.outcomes.append((outcome, chunks))
         current.missing -= set(chunks)
+        del current.done[share.id]
         if target != address:
             # Row state is where the chunks were computed.
             self._owner.update(dict.fromkeys(chunks, target))

@@ -19,6 +19,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import RowSlice
+from largek_dask.context import carried
 from largek_dask.data.rows import Rows
 from largek_dask.kernels.compiling import asked_before, compiled
 from largek_dask.kernels.threads import Threads
@@ -272,7 +273,7 @@ class Engine:
             pool, reader = self._threads()
             ticket.source.start(reader)
             futures.extend(
-                pool.submit(self._work_apart, ticket, slot, stop, until)
+                pool.submit(carried(self._work_apart), ticket, slot, stop, until)
                 for slot in range(len(ticket.totals))
             )
             while wait(futures, POLL_SECONDS).not_done:

@@ -15,7 +15,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.passes.base import BasePasses, PassOptions
-from largek_dask.passes.engine import Engine
+from largek_dask.passes.engine import Engine, Ticket
 from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec
 from largek_dask.passes.telemetry import PassReport
@@ -73,6 +73,7 @@ class LocalPasses(BasePasses):
         **options: Unpack[PassOptions],
     ) -> None:
         super().__init__(rows, **options)
+        self._ticket: Ticket | None = None
         self.n_threads = available_cpus() if n_threads is None else int(n_threads)
         if self.n_threads < 1:
             raise ParameterError(f"n_threads={n_threads} has to be at least 1.")
@@ -92,9 +93,18 @@ class LocalPasses(BasePasses):
     ) -> Any:
         ticket = self._engine.open(spec, chunks, replay)
         ticket.report = report
-        self._engine.advance(ticket, self._stop)
+        self._ticket = ticket
+        try:
+            self._engine.advance(ticket, self._stop)
+        finally:
+            self._ticket = None
         report.workers = 1
         return self._engine.collect(ticket, lent=self.lends)
+
+    def progress(self) -> tuple[int, int]:
+        """See ``BasePasses.progress``."""
+        ticket = self._ticket
+        return (0, 0) if ticket is None else (len(ticket.done), len(ticket.chunks))
 
     def in_one_piece(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
         """All rows where they lie in one piece; see ``BasePasses.in_one_piece``."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from largek_dask.context import carried
 from largek_dask.passes.cache import Part, Span
 
 __all__ = ["Block", "ChunkSource"]
@@ -79,7 +80,7 @@ class ChunkSource:
             if executor is None or self._reading or not self._stored:
                 return
             self._reading = True
-        executor.submit(self._fill)
+        executor.submit(carried(self._fill))
 
     def stop(self) -> None:
         """Read no further; what has been read stays, and ``start`` goes on from there."""

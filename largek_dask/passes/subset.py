@@ -37,6 +37,7 @@ from largek_dask.passes.collected import (
 from largek_dask.passes.held import HeldRows
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.rowstate import process_memory
+from largek_dask.passes.spec import PassSpec
 
 __all__ = ["Asked", "Subset", "Subsets"]
 
@@ -115,6 +116,21 @@ class Subset(LocalPasses):
         if rows is not None:
             raise ValueError("a subset has no shares: ask its table for a smaller one")
         return super().reduce(chunk_fn, *broadcast, **how)
+
+    def _timed(
+        self, spec: PassSpec, replay: tuple[tuple[Any, ...], ...], chunks: Sequence[int]
+    ) -> Any:
+        """One pass; whoever watches the table's passes is to see where time goes."""
+        try:
+            return super()._timed(spec, replay, chunks)
+        finally:
+            if (of := self._of()) is not None:
+                of.count_beside(self.last.compute)
+
+    def count_beside(self, seconds: float) -> None:
+        """Count a pass over a subset of this one: it is computed in the same process."""
+        if (of := self._of()) is not None:
+            of.count_beside(seconds)
 
     def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
         """Rows that have entered since the generation before are chunks of their own."""

@@ -15,6 +15,7 @@ from distributed import get_worker
 from distributed.core import clean_exception, error_message
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from largek_dask.context import Working, working_for
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError
 from largek_dask.passes.engine import Engine, Ticket
@@ -24,6 +25,7 @@ from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec, total_of
 from largek_dask.passes.spreading import Spreader
 from largek_dask.passes.telemetry import PassReport, nbytes
+from largek_dask.redaction import hide_in_logs, redactor
 from largek_dask.version import __version__
 
 __all__ = [
@@ -57,6 +59,8 @@ class WorkSpec:
     """Pickled ``Rows``: their address, not the data. It may hold secrets, and Dask logs calls."""
     memory_limit: int | None
     cache_bytes: int
+    working: Working | None = None
+    """The job of the service that this one is a part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ class ShareResult:
     total: Any = None
     size: int = 0
     """Bytes of the total."""
+    done: int = 0
+    """Chunks of the share that are finished."""
     report: PassReport = field(default_factory=PassReport)
 
 
@@ -138,11 +144,16 @@ class LostTotalError(RuntimeError):
 class _Job:
     """One job's engine on this worker, and its shares of the pass in progress."""
 
-    def __init__(self, engine: Engine, state_limit: int, cache_limit: int) -> None:
+    def __init__(self, engine: Engine, spec: WorkSpec, state_limit: int) -> None:
         self.engine = engine
+        self.working = spec.working
+        options = getattr(engine.rows, "storage_options", None)
+        # Kept here as long as the job is: the log forgets it with the last reference.
+        self.redact = redactor(options)
+        hide_in_logs(self.redact)
         self.state_limit = state_limit
         """Bytes that it might keep if it were alone here."""
-        self.cache_limit = cache_limit
+        self.cache_limit = spec.cache_bytes
         self.lock = threading.Lock()
         self.tickets: dict[str, Ticket] = {}
         self.parked: dict[str, Any] = {}
@@ -203,7 +214,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
                 lambda: self._state_room(spec.id, budget),
                 lambda: self._cache_room(spec.id, spec.cache_bytes),
             )
-            self.jobs[spec.id] = _Job(engine, budget, spec.cache_bytes)
+            self.jobs[spec.id] = _Job(engine, spec, budget)
         for job in dropped:
             job.end()
 
@@ -247,7 +258,8 @@ def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) ->
         out.unknown = True
         return out
     try:
-        _go_on(job, share, payload, replay, out)
+        with working_for(job.working):
+            _go_on(job, share, payload, replay, out)
     except Exception as error:
         return ShareResult(out.worker, share.id, error=PackedError.of(error))
     return out
@@ -287,6 +299,7 @@ def _go_on(
             job.tickets.pop(share.id, None)
             raise
         out.needs_replay = over and bool(ticket.waiting)
+        out.done = len(ticket.done)
         if ticket.finished:
             out.finished = True
             total = job.engine.collect(ticket)

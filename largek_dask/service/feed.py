@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -9,20 +10,47 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from largek_dask.driver.event_log import UNKEPT
 from largek_dask.driver.events import Event, plain
 from largek_dask.observe.totals import Totals
 
-__all__ = ["MOST_EVENTS", "Feed"]
+__all__ = ["MOST_BYTES", "MOST_EVENTS", "Feed", "Shelf"]
 
 MOST_EVENTS = 10_000
 """Events kept; older ones are in the job's folder."""
+MOST_BYTES = 4 << 20
+"""Bytes of the events kept, but the last one."""
+MOST_TOGETHER = 64 << 20
+"""Bytes of the events of all jobs."""
+OVERHEAD = 64
+"""Bytes that an event takes beside its text."""
 STEP_SECONDS = 0.1
 """Steps that follow each other faster are left out, but not of the file."""
 
 
+class Shelf:
+    """Bounds what the feeds of all jobs keep together."""
+
+    def __init__(self, most: int = MOST_TOGETHER) -> None:
+        self._most = most
+        # Feeds of jobs that are no more go by themselves.
+        self._sizes: WeakKeyDictionary[Feed, int] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def note(self, feed: Feed, size: int) -> Feed | None:
+        """Take over how much a feed keeps; one that has to keep less, if it is too much now."""
+        with self._lock:
+            self._sizes[feed] = size
+            sizes = dict(self._sizes)
+        return max(sizes, key=sizes.__getitem__) if sum(sizes.values()) > self._most else None
+
+
 class Feed:
     """The events of one job, numbered; a sink (see ``driver.events``).
+
+    They are kept as text: that is half of what they take as mappings, and how much it is is known.
 
     Parameters
     ----------
@@ -31,37 +59,89 @@ class Feed:
         Called with every event that is kept, in their order.
     is_new : bool
         There are no earlier events, which :meth:`load` would bring.
+    shelf : Shelf, optional
+        What it shares with the feeds of other jobs.
     """
 
-    def __init__(self, job_id: str, tell: Callable[[Event], None], is_new: bool) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        tell: Callable[[Event], None],
+        is_new: bool,
+        shelf: Shelf | None = None,
+    ) -> None:
         self.is_loaded = is_new
         self._job = job_id
         self._tell = tell
-        self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
+        self._shelf = Shelf() if shelf is None else shelf
+        self._texts: deque[bytes] = deque()
+        self._size = 0
         self._next = 0
         self._lock = threading.Lock()
         self._step_at = -math.inf
+        self._left_out: Event | None = None
+        """The last step, if it was left out; told after all when none follows."""
         self._totals = Totals()
         self._n_chunks = 1
+        self._last: str | None = None
 
     def __call__(self, event: Event) -> None:
         """Take an event in."""
         with self._lock:
             kind = event["event"]
             self._totals.count(event)
+            stamp = str(event.get("time") or datetime.now(UTC).isoformat(timespec="milliseconds"))
+            self._last = stamp
+            if kind == UNKEPT:
+                return
             if kind == "step":
                 now = time.monotonic()
                 if now - self._step_at < STEP_SECONDS:
+                    self._left_out = event
                     return
                 self._step_at = now
+                self._left_out = None
             elif kind == "started":
                 self._n_chunks = int(event["n_chunks"])
-            stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-            numbered = {"time": stamp, **plain(event), "n": self._next, "job": self._job}
-            self._next += 1
-            self._events.append(numbered)
+            elif kind == "stopped" and self._left_out is not None:
+                left_out, self._left_out = self._left_out, None
+                self._tell(self._add({"time": stamp, **plain(left_out)}))
+            numbered = self._add({**plain(event), "time": stamp})
             # Inside the lock, so that nobody is told of a later one first.
             self._tell(numbered)
+        self._make_room()
+
+    def _add(self, event: Event) -> dict[str, Any]:
+        """Keep an event under the next number."""
+        numbered = {**event, "n": self._next, "job": self._job}
+        text = json.dumps(numbered, separators=(",", ":")).encode()
+        self._next += 1
+        self._texts.append(text)
+        self._size += len(text) + OVERHEAD
+        while len(self._texts) > MOST_EVENTS or (self._size > MOST_BYTES and len(self._texts) > 1):
+            self._drop()
+        return numbered
+
+    def _drop(self) -> None:
+        self._size -= len(self._texts.popleft()) + OVERHEAD
+
+    def _make_room(self) -> None:
+        """Have the largest feed forget its oldest events, as long as all are too large."""
+        # Without a lock of one's own: the largest may be another, at work at the same time.
+        while (largest := self._shelf.note(self, self._size)) is not None:
+            if not largest._halve():
+                return
+
+    def _halve(self) -> bool:
+        """Forget the older half; False where there is but one event."""
+        with self._lock:
+            goal, before = self._size // 2, len(self._texts)
+            while self._size > goal and len(self._texts) > 1:
+                self._drop()
+            size = self._size
+            is_less = len(self._texts) < before
+        self._shelf.note(self, size)
+        return is_less
 
     def load(self, events: Iterable[Event]) -> None:
         """Put what an earlier scheduler has told before everything else, once."""
@@ -69,29 +149,35 @@ class Feed:
             if self.is_loaded:
                 return
             self.is_loaded = True
-            later = list(self._events)
-            self._events.clear()
-            self._next = 0
+            later = [json.loads(text) for text in self._texts]
+            self._clear()
             earlier = list(events)
             for event in [*earlier, *later]:
-                self._events.append({**plain(event), "n": self._next, "job": self._job})
-                self._next += 1
+                self._add(plain(event))
             if not later:
                 self._totals.recall(earlier)
+                if earlier:
+                    self._last = str(earlier[-1].get("time") or "") or None
+        self._make_room()
 
     def unload(self) -> None:
         """Let the events of a job that has ended go: its file has them."""
         with self._lock:
-            self._events.clear()
-            self._next = 0
+            self._clear()
             self.is_loaded = False
+        self._shelf.note(self, 0)
+
+    def _clear(self) -> None:
+        self._texts.clear()
+        self._size = self._next = 0
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
         """At most ``most`` events from number ``n`` on, or from the first one that is kept."""
         with self._lock:
-            first = self._events[0]["n"] if self._events else 0
-            begin = max(0, n - first)
-            return [self._events[i] for i in range(begin, min(begin + most, len(self._events)))]
+            begin = max(0, n - (self._next - len(self._texts)))
+            end = min(begin + most, len(self._texts))
+            texts = [self._texts[i] for i in range(begin, end)]
+        return [json.loads(text) for text in texts]
 
     def worth(self, seconds: float) -> int:
         """Workers among whom the longest step so far would take ``seconds``, 1 or more.
@@ -104,4 +190,8 @@ class Feed:
     def figures(self) -> dict[str, Any]:
         """The last step, and sums over all steps of this scheduler's time: see ``Job.status``."""
         with self._lock:
-            return {**self._totals.figures(), "n_events": self._next}
+            return {
+                **self._totals.figures(),
+                "last_event": self._last,
+                "n_events": self._next,
+            }

@@ -17,6 +17,7 @@ from largek_dask.algorithms.objective import objective_in
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.errors import CancelledJobError, RecoveryWarning, warn
 from largek_dask.model import Model
+from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
 from largek_dask.observe.showing import Seen
 from largek_dask.service.lines import line_of
@@ -58,13 +59,16 @@ class Job:
             scheduler cannot read its record, and tries again), ``reason`` (what it waits for:
             storage, workers, credentials, version), ``note`` (the same in words), ``needs``
             (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
-            covariances), and while and after it runs on
-            this scheduler: ``step``, ``cost``,
-            ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps
-            (``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),
-            ``state_bytes`` and ``cache_bytes`` held now, the same figures by worker
-            (``workers``), and in the end ``result``. A job that was to go on and failed stays as
-            it was, with its earlier ``result``; ``failure`` tells what happened.
+            covariances), while it is queued ``queue`` (its ``position`` ``of`` how many), and
+            while and after it runs on this scheduler: ``n_rows``, ``step`` (of several starts of
+            ``start``, from 0, of ``starts``), ``cost``, ``rows_per_second``, ``elapsed`` and
+            ``eta_s`` (seconds), sums over its steps (``rows``, ``bytes``, ``retries``,
+            ``rebuilt``, ``evictions``, ``seconds`` by kind), ``state_bytes`` and ``cache_bytes``
+            held now, figures by worker (``workers``), ``progress`` of the pass that runs (chunks
+            ``done`` of ``n_chunks``; None where it is short), ``sizes`` of clusters,
+            ``last_event`` (time of the last sign, UTC), and in the end ``result``. A job that was
+            to go on and failed stays as it was, with its earlier ``result``; ``failure`` tells
+            what happened.
         """
         return self._status(follow=False)
 
@@ -179,6 +183,15 @@ class Job:
             error.add_note(f"Job {self.id} goes on; its cancel() ends it.")
             raise
         return seen.state
+
+    def plot(self) -> Plot:
+        """Everything that the job has told so far, as charts: see :class:`Plot`.
+
+        A notebook shows them; ``plot().save("job.html")`` writes a page that can be zoomed,
+        ``.png`` and ``.svg`` a picture.
+        """
+        events = self.events(follow=False)
+        return plot_of(self.id, self.status(), events)
 
     def logs(self) -> list[str]:
         """The events so far as lines of text: when (UTC), what kind, what it says."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Event
 from largek_dask.driver.provenance import identity_of, versions
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import ModelFormatError, NoModelError, OutputError, ParameterError
 from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
-from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
+from largek_dask.redaction import redactor
+from largek_dask.service.credentials import known_values, options_of, output_folder
 from largek_dask.service.fitting import JOB_FILES, MODEL
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import check_job, claimed_for
@@ -202,26 +204,63 @@ class Jobs:
         """See ``service.client.Job.status``."""
         checked_id(job_id)
         self._register.wait_until_ready()
-        reason = self._register.unreadable.get(job_id)
-        return (
-            self._register.find(job_id).status() if reason is None else _unreadable(job_id, reason)
-        )
+        if (reason := self._register.unreadable.get(job_id)) is not None:
+            return _unreadable(job_id, reason)
+        return self._placed([self._register.find(job_id).status()])[0]
 
-    def all(self) -> list[dict[str, Any]]:
-        """The status of every job, the oldest first; those that cannot be read are the last."""
+    def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Statuses with the places of queued jobs in the queue."""
+        if queued := [status for status in statuses if status["state"] == "queued"]:
+            positions = self._queue.positions()
+            for status in queued:
+                status["queue"] = positions.get(status["id"])
+        return statuses
+
+    def all(
+        self, status: Callable[[KnownJob], dict[str, Any]] = KnownJob.status
+    ) -> list[dict[str, Any]]:
+        """The status of every job, the oldest first; those that cannot be read are the last.
+
+        Parameters
+        ----------
+        status : callable
+            Gives that of a job; for who knows it already.
+        """
         self._register.wait_until_ready()
         with self._changed:
             jobs = sorted(self._register.jobs(), key=lambda job: job.record.created)
             unreadable = [
                 _unreadable(*about) for about in sorted(self._register.unreadable.items())
             ]
-        return [*(job.status() for job in jobs), *unreadable]
+        return [*self._placed([*map(status, jobs)]), *unreadable]
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on."""
         job = self._register.find(job_id)
         self._recall(job)
         return job.feed.since(n, most)
+
+    def remembered(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
+        """Events from number ``n`` on, of those in memory: no file is read."""
+        return self._register.find(job_id).feed.since(n, most)
+
+    def history(self, job_id: str) -> Iterator[Event]:
+        """All events in a job's folder, the oldest first.
+
+        Raises
+        ------
+        OutputError
+            They cannot be read.
+        """
+        job = self._register.find(job_id)
+        try:
+            folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
+            # What another job has written there is none of this one's.
+            if claimed_for(folder) in (None, job_id):
+                yield from JsonLines.read(folder)
+        except Exception as error:  # drivers raise errors of their own kinds
+            text = self.redactor(job.secrets)(f"{type(error).__name__}: {error}")
+            raise OutputError(f"the events of job {job_id} cannot be read: {text}") from None
 
     def _recall(self, job: KnownJob) -> None:
         """Events of a time before this scheduler's, if its files can be reached."""
@@ -231,8 +270,15 @@ class Jobs:
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])
 
-    def cancel(self, job_id: str) -> str:
-        """Ask a job to end, also after a restart; its state now."""
+    def cancel(self, job_id: str, who: str | None = None) -> str:
+        """Ask a job to end, also after a restart; its state now.
+
+        Parameters
+        ----------
+        job_id : str
+        who : str, optional
+            Where that came from, to be told; nothing for clients, who have said who they are.
+        """
         job = self._register.find(job_id)
         with self._changed:
             if job.state in ENDS:
@@ -250,7 +296,8 @@ class Jobs:
         # It ends now, whether or not the store can be written at the moment.
         self._register.keep(job)
         kind = "cancelling" if ended is None else "cancelled"
-        job.feed({"event": kind, "run": job.record.run})
+        told = {} if who is None else {"who": who}
+        job.feed({"event": kind, "run": job.record.run, **told})
         return job.state
 
     def delete(self, job_id: str) -> None:

@@ -16,7 +16,7 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.storage import Folder
 from largek_dask.service.credentials import missing
-from largek_dask.service.feed import MOST_EVENTS, Feed
+from largek_dask.service.feed import MOST_BYTES, MOST_EVENTS, Feed, Shelf
 from largek_dask.service.lease import Contender, Lease
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record
@@ -53,6 +53,8 @@ class KnownJob:
         Called with every event.
     is_new : bool
         No other scheduler has ever had it.
+    shelf : Shelf, optional
+        Bounds its events together with those of other jobs.
     """
 
     def __init__(
@@ -62,13 +64,14 @@ class KnownJob:
         secrets: Mapping[str, Any],
         tell: Callable[[Event], None],
         is_new: bool,
+        shelf: Shelf | None = None,
     ) -> None:
         self.record = record
         self.is_kept = True
         """Whether the record is in the store as it is here."""
         self.places = places
         self.secrets = dict(secrets)
-        self.feed = Feed(record.id, tell, is_new)
+        self.feed = Feed(record.id, tell, is_new, shelf)
         self.running = False
         self.note = ""
         """Which scheduler has the job, where it is not this one."""
@@ -132,7 +135,7 @@ class KnownJob:
     def recall(self, folder: Folder) -> None:
         """Take up the last events of earlier schedulers, from the job's folder."""
         if not self.feed.is_loaded:
-            self.feed.load(JsonLines.last(folder, MOST_EVENTS))
+            self.feed.load(JsonLines.last(folder, MOST_EVENTS, MOST_BYTES))
 
     @property
     def state(self) -> str:
@@ -231,6 +234,9 @@ class KnownJob:
             "n_clusters": record.spec.n_clusters,
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
             "max_iter": record.spec.max_iter,
+            "max_time": record.spec.max_time,
+            # Who has all jobs knows its place among them.
+            "queue": None,
             **record.spec.objective.told(),
             **self.feed.figures(),
         }

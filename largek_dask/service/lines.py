@@ -7,7 +7,7 @@ from typing import TextIO
 
 from largek_dask.algorithms.objective import INERTIA, Objective, value_in
 from largek_dask.driver.events import Event
-from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
+from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.showing import (
     NONE,
     Seen,
@@ -27,6 +27,11 @@ __all__ = ["Lines", "line_of"]
 
 STEP_SECONDS = 10.0
 """Least time between two lines of steps where there is no terminal."""
+WORDS = {"joined": "takes part", "left": "takes part no longer", "slow": "kept others waiting",
+         "back": "takes part again"}  # fmt: skip
+"""What the change of a worker is, in words."""
+QUIET = ("step", "workers", "sizes")
+"""Kinds of events that are not told one by one where there is no terminal."""
 AGAIN = ("retries", "rebuilt", "evictions")
 
 
@@ -69,14 +74,19 @@ def _step_line(event: Event, objective: Objective) -> str:
 
 def _workers_line(event: Event) -> str:
     workers = event.get("workers")
-    if not isinstance(workers, Mapping):
+    if isinstance(workers, Mapping):
+        return "; ".join(
+            f"{name}: {figure(about.get('rows'))} rows, "
+            f"{figure(about.get('state_bytes'), human_bytes)} of row state"
+            for name, about in workers.items()
+            if isinstance(about, Mapping)
+        )
+    rows = event.get("rows")
+    if not isinstance(rows, list):
         return NONE
-    return "; ".join(
-        f"{name}: {figure(about.get('rows'))} rows, "
-        f"{figure(about.get('state_bytes'), human_bytes)} of row state"
-        for name, about in workers.items()
-        if isinstance(about, Mapping)
-    )
+    counted = sum(float(n) for n in rows if is_number(n))
+    seconds = figure(event.get("seconds"), human_seconds)
+    return f"{count_of(len(rows), 'worker')}: {figure(counted)} rows in {seconds}"
 
 
 def _end_line(event: Event) -> str:
@@ -103,7 +113,19 @@ _TOLD: dict[str, Callable[[Event], str]] = {
         else shape_of(e)
     ),
     "compiling": compiling_told,
+    "progress": lambda e: (
+        f"{figure(e.get('done'), whole)} of {figure(e.get('n_chunks'), whole)} chunks"
+    ),
     "workers": _workers_line,
+    "worker": lambda e: (
+        f"{e.get('address')} {WORDS.get(str(e.get('change')), e.get('change'))}, "
+        f"{figure(e.get('chunks'), whole)} chunks"
+    ),
+    "sizes": lambda e: (
+        f"{figure(e.get('n_empty'), whole)} clusters empty, the others "
+        f"{figure(e.get('least'))} to {figure(e.get('most'))} rows, "
+        f"median {figure(e.get('median'))}"
+    ),
     "checkpoint": lambda e: (
         f"after step {figure(e.get('n_iter'), whole)}, written in "
         f"{figure(e.get('seconds'), human_seconds)} to {e.get('url')}"
@@ -147,7 +169,7 @@ class Lines:
         if self._step is not None and event is not None and kind != "workers":
             self._write(line_of(self._step, self._seen.objective))
             self._step, self._stepped_at = None, self._clock()
-        if event is not None and kind not in ("step", "workers"):
+        if event is not None and kind not in QUIET:
             self._write(line_of(event, self._seen.objective))
         waits = "; ".join(text for name, text in facts(self._seen) if name == "waits")
         if waits != self._waits and waits:

@@ -20,7 +20,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.utils import parse_timedelta
@@ -30,13 +30,20 @@ from distributed.security import Security
 
 from largek_dask import config
 from largek_dask.driver.events import Event
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, ParameterError
+from largek_dask.observe.logs import set_up as set_up_logs
+from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
+from largek_dask.service.watching import JobsSource, memory_of
 from largek_dask.service.wire import message_of_error, message_of_model
 from largek_dask.version import __version__
+
+if TYPE_CHECKING:
+    from largek_dask.observe.web import Page
 
 __all__ = ["HANDLER", "TOPIC", "JobsPlugin"]
 
@@ -45,6 +52,8 @@ logger = logging.getLogger(__name__)
 HANDLER = "largek"
 TOPIC = "largek"
 """Events of all jobs; those of one are under ``largek/ID`` as well."""
+MOST_LOGGED, MOST_LOGGED_OF_JOB = 1_000, 100
+"""Events in Dask's log of all jobs, and of one that has not ended."""
 TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
 ANSWERING_THREADS = 8
@@ -81,9 +90,11 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     ) -> None:
         self.store = store
         self.storage_options = dict(storage_options or {})
+        self._page: Page | None = None
 
     async def start(self, scheduler: Any) -> None:
         """Called by Dask when the scheduler has started, or the plugin is registered."""
+        set_up_logs(config.get("log"))
         self.scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._pools = {
@@ -101,6 +112,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
+        self._page = page_on(
+            scheduler, JobsSource(self._jobs, functools.partial(memory_of, scheduler))
+        )
         logger.info("largek keeps its jobs in %s", url)
 
     def _open(self, url: str, owner: str) -> Jobs:
@@ -112,6 +126,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         """Called by Dask before anything is shut down: jobs write their checkpoints."""
         if self.scheduler.handlers.pop(HANDLER, None) is not None:
             self.scheduler.handlers[TARGET] = self._usual_target
+        if self._page is not None:
+            self._page.close()
         seconds = float(config.get("service.shutdown-seconds"))
         # Every answering thread may be waiting for something.
         for left in await asyncio.to_thread(self._jobs.close, seconds):
@@ -133,6 +149,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                     security=driver_security(self.scheduler.security),
                     name="largek-driver",
                 )
+                self._client.register_plugin(WatchPlugin(config.get("log")))
             return self._client
 
     def _disconnect(self) -> None:
@@ -142,14 +159,26 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 self._client = None
 
     def _tell(self, event: Event) -> None:
-        topics = [TOPIC, f"{TOPIC}/{event['job']}"]
         # A loop that has ended has nobody left to tell.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self.scheduler.log_event, topics, event)
+            self._loop.call_soon_threadsafe(self._log, event)
             if event["event"] == "deleted":
                 self._loop.call_soon_threadsafe(self._let_go)
 
     # --- on the event loop ------------------------------------------------------------------------
+
+    def _log(self, event: Event) -> None:
+        """Tell followers, and let Dask's log hold no more than a few: jobs have their own."""
+        own = f"{TOPIC}/{event['job']}"
+        self.scheduler.log_event([TOPIC, own], event)
+        topics = self.scheduler._broker._topics
+        for name, most in ((TOPIC, MOST_LOGGED), (own, MOST_LOGGED_OF_JOB)):
+            logged = topics[name].events
+            while len(logged) > most:
+                logged.popleft()
+        if event["event"] in ENDS:
+            # Who follows it has been sent the end; who comes now asks for what there is.
+            topics[own].truncate()
 
     def _let_go(self) -> None:
         """Forget the topics of jobs that are no more: Dask would keep each for ever.
@@ -237,6 +266,31 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             f"this scheduler has largek_dask {__version__}, which does not know {operation!r}: "
             "install the same version on both sides."
         )
+
+
+def page_on(scheduler: Any, source: JobsSource) -> Page | None:
+    """The page of jobs on a scheduler's dashboard; None where there is none.
+
+    Jobs are worth more than their page: whatever goes wrong with it is only logged.
+    """
+    application = getattr(scheduler, "http_application", None)
+    if application is None or not config.get("observe.dashboard"):
+        return None
+    try:
+        from largek_dask.observe.web import install
+
+        # Dask keeps the prefix of its pages nowhere but there.
+        prefixes = [inner.prefix for inner in application.applications if hasattr(inner, "prefix")]
+        navigation = None
+        if prefixes:
+            from distributed.dashboard.scheduler import template_variables
+
+            navigation = template_variables(scheduler)["pages"]
+        actions = bool(config.get("observe.actions"))
+        return install(application, (*prefixes, "/")[0], source, navigation, actions=actions)
+    except Exception:
+        logger.exception("The dashboard has no page of jobs, which go on without it")
+        return None
 
 
 def driver_security(security: Security) -> Security:

@@ -1,14 +1,51 @@
-"""``dask scheduler --preload largek_dask.service.preload``: jobs live on this scheduler."""
+"""``dask scheduler --preload largek_dask.service.preload``: jobs live on this scheduler.
+
+JupyterLab's Dask extension lists pages of the dashboard that are documents of Bokeh under a name
+that begins with ``individual-``. So there is one for the page of jobs, which only leads there. It
+is added when this module is imported: ``dask_setup`` is called when Dask has its pages already.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
+import dask
 
+from largek_dask import config
+from largek_dask.observe.logs import FORMS
 from largek_dask.service.plugin import JobsPlugin
 
 __all__ = ["dask_setup"]
+
+PANEL = "/individual-largek"
+LEADS_ON = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>largek</title>
+<meta http-equiv="refresh" content="0; url=largek?frame=1"></head>
+<body><a href="largek?frame=1">Jobs</a></body></html>
+"""
+
+
+def lead_on(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """A document of Bokeh that is empty, and leads to the page of jobs."""
+    from jinja2 import Template
+
+    doc.title = "largek"
+    doc.template = Template(LEADS_ON)
+
+
+def add_panel() -> None:
+    """Have JupyterLab list the page of jobs, where the dashboard can be."""
+    try:
+        from distributed.dashboard.scheduler import applications
+    except ImportError:
+        # Without Bokeh, or with one that Dask does not take, it has no pages at all.
+        return
+    applications.setdefault(PANEL, lead_on)
+
+
+if config.get("observe.dashboard"):
+    add_panel()
 
 
 @click.command()
@@ -17,6 +54,13 @@ __all__ = ["dask_setup"]
     metavar="URL",
     help="Folder where jobs are kept, so that a restarted scheduler goes on with them.",
 )
-def dask_setup(scheduler: Any, largek_store: str | None) -> None:
+@click.option(
+    "--largek-log",
+    type=click.Choice(FORMS),
+    help="Form of the log, here and on workers; largek.log by default, which is plain.",
+)
+def dask_setup(scheduler: Any, largek_store: str | None, largek_log: str | None) -> None:
     """Called by Dask with the scheduler that is starting."""
+    if largek_log is not None:
+        dask.config.set({"largek.log": largek_log})
     scheduler.add_plugin(JobsPlugin(largek_store))

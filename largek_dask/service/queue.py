@@ -6,11 +6,13 @@ then the oldest. A cancel takes no place in the queue.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from largek_dask import config
@@ -104,25 +106,43 @@ class Queue(threading.Thread):
         # Ending a job takes no place of one that computes.
         chosen = [job for job in waiting if job.record.cancel]
         waiting = [job for job in waiting if not job.record.cancel]
+        free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
+        return [*chosen, *itertools.islice(self._in_turn(waiting, jobs), max(0, free))]
+
+    def positions(self) -> dict[str, dict[str, int]]:
+        """``position`` (from 1) of all jobs that are queued, and ``of`` how many, by id."""
+        jobs = self._register.jobs()
+        queued = [job for job in jobs if job.state == "queued"]
+        return {
+            job.record.id: {"position": n, "of": len(queued)}
+            for n, job in enumerate(self._in_turn(queued, jobs), start=1)
+        }
+
+    def _in_turn(self, waiting: Iterable[KnownJob], jobs: Iterable[KnownJob]) -> Iterator[KnownJob]:
+        """Jobs that wait, in the order in which they would begin if none came or ended."""
         running = Counter(job.record.owner for job in jobs if job.running)
         served = Counter(self._served)
-        for _ in range(int(config.get("service.concurrent-jobs")) - running.total()):
-            if not waiting:
-                break
-            first = min(
-                waiting,
-                key=lambda job: (
-                    -job.record.spec.priority,
-                    running[job.record.owner],
-                    served[job.record.owner],
-                    job.record.created,
-                ),
-            )
-            waiting.remove(first)
-            running[first.record.owner] += 1
-            served[first.record.owner] += 1
-            chosen.append(first)
-        return chosen
+        by_priority: dict[int, dict[str, list[KnownJob]]] = {}
+        # The oldest of an owner is the last.
+        for job in sorted(waiting, key=lambda job: job.record.created, reverse=True):
+            of_owner = by_priority.setdefault(job.record.spec.priority, {})
+            of_owner.setdefault(job.record.owner, []).append(job)
+
+        def turn(owner: str, queue: list[KnownJob]) -> tuple[int, int, float, str]:
+            return running[owner], served[owner], queue[-1].record.created, owner
+
+        for _, queues in sorted(by_priority.items(), reverse=True):
+            turns = [turn(owner, queue) for owner, queue in queues.items()]
+            heapq.heapify(turns)
+            while turns:
+                owner = turns[0][-1]
+                yield queues[owner].pop()
+                running[owner] += 1
+                served[owner] += 1
+                if queues[owner]:
+                    heapq.heapreplace(turns, turn(owner, queues[owner]))
+                else:
+                    heapq.heappop(turns)
 
     def _launch(self, job: KnownJob) -> None:
         if not job.tries:

@@ -17,6 +17,7 @@ from largek_dask.errors import (
     ParameterError,
     warnings_heard_by,
 )
+from largek_dask.service.feed import Shelf
 from largek_dask.service.known import KnownJob
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record, checked_id
@@ -61,6 +62,8 @@ class Register:
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
         self._tell = tell
+        self.shelf = Shelf()
+        """What the events of all jobs share."""
         self._jobs: dict[str, KnownJob] = {}
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
@@ -97,7 +100,7 @@ class Register:
 
     def _earlier(self, record: Record) -> KnownJob:
         """A job that an earlier scheduler had."""
-        return KnownJob(record, Places.of(record.spec), {}, self._tell, is_new=False)
+        return KnownJob(record, Places.of(record.spec), {}, self._tell, False, self.shelf)
 
     def wait_until_ready(self) -> None:
         """Wait until the jobs have been read, as after a start.

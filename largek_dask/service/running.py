@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
 from largek_dask.algorithms.objective import Objective
+from largek_dask.context import Working, working_for
 from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
@@ -30,7 +31,8 @@ from largek_dask.errors import (
     warnings_heard_by,
 )
 from largek_dask.points import at
-from largek_dask.service.credentials import known_values, options_of, output_folder, redactor
+from largek_dask.redaction import hide_in_logs, redactor
+from largek_dask.service.credentials import known_values, options_of, output_folder
 from largek_dask.service.fitting import (
     LABELS,
     fit_into,
@@ -84,10 +86,15 @@ class Runner(threading.Thread):
         self._connect = connect
         self._done = done
         self._redact = redactor(known_values(job.record.spec, job.secrets))
+        hide_in_logs(self._redact)
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 
     def run(self) -> None:
         """Run the job; what goes wrong becomes its result, unless it may pass."""
+        with working_for(Working(self.job.record.id, self.job.record.run)):
+            self._run()
+
+    def _run(self) -> None:
         job = self.job
         try:
             options = options_of(job.record.spec, job.secrets)

@@ -35,7 +35,7 @@ from largek_dask.algorithms.objective import MOST_TEXT, Sense
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning, warn
-from largek_dask.service.credentials import redactor
+from largek_dask.redaction import redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 

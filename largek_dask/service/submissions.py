@@ -17,7 +17,8 @@ from largek_dask.driver.plan import space_needed
 from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import LargekError, OutputError, ParameterError
-from largek_dask.service.credentials import missing, options_of, output_folder, redactor
+from largek_dask.redaction import redactor
+from largek_dask.service.credentials import missing, options_of, output_folder
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import claimed_for, reserve
 from largek_dask.service.places import Places, place_of
@@ -88,7 +89,7 @@ class Submissions:
                 record = self._create(spec, options, owner)
             except Exception as error:
                 raise _without_secrets(error, redactor(options)) from None
-            job = KnownJob(record, places, secrets, self._tell, is_new=True)
+            job = KnownJob(record, places, secrets, self._tell, True, self._register.shelf)
             self._register.add(job)
         return job
 

@@ -414,24 +414,36 @@ def test_plot__a_job(fitted, tmp_path, monkeypatch):
     assert "cannot be written" in run("plot", out, "--out", "no/such/x.png", code=1).stderr
 
 
+def test_plot__a_page(fitted, tmp_path, monkeypatch):
+    out, _ = fitted
+    monkeypatch.chdir(tmp_path)
+    shown = run_json("plot", out, "--html")
+    assert shown["out"] == "run.html"
+    page = (tmp_path / "run.html").read_text()
+    assert "Bokeh.embed.embed_item" in page
+    assert "Sizes of clusters" in page
+    assert "ends in .html" in run("plot", out, "--html", "--out", "x.png", code=1).stderr
+    run("plot", out, "--out", "x.svg")
+    # Letters are letters.
+    assert "Does it still gain?" in (tmp_path / "x.svg").read_text()
+
+
 def test_plot__a_running_job_by_its_events(tmp_path):
     step = {"event": "step", "cost": 5.0, "rows": 10}
     events = [
         {"event": "started", "n_rows": 10},
         {**step, "step": 1, "elapsed": 0.5},
         {**step, "step": 2, "elapsed": 0.9},
-        {"event": "started", "n_rows": 10},
+        {"event": "started", "n_rows": 10, "n_iter": 1},
         {**step, "step": 2, "elapsed": 1.5, "cost": 4.0},
         {"event": "stopped"},
     ]
-    history, n_rows, _ = plot_module.history_of(events)
-    assert n_rows == 10
-    assert [step["cost"] for step in history] == [5.0, 4.0]
-    assert [step["seconds"] for step in history] == [0.5, 1.5]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
-    figure, told = plot_module.draw(str(tmp_path), None)
-    assert len(figure.axes) == 2
-    assert told["n_iter"] == 2
+    drawn, told, model = plot_module.draw(str(tmp_path), None)
+    assert model is None
+    (line,) = drawn.answer["panels"][0]["series"]
+    assert (line["x"], line["y"]) == ([500, None, 1500], [5, None, 4])
+    assert told == {"n_rows": 10, "n_iter": 2}
 
 
 def test_plot__of_nothing(tmp_path):
@@ -443,8 +455,8 @@ def test_plot__of_nothing(tmp_path):
 def test_plot__a_model_without_history_shows_its_sizes(tmp_path):
     km = KMeans(2, random_state=0, init=np.eye(3)[:2]).partial_fit(np.eye(3).repeat(4, 0))
     km.model_.save(str(tmp_path / "m.zarr"))
-    figure, told = plot_module.draw(str(tmp_path / "m.zarr"), None)
-    assert len(figure.axes) == 2
+    drawn, told, _ = plot_module.draw(str(tmp_path / "m.zarr"), None)
+    assert drawn.kinds == ["sizes"]
     assert told == {"n_clusters": 2, "n_iter": 0}
 
 

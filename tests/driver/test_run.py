@@ -251,13 +251,15 @@ def test_events_tell_the_story(folder: Folder) -> None:
         "n_rows": 60,
         "n_features": 2,
         "n_chunks": 4,
+        "n_workers": 0,
         "n_iter": 0,
     }
     step = story[4]
     assert step["cost"] == result.history[1]["cost"]
     assert step["bytes"] == 60 * 2 * 8
     assert step["copied"] == step["state_bytes"] == step["cache_bytes"] == 0
-    assert set(step["seconds"]) == {"total", "compile", "compute", "read", "wait", "reduce"}
+    kinds = {"total", "compile", "compute", "read", "wait", "reduce", "driver"}
+    assert set(step["seconds"]) == kinds
     assert step["rows_per_second"] == pytest.approx(
         60 / (step["seconds"]["total"] - step["seconds"]["compile"])
     )
@@ -309,9 +311,11 @@ def test_workers_are_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> No
     go(StopRules(max_iter=7, tol=0), passes=passes, events=Events([story.append]))
     told = [before["step"] for before, e in itertools.pairwise(story) if e["event"] == "workers"]
     assert told == [2, 5]
-    reports = [e["workers"]["tcp://a:1"] for e in story if e["event"] == "workers"]
-    # Of init, and of the steps so far.
-    assert [report["bytes_read"] for report in reports] == [3 * 60 * 2 * 8, 6 * 60 * 2 * 8]
+    first, second = (e for e in story if e["event"] == "workers")
+    # Of init, and of the steps so far; then of the three steps since.
+    assert (first["names"], first["bytes_read"]) == (["tcp://a:1"], [3 * 60 * 2 * 8])
+    assert ("names" in second, second["bytes_read"]) == (False, [3 * 60 * 2 * 8])
+    assert [told["seconds"] for told in (first, second)] == [6.0, 6.0]
 
 
 def test_steps_that_take_no_time_have_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,10 @@ class ToyPasses:
         self.statistics: Any = None
         self.cancelled: Callable[[], bool] | None = None
         self.total = PassReport()
+        self.beside = 0.0
         self.by_worker: dict[str, PassReport] = {}
+        self.left: set[str] = set()
+        self.n_workers = 0
         self.chunks_done = 0
         self.after_chunk: Callable[[int], None] = lambda n: None
 

@@ -164,6 +164,8 @@ class Rig:
         See ``deadly.py``.
     host : str
         Address of the scheduler and of the first workers.
+    dashboard : sequence of str
+        Where the scheduler's dashboard is, as options of ``dask scheduler``.
     settings
         Added to ``QUICK``: names of Dask's settings as in its environment; None: as it is.
     """
@@ -175,6 +177,7 @@ class Rig:
         memory_limit: str = "1GB",
         deadly: str = "",
         host: str = "127.0.0.1",
+        dashboard: Sequence[str] = ("--dashboard-address", ":0"),
         **settings: Any,
     ) -> None:
         self.folder = folder
@@ -200,7 +203,7 @@ class Rig:
         self.scheduler = Supervised(
             [
                 *_dask("scheduler"), "--host", host, "--port", str(port),
-                "--dashboard-address", ":0", "--preload", "tests.faults.moments",
+                *dashboard, "--preload", "tests.faults.moments",
                 "--preload", "largek_dask.service.preload", "--largek-store",
                 str(folder / "store"),
             ],

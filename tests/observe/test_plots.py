@@ -7,71 +7,110 @@ import sys
 import numpy as np
 import pytest
 
+from largek_dask.driver.sizes import sizes_of
 from largek_dask.errors import DataError, MissingDependencyError
+from largek_dask.observe.board import Board
+from largek_dask.observe.looks import round_ticks
 from largek_dask.observe.plots import (
     codebook_figure,
-    cost_figure,
     elbow_figure,
-    fit_figure,
+    panels_figure,
     path_figure,
-    sizes_figure,
 )
 
-HISTORY = [
-    {"cost": 100.0, "seconds": 1.0, "rows": 50},
-    {"cost": 60.0, "seconds": 1.5, "rows": 100},
-    {"cost": 50.0, "seconds": 4.0, "rows": 100},
-]
+
+def step(n, cost, elapsed, rows=100, **more):
+    return {"event": "step", "step": n, "cost": cost, "elapsed": elapsed, "rows": rows, **more}
+
+
+STARTED = {"event": "started", "n_rows": 100}
+STEPS = [step(1, 100.0, 1.0, 50), step(2, 60.0, 1.5), step(3, 50.0, 4.0)]
+
+
+def panels(*events):
+    return panels_figure(Board("a").hear_all([STARTED, *events]).answer(), "a title")
 
 
 def curve(axes):
     return axes.lines[0].get_xydata()
 
 
-def test_cost_figure__against_time_and_passes():
-    left, right = cost_figure(HISTORY, n_rows=100).axes
-    np.testing.assert_allclose(curve(left), [[1, 100], [1.5, 60], [4, 50]])
-    np.testing.assert_allclose(curve(right), [[0.5, 100], [1.5, 60], [2.5, 50]])
-    assert left.get_xlabel() == "seconds"
-    assert "passes" in right.get_xlabel()
+def by_title(figure):
+    return {axes.get_title(loc="left"): axes for axes in figure.axes if axes.get_title(loc="left")}
 
 
-def test_cost_figure__leaves_out_steps_without_a_cost():
-    history = [{"cost": None, "seconds": 0.5, "rows": 100}, *HISTORY]
-    _, right = cost_figure(history, n_rows=100).axes
-    np.testing.assert_allclose(curve(right), [[1.5, 100], [2.5, 60], [3.5, 50]])
+def test_panels_figure__cost_against_time_and_passes():
+    axes = by_title(panels(*STEPS))
+    np.testing.assert_allclose(curve(axes["Cost"]), [[1, 100], [1.5, 60], [4, 50]])
+    np.testing.assert_allclose(
+        curve(axes["Cost against passes"]), [[0.5, 100], [1.5, 60], [2.5, 50]]
+    )
+    assert axes["Cost"].get_xlabel() == "time used (seconds)"
+    assert "passes" in axes["Cost against passes"].get_xlabel()
 
 
-def test_cost_figure__counts_the_rows_of_steps_that_were_thinned_out():
-    steps = [{**step, "step": n} for n, step in zip((1, 2, 6), HISTORY, strict=True)]
-    _, right = cost_figure(steps, n_rows=100).axes
-    np.testing.assert_allclose(curve(right), [[0.5, 100], [1.5, 60], [5.5, 50]])
+def test_panels_figure__long_fits_are_drawn_in_hours():
+    axes = by_title(panels(step(1, 9.0, 3600.0), step(2, 8.0, 36_000.0)))["Cost"]
+    assert axes.get_xlabel() == "time used (hours)"
+    np.testing.assert_allclose(curve(axes)[:, 0], [1, 10])
 
 
-def test_cost_figure__breaks_between_a_sample_and_all_rows():
+def test_panels_figure__leaves_out_steps_without_a_cost():
+    passes = by_title(panels(step(1, None, 0.5), *[{**s, "step": s["step"] + 1} for s in STEPS]))
+    np.testing.assert_allclose(
+        curve(passes["Cost against passes"]), [[1.5, 100], [2.5, 60], [3.5, 50]]
+    )
+
+
+def test_panels_figure__breaks_between_a_sample_and_all_rows():
     """The cost on a sample is lower: with one line it would seem to rise."""
-    sample = [
-        {"cost": 40.0, "seconds": 0.1, "rows": 10, "extra": {"everywhere": 0.0}},
-        {"cost": 30.0, "seconds": 0.2, "rows": 10, "extra": {"everywhere": 0.0}},
-    ]
-    for axes in cost_figure([*sample, *HISTORY], n_rows=100).axes:
-        assert [line.get_label() for line in axes.lines] == ["on a sample", "on all rows"]
-        assert [line.get_ydata().tolist() for line in axes.lines] == [[40, 30], [100, 60, 50]]
-        texts = [text.get_text() for text in axes.get_legend().get_texts()]
-        assert texts == ["on a sample", "on all rows"]
-    assert cost_figure(HISTORY, n_rows=100).axes[0].get_legend() is None
+    sample = [step(1, 40.0, 0.1, 10, sample=10), step(2, 30.0, 0.2, 10, sample=10)]
+    later = [{**s, "step": s["step"] + 2} for s in STEPS]
+    axes = by_title(panels(*sample, *later))["Cost"]
+    assert [line.get_label() for line in axes.lines] == ["on a sample", "on all rows"]
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[40, 30], [100, 60, 50]]
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert texts == ["on a sample", "on all rows"]
+    assert by_title(panels(*STEPS))["Cost"].get_legend() is None
 
 
-def test_cost_figure__of_nothing_says_so():
+def test_panels_figure__marks_what_happened_but_no_checkpoints():
+    events = [STEPS[0], {"event": "checkpoint", "n_iter": 1},
+              {"event": "warning", "message": "slow"}, *STEPS[1:]]  # fmt: skip
+    axes = by_title(panels(*events))["Cost"]
+    assert [line.get_xdata()[0] for line in axes.lines[1:]] == [1.0]
+
+
+def test_panels_figure__sizes_are_bars(tmp_path):
+    sizes = {"event": "sizes", **sizes_of(np.array([3.0, 0.0, 9.0, 0.0, 300.0]))}
+    figure = panels(*STEPS, sizes)
+    axes = by_title(figure)["Sizes of clusters"]
+    assert axes.get_xscale() == "log"
+    (bars,) = axes.patches
+    assert sum(bars.get_data().values) == 3
+    for name in ("fit.png", "fit.svg", "fit.pdf"):
+        figure.savefig(tmp_path / name)
+    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_panels_figure__lines_are_told_apart_without_colours():
+    events = [step(n, 9.0 / n, float(n), seconds={"total": 1, "compute": 0.5, "read": 0.1,
+                                                   "wait": 0.2, "reduce": 0.1})
+              for n in range(1, 5)]  # fmt: skip
+    lines = by_title(panels(*events))["Where the time goes"].lines
+    assert [line.get_label() for line in lines] == ["compute", "read", "wait", "reduce", "rest"]
+    assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == 5
+
+
+def test_panels_figure__of_nothing_says_so():
     with pytest.raises(DataError, match="no step yet"):
-        cost_figure([], n_rows=10)
+        panels()
 
 
-def test_sizes_figure__sorted_with_empty_clusters_counted():
-    left, right = sizes_figure(np.array([3.0, 0.0, 9.0, 0.0])).axes
-    np.testing.assert_allclose(curve(left)[:, 1], [9, 3, 0, 0])
-    assert sum(bar.get_height() for bar in right.patches) == 4
-    assert "2 empty" in right.get_title(loc="left")
+def test_round_ticks():
+    assert round_ticks("bytes", 4 * 2**30) == pytest.approx([i * 2**30 for i in range(5)])
+    assert round_ticks("seconds", 3600 * 5.5) == pytest.approx([i * 3600 for i in range(6)])
+    assert round_ticks("seconds", 0) == [0]
 
 
 def drawn(inertia, lower_bound, suggested=None, clear=True):
@@ -131,13 +170,6 @@ def test_path_figure__of_very_many(tmp_path):
     assert not any(box.contains(*pixel) for pixel in pixels)
 
 
-def test_fit_figure__has_all_four(tmp_path):
-    figure = fit_figure(HISTORY, np.arange(5.0), 100, "a title")
-    assert len(figure.axes) == 4
-    figure.savefig(tmp_path / "fit.png")
-    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_codebook_figure__names_photographs_and_psnr():
     image = np.zeros((16, 24, 3), np.uint8)
     figure = codebook_figure(image, [("one", image, image, 21.34), ("two", image, image, 9.0)], "t")
@@ -148,8 +180,9 @@ def test_codebook_figure__names_photographs_and_psnr():
 
 def test_no_pyplot():
     code = (
-        "import sys, numpy as np; from largek_dask.observe.plots import sizes_figure; "
-        "assert 'matplotlib' not in sys.modules; sizes_figure(np.ones(3)); "
+        "import sys, numpy as np; from largek_dask.observe.plots import path_figure; "
+        "assert 'matplotlib' not in sys.modules; x = np.ones(3); "
+        "path_figure(x, x, x, '', suggested=None, clear=True); "
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -165,7 +198,7 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingDependencyError, match=r"largek_dask\[plots\]"):
-        sizes_figure(np.ones(3))
+        panels(*STEPS)
 
 
 def test_elbow_figure__marks_what_is_suggested_and_how_sure_it_is():

@@ -672,8 +672,13 @@ def test_limits_of_workers_are_known(rows, fresh_cluster, limit, known):
 
 def test_worker_joins(x, rows, fresh_cluster):
     client = fresh_cluster(1, processes=False)
-    with ClusterPasses(rows, client, memory_limit=10**6) as passes:
+    told = []
+    with ClusterPasses(
+        rows, client, memory_limit=10**6, tell=lambda kind, **event: told.append((kind, event))
+    ) as passes:
         answers = [path_pass(passes, g, retain=True)[0] for g in (1, 2)]
+        assert (told, passes.n_workers) == ([], 1), "who was there is no news"
+        [first] = passes._workers.seen
         assert passes.last.workers == 1
         assert passes.state_limit == 10**6
         client.cluster.scale(2)
@@ -687,6 +692,14 @@ def test_worker_joins(x, rows, fresh_cluster):
         answers.append(path_pass(passes, 4, retain=True)[0])
         assert passes.last.rebuilt == 0
         assert answers == path_answers(x, 4)
+        [new] = passes._workers.seen - {first}
+        half = passes.n_chunks // 2
+        assert told == [("worker", {"address": new, "change": "joined", "chunks": half})]
+        assert passes.n_workers == 2
+        client.retire_workers([new])
+        assert path_pass(passes, 5, retain=True)[0] == path_answers(x, 5)[-1]
+        assert told[1:] == [("worker", {"address": new, "change": "left", "chunks": half})]
+        assert passes.left == {new}
 
 
 def test_a_worker_that_cannot_take_part_joins(x, rows, fresh_cluster, monkeypatch):

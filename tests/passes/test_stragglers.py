@@ -105,11 +105,15 @@ def test_a_worker_that_stands_still_loses_its_chunks(
 
     holder = threading.Thread(target=hold)
     holder.start()
-    said = []
+    said, told = [], []
     with (
         dask.config.set({"largek.passes.straggler-seconds": 0.3}),
         ClusterPasses(
-            rows, client, log=lambda kind, text: said.append((kind, text)), cancelled=lambda: False
+            rows,
+            client,
+            log=lambda kind, text: said.append((kind, text)),
+            cancelled=lambda: False,
+            tell=lambda kind, **event: told.append(event) if kind == "worker" else None,
         ) as passes,
         LocalPasses(rows, n_threads=1) as local,
     ):
@@ -129,3 +133,8 @@ def test_a_worker_that_stands_still_loses_its_chunks(
             assert found[:2].tolist() == expected[generation - 1]
             assert passes.last.workers == 1
             assert passes.last.retries == 0
+        half = passes.n_chunks // 2
+        assert told == [{"address": slow[0], "change": "slow", "chunks": half}]
+        passes._stragglers._until.clear()
+        assert passes.reduce(count_chunk, start=start, combine=combine)[0] == N
+        assert told[1:] == [{"address": slow[0], "change": "back", "chunks": half}]

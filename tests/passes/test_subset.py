@@ -293,6 +293,21 @@ def test_a_subset_of_a_subset(passes, x):
     np.testing.assert_array_equal(dense(sample.take().x), dense(held.take(rows).x))
 
 
+def test_computing_over_a_subset_is_told_beside_that_over_the_table(passes):
+    """Whoever asks where the time of a fit goes has only the table's passes to ask."""
+    passes.statistics  # noqa: B018  # a pass of its own
+    held = passes.subset(np.arange(40))
+    inner = held.subset(np.arange(20))
+    computed = passes.total.compute
+    assert passes.beside == 0
+    path_pass(held, 1, densely_path)
+    first = held.last.compute
+    assert passes.beside == first > 0
+    path_pass(inner, 1, densely_path)
+    assert passes.beside == first + inner.last.compute > first
+    assert passes.total.compute == computed
+
+
 def test_no_rows(passes):
     for asked in (nested(0), np.empty(0, np.int64), SpacedRows(nested(0), 5)):
         held = passes.subset(asked)

@@ -500,7 +500,7 @@ def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, documen
         lambda: not any(t.name.startswith("largek-lk") for t in threading.enumerate()),
         "the threads of the jobs to end",
     )
-    held = [len(jobs._register.find(job_id).feed._events) for job_id in ids]
+    held = [len(jobs._register.find(job_id).feed._texts) for job_id in ids]
     assert held[0] == held[1] == 0
     assert held[2] > 0
     kinds = [event["event"] for event in jobs.events(ids[0], 0, 1000)]

@@ -19,7 +19,7 @@ import largek_dask as lk
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, JobNotFoundError, LargekError, ParameterError
-from largek_dask.service.credentials import redactor
+from largek_dask.redaction import redactor
 from tests.checks import eventually
 from tests.memory_files import MemoryFiles
 from tests.service.conftest import wait_until

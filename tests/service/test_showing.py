@@ -152,11 +152,12 @@ def test_events_are_newer_than_the_status_and_repeated_steps_count_once():
     assert seen.costs == [9.0, 5.0, 4.0]
     assert seen.status["step"] == 4
     assert seen.share_done() == 0.25
+    # A run that goes on from a checkpoint tells what came after it once more.
     seen.hear(step(2, 5.0))
-    assert seen.costs == [9.0, 5.0, 4.0]
+    assert seen.costs == [9.0, 5.0]
     # Of several starts each has its own steps.
     seen.hear(step(2, 6.0, start=1))
-    assert seen.costs == [9.0, 5.0, 4.0, 6.0]
+    assert seen.costs == [9.0, 5.0, 6.0]
 
 
 def test_a_cost_on_a_sample_says_so_and_is_on_no_line_with_that_of_all_rows():
@@ -205,14 +206,14 @@ def test_speed_of_workers_is_that_between_two_reports():
 
     seen = Seen(RUNNING)
     seen.hear(report(0, a=100))
-    assert seen.speeds == {}  # since when is not known
+    assert seen.workers.speeds == {}  # since when is not known
     seen.hear({"event": "started", "time": "2026-11-21T22:57:05+00:00", "n_rows": 10,
                "n_features": 2, "n_chunks": 1, "n_iter": 0})  # fmt: skip
     assert seen.shape == "10 × 2 in 1 chunk"
     seen.hear(report(10, a=1000, b=50))
-    assert seen.speeds == {"a": 200.0, "b": 10.0}
+    assert seen.workers.speeds == {"a": 200.0, "b": 10.0}
     seen.hear(report(15, a=1000, b=1050))
-    assert seen.speeds == {"a": 0.0, "b": 200.0}
+    assert seen.workers.speeds == {"a": 0.0, "b": 200.0}
     seen.know(RUNNING | {"workers": {"b": WORKER}})
     [row] = worker_rows(seen)
     assert dict(zip(WORKER_COLUMNS, row, strict=True)) == {
@@ -277,6 +278,18 @@ def test_job_rows():
             "workers     a: 1.5k rows, 1.0 KiB of row state",
         ),
         (
+            {"event": "workers", "seconds": 20.04, "rows": [1500, 500]},
+            "workers     2 workers: 2k rows in 20 s",
+        ),
+        (
+            {"event": "worker", "address": "tcp://a:1", "change": "left", "chunks": 1200},
+            "worker      tcp://a:1 takes part no longer, 1,200 chunks",
+        ),
+        (
+            {"event": "sizes", "n_empty": 3, "least": 1.0, "most": 4e3, "median": 20.0},
+            "sizes       3 clusters empty, the others 1 to 4k rows, median 20",
+        ),
+        (
             {"event": "checkpoint", "n_iter": 8, "seconds": 0.5, "url": "/out/checkpoints"},
             "checkpoint  after step 8, written in 0.5 s to /out/checkpoints",
         ),
@@ -316,12 +329,13 @@ ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.just(10**400), st.text(),
     st.dictionaries(st.text(), st.integers(), max_size=2), st.just(NASTY),
 )  # fmt: skip
-KINDS = ("queued", "running", "started", "step", "workers", "checkpoint", "warning", "stopped",
-         "labels", "report", "interrupted", "cancelling", "finished", "failed",
-         "other")  # fmt: skip
+KINDS = ("queued", "running", "started", "step", "workers", "worker", "sizes", "progress",
+         "checkpoint", "warning", "stopped", "labels", "report", "interrupted", "cancelling",
+         "finished", "failed", "other")  # fmt: skip
 FIELDS = ("time", "step", "cost", "rows", "n_rows", "n_features", "n_iter", "message", "workers",
           "retries", "eta_s", "error", "seconds", "start", "elapsed", "run", "words", "extra",
-          "figures")  # fmt: skip
+          "figures", "names", "before", "address", "change", "chunks", "n_empty", "least", "most",
+          "median", "done", "n_chunks")  # fmt: skip
 
 
 @given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), ANYTHING))
@@ -341,7 +355,7 @@ def test_no_event_breaks_or_forges_anything(kind, fields):
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 10**400, -(10**400)])
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_figures_without_end_are_dashes_or_left_out(kind, value):
-    texts = {"time", "message", "error", "start", "run", "words"}
+    texts = {"time", "message", "error", "start", "run", "words", "address", "change"}
     event = {"event": kind} | dict.fromkeys(set(FIELDS) - texts, value)
     assert "inf" not in (line := line_of(event))
     assert "nan" not in line
@@ -622,7 +636,8 @@ def test_card_has_colours_where_they_mean_something():
     ]
     assert red not in card(Seen(RUNNING))
     table = card_of_jobs([RUNNING, FAILED], "largek")
-    assert re.findall(r'<(t[hd]) [^>]*><b style="color:(#\w+)">(\w+)<', table) == [
+    badge = r'<(t[hd]) [^>]*><b style="border-bottom:2px solid (#\w+)">(\w+)<'
+    assert re.findall(badge, table) == [
         ("td", blue, "running"),
         ("td", red, "failed"),
     ]

@@ -11,8 +11,8 @@ sublinearly with its clusters?, AISTATS 2018).
 What differs from the paper (DESIGN.md says why): the start is a truncated search with
 moves, for it decides where EM ends; rows that share their best candidate meet one list of
 components, its nearest, instead of each a union of its own, so that they meet it on the register
-tile; and the stop rule is 2 ΔF / (D W), about the relative change of the variance, since |ΔF / F|
-hangs on the unit of measurement.
+tile; and the stop rule is 2 ΔF / (D W), about the relative change of the variance, since
+``|ΔF / F|`` hangs on the unit of measurement.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class VCGMM(Algorithm[VCGMMState]):
     least_variance : float
         or below this. These are lower limits: nothing is added to variances.
     relative_eps : float, optional
-        Stop as published, when |ΔF / F| is below this, whatever ``tol`` is.
+        Stop as published, when ``|ΔF / F|`` is below this, whatever ``tol`` is.
     moves : bool
         Components of "isoflex" and "diag" that collapse, or are hardly missed, are given a new
         start where F would rise most. Those that nothing mends are retired.

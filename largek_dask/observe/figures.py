@@ -1,0 +1,344 @@
+"""Bokeh figures of a board's panels: pure functions, without a server and without data.
+
+A figure has a source for each line, called ``KIND/SERIES``, and one for what happened,
+``KIND/marks``. A browser fills them by name: so :func:`item` depends on the kind of a panel, its
+labels, the names of its series and the theme alone, and is made and sent once. What else it is
+drawn with, such as another axis, is another item. Only models of the core bundle of BokehJS are
+used, and none that holds code: pages may forbid inline code.
+
+Columns of a line's source are those of the series (:mod:`observe.board`), those of the marks ``x``
+``span`` ``kind`` ``text``; ``span`` is ``x`` where a line is drawn over the whole height, so not
+for a checkpoint. What is null in a column has to be NaN in a source, or it is drawn at 0.
+:func:`fill` does all this in Python.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from bokeh.embed import json_item
+from bokeh.models import (
+    AdaptiveTicker,
+    BasicTickFormatter,
+    ColumnDataSource,
+    DataRange1d,
+    DatetimeTickFormatter,
+    HoverTool,
+    Legend,
+    LegendItem,
+    Model,
+    NumeralTickFormatter,
+    Quad,
+    Range1d,
+    SaveTool,
+    Scatter,
+    Step,
+    VSpan,
+)
+from bokeh.models import Line as LineGlyph
+from bokeh.plotting import figure as new_figure
+
+from largek_dask.observe.looks import DASHES, LOOKS, THEMES, TIMES, X_LABELS, Look, Theme
+from largek_dask.observe.panels import Panel
+
+__all__ = ["THEMES", "Theme", "figure", "fill", "item", "key"]
+
+HEIGHT = 280
+"""Pixels of a figure; it is as wide as there is room."""
+MOST_NAMED = 10
+"""Lines up to which a legend names them; the table names all, and each tells its name on hover."""
+SHORT_NAMES = 48
+"""Letters of all names together up to which they stand in one row."""
+NAME_HEIGHT = 20
+"""Pixels of a name in a legend."""
+MARKS = "marks"
+
+
+MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
+"""Shapes of marks."""
+NUMBERS = {"": "", "whole": "0,0", "share": "0.[0000]%", "bytes": "0.0b", "seconds": "00:00:00"}
+"""Formats by kind of number."""
+BASES = {
+    "seconds": (60, (1, 2, 5, 10, 15, 20, 30)),
+    "bytes": (1024, tuple(2**i for i in range(10))),
+}
+"""What numbers of a kind are round in, and which."""
+
+
+def key(
+    panel: Panel, theme: str = "light", x: str | None = None, log: bool | None = None
+) -> tuple[Any, ...]:
+    """What :func:`item` depends on: equal keys, equal items."""
+    axis = x if x in panel["axes"] else panel["x"]
+    columns = (
+        tuple(name for name in panel["series"][0] if name != "name") if panel["series"] else ()
+    )
+    return (
+        panel["kind"],
+        panel["y"],
+        tuple(series["name"] for series in panel["series"]),
+        columns,
+        axis,
+        bool(panel["log"] if log is None else log) and not LOOKS.get(panel["kind"], Look()).bars,
+        theme if theme in THEMES else "light",
+        axis != panel["x"],
+    )
+
+
+def item(
+    panel: Panel, theme: str = "light", *, x: str | None = None, log: bool | None = None
+) -> dict[str, Any] | None:
+    """The figure of a panel as JSON for ``Bokeh.embed.embed_item``; None where it has no series.
+
+    Parameters
+    ----------
+    panel : dict
+        Of a board's answer.
+    theme : {"light", "dark"}
+    x : str, optional
+        One of the panel's ``axes``; its own by default.
+    log : bool, optional
+        Whether the upright axis is logarithmic; that of the cost is then of how far it is from its
+        best value. As the panel says by default.
+    """
+    if not panel["series"]:
+        return None
+    found: dict[str, Any] = json.loads(_item(key(panel, theme, x, log)))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _item(about: tuple[Any, ...]) -> str:
+    return _numbered(json.dumps(json_item(_figure(about)), separators=(",", ":")), about[0])
+
+
+def filled_item(
+    panel: Panel,
+    theme: str = "light",
+    *,
+    x: str | None = None,
+    log: bool | None = None,
+    marks: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Like :func:`item`, with the data of the panel: for a file, where nobody fills it."""
+    drawn = json_item(figure(panel, theme, x=x, log=log, marks=marks))
+    found: dict[str, Any] = json.loads(_numbered(json.dumps(drawn), panel["kind"]))
+    return found
+
+
+def _numbered(text: str, kind: str) -> str:
+    """An item whose ids depend on nothing but itself: Bokeh counts all models of a process."""
+    known: dict[str, str] = {}
+
+    def name(match: re.Match[str]) -> str:
+        return f'"{known.setdefault(match[1], f"{kind}-{len(known)}")}"'
+
+    return re.sub(r'"(p\d+)"', name, text)
+
+
+def figure(
+    panel: Panel,
+    theme: str = "light",
+    *,
+    x: str | None = None,
+    log: bool | None = None,
+    marks: Sequence[Mapping[str, Any]] = (),
+) -> Model:
+    """The figure of a panel with its data, as ``bokeh.io.show`` takes it; see :func:`item`.
+
+    Parameters
+    ----------
+    panel, theme, x, log
+        As there.
+    marks : sequence of dict
+        Of the board's answer.
+    """
+    about = key(panel, theme, x, log)
+    found = _figure(about)
+    fill(found, panel, marks, about[4])
+    return found
+
+
+def fill(
+    found: Model, panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str = "elapsed"
+) -> None:
+    """Put the data of a panel into its figure, by the names of the sources."""
+    for series in panel["series"]:
+        source = found.select_one({"name": f"{panel['kind']}/{series['name']}"})
+        source.data = {name: _nan(values) for name, values in series.items() if name != "name"}
+    source = found.select_one({"name": f"{panel['kind']}/{MARKS}"})
+    if source is not None:
+        x = [mark.get(axis) for mark in marks]
+        source.data = {
+            "x": _nan(x),
+            "span": _nan(None if mark["kind"] == "checkpoint" else at
+                         for mark, at in zip(marks, x, strict=True)),
+            "kind": [mark["kind"] for mark in marks],
+            "text": [mark["text"] for mark in marks],
+        }  # fmt: skip
+
+
+def _nan(values: Iterable[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _figure(about: tuple[Any, ...]) -> Any:
+    """A figure without data."""
+    kind, label, names, columns, axis, log, theme_name, is_other = about
+    look, theme = LOOKS.get(kind, Look()), THEMES[theme_name]
+    found = new_figure(
+        name=kind,
+        height=HEIGHT + (0 if _is_short(names) else NAME_HEIGHT * len(names)),
+        sizing_mode="stretch_width",
+        x_axis_type="log" if look.bars else "datetime" if axis in TIMES else "linear",
+        y_axis_type="log" if log else "linear",
+        x_axis_label=X_LABELS.get(axis, axis),
+        y_axis_label=f"{label} above the best" if log and "above" in columns else label,
+        y_range=DataRange1d(start=0) if look.from_zero and not log else DataRange1d(),
+        tools="pan,box_zoom,wheel_zoom,reset",
+        # A page is scrolled by what else would move a figure: tools are chosen first.
+        active_drag=None,
+        active_scroll=None,
+        toolbar_location="above",
+        output_backend="canvas",
+    )
+    found.add_tools(SaveTool(filename=f"largek-{kind}"))
+    x, y = (axis if is_other else "x"), ("above" if log and "above" in columns else "y")
+    drawn = [
+        _draw(found, f"{kind}/{name}", (*columns,), (x, y), look, theme, i)
+        for i, name in enumerate(names)
+    ]
+    # What happened does not widen the axes.
+    for level in (found.x_range, found.y_range):
+        level.renderers = [renderers[0] for renderers in drawn]
+    found.add_tools(_hover([renderers[-1] for renderers in drawn], x, y, axis))
+    if axis in ("elapsed", "time", "passes"):
+        _draw_marks(found, kind, theme)
+    _legend(found, names, drawn, theme)
+    _style(found, theme, axis, look, log)
+    return found
+
+
+def _draw(
+    found: Any,
+    name: str,
+    columns: Sequence[str],
+    place: tuple[str, str],
+    look: Look,
+    theme: Theme,
+    i: int,
+) -> list[Any]:
+    """A line and its marks, or bars; its renderers."""
+    source = ColumnDataSource({column: [] for column in columns}, name=name)
+    color = theme.lines[i % len(theme.lines)]
+    # Names lie in a source's name alone: a tooltip takes them from there, escaped.
+    told = name.partition("/")[2]
+    if look.bars:
+        bars = Quad(left="x", right="right", bottom=0, top="y", fill_color=color,
+                    fill_alpha=0.45, line_color=color)  # fmt: skip
+        return [found.add_glyph(source, bars, name=told)]
+    dash = DASHES[(i // len(theme.lines) + i) % len(DASHES)]
+    drawn: Any = Step if look.steps else LineGlyph
+    where = {"mode": "after"} if look.steps else {}
+    line = drawn(x=place[0], y=place[1], line_color=color, line_dash=dash,
+                 line_width=2.2 if i == 0 else 1.5, **where)  # fmt: skip
+    marks = Scatter(x=place[0], y=place[1], size="mark", marker=MARKERS[i % len(MARKERS)],
+                    fill_color=theme.paper if i % 2 else color, line_color=color)  # fmt: skip
+    return [
+        found.add_glyph(source, line, name=told),
+        found.add_glyph(source, marks, name=told),
+    ]
+
+
+def _hover(renderers: Sequence[Any], x: str, y: str, axis: str) -> HoverTool:
+    """What a point tells: whose it is, where, how much."""
+    form = {"time": "%F %T", "elapsed": "%T"}.get(axis, "0,0.[00]")
+    formatters = {f"@{x}": "datetime"} if axis in TIMES else {}
+    formatters[f"@{y}"] = "printf"
+    return HoverTool(
+        renderers=list(renderers),
+        tooltips=[
+            ("", "$name"),
+            (X_LABELS.get(axis, axis), f"@{x}{{{form}}}"),
+            ("", f"@{y}{{%.6g}}"),
+        ],
+        formatters=formatters,
+    )
+
+
+def _draw_marks(found: Any, kind: str, theme: Theme) -> None:
+    """What happened: a line over the height, and below it what tells of it."""
+    source = ColumnDataSource({"x": [], "span": [], "kind": [], "text": []}, name=f"{kind}/{MARKS}")
+    found.add_glyph(source, VSpan(x="span", line_color=theme.quiet, line_dash="dotted"))
+    found.extra_y_ranges = {MARKS: Range1d(0, 1)}
+    feet = Scatter(x="x", y={"value": 0.03}, size=9, marker="triangle", fill_color=theme.ink,
+                   line_color=theme.paper)  # fmt: skip
+    drawn = found.add_glyph(source, feet, y_range_name=MARKS)
+    found.add_tools(HoverTool(renderers=[drawn], tooltips=[("@kind", "@text")]))
+
+
+def _legend(found: Any, names: Sequence[str], drawn: Sequence[list[Any]], theme: Theme) -> None:
+    """Names below the figure; a tap on one hides its line."""
+    if not 1 < len(names) <= MOST_NAMED:
+        return
+    items = [
+        LegendItem(label={"value": name}, renderers=renderers)
+        for name, renderers in zip(names, drawn, strict=True)
+    ]
+    is_short = _is_short(names)
+    legend = Legend(
+        items=items,
+        orientation="horizontal" if is_short else "vertical",
+        click_policy="hide",
+        background_fill_color=theme.paper,
+        label_text_color=theme.ink,
+        label_text_font_size="12px",
+        border_line_color=None,
+        padding=0,
+        margin=4,
+        spacing=12 if is_short else 0,
+    )
+    found.add_layout(legend, "below")
+
+
+def _is_short(names: Sequence[str]) -> bool:
+    """Whether a legend takes no more than one row."""
+    return len(names) > MOST_NAMED or sum(map(len, names)) <= SHORT_NAMES
+
+
+def _style(found: Any, theme: Theme, axis: str, look: Look, log: bool) -> None:
+    found.background_fill_color = found.border_fill_color = theme.paper
+    found.outline_line_color = None
+    found.toolbar.logo = None
+    found.min_border_right = 16
+    for line in (*found.xaxis, *found.yaxis):
+        line.axis_line_color = line.major_tick_line_color = theme.quiet
+        line.minor_tick_line_color = None
+        line.major_label_text_color = theme.quiet
+        line.major_label_text_font_size = "12px"
+        line.axis_label_text_color = theme.ink
+        line.axis_label_text_font_size = "12px"
+        line.axis_label_text_font_style = "normal"
+    found.grid.grid_line_color = theme.rule
+    found.xgrid.grid_line_color = None
+    if axis == "elapsed":
+        found.xaxis.formatter = DatetimeTickFormatter(
+            microseconds="%-S.%f s", milliseconds="%-S.%3N s", seconds="%T", minsec="%T",
+            minutes="%R", hourmin="%R", hours="%R", days="day %-d", months="day %-j",
+            years="day %-j",
+        )  # fmt: skip
+    elif axis == "passes" or look.bars:
+        found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
+    found.yaxis.formatter = (
+        NumeralTickFormatter(format=NUMBERS[look.numbers])
+        if look.numbers
+        else BasicTickFormatter(power_limit_high=6, power_limit_low=-4)
+    )
+    if look.numbers in BASES and not log:
+        base, mantissas = BASES[look.numbers]
+        found.yaxis.ticker = AdaptiveTicker(base=base, mantissas=list(mantissas))

@@ -1,0 +1,745 @@
+"""The panels of a board, made of what its events have told.
+
+Each function makes one kind of panel, or None where there is nothing to show; the shape of a panel
+is told in ``observe.board``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
+from largek_dask.observe.heard import (
+    MOST_WORKERS,
+    QUANTILES,
+    WORK,
+    WORKER,
+    Heard,
+    Line,
+    number_in,
+    short_name,
+)
+from largek_dask.observe.history import A_START, Point, Series, X, Y
+from largek_dask.observe.showing import (
+    NONE,
+    WORKER_COLUMNS,
+    Seen,
+    figure,
+    is_number,
+    left_of,
+    precise,
+    whole,
+    worker_rows,
+)
+from largek_dask.observe.totals import OF_A_STEP
+
+__all__ = ["Panel", "iso", "limited_by", "panels", "rounded", "shown"]
+
+MOST_TEXT = 400
+"""Characters of a text that are shown."""
+TIME, PASSES = 4, 5
+"""Where a point of the cost has its wall time (ms) and its passes over the data."""
+FIRST_STEPS = 0.1
+"""Share of the steps that count as the first, whose values may be far from all others."""
+
+HOUR, TENTH = 3600.0, 0.1
+LATEST = 253_402_300_799.0
+"""The end of the year 9999, in seconds since 1970."""
+MOST_POINTS = 128
+"""Buckets of a line as it is sent: as many as a screen shows."""
+WORKER_POINTS = 32
+"""Buckets of the line of one worker among many."""
+EXTREMES = ("", "last", "lowest", "highest")
+"""Columns of a table of lines."""
+MOST_ROWS = 100
+"""Rows of a table."""
+SLOWEST = 5
+"""Workers that are named where there are too many to name all."""
+NOTHING: tuple[Point, Point] = ((0.0,) * 4, (0.0,) * 4)
+LIVE = frozenset(
+    {*OF_A_STEP, "workers", "memory", "progress", "seconds", "sizes", "energy", "rows", "bytes",
+     "retries", "rebuilt", "evictions", "n_events", "last_event", "queue", "title", "objective"}
+)  # fmt: skip
+"""Fields of a status that change while a job runs, or are told elsewhere."""
+
+Panel = dict[str, Any]
+Words = Callable[[float], str]
+Column = list[float | int | None]
+MARKED, MARK_SIZE = 8, 7
+"""Points of a line that have a mark, which tells it from others without its colour; in pixels."""
+
+
+def panels(seen: Seen, heard: Heard) -> list[Panel]:
+    """All panels that have something to show, in their order."""
+    return [panel for make in MAKERS if (panel := make(seen, heard)) is not None]
+
+
+# --- words and numbers ----------------------------------------------------------------------------
+
+
+def shown(text: object) -> str:
+    """Text that neither forges a line nor is longer than anybody reads."""
+    words = printable(str(text)[: 2 * MOST_TEXT])
+    return words if len(words) <= MOST_TEXT else f"{words[: MOST_TEXT - 1]}…"
+
+
+def rounded(value: float | None, digits: int = 4) -> float | int | None:
+    """A finite number of at most so many figures, as short JSON; None for any other."""
+    if value is None or not math.isfinite(value):
+        return None
+    found = float(f"{value:.{digits}g}")
+    if not math.isfinite(found):
+        return None
+    return int(found) if abs(found) < 1e15 and found == int(found) else found
+
+
+def brief(value: float) -> str:
+    """A number to three figures."""
+    return f"{value:.3g}"
+
+
+def iso(seconds: float) -> str | None:
+    """Seconds since 1970 in ISO form; None where they are none."""
+    if not 0 < seconds < LATEST:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def limited_by(seen: Seen, heard: Heard) -> str | None:
+    """Which rule is going to end the job, as the estimate has it."""
+    status = seen.status
+    left, step = number_in(status, "eta_s"), number_in(status, "step")
+    elapsed, limit = number_in(status, "elapsed"), number_in(status, "max_time")
+    most, takes = number_in(status, "max_iter"), heard.step_seconds()
+    if left is None:
+        return None
+    if limit is not None and elapsed is not None and left >= 0.99 * (limit - elapsed):
+        return "max_time"
+    if most is not None and step is not None and takes is not None:
+        # The estimate is of the mean of the last steps, this of the usual one.
+        return "max_iter" if left >= 0.8 * (most - step) * takes else "convergence"
+    return None
+
+
+# --- panels ---------------------------------------------------------------------------------------
+
+
+def _panel(
+    kind: str,
+    title: str,
+    words: str,
+    *,
+    figures: Iterable[tuple[str, str]] = (),
+    series: Sequence[dict[str, Any]] = (),
+    axes: Sequence[str] = ("elapsed",),
+    y: str = "",
+    log: bool = False,
+    skip: float | None = None,
+    columns: Sequence[str] = (),
+    rows: Iterable[Sequence[str]] = (),
+) -> Panel:
+    return {
+        "kind": kind,
+        "title": title,
+        "words": words,
+        "figures": [[name, shown(text)] for name, text in figures],
+        "x": axes[0],
+        "axes": list(axes),
+        "y": y,
+        "log": log,
+        "series": list(series),
+        "skip": rounded(skip),
+        "table": {
+            "columns": list(columns),
+            "rows": [[shown(text) for text in row] for row in rows],
+        },
+    }
+
+
+def _alive(seen: Seen, heard: Heard) -> Panel | None:
+    if not seen.status.get("state"):
+        return None
+    state, takes = shown(seen.state), heard.step_seconds()
+    figures = [("state", state)]
+    if note := seen.status.get("note"):
+        figures.append(("waits", str(note)))
+    progress = seen.status.get("progress")
+    done, n_chunks = number_in(progress, "done"), number_in(progress, "n_chunks")
+    if done is not None and n_chunks and seen.state not in ENDS:
+        figures.append(("this pass", f"{whole(done)} of {whole(n_chunks)} chunks"))
+    if takes is not None:
+        figures.append(("a step takes", human_seconds(takes)))
+    if words := left_of(seen):
+        figures.append(("done", words))
+    return _panel("alive", "Alive", f"The job is {state}.", figures=figures)
+
+
+def _cost(seen: Seen, heard: Heard) -> Panel | None:
+    if not heard.costs:
+        return None
+    objective = seen.objective
+    less = objective.sense == "min"
+    of_all = [series for line, series in heard.costs.items() if not line.on_sample]
+    best = _best(of_all or list(heard.costs.values()), less)
+    last = _last(of_all or list(heard.costs.values()))
+    name = objective.of_step
+    told = f"{name[:1].upper()}{name[1:]} {precise(last[Y])} last"
+    words = f"{told}, {precise(best[Y])} at its {'lowest' if less else 'highest'}."
+    lines = [_cost_line(line, series, best[Y]) for line, series in heard.costs.items()]
+    steps = [point for line in heard.costs.values() for point in line.points() if point]
+    steps.sort(key=lambda point: point[X])
+    skip = 1e3 * steps[int(FIRST_STEPS * len(steps))][X] if len(steps) >= 10 else None
+    return _panel(
+        "cost",
+        f"{name[:1].upper()}{name[1:]}",
+        words,
+        figures=[("last", precise(last[Y])),
+                 ("lowest" if less else "highest", precise(best[Y]))],
+        series=lines,
+        axes=("elapsed", "time", "passes") if last[TIME] > 0 else ("elapsed", "passes"),
+        y=f"{name} ({objective.unit}){'' if less else ', more is better'}",
+        skip=skip,
+        columns=("line", "last", "lowest" if less else "highest", "points"),
+        rows=[_cost_row(line, series, less) for line, series in heard.costs.items()],
+    )  # fmt: skip
+
+
+def _best(lines: Sequence[Series], less: bool) -> Point:
+    ends = [found[0] if less else found[1] for line in lines if (found := line.extremes())]
+    return (min if less else max)(ends, key=lambda point: point[Y])
+
+
+def _last(lines: Sequence[Series]) -> Point:
+    return max((last for line in lines if (last := line.last())), key=lambda point: point[X])
+
+
+def _line_name(line: Line) -> str:
+    rows = "on a sample" if line.on_sample else "on all rows"
+    return rows if line.start is None else f"start {line.start + 1}, {rows}"
+
+
+def _cost_line(line: Line, series: Series, best: float) -> dict[str, Any]:
+    points = series.points()
+    return _line(
+        _line_name(line),
+        _elapsed(points),
+        _column(points, Y, 8),
+        time=_column(points, TIME, 12),
+        passes=_column(points, PASSES, 4),
+        # 0 has no place on a logarithmic axis.
+        above=[None if point is None else rounded(abs(point[Y] - best)) or None
+               for point in points],
+    )  # fmt: skip
+
+
+def _cost_row(line: Line, series: Series, less: bool) -> tuple[str, ...]:
+    last, best = series.last(), _best([series], less)
+    return (
+        _line_name(line),
+        precise(last[Y]) if last else NONE,
+        precise(best[Y]),
+        whole(sum(point is not None for point in series.points())),
+    )
+
+
+def _column(points: Iterable[Point | None], place: int, digits: int) -> Column:
+    """A coordinate of points; null where the line is interrupted."""
+    return [None if point is None else rounded(point[place], digits) for point in points]
+
+
+def _elapsed(points: Iterable[Point | None]) -> Column:
+    """Seconds used, in ms."""
+    return [None if point is None else rounded(1e3 * point[X], 5) for point in points]
+
+
+def _line(name: str, x: Column, y: Column, **columns: Column) -> dict[str, Any]:
+    """A line, with the sizes of its marks: a few along it, and one at its end."""
+    places = [i for i, value in enumerate(y) if value is not None]
+    wanted = {places[round(i * (len(places) - 1) / (MARKED - 1))] for i in range(MARKED)
+              } if places else set()  # fmt: skip
+    mark: Column = [MARK_SIZE if i in wanted else 0 for i in range(len(y))]
+    return {"name": shown(name), "x": x, "y": y, "mark": mark, **columns}
+
+
+def _gain(seen: Seen, heard: Heard) -> Panel | None:
+    changed, shift, gain = (heard.series.get(name) for name in ("n_changed", "shift", "gain"))
+    lines = {"rows that changed": changed, "movement of centres": shift, "gain of a step": gain}
+    known = {name: series for name, series in lines.items() if series}
+    figures = [*_gains(heard), *((name, _last_of(series)) for name, series in known.items())]
+    if not figures:
+        return None
+    told = "; ".join(f"{name} {text}" for name, text in figures)
+    return _panel(
+        "gain",
+        "Does it still gain?",
+        f"{told[:1].upper()}{told[1:]}.",
+        figures=figures,
+        series=[_means(name, series, positive=True) for name, series in known.items()],
+        y="share of the rows, or relative change",
+        log=True,
+        columns=EXTREMES,
+        rows=[_row(name, series) for name, series in known.items()],
+    )
+
+
+def _gains(heard: Heard) -> list[tuple[str, str]]:
+    """How much the objective has changed of late, relative to what it was."""
+    of_all = [series for line, series in heard.costs.items() if not line.on_sample]
+    lines = of_all or list(heard.costs.values())
+    if not lines:
+        return []
+    # Of several starts the one that runs: the others have other ends.
+    series = max(lines, key=lambda line: (line.last() or (0.0,) * 3)[X])
+    last, found = series.last(), []
+    assert last is not None
+    for name, seconds in (("last hour", HOUR), ("last tenth", TENTH * last[X])):
+        before = series.before(last[X] - seconds)
+        if before is not None and before[Y] and before[X] < last[X]:
+            found.append((name, f"{100 * (last[Y] - before[Y]) / abs(before[Y]):+.2g} %"))
+    return found
+
+
+def _when(seen: Seen, heard: Heard) -> Panel | None:
+    status, figures = seen.status, []
+    is_over = seen.state in ENDS if status.get("state") else heard.has_stopped
+    if is_over:
+        return None
+    left, limit = number_in(status, "eta_s"), limited_by(seen, heard)
+    if left is not None:
+        figures.append(("at most left", human_seconds(max(0.0, left))))
+    if limit is not None:
+        figures.append(("limited by", limit))
+    if (share := seen.share_done()) is not None:
+        figures.append(("done", f"{share:.0%}"))
+    if seen.labelled is not None:
+        figures.append(("labels written", f"{seen.labelled:.0%}"))
+    series = heard.series.get("eta_s")
+    if not figures and not series:
+        return None
+    told = ", ".join(f"{name} {text}" for name, text in figures) or "nothing can be said yet"
+    return _panel(
+        "when",
+        "When does it end?",
+        f"{told[:1].upper()}{told[1:]}.",
+        figures=figures,
+        series=[_means("at most left", series)] if series else (),
+        y="seconds",
+        columns=EXTREMES,
+        rows=[_row("at most left", series, human_seconds)] if series else (),
+    )
+
+
+def _events(seen: Seen, heard: Heard) -> Panel | None:
+    marks = heard.marks()
+    if not marks:
+        return None
+    counts = [(kind, whole(n)) for kind, n in sorted(heard.n_marks.items())]
+    told = ", ".join(f"{n} × {kind}" for kind, n in counts)
+    return _panel(
+        "events",
+        "What happened",
+        f"{told}; last: {marks[-1].text}",
+        figures=counts,
+        columns=("at", "after", "kind", "what"),
+        rows=[
+            (iso(mark.seconds) or NONE, human_seconds(mark.elapsed), mark.kind, mark.text)
+            for mark in reversed(marks[-MOST_ROWS:])
+        ],
+    )
+
+
+def _workers(seen: Seen, heard: Heard) -> Panel | None:
+    speeds = heard.speeds
+    if len(speeds) < 2:
+        return None
+    slowest = sorted(speeds, key=lambda name: speeds[name])
+    is_many = len(slowest) > MOST_WORKERS
+    if is_many:
+        lines = {name: heard.series[name] for name in QUANTILES if name in heard.series}
+    else:
+        lines = {
+            name.removeprefix(WORKER): series
+            for name, series in heard.series.items()
+            if name.startswith(WORKER)
+        }
+    figures = [
+        ("workers", whole(len(slowest))),
+        ("slowest", f"{slowest[0]}: {human_count(speeds[slowest[0]])}"),
+        ("fastest", f"{slowest[-1]}: {human_count(speeds[slowest[-1]])}"),
+    ]
+    about = {short_name(row[0]): row for row in worker_rows(seen)}
+    named = slowest[:SLOWEST] if is_many else slowest
+    return _panel(
+        "workers",
+        "Rows a second by worker",
+        f"Slowest of {len(slowest):,} workers: {figures[1][1]} rows a second; fastest: "
+        f"{figures[2][1]}.",
+        figures=figures,
+        series=[_means(name, series, WORKER_POINTS) for name, series in lines.items()],
+        y="rows a second",
+        columns=WORKER_COLUMNS,
+        rows=[
+            about.get(name, (name, figure(speeds[name]), *[NONE] * (len(WORKER_COLUMNS) - 2)))
+            for name in named
+        ],
+    )
+
+
+def _split(seen: Seen, heard: Heard) -> Panel | None:
+    known = {kind: heard.series[kind] for kind in WORK if heard.series.get(kind)}
+    total = heard.sums.get("total", 0.0)
+    if not known or total <= 0:
+        return None
+    threads = heard.threads
+    named = {kind: "rows in the driver" if kind == "driver" else kind for kind in known}
+    shares = {named[kind]: heard.sums.get(kind, 0.0) / (threads * total) for kind in known}
+    shares["rest"] = max(0.0, 1.0 - sum(shares.values()))
+    lines = [_means(named[kind], series, scale=1 / threads) for kind, series in known.items()]
+    lines.append(_rest(lines))
+    figures = [(kind, f"{share:.1%}") for kind, share in shares.items()]
+    if compiled := heard.sums.get("compile"):
+        figures.append(("compiling kernels", human_seconds(compiled)))
+    told = ", ".join(f"{kind} {text}" for kind, text in figures)
+    return _panel(
+        "split",
+        "Where the time goes",
+        f"Of all time so far: {told}.",
+        figures=figures,
+        series=lines,
+        y="share of the time of all threads",
+        columns=("", "share of all time", "seconds of all threads"),
+        rows=[
+            (kind, f"{share:.2%}", human_seconds(share * threads * total))
+            for kind, share in shares.items()
+        ],
+    )
+
+
+def _rest(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What is left of the time where all kinds are told at the same steps."""
+    x = lines[0]["x"]
+    same = [line["y"] for line in lines if line["x"] == x]
+    y = [
+        None if None in at else rounded(max(0.0, 1.0 - sum(at)), 3)
+        for at in zip(*same, strict=True)
+    ]
+    return _line("rest", x, y)
+
+
+def _memory(seen: Seen, heard: Heard) -> Panel | None:
+    names = {"row state": "state_bytes", "chunks": "cache_bytes"}
+    lines = {
+        shown: series
+        for shown, name in names.items()
+        if (series := heard.series.get(name)) and (series.extremes() or NOTHING)[1][Y] > 0
+    }
+    workers = _worker_memory(seen)
+    if not lines and not workers:
+        return None
+    figures = [(name, _last_of(series, human_bytes)) for name, series in lines.items()]
+    evictions = number_in(seen.status, "evictions") or heard.sums.get("evictions")
+    if evictions:
+        figures.append(("did not fit", count_of(int(evictions), "time")))
+    if workers:
+        figures.append(("fullest worker", f"{workers[0][0]}: {workers[0][3]}"))
+    told = ", ".join(f"{name} {text}" for name, text in figures)
+    return _panel(
+        "memory",
+        "Memory held",
+        f"Last: {told}.",
+        figures=figures,
+        series=[_means(name, series) for name, series in lines.items()],
+        y="bytes",
+        columns=("worker", "memory", "limit", "share")
+        if workers
+        else ("", "last", "lowest", "highest"),
+        rows=workers or [_row(name, series, human_bytes) for name, series in lines.items()],
+    )
+
+
+def _worker_memory(seen: Seen) -> list[tuple[str, str, str, str]]:
+    """Memory of workers against their limits, the fullest first; live figures of Dask."""
+    found = []
+    told = seen.status.get("memory")
+    for name, about in told.items() if isinstance(told, Mapping) else ():
+        used, limit = number_in(about, "used"), number_in(about, "limit")
+        if used is not None:
+            share = used / limit if limit else 0.0
+            found.append((share, used, short_name(name), limit or 0.0))
+    return [
+        (name, human_bytes(used), human_bytes(limit) if limit else NONE,
+         f"{share:.0%}" if limit else NONE)
+        for share, used, name, limit in sorted(found, reverse=True)[:MOST_ROWS]
+    ]  # fmt: skip
+
+
+def _plain(
+    kind: str,
+    title: str,
+    lines: Mapping[str, str],
+    y: str,
+    *,
+    log: bool = False,
+    words: Words = precise,
+) -> Callable[[Seen, Heard], Panel | None]:
+    """What makes a panel of nothing but lines: what they are called, and their series."""
+
+    def make(seen: Seen, heard: Heard) -> Panel | None:
+        known = {name: heard.series[series] for name, series in lines.items()
+                 if heard.series.get(series)}  # fmt: skip
+        if not known:
+            return None
+        rows = [_row(name, series, words) for name, series in known.items()]
+        told = "; ".join(f"{name} {last} last, {low} at its lowest" for name, last, low, _ in rows)
+        return _panel(
+            kind,
+            title,
+            f"{told[:1].upper()}{told[1:]}.",
+            figures=[(name, last) for name, last, _, _ in rows],
+            series=[_means(name, series, positive=log) for name, series in known.items()],
+            y=y,
+            log=log,
+            columns=EXTREMES,
+            rows=rows,
+        )
+
+    return make
+
+
+def _batch(seen: Seen, heard: Heard) -> Panel | None:
+    series = heard.series.get("batch_rows")
+    if not series:
+        return None
+    entered, before = [], 0.0
+    for key, rows in heard.batches:
+        entered.append((key % A_START, rows - before, rows))
+        before = rows
+    last = series.last()
+    assert last is not None
+    told = f"{whole(last[Y])} rows last, in {count_of(len(entered), 'part')}"
+    return _panel(
+        "batch",
+        "Rows of the batch",
+        f"{told}.",
+        figures=[("rows", whole(last[Y])), ("parts", whole(len(entered)))],
+        series=[_points("rows of the batch", series)],
+        y="rows",
+        log=True,
+        columns=("entered at step", "rows", "of the batch"),
+        rows=[
+            (whole(step), whole(rows), f"{rows / last[Y]:.1%}" if last[Y] else NONE)
+            for step, rows, _ in entered
+        ],
+    )
+
+
+def _mixture(seen: Seen, heard: Heard) -> Panel | None:
+    energy = heard.series.get("energy")
+    last = energy.last() if energy else None
+    if energy is None or last is None:
+        return None
+    figures = [("energy a row", precise(last[Y]))]
+    if heard.n_features:
+        figures.append(("σ²", precise(last[Y] / heard.n_features)))
+    for name, kept in (("F a row", "lower_bound"), ("components alive", "alive")):
+        if series := heard.series.get(kept):
+            figures.append((name, _last_of(series, precise)))
+    told = ", ".join(f"{name} {text}" for name, text in figures)
+    return _panel(
+        "mixture",
+        "The mixture",
+        f"Last: {told}; energy {_lowest(energy, precise)} at its lowest.",
+        figures=figures,
+        series=[_means("energy a row", energy)],
+        y="mean squared distance to the means",
+        columns=EXTREMES,
+        rows=[
+            _row(name, series, precise)
+            for name, kept in (("energy a row", "energy"), ("F a row", "lower_bound"))
+            if (series := heard.series.get(kept))
+        ],
+    )
+
+
+def _path(seen: Seen, heard: Heard) -> Panel | None:
+    found = sorted(heard.by_partition.items())
+    if not found:
+        return None
+    clusters, cost = found[-1]
+    return _panel(
+        "path",
+        "Objective by number of clusters",
+        f"{precise(cost)} with {count_of(clusters, 'cluster')}, {precise(found[0][1])} with "
+        f"{found[0][0]:,}.",
+        figures=[("at work on", count_of(clusters, "cluster"))],
+        series=[_line("found so far", [n for n, _ in found],
+                      [rounded(cost, 6) for _, cost in found])],
+        axes=("clusters",),
+        y=f"{seen.objective.of_step} ({seen.objective.unit})",
+        columns=("clusters", seen.objective.of_step),
+        rows=[(whole(n), precise(cost)) for n, cost in found],
+    )  # fmt: skip
+
+
+def _sizes(seen: Seen, heard: Heard) -> Panel | None:
+    told = heard.sizes
+    edges, counts = (_numbers(told.get(name)) for name in ("edges", "counts"))
+    if not counts or len(edges) != len(counts) + 1:
+        return None
+    names = {"least": "least", "median": "median", "mean": "mean", "most": "most",
+             "empty clusters": "n_empty"}  # fmt: skip
+    figures = [(name, figure(number_in(told, key), human_count)) for name, key in names.items()]
+    return _panel(
+        "sizes",
+        "Sizes of clusters",
+        f"{', '.join(f'{name} {text}' for name, text in figures)}.",
+        figures=figures,
+        series=[_line(
+            "clusters",
+            [rounded(edge) for edge in edges[:-1]],
+            [rounded(count, 6) for count in counts],
+            right=[rounded(edge) for edge in edges[1:]],
+        )],
+        axes=("size",),
+        y="clusters",
+        columns=("weight from", "to", "clusters"),
+        rows=[
+            (figure(a), figure(b), whole(n))
+            for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
+        ],
+    )  # fmt: skip
+
+
+def _numbers(values: object) -> list[float]:
+    """A list of finite numbers that do not fall below 0; nothing if it is none."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        return []
+    found = [float(value) for value in values if is_number(value) and value >= 0]
+    return found if len(found) == len(values) <= MOST_ROWS else []
+
+
+def _moved(seen: Seen, heard: Heard) -> Panel | None:
+    series = heard.series.get("bytes_per_second")
+    total = number_in(seen.status, "bytes") or heard.sums.get("bytes", 0.0)
+    copied = heard.sums.get("copied", 0.0)
+    if not series or not total:
+        return None
+    figures = [("read or moved", human_bytes(total)), ("picked out", human_bytes(copied))]
+    return _panel(
+        "bytes",
+        "Bytes read and moved",
+        f"{human_bytes(total)} so far, {_last_of(series, human_bytes)} a second last.",
+        figures=figures,
+        series=[_means("read or moved a second", series)],
+        y="bytes a second",
+        columns=EXTREMES,
+        rows=[_row("a second", series, human_bytes)],
+    )
+
+
+def _job(seen: Seen, heard: Heard) -> Panel | None:
+    told = [
+        (name, value if isinstance(value, str) else json.dumps(value, default=str))
+        for name, value in seen.status.items()
+        if name not in LIVE and value not in (None, "", [], {})
+    ]
+    if not told:
+        return None
+    outputs = [(name, str(value)) for name, value in seen.status.items() if name == "output"]
+    return _panel(
+        "job",
+        "The job",
+        f"{seen.title}.",
+        figures=outputs,
+        columns=("", ""),
+        rows=[(name.replace("_", " "), text) for name, text in told],
+    )
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def _means(
+    name: str,
+    series: Series,
+    most: int = MOST_POINTS,
+    *,
+    positive: bool = False,
+    scale: float = 1.0,
+) -> dict[str, Any]:
+    """A line of means, so that neighbours of one moment can be compared."""
+    points = series.means(most)
+    y = [None if point is None else rounded(scale * point[Y]) for point in points]
+    if positive:
+        # 0 has no place on a logarithmic axis.
+        y = [value if value is not None and value > 0 else None for value in y]
+    return _line(name, _elapsed(points), y)
+
+
+def _points(name: str, series: Series) -> dict[str, Any]:
+    """A line of points as they were told."""
+    points = series.points(MOST_POINTS)
+    return _line(name, _elapsed(points), _column(points, Y, 6))
+
+
+def _last_of(series: Series, words: Words = brief) -> str:
+    last = series.last()
+    return NONE if last is None else words(last[Y])
+
+
+def _lowest(series: Series, words: Words = brief) -> str:
+    found = series.extremes()
+    return NONE if found is None else words(found[0][Y])
+
+
+def _row(name: str, series: Series, words: Words = brief) -> tuple[str, str, str, str]:
+    """A line as a row of a table."""
+    found = series.extremes()
+    highest = NONE if found is None else words(found[1][Y])
+    return name, _last_of(series, words), _lowest(series, words), highest
+
+
+MAKERS: tuple[Callable[[Seen, Heard], Panel | None], ...] = (
+    _alive,
+    _cost,
+    _gain,
+    _when,
+    _events,
+    _plain(
+        "speed",
+        "Rows a second",
+        {"all together": "rows_per_second"},
+        "rows a second",
+        words=human_count,
+    ),
+    _workers,
+    _split,
+    _memory,
+    _plain("work", "Work saved", {"of all distances": "distances"}, "share computed", log=True),
+    _batch,
+    _mixture,
+    _plain("components", "Components alive", {"components": "alive"}, "components", words=whole),
+    _plain(
+        "rounds",
+        "Rounds",
+        {"rounds an epoch": "rounds", "factor of what is expected": "factor", "rate η": "eta"},
+        "rounds, factor, rate",
+        log=True,
+    ),
+    _plain(
+        "partitions",
+        "Partitions",
+        {"at work on": "partitions", "settled": "settled"},
+        "clusters, partitions",
+        words=whole,
+    ),
+    _path,
+    _sizes,
+    _moved,
+    _job,
+)

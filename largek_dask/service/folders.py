@@ -1,0 +1,369 @@
+"""Jobs as their folders tell of them: a page without a scheduler.
+
+A folder is that of one fit (``checkpoint=`` of a fit, ``--out`` of ``largek fit``), or the store
+of a scheduler, whose records say where each job's folder is. A thread for each follows what grows
+there, so that a store which does not answer keeps nobody waiting; nothing is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from largek_dask.algorithms.objective import objective_in
+from largek_dask.driver.checkpoint import description_in
+from largek_dask.driver.event_log import JsonLines, Tail
+from largek_dask.driver.events import Event
+from largek_dask.driver.storage import Folder
+from largek_dask.driver.words import printable
+from largek_dask.errors import JobNotFoundError, LargekError, ParameterError
+from largek_dask.redaction import redactor
+from largek_dask.service.credentials import options_of, output_folder
+from largek_dask.service.feed import Feed
+from largek_dask.service.known import KnownJob
+from largek_dask.service.places import Places
+from largek_dask.service.store import Record, Records
+
+__all__ = ["Folders"]
+
+LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 5.0
+"""Pauses between two looks into a folder of this machine, and into one elsewhere."""
+PATIENCE_SECONDS = 10.0
+"""How long a question waits for the first look."""
+WATCHED_SECONDS = 30.0
+"""How long after a question the folder of a job that has ended is looked into."""
+MOST_EVENTS = 2_000
+"""Events of a job in memory; older ones are read from its files when they are asked for."""
+
+
+class Trouble:
+    """Why something cannot be read, and since when."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def told(self, what: str, reason: str) -> None:
+        """It cannot be read now; when that began is known from the first time."""
+        if not self.text.startswith(f"{what} cannot be read since"):
+            since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+            self.text = f"{what} cannot be read since {since} UTC: {reason}"
+
+    def over(self) -> None:
+        """It can be read."""
+        self.text = ""
+
+
+class FolderJob:
+    """A job or a fit, as its folder tells of it.
+
+    Parameters
+    ----------
+    job_id : str
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.id = job_id
+        self.trouble = Trouble()
+        self.asked_at = -math.inf
+        self.n_events = 0
+        self._tail: Tail | None = None
+        self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
+
+    def folder(self) -> Folder:
+        """Where it is."""
+        raise NotImplementedError
+
+    def take(self, event: Event) -> None:
+        """Take in an event."""
+        raise NotImplementedError
+
+    def figures(self) -> dict[str, Any]:
+        """What is known of it, by the names of ``Job.status``."""
+        raise NotImplementedError
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is expected of it any more."""
+        raise NotImplementedError
+
+    def look(self) -> None:
+        """Take in what is new."""
+        folder = None
+        try:
+            folder = self.folder()
+            self._tail = self._tail or Tail(folder)
+            for event in self._tail.new():
+                self._events.append({**event, "n": self.n_events})
+                self.n_events += 1
+                # Of a file that anybody could have written: a field may be missing.
+                with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+                    self.take(event)
+        except FileNotFoundError:
+            gone = "its events are gone" if self.n_events else "it holds no events yet"
+            self.trouble.told("The folder" if folder is None else folder.url, gone)
+        except (LargekError, OSError) as error:
+            options = {} if folder is None else folder.storage_options
+            reason = printable(redactor(options)(f"{type(error).__name__}: {error}"))
+            self.trouble.told("The folder" if folder is None else folder.url, reason)
+        else:
+            self.trouble.over()
+
+    def status(self) -> dict[str, Any]:
+        """See ``Job.status``."""
+        note = {"note": self.trouble.text} if self.trouble.text else {}
+        return {**self.figures(), **note, "n_events": self.n_events}
+
+    def since(self, n: int, most: int) -> list[dict[str, Any]]:
+        """Events in memory from number ``n`` on."""
+        held = list(self._events)
+        begin = max(0, n - held[0]["n"]) if held else 0
+        return held[begin : begin + most]
+
+
+class FitJob(FolderJob):
+    """A fit without a scheduler.
+
+    Parameters
+    ----------
+    job_id : str
+    folder : Folder
+    """
+
+    def __init__(self, job_id: str, folder: Folder) -> None:
+        super().__init__(job_id)
+        self._folder = folder
+        self._about: dict[str, Any] = {}
+        self._objective: dict[str, Any] = {}
+        self._feed = Feed(job_id, lambda event: None, is_new=True)
+        self._state = "queued"
+
+    def folder(self) -> Folder:
+        """Where it is."""
+        return self._folder
+
+    @property
+    def has_ended(self) -> bool:
+        """Never: another fit may go on in that folder."""
+        return False
+
+    def look(self) -> None:
+        """Take in what is new."""
+        super().look()
+        if not self._about and self.n_events:
+            # Without it what is fitted stays unknown; the folder's own trouble says more.
+            with contextlib.suppress(LargekError, OSError):
+                self._about = description_in(self._folder) or {}
+
+    def take(self, event: Event) -> None:
+        """Take in an event."""
+        kind = event.get("event")
+        if kind == "started":
+            self._objective = objective_in(event).told()
+        if kind in ("started", "step"):
+            self._state = "running"
+        elif kind == "best" or (kind == "stopped" and "start" not in event):
+            reason = event.get("reason")
+            self._state = "cancelled" if reason in ("cancelled", "interrupted") else "finished"
+        self._feed(event)
+
+    def figures(self) -> dict[str, Any]:
+        """What is known of it."""
+        job = _mapping(self._about.get("job"))
+        where = _mapping(self._about.get("data")).get("location")
+        return {
+            "id": self.id,
+            "title": self.id,
+            "state": self._state,
+            "data": where or "rows in memory",
+            "output": self._folder.url,
+            "algorithm": _mapping(job.get("algorithm")).get("name"),
+            "n_clusters": job.get("n_clusters"),
+            **({"mixture": job["mixture"]} if job.get("mixture") else {}),
+            **self._objective,
+            **self._feed.figures(),
+        }
+
+
+class StoreJob(FolderJob):
+    """A job of a scheduler's store.
+
+    Parameters
+    ----------
+    record : Record
+    """
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record.id)
+        self._known = KnownJob(record, Places.of(record.spec), {}, lambda event: None, is_new=True)
+
+    def know(self, record: Record) -> None:
+        """Take in the record as it is now."""
+        self._known.record = record
+
+    def folder(self) -> Folder:
+        """Where it is; its options have to be in the environment of this process."""
+        spec = self._known.record.spec
+        return output_folder(spec, options_of(spec, {}))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its record says so."""
+        return self._known.record.result is not None
+
+    def take(self, event: Event) -> None:
+        """Take in an event."""
+        if event.get("event") in ("running", "interrupted"):
+            self._known.running = event["event"] == "running"
+        self._known.heed(event)
+        self._known.feed(event)
+
+    def figures(self) -> dict[str, Any]:
+        """What is known of it."""
+        return self._known.status()
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+class Root(threading.Thread):
+    """Follows one folder: that of a fit, or a store of jobs.
+
+    Parameters
+    ----------
+    folder : Folder
+    name : str
+        What a fit in it is called.
+    """
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        super().__init__(name=f"largek-root-{name}", daemon=True)
+        self.url = folder.url
+        self.trouble = Trouble()
+        self.has_looked = threading.Event()
+        self.jobs: dict[str, FolderJob] = {}
+        self._folder, self._label = folder, name
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Look again and again."""
+        pause = LOCAL_SECONDS if self._folder.is_local else REMOTE_SECONDS
+        while True:
+            self.look()
+            self.has_looked.set()
+            if self._over.wait(pause):
+                return
+
+    def close(self) -> None:
+        """Look no more."""
+        self._over.set()
+
+    def look(self) -> None:
+        """Find jobs, and what is new of those that run or are watched."""
+        try:
+            names = self._folder.names()
+            if "jobs" in names:
+                self._look_for_jobs()
+            elif self._label not in self.jobs and {"events", "events.jsonl"} & set(names):
+                self.jobs[self._label] = FitJob(self._label, self._folder)
+            if self.jobs or "jobs" in names:
+                self.trouble.over()
+            else:
+                self.trouble.told(self.url, "it holds neither events of a fit nor a store of jobs")
+        except (LargekError, OSError) as error:
+            reason = redactor(self._folder.storage_options)(f"{type(error).__name__}: {error}")
+            self.trouble.told(self.url, printable(reason))
+        now = time.monotonic()
+        for job in list(self.jobs.values()):
+            if self._over.is_set():
+                return
+            if not job.has_ended or now - job.asked_at < WATCHED_SECONDS:
+                job.look()
+
+    def _look_for_jobs(self) -> None:
+        records, _ = Records(self._folder).all()
+        found = {record.id: record for record in records}
+        for job_id, record in found.items():
+            job = self.jobs.get(job_id)
+            if isinstance(job, StoreJob):
+                job.know(record)
+            else:
+                self.jobs[job_id] = StoreJob(record)
+        for job_id in [job_id for job_id in self.jobs if job_id not in found]:
+            del self.jobs[job_id]
+
+
+class Folders:
+    """Jobs in folders, as ``observe.desk.Source`` asks for them.
+
+    Parameters
+    ----------
+    urls : sequence of str
+        Folders of fits, and stores.
+    storage_options : mapping, optional
+        For all of them.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        self._roots: list[Root] = []
+        taken: set[str] = set()
+        for url in urls:
+            folder = Folder(url, storage_options)
+            name = re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.url.rpartition("/")[2])[:60] or "fit"
+            label, number = name, 1
+            while label in taken:
+                number += 1
+                label = f"{name}-{number}"
+            taken.add(label)
+            self._roots.append(Root(folder, label))
+        for root in self._roots:
+            root.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        for root in self._roots:
+            root.close()
+
+    def trouble(self) -> list[str]:
+        """What cannot be read at the moment, and since when."""
+        return [root.trouble.text for root in self._roots if root.trouble.text]
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """The status of every job."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        for root in self._roots:
+            root.has_looked.wait(max(0.0, until - time.monotonic()))
+        return [job.status() for root in self._roots for job in list(root.jobs.values())]
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        """That of one."""
+        return self._find(job_id).status()
+
+    def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
+        """Events that are in memory; no file is read."""
+        return self._find(job_id).since(n, most)
+
+    def history(self, job_id: str) -> Iterable[Event]:
+        """All events in the job's folder."""
+        return JsonLines.read(self._find(job_id).folder())
+
+    def cancel(self, job_id: str, who: str) -> str:
+        """Nothing can be done from folders alone."""
+        raise ParameterError("a job can be cancelled by its scheduler only: largek cancel.")
+
+    def _find(self, job_id: str) -> FolderJob:
+        for root in self._roots:
+            root.has_looked.wait(PATIENCE_SECONDS)
+            if (job := root.jobs.get(job_id)) is not None:
+                job.asked_at = time.monotonic()
+                return job
+        raise JobNotFoundError(f"there is no job {job_id[:80]!r} in these folders.")

@@ -1,0 +1,108 @@
+"""Jobs that are only made up, for what shows them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from largek_dask.errors import JobNotFoundError
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> str:
+    """A time in ISO form."""
+    return (BEGIN + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def step(number: int, seconds: float | None = None, **changes: Any) -> dict[str, Any]:
+    """The event of a step of a job that lowers its cost."""
+    seconds = float(number) if seconds is None else seconds
+    return {
+        "event": "step", "time": at(seconds), "step": number, "cost": 1000.0 / number,
+        "rows": 500, "n_changed": 1000 // number, "shift": 0.1 / number, "sample": None,
+        "seconds": {"total": 1.0, "compile": 0.0, "compute": 0.7, "read": 0.1, "wait": 0.1,
+                    "reduce": 0.05},
+        "bytes": 64_000, "copied": 0, "state_bytes": 4_000, "cache_bytes": 64_000, "retries": 0,
+        "rebuilt": 0, "evictions": 0, "rows_per_second": 500.0, "elapsed": seconds, "eta_s": 9.0,
+        "extra": {"distances": 1.0 / number},
+        **changes,
+    }  # fmt: skip
+
+
+def started(seconds: float = 0.0) -> dict[str, Any]:
+    """The event of a fit that begins."""
+    return {"event": "started", "time": at(seconds), "n_rows": 500, "n_features": 4,
+            "n_chunks": 5, "n_iter": 0}  # fmt: skip
+
+
+class MadeUp:
+    """A source of jobs.
+
+    Attributes
+    ----------
+    statuses : dict
+        By id.
+    memory, files : dict
+        Events by id: those in memory, with their numbers, and those in files.
+    asked : list
+        What was asked, in its order.
+    fails : Exception or None
+        Raised by whatever is asked.
+    """
+
+    def __init__(self) -> None:
+        self.statuses: dict[str, dict[str, Any]] = {}
+        self.memory: dict[str, list[dict[str, Any]]] = {}
+        self.files: dict[str, list[dict[str, Any]]] = {}
+        self.asked: list[tuple[str, ...]] = []
+        self.cancelled: list[tuple[str, str]] = []
+        self.fails: Exception | None = None
+        self.told: list[str] = []
+
+    def add(self, job_id: str, state: str = "running", **about: Any) -> None:
+        """One more job."""
+        self.statuses[job_id] = {
+            "id": job_id, "name": None, "state": state, "created": at(len(self.statuses)),
+            "algorithm": "lloyd", "n_clusters": 5, "data": "/x.zarr", "output": f"/out/{job_id}",
+            "max_iter": 100, "n_events": 0, "run": 1, **about,
+        }  # fmt: skip
+        self.memory[job_id], self.files[job_id] = [], []
+
+    def tell(self, job_id: str, *events: dict[str, Any], first: int | None = None) -> None:
+        """Have a job tell something, which is kept in memory."""
+        held = self.memory[job_id]
+        n = (held[-1]["n"] + 1 if held else 0) if first is None else first
+        held.extend({**event, "n": n + i} for i, event in enumerate(events))
+        self.statuses[job_id] = {**self.statuses[job_id], "n_events": held[-1]["n"] + 1}
+
+    def _asks(self, *what: str) -> None:
+        self.asked.append(what)
+        if self.fails is not None:
+            raise self.fails
+
+    def jobs(self) -> list[dict[str, Any]]:
+        self._asks("jobs")
+        return list(self.statuses.values())
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        self._asks("status", job_id)
+        if job_id not in self.statuses:
+            raise JobNotFoundError(f"there is no job {job_id}.")
+        return self.statuses[job_id]
+
+    def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
+        self._asks("events", job_id)
+        return [event for event in self.memory[job_id] if event["n"] >= n][:most]
+
+    def history(self, job_id: str) -> list[dict[str, Any]]:
+        self._asks("history", job_id)
+        return self.files[job_id]
+
+    def trouble(self) -> list[str]:
+        return self.told
+
+    def cancel(self, job_id: str, who: str) -> str:
+        self.status(job_id)
+        self.cancelled.append((job_id, who))
+        return "running"

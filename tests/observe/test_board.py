@@ -1,0 +1,379 @@
+"""Boards: what is drawn of a job is what its events told, whatever they are."""
+
+import gzip
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.observe_boards import day_of_events
+from largek_dask import KMeans, Mixture
+from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.storage import Folder
+from largek_dask.observe.board import Board, row
+
+
+def strict(answer):
+    """The answer as a browser gets it: JSON with finite numbers only."""
+    return json.loads(json.dumps(answer, allow_nan=False))
+
+
+def panels_of(board):
+    return {panel["kind"]: panel for panel in strict(board.answer())["panels"]}
+
+
+def started(n_iter=0, **more):
+    return {"event": "started", "time": "2026-11-25T06:00:00+00:00", "n_rows": 1000,
+            "n_features": 4, "n_chunks": 10, "n_iter": n_iter, **more}  # fmt: skip
+
+
+def step(n, cost=None, hours=0, **more):
+    """A step that ended ``n`` seconds after the start, and as many hours later on the wall."""
+    at = f"2026-11-25T{6 + hours:02d}:{n // 60 % 60:02d}:{n % 60:02d}+00:00"
+    return {"event": "step", "time": at, "step": n, "elapsed": float(n), "rows": 1000,
+            "cost": 1000.0 / n if cost is None else cost, "n_changed": 1000 // n, "shift": 1 / n,
+            "sample": None, "rows_per_second": 1000.0, "eta_s": 100.0, "bytes": 10**6, "copied": 5,
+            "state_bytes": 8000, "cache_bytes": 10**6, "retries": 0, "rebuilt": 0, "evictions": 0,
+            "seconds": {"total": 1.0, "compute": 3.0, "read": 0.5, "wait": 0.25, "reduce": 0.25},
+            "extra": {"distances": 1 / n}, **more}  # fmt: skip
+
+
+def workers(n, rows, seconds=0):
+    at = f"2026-11-25T06:{seconds // 60 % 60:02d}:{seconds % 60:02d}+00:00"
+    told = {f"tcp://10.0.0.{i}:1": {"rows": rows * (i + 1)} for i in range(n)}
+    return {"event": "workers", "time": at, "workers": told}
+
+
+def board_of(*events):
+    return Board("7f3a").hear_all(events)
+
+
+# --- what is drawn --------------------------------------------------------------------------------
+
+
+def test_cost_is_drawn_against_time_used_wall_time_and_passes():
+    board = board_of(started(), *(step(n) for n in (1, 2, 4)))
+    cost = panels_of(board)["cost"]
+    assert cost["axes"] == ["elapsed", "time", "passes"]
+    (line,) = cost["series"]
+    assert line["name"] == "on all rows"
+    assert line["x"] == [1000, 2000, 4000]
+    assert line["y"] == [1000, 500, 250]
+    # Of step 3 nobody was told: it is counted as a pass like the one after it.
+    assert line["passes"] == [1, 2, 4]
+    assert line["time"] == [1795586401000 + 1000 * n for n in (0, 1, 3)]
+    assert line["above"] == [750, 250, None]
+    assert cost["words"] == "Cost 250 last, 250 at its lowest."
+    assert cost["table"]["rows"] == [["on all rows", "250", "250", "3"]]
+
+
+def test_the_last_step_is_drawn_though_nobody_was_told_of_it():
+    """Of quick steps not all are told, but how a run stopped is."""
+    stopped = {"event": "stopped", "n_iter": 9, "cost": 100.0, "elapsed": 9.0, "reason": "tol"}
+    (line,) = panels_of(board_of(started(), step(1), stopped))["cost"]["series"]
+    assert (line["x"], line["y"]) == ([1000, 9000], [1000, 100])
+    assert line["passes"] == [1, 9]
+    told = [started(), step(1), {**stopped, "n_iter": 1}]
+    assert panels_of(board_of(*told))["cost"]["series"][0]["x"] == [1000]
+
+
+def test_costs_of_samples_and_of_each_start_are_lines_of_their_own():
+    board = board_of(
+        started(start=0, starts=2),
+        step(1, start=0, cost=9.0, sample=10),
+        step(2, start=0),
+        started(start=1, starts=2),
+        step(3, start=1),
+    )
+    names = [line["name"] for line in panels_of(board)["cost"]["series"]]
+    assert names == ["start 1, on a sample", "start 1, on all rows", "start 2, on all rows"]
+    # What a sample costs is not what all rows do.
+    assert panels_of(board)["cost"]["words"] == "Cost 333.33333 last, 333.33333 at its lowest."
+
+
+def test_where_more_is_better_the_highest_is_told():
+    objective = {"name": "bound", "of_step": "F", "unit": "nats", "sense": "max"}
+    board = board_of(started(objective=objective), step(1, cost=-5.0), step(2, cost=-3.0))
+    cost = panels_of(board)["cost"]
+    assert cost["words"] == "F -3 last, -3 at its highest."
+    assert cost["y"] == "F (nats), more is better"
+    assert cost["series"][0]["above"] == [2, None]
+
+
+def test_every_figure_of_a_step_has_its_panel():
+    board = board_of(started(), *(step(n) for n in range(1, 101)))
+    board.know({"id": "7f3a", "state": "running", "eta_s": 100.0, "elapsed": 100.0,
+                "step": 100, "max_iter": 200, "bytes": 10**8})  # fmt: skip
+    panels = panels_of(board)
+    assert list(panels) == ["alive", "cost", "gain", "when", "speed", "split", "memory", "work",
+                            "bytes", "job"]  # fmt: skip
+    gain = dict(panels["gain"]["figures"])
+    assert gain["last tenth"] == "-10 %"
+    assert {line["name"]: line["y"][-1] for line in panels["gain"]["series"]} == {
+        "rows that changed": 0.01, "movement of centres": 0.01}  # fmt: skip
+    assert dict(panels["when"]["figures"]) == {"at most left": "1 min 40 s",
+                                               "limited by": "max_iter", "done": "50%"}  # fmt: skip
+    # Four seconds of work in each second: as many threads.
+    assert dict(panels["split"]["figures"]) == {"compute": "75.0%", "read": "12.5%",
+                                                "wait": "6.2%", "reduce": "6.2%",
+                                                "rest": "0.0%"}  # fmt: skip
+    assert panels["memory"]["words"] == "Last: row state 7.8 KiB, chunks 976.6 KiB."
+    assert panels["bytes"]["words"] == "95.4 MiB so far, 976.6 KiB a second last."
+    assert panels["work"]["words"] == "Of all distances 0.01 last, 0.01 at its lowest."
+
+
+def test_what_happened_is_marked():
+    board = board_of(
+        {"event": "running", "time": "2026-11-25T06:00:00+00:00", "token": 1},
+        started(),
+        step(1, retries=2, rebuilt=1),
+        {"event": "worker", "time": "2026-11-25T06:00:01+00:00", "address": "tcp://a:1",
+         "change": "left", "chunks": 12},
+        {"event": "checkpoint", "time": "2026-11-25T06:00:02+00:00", "n_iter": 1, "seconds": 2.0},
+        {"event": "warning", "time": "2026-11-25T06:00:03+00:00", "message": "disk\nfull"},
+        {"event": "interrupted", "time": "2026-11-25T06:00:04+00:00", "reason": "shutdown"},
+    )  # fmt: skip
+    answer = strict(board.answer())
+    assert [(mark["kind"], mark["text"]) for mark in answer["marks"]] == [
+        ("running", "running"),
+        ("retry", "step 1: 2 chunks handed out again, 1 chunk rebuilt"),
+        ("worker", "tcp://a:1 left, 12 chunks"),
+        ("checkpoint", "checkpoint after step 1, written in 2 s"),
+        ("warning", "disk full"),
+        ("interrupted", "interrupted: shutdown"),
+    ]
+    assert answer["marks"][-1]["elapsed"] == 1000
+    assert answer["marks"][-1]["time"] == 1795586404000
+    events = panels_of(board)["events"]
+    assert dict(events["figures"])["retry"] == "1"
+    assert events["table"]["rows"][0][3] == "interrupted: shutdown"
+
+
+def test_memory_of_workers_is_shown_against_their_limits():
+    board = board_of(started(), step(1))
+    board.know({"id": "a", "state": "running", "memory": {
+        "tcp://a:1": {"used": 2**30, "limit": 2**32}, "tcp://b:1": {"used": 2**30, "limit": 2**31},
+        "tcp://c:1": {"used": 2**20, "limit": None}, "tcp://d:1": {"used": None}}})  # fmt: skip
+    memory = panels_of(board)["memory"]
+    assert memory["table"]["rows"] == [
+        ["b:1", "1.0 GiB", "2.0 GiB", "50%"],
+        ["a:1", "1.0 GiB", "4.0 GiB", "25%"],
+        ["c:1", "1.0 MiB", "–", "–"],
+    ]
+    assert dict(memory["figures"])["fullest worker"] == "b:1: 50%"
+
+
+@pytest.mark.parametrize(("n", "lines"), [(3, 3), (32, 32), (40, 5)])
+def test_workers_have_lines_each_or_quantiles(n, lines):
+    board = board_of(started(), step(1), workers(n, 0, 10), step(2), workers(n, 500, 20))
+    panel = panels_of(board)["workers"]
+    assert len(panel["series"]) == lines
+    assert dict(panel["figures"])["slowest"] == "10.0.0.0:1: 50"
+    by_name = {line["name"]: line["y"][-1] for line in panel["series"]}
+    if n <= 32:
+        assert by_name["10.0.0.2:1"] == 150
+        assert len(panel["table"]["rows"]) == n
+    else:
+        assert by_name == {"slowest": 50, "slowest tenth": 250, "median": 1050,
+                           "fastest tenth": 1800, "fastest": 2000}  # fmt: skip
+        assert [cells[0] for cells in panel["table"]["rows"]] == [
+            f"10.0.0.{i}:1" for i in range(5)]  # fmt: skip
+
+
+def test_sizes_are_bars():
+    edges, counts = list(np.geomspace(1, 1000, 33)), [1] * 32
+    told = {"event": "sizes", "edges": edges, "counts": counts, "n_empty": 2, "least": 1,
+            "median": 30, "mean": 60, "most": 1000}  # fmt: skip
+    panel = panels_of(board_of(started(), step(1), told))["sizes"]
+    assert panel["series"][0]["y"] == counts
+    assert panel["series"][0]["right"][-1] == 1000
+    assert dict(panel["figures"])["empty clusters"] == "2"
+    wrong = [{**told, "counts": counts[1:]}, {**told, "edges": None}, {**told, "counts": ["a"]}]
+    for event in wrong:
+        assert "sizes" not in panels_of(board_of(started(), step(1), event))
+
+
+def test_a_batch_is_shown_by_when_its_rows_came():
+    sizes = {1: 100, 2: 100, 3: 400, 4: 1000}
+    board = board_of(
+        started(), *(step(n, extra={"batch_rows": float(rows)}) for n, rows in sizes.items())
+    )
+    rows = panels_of(board)["batch"]["table"]["rows"]
+    assert rows == [["1", "100", "10.0%"], ["3", "300", "30.0%"], ["4", "600", "60.0%"]]
+
+
+# --- resumes --------------------------------------------------------------------------------------
+
+
+def test_repeated_steps_replace_the_old_ones_and_the_gap_stays():
+    first = [started(), *(step(n) for n in range(1, 8))]
+    again = [started(n_iter=4), *(step(n, hours=2) for n in range(5, 11))]
+    line = panels_of(board_of(*first, *again))["cost"]["series"][0]
+    assert line["x"] == [1000, 2000, 3000, 4000, None, *range(5000, 11000, 1000)]
+    assert line["passes"] == [1, 2, 3, 4, None, 5, 6, 7, 8, 9, 10]
+    assert line["y"][4] is None
+    assert line["time"][5] - line["time"][3] > 7_000_000
+    marks = strict(board_of(*first, *again).answer())["marks"]
+    assert [mark["text"] for mark in marks] == ["goes on after step 4"]
+
+
+def test_a_step_that_is_told_twice_is_drawn_once():
+    told = [started(), *(step(n) for n in range(1, 6))]
+    line = panels_of(board_of(*told, *told[-2:]))["cost"]["series"][0]
+    assert line["x"] == [1000, 2000, 3000, 4000, 5000]
+
+
+@given(st.integers(2, 300), st.integers(0, 300), st.integers(30, 100))
+@settings(max_examples=15, deadline=None)
+def test_a_resumed_job_is_drawn_as_one_that_was_not(n, back, split):
+    """But for the gap: whatever had been seen of what came again."""
+    back = min(back, n - 1)
+    whole = board_of(started(), *(step(i) for i in range(1, n + 1)))
+    early = [step(i) for i in range(1, n)]
+    again = [started(n_iter=back), *(step(i) for i in range(back + 1, n + 1))]
+    resumed, events = Board("7f3a"), [started(), *early, *again]
+    for i in range(0, len(events), split):
+        resumed.hear_all(events[i : i + split])
+        resumed.answer()
+    one, other = (panels_of(board)["cost"]["series"][0] for board in (whole, resumed))
+    assert resumed.answer() == board_of(*events).answer()
+    assert (one["x"][0], one["x"][-1]) == (other["x"][0], other["x"][-1])
+    assert one["passes"][-1] == other["passes"][-1]
+    known = [at for at in other["x"] if at is not None]
+    assert known == sorted(set(known))
+
+
+# --- every algorithm ------------------------------------------------------------------------------
+
+
+EXTRA = {
+    "nmbatch": {"batch", "work"},
+    "minibatch": {"batch"},
+    "vrkm": {"batch", "rounds", "work"},
+    "dcdbundle": {"partitions", "path"},
+    "dcclust": {"partitions", "path"},
+    "truncated": {"work"},
+    "lloyd": {"work"},
+    "vc-gmm": {"work", "mixture", "components"},
+}
+
+
+def test_every_algorithm_is_asked():
+    assert set(EXTRA) == set(ALGORITHMS) - {"auto"}
+
+
+@pytest.mark.parametrize("algorithm", sorted(EXTRA))
+def test_every_algorithm_has_its_panels(algorithm, tmp_path):
+    x = np.random.default_rng(0).normal(size=(600, 3)).astype("float32")
+    fit = KMeans(5, algorithm=algorithm, random_state=0, max_iter=20, checkpoint=str(tmp_path))
+    model = fit.fit(x).model_
+    board = Board("a").hear_all(JsonLines.read(Folder(str(tmp_path))))
+    panels = panels_of(board)
+    assert EXTRA[algorithm] <= set(panels)
+    (line,) = [line for line in panels["cost"]["series"] if line["name"] == "on all rows"]
+    expected = [step["cost"] for step in model.history]
+    assert line["y"][-1] == pytest.approx(expected[-1], rel=1e-6)
+    for panel in panels.values():
+        for series in panel["series"]:
+            assert any(value is not None for value in series["y"]), panel["kind"]
+
+
+def test_a_mixture_tells_its_bound_variance_and_components(tmp_path):
+    x = np.random.default_rng(0).normal(size=(600, 3))
+    Mixture(4, covariance="diag", random_state=0, checkpoint=str(tmp_path)).fit(x)
+    panels = panels_of(Board("a").hear_all(JsonLines.read(Folder(str(tmp_path)))))
+    assert panels["cost"]["words"].startswith("F ")
+    figures = dict(panels["mixture"]["figures"])
+    assert set(figures) == {"energy a row", "σ²", "F a row", "components alive"}
+    assert float(figures["σ²"]) == pytest.approx(float(figures["energy a row"]) / 3, rel=1e-6)
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+NASTY = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+EVENT = st.builds(
+    lambda event, changes: {**event, **changes},
+    st.sampled_from([started(), step(3), step(7), workers(3, 5, 9), {"event": "sizes"},
+                     {"event": "worker"}, {"event": "labels"}, {"event": "checkpoint"},
+                     {"event": "warning"}, {"event": "chosen"}, {"event": "compiling"},
+                     {"event": "interrupted"}, {"event": "a newer kind"}, {}]),
+    st.dictionaries(
+        st.sampled_from([*step(1), *started(), "workers", "edges", "counts", "message", "address",
+                         "objective", "left_s", "start"]),
+        NASTY,
+        max_size=4,
+    ),
+)  # fmt: skip
+STATUS = st.dictionaries(
+    st.sampled_from(["id", "name", "state", "note", "needs", "workers", "result", "failure", "step",
+                     "cost", "eta_s", "elapsed", "max_iter", "max_time", "progress", "memory",
+                     "last_event", "objective", "bytes", "mixture", "title", "output"]),
+    NASTY,
+)  # fmt: skip
+
+
+@given(st.lists(EVENT | NASTY, max_size=8), STATUS)
+@settings(max_examples=100, deadline=None)
+def test_no_event_and_no_status_raises(events, status):
+    board = Board("7f3a")
+    for event in events:
+        board.hear(event)
+    board.know(status)
+    strict(board.answer())
+    strict(row(status))
+
+
+def test_texts_are_cut_and_cannot_steer():
+    name = "\x1b[31m</script>" + "x" * 10_000
+    board = board_of(started(), step(1), {"event": "warning", "message": name})
+    board.know({"id": "7f3a", "name": name, "state": "running", "workers": {name: {"rows": 1}}})
+    text = json.dumps(board.answer())
+    assert "\\u001b" not in text
+    assert "x" * 500 not in text
+    assert len(row({"id": "7f3a", "name": name})["name"]) <= 400
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+
+def test_memory_is_bounded_and_an_update_is_small():
+    """Of a job with every panel and 32 workers, of which some come again under other names."""
+    board = board_of(started())
+    for n in range(1, 6_001):
+        extra = {"distances": 1 / n, "batch_rows": float(n), "energy": 1.0, "alive": 5.0,
+                 "gain": 1 / n, "rounds": 3.0, "factor": 0.5, "partitions": float(n),
+                 "settled": float(n)}  # fmt: skip
+        board.hear(step(n, extra=extra, retries=n % 2))
+        if n % 20 == 0:
+            told = workers(32, n, n)
+            told["workers"] = {f"{name}{n // 1000}": at for name, at in told["workers"].items()}
+            board.hear(told)
+            board.hear({"event": "warning", "message": f"{n}" * 99})
+    assert 2e5 < board.nbytes <= 2e6
+    board.hear({"event": "sizes", "edges": list(range(1, 34)), "counts": [3.0] * 32})
+    board.know({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
+    answer = board.answer()
+    assert len(answer["panels"]) == 19
+    sent = json.dumps(answer, separators=(",", ":")).encode()
+    assert len(gzip.compress(sent)) <= 40_000
+    for panel in answer["panels"]:
+        for series in panel["series"]:
+            assert len(series["y"]) <= 1024 + 1
+            assert math.isfinite(sum(value or 0 for value in series["y"]))
+
+
+def test_what_the_benchmark_measures_has_every_panel():
+    board = Board("a").hear_all(day_of_events(3_600, workers=3))
+    board.know({"id": "a", "state": "running", "bytes": 5, "eta_s": 9.0, "elapsed": 1.0})
+    found = panels_of(board)
+    assert len(found) == 19
+    drawn = {kind for kind, panel in found.items() if panel["series"]}
+    assert set(found) - drawn == {"alive", "events", "job"}

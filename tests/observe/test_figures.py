@@ -1,0 +1,211 @@
+"""Bokeh figures of panels: no data in them, nothing but the core of BokehJS, nothing by chance."""
+
+import json
+
+import numpy as np
+import pytest
+from bokeh.document import Document
+from bokeh.models import ColumnDataSource
+
+from largek_dask import KMeans
+from largek_dask.errors import DataError, OutputError, ParameterError
+from largek_dask.observe.album import Plot, plot_of
+from largek_dask.observe.board import Board
+from largek_dask.observe.figures import figure, fill, filled_item, item, key
+from largek_dask.observe.looks import LOOKS, THEMES
+from tests.observe.test_board import board_of, started, step, workers
+
+
+def board(n=6):
+    """Of a job that has every panel."""
+    extra = {"distances": 0.5, "batch_rows": 10.0, "energy": 1.0, "alive": 5.0, "gain": 0.1,
+             "rounds": 3.0, "factor": 0.5, "partitions": 3.0, "settled": 2.0}  # fmt: skip
+    sizes = {"event": "sizes", "edges": list(range(1, 34)), "counts": [3.0] * 32}
+    steps = [step(i, extra={**extra, "partitions": float(i)}) for i in range(1, n)]
+    warning = {"event": "warning", "time": "2026-11-25T06:00:03+00:00", "message": "slow"}
+    checkpoint = {"event": "checkpoint", "time": "2026-11-25T06:00:03+00:00", "n_iter": 3}
+    found = board_of(started(), steps[0], workers(3, 0, 1), *steps[1:], workers(3, 50, 9),
+                     sizes, warning, checkpoint)  # fmt: skip
+    found.know({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
+    return found
+
+
+ANSWER = board().answer()
+DRAWN = {panel["kind"]: panel for panel in ANSWER["panels"] if panel["series"]}
+
+
+def document_of(found):
+    """Bokeh's own reading of an item: each of its models has to be valid."""
+    return Document.from_json(found["doc"])
+
+
+def test_every_panel_with_lines_is_drawn():
+    assert set(LOOKS) <= set(DRAWN)
+    assert [item(panel) for panel in ANSWER["panels"] if not panel["series"]] == [None] * 3
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("kind", DRAWN)
+def test_items_can_be_read_and_hold_no_data(kind, theme):
+    panel = DRAWN[kind]
+    document = document_of(item(panel, theme))
+    sources = {source.name: source for source in document.select({"type": ColumnDataSource})}
+    assert all(not len(values) for source in sources.values() for values in source.data.values())
+    expected = {f"{kind}/{series['name']}" for series in panel["series"]}
+    assert expected <= set(sources) <= expected | {f"{kind}/marks"}
+    for series in panel["series"]:
+        columns = set(sources[f"{kind}/{series['name']}"].data)
+        assert columns == set(series) - {"name"}
+    (root,) = document.roots
+    assert root.background_fill_color == THEMES[theme].paper
+    tools = {type(tool).__name__.removesuffix("Tool") for tool in root.tools}
+    assert tools >= {"Pan", "WheelZoom", "BoxZoom", "Save", "Hover", "Reset"}
+
+
+def test_items_depend_on_kind_names_and_theme_alone():
+    """Whatever the data, and however many figures have been made before."""
+    other = {panel["kind"]: panel for panel in board(40).answer()["panels"]}
+    for kind, panel in DRAWN.items():
+        before = json.dumps(item(panel))
+        figure(panel)
+        item.__globals__["_item"].cache_clear()
+        assert json.dumps(item(other[kind])) == before
+        assert key(other[kind]) == key(panel)
+        assert key(panel, "dark") != key(panel)
+        assert json.dumps(item(panel, "dark")) != before
+    cost = DRAWN["cost"]
+    assert len({key(cost), key(cost, x="time"), key(cost, x="passes"), key(cost, log=True)}) == 4
+    assert key(cost, x="nonsense", theme="nonsense") == key(cost)
+
+
+def test_items_use_no_code_and_only_the_core_of_bokeh_js():
+    """Widgets, tables, WebGL and mathjax are scripts of their own, and pages may forbid code."""
+    names = set()
+    for panel in DRAWN.values():
+        for about in ({}, {"x": "passes"}, {"x": "time", "log": True}):
+            text = json.dumps(item(panel, **about))
+            assert "CustomJS" not in text
+            names |= {model.__class__.__module__ for model in document_of(json.loads(text)).models}
+            assert '"output_backend": "webgl"' not in text
+    assert names
+    assert not any("widgets" in name for name in names)
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_filled_figures_show_the_panel(kind):
+    panel = DRAWN[kind]
+    found = document_of(filled_item(panel, marks=ANSWER["marks"]))
+    for series in panel["series"]:
+        source = found.select_one({"name": f"{kind}/{series['name']}"})
+        expected = [np.nan if value is None else value for value in series["y"]]
+        np.testing.assert_array_equal(source.data["y"], expected)
+    marks = found.select_one({"name": f"{kind}/marks"})
+    if marks is not None:
+        assert list(marks.data["text"]) == ["slow", "checkpoint after step 3"]
+        # Only what is worth a line has one.
+        assert np.isnan(marks.data["span"]).tolist() == [False, True]
+
+
+def test_fill_takes_the_marks_of_the_axis():
+    drawn = figure(DRAWN["cost"], x="passes")
+    fill(drawn, DRAWN["cost"], ANSWER["marks"], "passes")
+    marks = drawn.select_one({"name": "cost/marks"})
+    assert list(marks.data["x"]) == [mark["passes"] for mark in ANSWER["marks"]]
+
+
+def test_lines_differ_in_more_than_colour():
+    lines = [glyph for renderer in figure(DRAWN["split"]).renderers
+             if type(glyph := renderer.glyph).__name__ == "Line"]  # fmt: skip
+    marks = [glyph.marker for renderer in figure(DRAWN["split"]).renderers
+             if type(glyph := renderer.glyph).__name__ == "Scatter"][:5]  # fmt: skip
+    assert len(lines) == 5
+    assert (
+        len({(tuple(line.line_dash), mark) for line, mark in zip(lines, marks, strict=True)}) == 5
+    )
+
+
+def luminance(color):
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("name", THEMES)
+def test_colours_can_be_seen(name):
+    theme = THEMES[name]
+
+    def contrast(color):
+        light, dark = sorted((luminance(color), luminance(theme.paper)), reverse=True)
+        return (light + 0.05) / (dark + 0.05)
+
+    assert min(map(contrast, theme.lines)) >= 3
+    assert min(contrast(theme.ink), contrast(theme.quiet)) >= 4.5
+
+
+# --- plots of jobs and models ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plot():
+    x = np.random.default_rng(0).normal(size=(500, 3))
+    return KMeans(5, algorithm="lloyd", random_state=0).fit(x).model_.plot()
+
+
+def test_a_model_is_drawn_by_its_history_and_sizes(plot):
+    assert plot.kinds == ["cost", "gain", "work", "sizes"]
+    assert "5 clusters of 500 rows × 3" in repr(plot)
+    assert type(plot.bokeh(x="passes", log=True)).__name__ == "figure"
+    with pytest.raises(ParameterError, match="choose of cost, gain, work, sizes"):
+        plot.bokeh("speed")
+    (panel,) = [panel for panel in plot.answer["panels"] if panel["kind"] == "sizes"]
+    assert sum(panel["series"][0]["y"]) == 5
+
+
+def test_a_notebook_shows_it_without_scripts(plot):
+    html = plot._repr_html_()
+    assert html.count("<svg viewBox") >= 4
+    assert "<script" not in html
+    assert "Does it still gain?" in html
+    assert len(html) < 60_000
+
+
+def test_it_is_saved_as_page_and_picture(plot, tmp_path):
+    for name in ("fit.html", "fit.png", "fit.svg"):
+        plot.save(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 10_000
+        with pytest.raises(OutputError, match="exists already"):
+            plot.save(tmp_path / name)
+        plot.save(tmp_path / name, overwrite=True)
+    page = (tmp_path / "fit.html").read_text()
+    # Nothing is loaded from elsewhere: BokehJS is inside.
+    assert " src=" not in page.partition("<script>")[0] + page.rpartition("</script>")[2]
+    assert page.count("<script") == 3
+    assert "<link" not in page
+    with pytest.raises(OutputError, match="ending"):
+        plot.save(tmp_path / "fit.nonsense")
+    with pytest.raises(OutputError, match="cannot be written"):
+        plot.save(tmp_path / "no" / "fit.html")
+
+
+def test_of_nothing_it_says_so(tmp_path):
+    nothing = plot_of("7f3a", {}, [])
+    assert nothing.kinds == []
+    assert "nothing yet" in repr(nothing)
+    for name in ("a.html", "a.png"):
+        with pytest.raises(DataError, match="no step yet"):
+            nothing.save(tmp_path / name)
+    assert isinstance(nothing._repr_html_(), str)
+
+
+def test_names_cannot_break_the_page():
+    bad = "</script><script>alert(1)</script>"
+    about = Board(bad).hear_all(
+        [started(), step(1), workers(2, 1, 1), step(2), workers(2, 50, 9),
+         {"event": "warning", "message": bad}]
+    )  # fmt: skip
+    about.know({"id": bad, "name": bad, "state": "running", "title": bad})
+    plot = Plot(about.answer(), bad)
+    assert "alert(1)</script>" not in plot._repr_html_()
+    before, _, after = plot.html.partition('<script type="application/json"')
+    assert "<script>alert" not in before
+    assert after.count("</script>") == 2

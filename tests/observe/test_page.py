@@ -1,0 +1,525 @@
+"""The page in a real browser, on real schedulers: what it shows, also when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from typing import Any
+from urllib.request import urlopen
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from tornado import web
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+import largek_dask as lk
+from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.storage import Folder
+from largek_dask.driver.words import human_count
+from largek_dask.observe.board import Board
+from largek_dask.observe.web import install
+from tests.checks import eventually
+from tests.faults.rig import Rig, free_port
+from tests.observe.browser import SCHEMES, WIDTHS, Tab, browser, no_serious_finding
+from tests.observe.sources import MadeUp, at, started, step
+
+QUICK = {
+    "largek.service.beat-seconds": 0.1,
+    "largek.service.patience-seconds": 1.0,
+    "largek.data.read-chunk-bytes": 1,
+}
+LINE = """kind => {
+    if (!window.Bokeh) return null;
+    for (const doc of Bokeh.documents)
+        for (const model of doc._all_models.values())
+            if (model.name === kind && model.data.x.length)
+                return [Array.from(model.data.x), Array.from(model.data.y)];
+    return null;
+}"""
+"""The line that Bokeh draws of a source."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def tabs(chromium: Any) -> Iterator[Any]:
+    """``tabs(width, scheme)``: a new page; nothing may have gone wrong in it in the end."""
+    opened: list[Tab] = []
+
+    def make(*about: Any, **how: Any) -> Tab:
+        opened.append(Tab(chromium, *about, **how))
+        return opened[-1]
+
+    yield make
+    faults = [fault for tab in opened for fault in tab.faults]
+    for tab in opened:
+        tab.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> str:
+    x = np.random.default_rng(0).standard_normal((3_000, 4)).astype(np.float32)
+    url = str(tmp_path_factory.mktemp("rows") / "x.zarr")
+    lk.ingest(x, url, chunk_rows=500, progress=False)
+    return url
+
+
+def dashboard(client: Client) -> str:
+    return f"http://127.0.0.1:{client.scheduler_info()['services']['dashboard']}"
+
+
+@pytest.fixture(scope="module")
+def preloaded(tmp_path_factory: pytest.TempPathFactory, rows: str) -> Iterator[Any]:
+    """A scheduler with the preload, and a job that has ended: address, job, events, folder."""
+    folder = tmp_path_factory.mktemp("preloaded")
+    with ExitStack() as stack:
+        store = {"largek.store": str(folder / "store")}
+        stack.enter_context(dask.config.set({**QUICK, **store}))
+        cluster = stack.enter_context(
+            LocalCluster(
+                n_workers=2,
+                threads_per_worker=1,
+                processes=False,
+                dashboard_address="127.0.0.1:0",
+                scheduler_kwargs={"preload": "largek_dask.service.preload"},
+            )
+        )
+        client = stack.enter_context(Client(cluster, set_as_default=False))
+        service = stack.enter_context(lk.connect(client))
+        job = service.submit(rows, algorithm=lk.Lloyd(), n_clusters=7, output=str(folder / "out"),
+                             name="a name", max_iter=40, tol=0.0)  # fmt: skip
+        assert job.wait("60s") == "finished"
+        # Of quick steps a scheduler does not tell all; the folder has them.
+        events = list(JsonLines.read(Folder(str(folder / "out"))))
+        yield dashboard(client), job, events, folder
+
+
+# --- numbers, looks, navigation -------------------------------------------------------------------
+
+
+def test_a_job_that_has_ended__numbers_equal_its_events(preloaded, tabs):
+    address, job, events, _ = preloaded
+    status, steps = job.status(), [event for event in events if event["event"] == "step"]
+    board = Board(job.id)
+    board.know(status)
+    board.hear_all(events)
+    (panel,) = [panel for panel in board.answer()["panels"] if panel["kind"] == "cost"]
+    tab = tabs().open(f"{address}/largek?job={job.id}")
+    tab.wait_text(".state", "✓ finished")
+    assert tab.text("h1") == "a name"
+    facts = dict(tab.page.evaluate(
+        "[...document.querySelectorAll('.facts>div')].map(d => "
+            "[...d.children].map(c => c.innerText))"
+    ))  # fmt: skip
+    assert facts["step"].startswith(f"{status['step']} of at most 40")
+    assert facts["digest"] == status["result"]["digest"]
+    assert f"{steps[-1]['cost']:.8g}" in facts["cost"]
+    assert tab.text(".panel dl.figures dd") == f"{panel['figures'][0][1]}"
+    tab.wait(f"kind => ({LINE})(kind) !== null", "cost/on all rows")
+    x, y = tab.page.evaluate(LINE, "cost/on all rows")
+    (series,) = panel["series"]
+    assert (x, y) == (series["x"], series["y"])
+    assert y[-1] == pytest.approx(steps[-1]["cost"], rel=1e-6)
+    assert len(y) == len(steps) >= 10
+    # What is behind the chart, for whoever does not see it.
+    tab.page.get_by_text("Table of cost").click()
+    tab.wait_text(".panel table", panel["table"]["rows"][0][1])
+    # Other axes are drawn when they are asked for.
+    tab.page.get_by_label("Cost: against").select_option("passes")
+    tab.page.get_by_label("above the best, log").check()
+    tab.wait("""() => Bokeh.documents.some(doc => [...doc._all_models.values()].some(
+        model => model.type === "LogAxis"))""")  # fmt: skip
+    assert not tab.scrolls_sideways()
+
+
+def test_the_list__numbers_equal_those_of_the_job(preloaded, tabs):
+    address, job, _, _ = preloaded
+    tab = tabs().open(f"{address}/largek")
+    tab.wait_text(".state", "✓ finished")
+    cells = tab.page.locator("tbody tr").first.locator("td").all_inner_texts()
+    assert cells[1].split() == ["a", "name", job.id]
+    assert float(cells[2]) == pytest.approx(job.status()["result"]["inertia"], rel=1e-5)
+    assert cells[3].strip() == "100 %"
+    tab.page.keyboard.press("Tab")
+    reached = []
+    for _ in range(6):
+        reached.append(tab.page.evaluate("document.activeElement.innerText || 'field'"))
+        tab.page.keyboard.press("Tab")
+    assert {"To the content", "Dask", "field", "a name"} <= set(reached)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_looks(width, scheme, preloaded, tabs):
+    address, *_ = preloaded
+    tab = tabs(width, scheme).open(f"{address}/largek")
+    tab.wait_text(".state", "finished")
+    assert not tab.scrolls_sideways()
+    no_serious_finding(tab)
+    tab.picture(f"list-{width}-{scheme}")
+    tab.page.get_by_text("a name").click()
+    tab.wait("() => window.Bokeh && Bokeh.documents.length >= 1")
+    for number in range(tab.page.locator(".chart:visible").count()):
+        chart = tab.page.locator(".chart:visible").nth(number)
+        chart.scroll_into_view_if_needed()
+        chart.locator(":scope > *").wait_for()
+    assert not tab.scrolls_sideways()
+    no_serious_finding(tab)
+    tab.picture(f"job-{width}-{scheme}")
+    paper = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    zoom = tab.page.get_attribute("meta[name=viewport]", "content")
+    assert "maximum-scale" not in zoom
+    assert "user-scalable" not in zoom
+
+
+def test_navigation__dask_and_jupyterlab_lead_to_it(preloaded, tabs):
+    address, _, _, _ = preloaded
+    with urlopen(f"{address}/individual-plots.json") as found:
+        assert json.load(found)["Individual Largek"] == "/individual-largek"
+    with urlopen(f"{address}/status") as found:
+        assert '<a href="largek">Largek</a>' in found.read().decode()
+    tab = tabs().open(f"{address}/individual-largek")
+    tab.page.wait_for_url("**/largek?frame=1")
+    tab.wait_text("td.name", "a name")
+    # Its own head and that of Dask are not shown there, and links stay inside.
+    assert tab.page.get_by_role("link", name="Dask").count() == 0
+    tab.page.get_by_text("a name").click()
+    tab.page.wait_for_url("**frame=1")
+
+
+# --- a job that runs ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Steps of Lloyd's algorithm wait after the third until this is set."""
+    go_on = threading.Event()
+    usual = lk.Lloyd.step
+
+    def slow(self: Any, passes: Any, rng: Any, state: Any) -> Any:
+        # Of quicker ones not all are told.
+        go_on.wait(0.15)
+        while state.step >= 3 and not go_on.wait(0.01):
+            if passes.cancelled is not None and passes.cancelled():
+                break
+        return usual(self, passes, rng, state)
+
+    monkeypatch.setattr(lk.Lloyd, "step", slow)
+    yield go_on
+    go_on.set()
+
+
+def test_register_plugin__a_job_that_runs_and_is_cancelled_by_keyboard(rows, held, tabs, tmp_path):
+    jobs = {"largek.service.concurrent-jobs": 1, "largek.observe.actions": True}
+    with (
+        dask.config.set({**QUICK, **jobs}),
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
+                     dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):  # fmt: skip
+        service = lk.connect(client, store=str(tmp_path / "store"))
+        about = {"algorithm": lk.Lloyd(), "n_clusters": 7, "max_iter": 90, "tol": 0.0}
+        job = service.submit(rows, output=str(tmp_path / "a"), **about)
+        eventually(lambda: job.status().get("step") == 3, "three steps")
+        other = service.submit(rows, output=str(tmp_path / "b"), name="next", **about)
+        assert (job.state, other.state) == ("running", "queued")
+        tab = tabs().open(f"{dashboard(client)}/largek")
+        tab.wait_text("tr:nth-child(1) .state", "● running")
+        tab.wait_text("tr:nth-child(2) .state", "○ queued")
+        status = job.status()
+        tab.page.get_by_text(job.id).click()
+        tab.wait_text(".state", "running")
+        tiles = dict(tab.page.evaluate(
+            "[...document.querySelectorAll('.tiles>div')].map(d => [d.children[0].innerText, "
+            "d.children[1].firstChild.innerText])"
+        ))  # fmt: skip
+        assert tiles["Cost"] == f"{status['cost']:.8g}"
+        assert tiles["Rows/s"] == human_count(status["rows_per_second"])
+        # Workers tell of themselves every few seconds.
+        assert tiles["Workers"] in ("", "2")
+        assert status["eta_s"] is None or "Left" in tiles
+        assert "just now" in tiles["Last sign"] or "ago" in tiles["Last sign"]
+        # By keyboard alone: the button, the question, no; then yes.
+        cancel = tab.page.get_by_role("button", name="Cancel …")
+        cancel.focus()
+        tab.page.keyboard.press("Enter")
+        tab.page.get_by_role("dialog").wait_for()
+        tab.page.keyboard.press("Escape")
+        assert job.state == "running"
+        cancel.focus()
+        tab.page.keyboard.press("Enter")
+        tab.page.get_by_role("button", name="Cancel the job").focus()
+        no_serious_finding(tab)
+        tab.page.keyboard.press("Enter")
+        tab.wait_text(".state", "■ cancelled")
+        assert [event["who"] for event in job.events() if event["event"] == "cancelling"] == [
+            "127.0.0.1"
+        ]
+        service.job(other.id).cancel()
+        assert other.wait("60s") == "cancelled"
+
+
+def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromium, tmp_path):
+    port = free_port()
+    where = ("--dashboard-address", f"127.0.0.1:{port}", "--dashboard-prefix", "/px")
+    with Rig(tmp_path, dashboard=where) as rig, rig.connected() as service:
+        job = service.submit(rows, algorithm=lk.MiniBatch(), n_clusters=7, name="long",
+                             output=str(tmp_path / "out"), max_iter=10**6, tol=0.0)  # fmt: skip
+        with urlopen(f"http://127.0.0.1:{port}/px/status") as found:
+            assert '<a href="largek">Largek</a>' in found.read().decode()
+        tab = Tab(chromium)
+        try:
+            tab.open(f"http://127.0.0.1:{port}/px/largek?job={job.id}")
+            tab.wait_text(".state", "running")
+            tab.wait(f"kind => ({LINE})(kind) !== null", "cost/on all rows")
+            assert tab.faults == []
+            os.kill(rig.worker_pids()[0], signal.SIGKILL)
+            # What a lost worker held is handed out again, or it is told that the worker is gone.
+            tab.wait("() => /worker|again|retr/i.test(document.querySelector('.marks').innerText)")
+            tab.page.mouse.wheel(0, 0)
+            tab.picture("killed-worker-1280-light")
+            assert tab.faults == []
+            rig.scheduler.hold()
+            tab.wait_text("#note", "What is shown is old")
+            no_serious_finding(tab)
+            tab.picture("scheduler-away-1280-light")
+            rig.scheduler.resume()
+            tab.wait("() => document.querySelector('#note>div').hidden")
+            tab.wait_text(".state", "running")
+            tab.wait(f"""kind => {{
+                const line = ({LINE})(kind);
+                return line && line[1].some((y, i) => Number.isNaN(y) && i < line[1].length - 2);
+            }}""", "cost/on all rows")  # fmt: skip
+            x, _ = tab.page.evaluate(LINE, "cost/on all rows")
+            known = [value for value in x if value is not None and value == value]
+            assert known == sorted(known), "one line, and no step twice"
+            names = tab.page.evaluate("""() => [...new Set(Bokeh.documents.flatMap(doc =>
+                [...doc._all_models.values()].map(model => model.name)))]""")  # fmt: skip
+            assert [name for name in names if name and name.startswith("cost/on")] == [
+                "cost/on all rows"
+            ]
+            job.cancel()
+            tab.wait_text(".state", "■ cancelled")
+        finally:
+            tab.close()
+
+
+# --- without a scheduler --------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(*folders: str) -> Iterator[str]:
+    """``largek serve`` in a process of its own; its address."""
+    command = [sys.executable, "-c", "from largek_dask.cli import main; main()", "serve", "--json"]
+    with subprocess.Popen([*command, *folders], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(20)
+        assert process.returncode == 0
+
+
+def test_serve__the_same_from_folders_alone(preloaded, tabs, tmp_path):
+    _, job, events, folder = preloaded
+    x = np.random.default_rng(0).standard_normal((500, 3)).astype(np.float32)
+    km = lk.KMeans(4, algorithm=lk.Lloyd(), random_state=0, checkpoint=str(tmp_path / "fit")).fit(x)
+    grows = tmp_path / "grows" / "events"
+    grows.mkdir(parents=True)
+    lines = [json.dumps(event) + "\n" for event in (started(), step(1), step(2), step(3))]
+    (grows / "000001.jsonl").write_text("".join(lines[:2]) + "{broken\n")
+    with serving(str(folder / "store"), str(tmp_path / "fit"), str(tmp_path / "grows"),
+                 str(tmp_path / "nothing")) as url:  # fmt: skip
+        tab = tabs().open(url)
+        tab.wait_text("tbody", "a name")
+        tab.wait_text(".say", "nothing cannot be read since")
+        tab.page.get_by_role("link", name="fit", exact=True).click()
+        tab.wait_text(".state", "finished")
+        assert str(km.n_iter_) in tab.text(".facts")
+        last = f"{km.history_[-1]['cost']:.8g}"
+        assert tab.text(".tiles>div:nth-child(2) dd span") == last
+        tab.open(f"{url}?job={job.id}")
+        tab.wait_text(".state", "finished")
+        tab.wait(f"kind => ({LINE})(kind) !== null", "cost/on all rows")
+        _, y = tab.page.evaluate(LINE, "cost/on all rows")
+        steps = [event["cost"] for event in events if event["event"] == "step"]
+        assert y[-1] == pytest.approx(steps[-1], rel=1e-6)
+        # What is added is shown, and that the folder is gone.
+        tab.open(f"{url}?job=grows")
+        tab.wait_text(".tiles", "1000")
+        with open(grows / "000001.jsonl", "a") as file:
+            file.write(lines[2])
+        tab.wait_text(".tiles", "500")
+        (grows / "000002.jsonl").write_text(lines[3])
+        tab.wait_text(".tiles", "333.33333")
+        shutil.rmtree(grows.parent)
+        tab.wait_text("main", "cannot be read since")
+        assert tab.text(".tiles>div:nth-child(2) dd span") == "333.33333"
+
+
+# --- jobs that are made up ------------------------------------------------------------------------
+
+
+@contextmanager
+def page_of(source: MadeUp, **how: Any) -> Iterator[str]:
+    """A server of the page in a thread; its address."""
+    address: list[str] = []
+    ready, over = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        application = web.Application([])
+        page = install(application, "/", source, **how)
+        server = HTTPServer(application)
+        sockets = bind_sockets(0, "127.0.0.1")
+        server.add_sockets(sockets)
+        address.append(f"http://127.0.0.1:{sockets[0].getsockname()[1]}/largek")
+        ready.set()
+        while not over.is_set():
+            await asyncio.sleep(0.05)
+        server.stop()
+        page.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield address[0]
+    finally:
+        over.set()
+        thread.join(20)
+
+
+NASTY = "</script><img src=x onerror='document.title=1'>\x1b[31m" + 10_000 * "long "
+
+
+def made_up() -> MadeUp:
+    source = MadeUp()
+    for state in ("finished", "failed", "cancelled", "queued", "waiting", "unreadable"):
+        source.add(f"lk-{state}", state, name=f"this one is {state}")
+    source.statuses["lk-failed"]["result"] = {
+        "error": "DataError", "message": "row 7 of chunk 3 is not finite", "state": "failed",
+    }  # fmt: skip
+    source.statuses["lk-waiting"].update(
+        reason="credentials", needs=["key", "secret"], note="it waits for storage options"
+    )
+    source.statuses["lk-unreadable"]["note"] = "its record cannot be read: it is damaged"
+    source.add("lk-nasty", name=NASTY, workers={"w\x1b1": {}})
+    now = datetime.now().timestamp() - datetime.fromisoformat(at(0)).timestamp()
+    source.tell("lk-nasty", {"event": "queued", "time": at(now - 100)}, started(now - 100),
+                *(step(n, now - 100 + n, elapsed=float(n)) for n in range(1, 41)),
+                {"event": "warning", "time": at(now - 59), "message": NASTY})  # fmt: skip
+    return source
+
+
+def test_states__each_says_what_it_is_and_why(tabs):
+    with page_of(made_up()) as url:
+        tab = tabs().open(url)
+        for state, sign in [("finished", "✓"), ("failed", "✕"), ("cancelled", "■"),
+                            ("queued", "○"), ("waiting", "◔"), ("unreadable", "?")]:  # fmt: skip
+            tab.wait_text(".state", f"{sign} {state}")
+        for state, words in [("failed", "row 7 of chunk 3 is not finite"),
+                             ("waiting", "key, secret"),
+                             ("unreadable", "it is damaged")]:  # fmt: skip
+            tab.open(f"{url}?job=lk-{state}")
+            tab.wait_text("main", words)
+            no_serious_finding(tab)
+
+
+def test_names__are_text_and_nothing_else_and_an_old_sign_is_said(tabs):
+    with page_of(made_up()) as url:
+        tab = tabs(390).open(f"{url}?job=lk-nasty")
+        tab.wait_text("h1", "</script><img src=x")
+        # No sign for a minute of what gives one every second.
+        tab.wait_text(".tiles .late", "overdue")
+        tab.wait("() => window.Bokeh && Bokeh.documents.length >= 1")
+        assert not tab.scrolls_sideways()
+        assert tab.page.locator("main img").count() == 0
+        assert "running" in tab.page.title()
+        tab.picture("nasty-390-light")
+        tab.open(f"{url}?job=none")
+        tab.wait_text("h1", "No such job")
+        assert [fault for fault in tab.faults if "404" not in fault] == []
+        assert tab.faults
+        tab.faults.clear()
+
+
+def test_search__among_ten_thousand(tabs):
+    source = made_up()
+    for i in range(10_000):
+        source.add(f"old-{i}", "finished", name=f"old run {i}")
+    with page_of(source) as url:
+        tab = tabs().open(url)
+        tab.wait_text(".find span", "1 to 50 of 10,007")
+        assert tab.page.locator("tbody tr").count() == 50
+        assert tab.text("tbody td .state") == "● running"
+        tab.page.get_by_role("button", name="Next page").click()
+        tab.wait_text(".find span", "51 to 100 of 10,007")
+        tab.page.get_by_label("Search").fill("run 9999")
+        tab.wait_text(".find span", "1 to 1 of 1")
+        assert "search=run+9999" in tab.page.url
+        tab.page.get_by_label("Search").fill("nobody")
+        tab.wait_text("main", "No job is found by that.")
+        no_serious_finding(tab)
+
+
+def test_hidden__nothing_is_asked(tabs):
+    with page_of(made_up()) as url:
+        tab = tabs().open(f"{url}?job=lk-nasty")
+        tab.wait_text("h1", "</script>")
+        hide = """state => {
+            Object.defineProperty(document, "hidden", {configurable: true, get: () => state});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+        before = len(tab.requests)
+        eventually(lambda: (tab.page.wait_for_timeout(200), len(tab.requests) > before)[1], "asks")
+        tab.page.evaluate(hide, True)
+        tab.page.wait_for_timeout(500)
+        before = len(tab.requests)
+        tab.page.wait_for_timeout(2_500)
+        assert len(tab.requests) == before
+        tab.page.evaluate(hide, False)
+        eventually(lambda: (tab.page.wait_for_timeout(200), len(tab.requests) > before)[1], "again")
+
+
+def test_without_bokehjs__all_numbers_are_there(tabs):
+    with page_of(made_up()) as url:
+        tab = tabs()
+        tab.page.route(re.compile("bokeh"), lambda route: route.abort())
+        tab.open(f"{url}?job=lk-nasty")
+        tab.wait_text("#note", "Charts cannot be loaded")
+        tab.wait_text(".tiles", "25")
+        assert tab.page.locator(".chart:visible").count() == 0
+        tab.page.get_by_text("Table of cost").click()
+        tab.wait_text(".panel table", "25")
+        assert [fault for fault in tab.faults if "bokeh" not in fault
+                and "ERR_FAILED" not in fault] == []  # fmt: skip
+        tab.faults.clear()
+
+
+def test_motion__there_is_none_where_none_is_wanted(tabs):
+    with page_of(made_up()) as url:
+        for motion, found in (("reduce", "0s"), ("no-preference", "0.6s")):
+            tab = tabs(reduced_motion=motion).open(f"{url}?job=lk-nasty")
+            tab.wait_text("h1", "</script>")
+            style = "getComputedStyle(document.querySelector('.bar i')).transitionDuration"
+            assert tab.page.evaluate(style) == found

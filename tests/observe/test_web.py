@@ -1,0 +1,328 @@
+"""The page over HTTP: what is handed out, to whom, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import re
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tornado import web
+from tornado.httpclient import AsyncHTTPClient, HTTPResponse
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+from largek_dask.observe import pages
+from largek_dask.observe.web import Page, install
+from tests.observe.sources import MadeUp, at, started, step
+
+NASTY = "</script><img src=x onerror=alert(1)>" + 10_000 * "y"
+MOST_OWN_BYTES = 15_000
+MOST_FIRST_BYTES = 450_000
+
+
+class Served:
+    """What a server of the page answers."""
+
+    def __init__(self, url: str, page: Page, navigation: list[str]) -> None:
+        self.url, self.page, self.navigation = url, page, navigation
+
+    async def get(self, path: str, **headers: str) -> HTTPResponse:
+        told = {"Accept-Encoding": "gzip", **headers}
+        return await AsyncHTTPClient().fetch(
+            f"{self.url}{path}", headers=told, raise_error=False, decompress_response=False
+        )
+
+    async def post(self, body: Any, **headers: str) -> HTTPResponse:
+        told = {"Content-Type": "application/json", "Sec-Fetch-Site": "same-origin", **headers}
+        text = body if isinstance(body, (str, bytes)) else json.dumps(body)
+        return await AsyncHTTPClient().fetch(
+            f"{self.url}largek/cancel", method="POST", body=text, headers=told, raise_error=False
+        )
+
+
+@asynccontextmanager
+async def serving(source: MadeUp, prefix: str = "/", actions: bool = False):
+    application = web.Application([])
+    navigation = ["status", "workers"]
+    page = install(application, prefix, source, navigation, actions=actions)
+    server = HTTPServer(application)
+    sockets = bind_sockets(0, "127.0.0.1")
+    server.add_sockets(sockets)
+    root = f"/{prefix.strip('/')}/" if prefix.strip("/") else "/"
+    try:
+        yield Served(f"http://127.0.0.1:{sockets[0].getsockname()[1]}{root}", page, navigation)
+    finally:
+        server.stop()
+        page.close()
+        page.desk.join(10.0)
+
+
+def on(source: MadeUp, ask: Any, **how: Any) -> Any:
+    """What ``ask(served)`` gives."""
+
+    async def asked() -> Any:
+        async with serving(source, **how) as served:
+            return await ask(served)
+
+    return asyncio.run(asked())
+
+
+@pytest.fixture
+def source() -> MadeUp:
+    found = MadeUp()
+    found.add("lk-1", name=NASTY)
+    found.tell("lk-1", {"event": "queued", "time": at(0)}, started(), *map(step, range(1, 30)))
+    return found
+
+
+def plain(response: HTTPResponse) -> bytes:
+    is_packed = response.headers.get("Content-Encoding") == "gzip"
+    return gzip.decompress(response.body) if is_packed else response.body
+
+
+@pytest.mark.parametrize("prefix", ["/", "/px", "px/", "/a+b/c/"])
+def test_page__every_address_in_it_leads_somewhere_below_the_prefix(prefix, source):
+    async def ask(served):
+        html = plain(await served.get("largek")).decode()
+        links = re.findall(r'(?:href|src|data-bokeh)="([^"]+)"', html)
+        found = [link for link in links if not link.startswith(("#", "data:"))]
+        assert all(not link.startswith(("/", "http")) for link in found)
+        return [
+            (link, (await served.get(link)).code) for link in found if link != "status"
+        ], served.navigation
+
+    links, navigation = on(source, ask, prefix=prefix)
+    assert len(links) >= 3
+    assert {code for _, code in links} == {200}
+    assert navigation == ["status", "workers", "largek"]
+
+
+def test_page__sizes_of_what_is_sent(source):
+    async def ask(served):
+        files = served.page.files
+        own = [await served.get("largek?job=lk-1")]
+        own += [await served.get(f"largek/static/{name}") for name in (files.style, files.script)]
+        return own, await served.get(f"largek/static/{files.bokeh}")
+
+    own, bokeh = on(source, ask)
+    assert all(response.headers["Content-Encoding"] == "gzip" for response in [*own, bokeh])
+    sent = sum(len(response.body) for response in own)
+    assert sent <= MOST_OWN_BYTES
+    assert sent + len(bokeh.body) <= MOST_FIRST_BYTES
+    assert b"Bokeh" in plain(bokeh)[:2_000]
+    assert "immutable" in bokeh.headers["Cache-Control"]
+
+
+def test_page__headers(source):
+    async def ask(served):
+        return await served.get("largek"), await served.get("largek/data/jobs.json")
+
+    html, data = on(source, ask)
+    policy = html.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "connect-src 'self'" in policy
+    for response in (html, data):
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Cache-Control"] == "private, no-cache"
+
+
+def test_data__is_sent_once_as_long_as_it_is_the_same(source):
+    async def ask(served):
+        first = await served.get("largek/data/job.json?job=lk-1")
+        again = await served.get("largek/data/job.json?job=lk-1",
+                                 **{"If-None-Match": first.headers["Etag"]})  # fmt: skip
+        bare = await served.get("largek/data/job.json?job=lk-1", **{"Accept-Encoding": "identity"})
+        return first, again, bare
+
+    first, again, bare = on(source, ask)
+    assert (first.code, again.code, bare.code) == (200, 304, 200)
+    assert again.body == b""
+    assert "Content-Encoding" not in bare.headers
+    assert json.loads(bare.body) == json.loads(plain(first))
+    assert json.loads(bare.body)["name"].startswith("</script><img")
+
+
+def test_html__holds_nothing_that_a_job_is_called(source):
+    async def ask(served):
+        return plain(await served.get("largek?job=lk-1")).decode()
+
+    html = on(source, ask)
+    assert "onerror" not in html
+    assert "lk-1" in html
+
+
+@pytest.mark.parametrize(
+    "job_id",
+    ["lk-2", "..", "../../etc/passwd", "%2e%2e%2fstore", "<b>x</b>", "a" * 5_000, "a%20b", "a%0ab"],
+)
+def test_a_job_that_there_is_not(job_id, source):
+    async def ask(served):
+        return (
+            await served.get(f"largek?job={job_id}"),
+            await served.get(f"largek/data/job.json?job={job_id}"),
+            await served.get(f"largek/figure?job={job_id}&panel=cost"),
+        )
+
+    html, *data = on(source, ask)
+    assert html.code == 404
+    assert "There is no job" in plain(html).decode()
+    assert "<b>x" not in plain(html).decode()
+    assert len(plain(html)) < 3_000
+    assert [response.code for response in data] == [404, 404]
+    assert set(source.asked) <= {("status", "lk-2"), ("status", ".."), ("jobs",)}
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("largek/data/jobs.json?from=-1", 400),
+        ("largek/data/jobs.json?from=1e9", 400),
+        ("largek/data/jobs.json?from=9999999999999", 400),
+        ("largek/data/jobs.json?from=NaN", 400),
+        ("largek/data/jobs.json?from=49", 200),
+        ("largek/data/jobs.json?search=" + "x" * 3_000, 200),
+        ("largek/data/jobs.json?search=%00%1b", 200),
+        ("largek/figure?job=lk-1&panel=cost&theme=pink", 400),
+        ("largek/figure?job=lk-1&panel=cost&x=%3Cb%3E", 400),
+        ("largek/figure?job=lk-1&panel=nothing", 404),
+        ("largek/figure?job=lk-1&panel=cost&x=passes&log=1&theme=dark", 200),
+        ("largek/figure?job=lk-1&panel=cost&x=no-such-axis", 200),
+        ("largek/static/page.js", 404),
+        ("largek/static/..%2fweb.py", 404),
+        ("largek/cancel", 405),
+        ("largek/", 404),
+        ("largek/lk-1", 404),
+    ],
+)
+def test_questions_of_nonsense(path, code, source):
+    assert on(source, lambda served: served.get(path)).code == code
+
+
+def test_figures__hold_no_data_and_stay_the_same(source):
+    async def ask(served):
+        path = "largek/figure?job=lk-1&panel=cost&theme=dark"
+        first = await served.get(path)
+        source.tell("lk-1", *map(step, range(30, 40)))
+        return first, await served.get(path, **{"If-None-Match": first.headers["Etag"]})
+
+    first, again = on(source, ask)
+    assert (first.code, again.code) == (200, 304)
+    assert b"cost/on all rows" in plain(first)
+    assert len(first.body) < 10_000
+
+
+# --- buttons --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refusals():
+    """What the page logs. (Dask silences the handlers that caplog relies on.)"""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("largek_dask.observe.web")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield lines
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+def test_cancel__is_off_unless_it_was_turned_on(source, refusals):
+    async def ask(served):
+        return await served.post({"job": "lk-1", "token": "x"}), await served.get("largek?job=lk-1")
+
+    refused, html = on(source, ask)
+    assert refused.code == 403
+    assert source.cancelled == []
+    assert refusals == ["largek's page refused that 127.0.0.1 cancels a job"]
+    assert "data-token" not in plain(html).decode()
+    assert "frame-ancestors" not in html.headers["Content-Security-Policy"]
+
+
+def test_cancel__by_whoever_has_the_page(source, refusals):
+    async def ask(served):
+        html = await served.get("largek?job=lk-1")
+        (token,) = re.findall(r'data-token="([^"]+)"', plain(html).decode())
+        return html, await served.post({"job": "lk-1", "token": token})
+
+    html, done = on(source, ask, actions=True)
+    assert done.code == 200
+    assert source.cancelled == [("lk-1", "127.0.0.1")]
+    assert refusals == ["largek's page: 127.0.0.1 cancels job lk-1"]
+    assert "frame-ancestors 'self'" in html.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    ("change", "headers"),
+    [
+        ({"token": "another"}, {}),
+        ({"token": None}, {}),
+        ({"token": "é"}, {}),
+        ({"more": "x" * 5_000}, {}),
+        ({}, {"Sec-Fetch-Site": "cross-site"}),
+        ({}, {"Sec-Fetch-Site": "same-site"}),
+        ({}, {"Sec-Fetch-Site": "none"}),
+        ({}, {"Sec-Fetch-Site": ""}),
+        ({}, {"Content-Type": "text/plain"}),
+        ({}, {"Content-Type": "application/x-www-form-urlencoded"}),
+        ("[]", {}),
+        ("{", {}),
+        ("[" * 4_000, {}),
+    ],
+)
+def test_cancel__is_refused_and_logged(change, headers, source, refusals):
+    async def ask(served):
+        body = {"job": "lk-1", "token": served.page.token}
+        return await served.post(change if isinstance(change, str) else {**body, **change},
+                                 **headers)  # fmt: skip
+
+    assert on(source, ask, actions=True).code == 403
+    assert source.cancelled == []
+    assert refusals == ["largek's page refused that 127.0.0.1 cancels a job"]
+
+
+@pytest.mark.parametrize("job_id", ["lk-2", "../x", None, {"a": 1}])
+def test_cancel__a_job_that_there_is_not(job_id, source):
+    async def ask(served):
+        return await served.post({"job": job_id, "token": served.page.token})
+
+    assert on(source, ask, actions=True).code == 404
+    assert source.cancelled == []
+
+
+def test_tokens__are_made_anew(source):
+    async def ask(served):
+        return served.page.token
+
+    assert on(source, ask, actions=True) != on(source, ask, actions=True)
+
+
+# --- without this and that ------------------------------------------------------------------------
+
+
+def test_without_bokeh__numbers_are_there_and_no_charts(source, monkeypatch):
+    monkeypatch.setattr(pages, "_bokeh", lambda: None)
+
+    async def ask(served):
+        return await served.get("largek"), await served.get("largek/data/job.json?job=lk-1")
+
+    html, data = on(source, ask)
+    assert "data-bokeh" not in plain(html).decode()
+    found = json.loads(plain(data))["panels"]
+    assert {panel["kind"] for panel in found} >= {"cost", "speed"}
+    assert all("figure" not in panel for panel in found)
+
+
+def test_close__takes_the_page_away(source):
+    async def ask(served):
+        served.page.close()
+        return await served.get("largek")
+
+    assert on(source, ask).code == 404

@@ -1,0 +1,332 @@
+"""The documentation site: it builds without a warning, tells all there is, and can be used."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from sphinx.util.inventory import InventoryFile
+
+import largek_dask as lk
+from largek_dask import config
+from largek_dask.cli import main
+from tests import browser
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(DOCS / "_ext"))
+
+from largek_site import documents, reference, unused  # noqa: E402
+
+PAGES = [
+    "index",
+    "start/data",
+    "reference/cli",
+    "reference/python/estimators",
+    "made/readme",
+]
+NOTEBOOKS = [f"made/tutorials/{notebook.stem}" for notebook in documents.notebooks()]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The site, built as CI builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = ["-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-E", "-d", str(folder / "read")]
+    done = subprocess.run(
+        [sys.executable, *command, str(DOCS), str(folder / "html")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return folder / "html"
+
+
+class Read(HTMLParser):
+    """Text of a page's article, and what the page loads."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.text, self.loaded, self._inside = "", [], 0
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        self._inside += tag == "article"
+        if tag in ("script", "img", "iframe", "source"):
+            self.loaded.append(named.get("src"))
+        elif tag == "link" and named.get("rel") not in (
+            "prev",
+            "next",
+            "index",
+            "author",
+        ):
+            self.loaded.append(named.get("href"))
+
+    def handle_endtag(self, tag):
+        self._inside -= tag == "article"
+
+    def handle_data(self, data):
+        if self._inside:
+            self.text += data
+
+
+def text_of(site, page):
+    return " ".join(Read(site / f"{page}.html").text.split())
+
+
+def test_no_page_loads_anything_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 60
+    for page in pages:
+        loaded = [address for address in Read(page).loaded if address not in (None, "", "#")]
+        assert len(loaded) > 5
+        for address in loaded:
+            assert not re.match(r"(\w+:)?//", address), (page, address)
+            assert (page.parent / address.split("?")[0]).exists(), (page, address)
+
+
+def test_every_page_is_in_the_navigation(site):
+    """Sphinx warns of others, which fails the build: here only that there are several doors."""
+    shown = Read(site / "index.html").text
+    assert all(door in shown for door in ("Start", "Tutorials", "How-to", "Reference"))
+
+
+def test_every_public_name_has_a_place(site):
+    with (site / "objects.inv").open("rb") as file:
+        found = InventoryFile.load(file, "", lambda base, uri: uri)
+    named = {name for kind, entries in found.items() if kind.startswith("py:") for name in entries}
+    wanted = {f"largek_dask.{name}" for name in lk.__all__ if name != "__version__"}
+    helpers = {"warn", "warnings_heard_by"}
+    wanted |= {f"largek_dask.errors.{name}" for name in set(lk.errors.__all__) - helpers}
+    wanted |= {f"largek_dask.scores.{name}" for name in lk.scores.__all__}
+    wanted |= {"largek_dask.KMeans.fit", "largek_dask.service.job.Job.watch"}
+    assert wanted <= named
+
+
+def test_every_command_and_option_is_told(site):
+    told = text_of(site, "reference/cli")
+    context = click.Context(main, info_name="largek")
+    names = list(reference.names(main, context))
+    assert len(names) >= 18
+    for name in names:
+        part = told.split(f"largek {name}¶")[1].split("¶")[0]
+        for parameter in main.commands[name].params:
+            if isinstance(parameter, click.Option):
+                assert all(flag in part for flag in parameter.opts), (name, parameter.opts)
+            else:
+                assert parameter.human_readable_name in part
+
+
+def keys(values, above="largek"):
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from keys(value, f"{above}.{name}")
+        else:
+            yield f"{above}.{name}", value
+
+
+def test_every_setting_is_told_with_its_default(site):
+    told = text_of(site, "reference/configuration")
+    made = {name: default for name, default, _ in reference.settings()}
+    assert made == dict(keys(config.DEFAULTS))
+    for name in made:
+        assert f" {name} " in told
+
+
+def test_a_setting_without_a_comment_is_an_error(tmp_path, monkeypatch):
+    changed = tmp_path / "config.py"
+    source = Path(config.__file__).read_text()
+    above = re.search(r"\n *# where a scheduler keeps its jobs[^\n]*", source)[0]
+    changed.write_text(source.replace(above, "\n"))
+    monkeypatch.setattr(config, "__file__", str(changed))
+    with pytest.raises(ValueError, match=r"largek\.store has no comment"):
+        list(reference.settings())
+
+
+def emitted():
+    """Kinds and fields of the events that the code sends, as far as it names them."""
+    kinds, fields = set(), set()
+    for path in (ROOT / "largek_dask").rglob("*.py"):
+        if "cli" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="emit" | "_emit"),
+                    args=[ast.Constant(str(kind)), *_],
+                    keywords=keywords,
+                ):
+                    kinds.add(kind)
+                    fields |= {keyword.arg for keyword in keywords if keyword.arg}
+    return kinds, fields
+
+
+def test_every_event_is_told(site):
+    told = text_of(site, "reference/events")
+    kinds, fields = emitted()
+    assert {"step", "waiting", "labels"} <= kinds
+    assert {"elapsed", "topic", "n_rows"} <= fields
+    lacking = [name for name in kinds | fields if not re.search(rf"\b{name}\b", told)]
+    assert not lacking
+
+
+def test_every_field_of_a_real_fit_is_told(site, tmp_path):
+    told = text_of(site, "reference/events")
+    x = np.random.default_rng(0).normal(size=(5_000, 4)).astype(np.float32)
+    lk.KMeans(8, n_init=2, random_state=0, algorithm="lloyd", checkpoint=str(tmp_path / "run")).fit(
+        x
+    )
+    parts = sorted((tmp_path / "run" / "events").glob("*.jsonl"))
+    events = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    assert {"started", "step", "stopped", "best"} <= {event["event"] for event in events}
+    names = {name for event in events for name in event}
+    assert len(names) > 20
+    assert not [name for name in sorted(names) if not re.search(rf"\b{name}\b", told)]
+
+
+def test_every_file_of_a_real_fit_is_told(site, tmp_path):
+    told = text_of(site, "reference/files")
+    x = np.random.default_rng(0).normal(size=(5_000, 4)).astype(np.float32)
+    lk.KMeans(8, n_init=2, random_state=0, checkpoint=str(tmp_path / "run")).fit(x)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"job.json", "events"} <= names
+    assert not [name for name in sorted(names) if name not in told]
+    for kind in lk.model.KINDS.values():
+        for field in kind.holds.__dataclass_fields__:
+            assert f" {field} " in told
+
+
+def test_chapters_hold_all_of_a_document():
+    [design] = [document for document in documents.DOCUMENTS if document.path.endswith("DESIGN.md")]
+    text = (ROOT / design.path).read_text()
+    pages = documents.chapters(design)
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert len(pages) == len(headings) + 1 > 10
+    shown = "\n".join(pages.values())
+    for line in text.splitlines():
+        if not line.startswith(("#", "[")):
+            assert line in shown
+    assert "[kernels]: ../benchmarks/RESULTS.md#" in pages["made/design/numbers"]
+
+
+def test_links_lead_to_pages(monkeypatch):
+    def link(text, path="README.md", page="made/readme"):
+        return documents.linked(text, path, page)
+
+    assert link("[a](largek_dask/DESIGN.md#bounds)") == "[a](design/bounds.md)"
+    assert link("[a](SECURITY.md)") == "[a](security.md)"
+    assert link("[a](docs/migrating.md#faiss)") == "[a](../migrating.md#faiss)"
+    assert link("![a](benchmarks/results/demo.png)") == "![a](../../benchmarks/results/demo.png)"
+    assert link("[a](https://numpy.org)") == "[a](https://numpy.org)"
+    assert link("[a](#how-fast)") == "[a](readme.md#how-fast)"
+    assert link("[`x` of [0]](LICENSE)") == "`x` of [0]"
+    assert link("```\n[a](SECURITY.md)\n```") == "```\n[a](SECURITY.md)\n```"
+    inside = link("[a](../../README.md#more)", "docs/start/data.md", "start/data")
+    assert inside == "[a](../made/readme.md#more)"
+    assert link("[a]: ../SECURITY.md", "largek_dask/DESIGN.md", "made/design/index") == (
+        "[a]: ../security.md"
+    )
+
+
+def test_a_name_that_nothing_needs_is_a_warning(tmp_path):
+    (tmp_path / "index.rst").write_text("Page\n====\n\n:py:class:`gone` and :py:class:`lost`\n")
+    (tmp_path / "conf.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(DOCS / '_ext')!r})\nfrom largek_site import unused\n"
+        "nitpick_ignore = [('py:class', 'gone'), ('py:class', 'needless')]\n"
+        "def setup(app):\n    unused.watch(app)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-n", str(tmp_path), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+    )
+    assert "('py:class', 'needless'), which nothing needs" in done.stderr
+    assert "not found: lost" in done.stderr
+    assert "gone" not in done.stderr
+    assert unused.unused([("py:class", "a")], {("py:class", "a")}) == []
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser.browser() as started:
+        yield started
+
+
+def test_search_works_from_files(site, chromium):
+    with browser.page_of(chromium, 1280, "light") as (page, heard):
+        page.goto((site / "index.html").as_uri())
+        page.fill("input[name=q]", "coreset")
+        page.press("input[name=q]", "Enter")
+        page.wait_for_selector("ul.search li a")
+        found = page.eval_on_selector_all("ul.search li a", "all => all.map(a => a.href)")
+        assert len(found) > 2
+        assert any("reference/cli.html" in address for address in found)
+        assert not browser.serious(page)
+        page.click("ul.search li a")
+        assert "coreset" in page.inner_text("article").lower()
+        assert not heard.messages
+        assert not heard.failed
+        assert not heard.beyond("file://")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_can_be_used_by_anybody(site, chromium, name, width, scheme):
+    check_page(site, chromium, name, width, scheme)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_can_be_read_by_anybody(site, chromium, name):
+    check_page(site, chromium, name, 390, "dark")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+@pytest.mark.parametrize("name", ["index", "reference/cli"])
+def test_so_it_can_in_the_other_schemes(site, chromium, name, width, scheme):
+    check_page(site, chromium, name, width, scheme)
+
+
+def check_page(site, chromium, name, width, scheme):
+    with browser.page_of(chromium, width, scheme) as (page, heard):
+        page.goto((site / f"{name}.html").as_uri())
+        assert page.inner_text("h1")
+        assert not browser.serious(page)
+        assert not browser.scrolls_sideways(page)
+        assert not heard.messages
+        assert not heard.failed
+        assert not heard.beyond("file://")
+
+
+def test_what_scrolls_is_reached_by_keyboard(site, chromium):
+    with browser.page_of(chromium, 390, "light") as (page, _):
+        page.goto((site / "start" / "cluster.html").as_uri())
+        wide = "pre => [...pre].filter(p => p.scrollWidth > p.clientWidth).map(p => p.tabIndex)"
+        reached = page.eval_on_selector_all("pre", wide)
+        assert reached
+        assert set(reached) == {0}
+
+
+def test_every_panel_is_explained():
+    told = (DOCS / "howto" / "watch.md").read_text()
+    tree = ast.parse((ROOT / "largek_dask" / "observe" / "panels.py").read_text())
+    titles = [
+        node.args[1]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("_panel", "_plain")
+    ]
+    named = {title.value for title in titles if isinstance(title, ast.Constant)}
+    assert len(named) > 14
+    # That of the cost is the name of the objective; a plain panel has the title it is given.
+    assert len(titles) == len(named) + 2
+    assert not [title for title in {*named, "Cost"} if f"| {title} |" not in told]
