@@ -345,9 +345,14 @@ def _events(seen: Seen, heard: Heard) -> Panel | None:
         "What happened",
         f"{told}; last: {marks[-1].text}",
         figures=counts,
-        columns=("at", "after", "kind", "what"),
+        columns=("at (UTC)", "after", "kind", "what"),
         rows=[
-            (iso(mark.seconds) or NONE, human_seconds(mark.elapsed), mark.kind, mark.text)
+            (
+                (iso(mark.seconds) or NONE)[:19].replace("T", " "),
+                human_seconds(mark.elapsed),
+                mark.kind,
+                mark.text,
+            )
             for mark in reversed(marks[-MOST_ROWS:])
         ],
     )
