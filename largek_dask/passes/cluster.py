@@ -380,6 +380,7 @@ class ClusterPasses(BasePasses):
             parts=ranges(chunks),
             park_bytes=park_bytes,
             slice_seconds=float(config.get("passes.slice-seconds")),
+            again=sum(chunk in current.failures for chunk in chunks),
         )
         replay: Future | None = None
         target = address
