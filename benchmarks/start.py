@@ -61,7 +61,8 @@ lk.KMeans(k, random_state=0).fit(rows)
 wall = time.perf_counter() - begin
 print(json.dumps({"wall": wall, "cpu": cpu_seconds() - cpu, "compiled": compiled.n}))
 """
-"""What a process does that fits; compilations are those of numba's functions as well."""
+"""What a process does that fits; compilations are those of numba's functions as well, and only its
+own: not those of the process that compiles ahead."""
 
 
 def seconds(command: list[str], environment: dict[str, str]) -> float:

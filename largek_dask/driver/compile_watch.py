@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
+from largek_dask.driver.compile_ahead import FEW_CLUSTERS
 from largek_dask.driver.events import Events
 from largek_dask.kernels.compiling import compiled
 from largek_dask.kernels.jit import cache_folder
@@ -16,9 +17,8 @@ from largek_dask.passes.base import BasePasses
 
 __all__ = ["CompileWatch"]
 
-FUNCTIONS_FEW, FUNCTIONS_MANY = 61, 72
-"""About how many functions a first fit compiles, up to 128 clusters and with more of them."""
-FEW_CLUSTERS = 128
+FUNCTIONS_FEW, FUNCTIONS_MANY = 54, 70
+"""About how many functions a first fit compiles, up to `FEW_CLUSTERS` and with more of them."""
 LEAST_FUNCTIONS = 5
 """Functions that have been compiled before it is said how long the others will take."""
 SILENT_SECONDS = 0.5
@@ -36,10 +36,15 @@ class CompileWatch:
         Told of it, as ``compiling``.
     n_clusters : int, optional
         From which it is known about how many functions the fit needs.
+    is_helped : bool
+        Another process compiles as well, into the same folder.
     """
 
-    def __init__(self, events: Events, n_clusters: int | None = None) -> None:
+    def __init__(
+        self, events: Events, n_clusters: int | None = None, *, is_helped: bool = False
+    ) -> None:
         self._events = events
+        self._is_helped = is_helped
         self._before = compiled()
         self._expected: int | None = None
         is_first = self._before.functions == 0 and n_clusters is not None
@@ -80,9 +85,12 @@ class CompileWatch:
 
         As many as a first fit compiles, each as long as those before it have taken.
         """
-        if self._expected is None or not LEAST_FUNCTIONS <= functions < self._expected:
+        made, at_once = functions, 1
+        if self._is_helped:
+            made, at_once = sum(1 for _ in cache_folder().glob("*.bin")), 2
+        if self._expected is None or not LEAST_FUNCTIONS <= made < self._expected:
             return None
-        return (self._expected - functions) * mean
+        return (self._expected - made) * mean / at_once
 
     def seconds(self, passes: BasePasses) -> float:
         """Seconds on the wall that went into compiling so far, here and on workers.

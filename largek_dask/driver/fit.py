@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack
@@ -18,6 +18,7 @@ from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.rows import Rows
+from largek_dask.driver.compile_ahead import compiles_ahead, is_worth_it
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Sink
 from largek_dask.driver.final import marks_of
@@ -211,10 +212,13 @@ class _Work:
         stop, events = self.options.stop, self.out.events
         clock = Clock(0.0, stop)
         asked = self.cancelled or (lambda: False)
-        watch = CompileWatch(events, self.options.n_clusters)
+        k, rows = self.options.n_clusters, self.rows
+        is_helped = self.client is None and is_worth_it(rows, self.choice.algorithm, self.n_threads)
+        watch = CompileWatch(events, k, is_helped=is_helped)
+        helper = compiles_ahead(rows.dtype, rows.n_features, k) if is_helped else nullcontext()
         try:
             # Heard from the first moment on: workers may have to be waited for.
-            with self._open_passes(lambda: asked() or clock.is_over()) as passes:
+            with helper, self._open_passes(lambda: asked() or clock.is_over()) as passes:
                 passes.cancelled = watch.tell
                 passes.is_given_up = asked
                 self._check(passes.statistics)

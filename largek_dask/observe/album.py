@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from largek_dask.driver.events import Event
 from largek_dask.driver.history import sample_of
+from largek_dask.driver.sizes import sizes_of
 from largek_dask.errors import DataError, OutputError, ParameterError
 from largek_dask.observe.board import Board
 from largek_dask.observe.drawings import Line, lines_chart, pieces_of
 from largek_dask.observe.looks import LOOKS, TIMES, X_LABELS, Look, time_unit
-from largek_dask.observe.page import details, document, fragment, pairs, section, table, text
-from largek_dask.observe.panels import Panel, size_figures
+from largek_dask.observe.page import details, document, fragment, section, table, text
+from largek_dask.observe.panels import Panel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -194,9 +195,8 @@ class Plot:
 
     def _repr_html_(self) -> str:
         parts = [
-            _section(panel, _chart(panel), PAGE_LINES)
+            _section(panel, _chart(panel, self.answer["marks"]), PAGE_LINES)
             for panel in self._panels()
-            if panel["series"]
         ]
         return fragment(self._head() + "".join(parts))
 
@@ -234,21 +234,23 @@ def _views(panel: Panel) -> list[dict[str, Any]]:
 
 
 def _section(panel: Panel, charts: str, most: int | None = None) -> str:
-    told = pairs(dict(panel["figures"])) if panel["figures"] and not charts else ""
-    rows = panel["table"]["rows"][:most]
-    listed = table(panel["table"]["columns"], rows, words=panel["table"]["columns"][:1])
-    return section(
-        panel["title"], charts, told, details("The figures", listed) if rows else "",
-        lead=text(panel["words"]),
-    )  # fmt: skip
+    """A panel: its charts, and its table behind them; what happened is listed openly."""
+    listed = ""
+    if rows := panel["table"]["rows"][:most]:
+        columns = panel["table"]["columns"]
+        words = columns[-1:] if panel["kind"] == "events" else columns[:1]
+        listed = table(columns, rows, words=words)
+    shown = listed if panel["kind"] == "events" or not listed else details("The figures", listed)
+    return section(panel["title"], charts, shown, lead=text(panel["words"]))
 
 
-def _chart(panel: Panel) -> str:
+def _chart(panel: Panel, marks: Sequence[Mapping[str, Any]]) -> str:
     """A panel as it is drawn without a script."""
     is_bars, size = LOOKS.get(panel["kind"], Look()).bars, 1.0
     unit = "powers of ten" if is_bars else ""
     if panel["x"] in TIMES:
-        size, unit = time_unit(max(x or 0 for line in panel["series"] for x in line["x"]))
+        places = (x or 0 for line in panel["series"] for x in line["x"])
+        size, unit = time_unit(max(places, default=0))
     lines: list[Line] = []
     names: dict[str, str] = {}
     for series, kind in zip(panel["series"], KINDS, strict=False):
@@ -268,7 +270,10 @@ def _chart(panel: Panel) -> str:
         x_name=f"{X_LABELS.get(panel['x'], panel['x'])}{f' ({unit})' if unit else ''}",
         y_name=panel["y"],
         key=names if len(names) > 1 else None,
-    )
+        events=[mark[panel["x"]] / size for mark in marks
+                if panel["x"] in TIMES and mark["kind"] != "checkpoint"
+                and mark[panel["x"]] is not None],
+    )  # fmt: skip
 
 
 def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:
@@ -302,4 +307,4 @@ def events_of(model: Model) -> list[dict[str, Any]]:
             {**about, "event": "step", "elapsed": step["seconds"],
              "sample": sample_of(step, n_rows)}
         )  # fmt: skip
-    return [*events, {"event": "sizes", **size_figures(model.counts)}]
+    return [*events, {"event": "sizes", **sizes_of(model.counts)}]

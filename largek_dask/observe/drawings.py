@@ -181,6 +181,7 @@ def lines_chart(
     key: Mapping[str, str] | None = None,
     mark: tuple[float, float, str] | None = None,
     whole: bool = False,
+    events: Sequence[float] = (),
 ) -> str:
     """Lines over one another.
 
@@ -197,6 +198,8 @@ def lines_chart(
         A point with words at it.
     whole : bool
         Only whole numbers are marked on the level axis.
+    events : sequence of float
+        Where on the level axis something happened: dotted lines, which widen no axis.
     """
     last = max(float(line.x.max()) for line in lines)
     if whole:
@@ -210,6 +213,10 @@ def lines_chart(
         ticks = x_axis.ticks(6)
     y_axis = Axis.of(np.concatenate([line.y for line in lines]))
     parts = [_grid(y_axis)]
+    places = [place for place in map(float, x_axis.at(events)) if 0 <= place <= BOX]
+    if places:
+        drawn = "".join(f"M{place:.1f} 0V{BOX:g}" for place in places)
+        parts.append(f'<path class="event" d="{drawn}"/>')
     for line in map(_thin, lines):
         x, y = x_axis.at(line.x), y_axis.at(line.y)
         # A point alone is a line of no length, which round ends make a dot.

@@ -53,14 +53,15 @@ class Series:
     (True, 70000.0, 0.0, 29999.0)
     """
 
-    __slots__ = ("_begins", "_buckets", "_count", "_done", "_n", "_open", "_stride", "_sum",
-                 "_width")  # fmt: skip
+    __slots__ = ("_begins", "_buckets", "_count", "_done", "_is_single", "_n", "_open", "_stride",
+                 "_sum", "_width")  # fmt: skip
 
     def __init__(self, beside: int = 0, buckets: int = BUCKETS) -> None:
         self._width = 4 + beside
         self._buckets = buckets
         self._done = array("d")
-        """Buckets that are full, one after the other."""
+        """Buckets that are full, one after the other; of one point each, before any are merged,
+        ``begins`` and the point."""
         self._open: list[Point] = []
         """First, lowest, highest and last point of the bucket that is being filled; or nothing."""
         self._count, self._sum = 0, 0.0
@@ -69,6 +70,8 @@ class Series:
         """Point of the open bucket with which the line begins anew, 0 if it does not."""
         self._stride = 1
         """Points of a full bucket."""
+        self._is_single = True
+        """Whether no buckets have been merged yet: few points take a fourth of the bytes."""
         self._n = 0
 
     def __bool__(self) -> bool:
@@ -133,7 +136,7 @@ class Series:
                 self._sum = sum(point[Y] for point in known)
                 self._begins = begins if begins <= known[-1][N] else 0.0
                 kept -= 1
-        self._done = array("d", table[:kept].tobytes())
+        self._keep(table[:kept])
         if self._open and self._count >= self._stride:
             self._close()
 
@@ -200,22 +203,39 @@ class Series:
 
     def _close(self, merge: bool = True) -> None:
         """Put the open bucket to the others, and merge neighbours if there are too many."""
-        self._done.extend((self._count, self._sum, self._begins))
-        for point in self._open:
-            self._done.extend(point)
+        if self._is_single:
+            self._done.append(self._begins)
+            self._done.extend(self._open[LAST])
+        else:
+            self._done.extend((self._count, self._sum, self._begins))
+            for point in self._open:
+                self._done.extend(point)
         self._open, self._count, self._sum, self._begins = [], 0, 0.0, 0.0
         if merge and len(self._done) >= self._buckets * self._size:
-            self._done = array("d", _merged(self._table(), self._width).tobytes())
+            merged = _merged(self._table(), self._width)
+            self._is_single = False
+            self._keep(merged)
             self._stride *= 2
 
     @property
     def _size(self) -> int:
-        """Numbers of a bucket."""
-        return HEAD + 4 * self._width
+        """Numbers of a bucket as it is held."""
+        return 1 + self._width if self._is_single else HEAD + 4 * self._width
 
     def _table(self) -> NDArray[np.float64]:
-        """The full buckets, one a row; a copy."""
-        return np.array(self._done, np.float64).reshape(-1, self._size)
+        """The full buckets, one a row: its head and its four points; a copy."""
+        held = np.array(self._done, np.float64).reshape(-1, self._size)
+        if not self._is_single:
+            return held
+        begins, points = held[:, :1], held[:, 1:]
+        ones, values = np.ones_like(begins), points[:, Y : Y + 1]
+        return np.concatenate([ones, values, begins, points, points, points, points], axis=1)
+
+    def _keep(self, table: NDArray[np.float64]) -> None:
+        """Hold these buckets instead."""
+        if self._is_single:
+            table = np.ascontiguousarray(table[:, HEAD - 1 : HEAD + self._width])
+        self._done = array("d", table.tobytes())
 
     def _coarse(self, most: int) -> Iterator[tuple[float, float, list[Point]]]:
         """With which of its points a line begins, the mean, and four points, of each bucket."""
@@ -228,7 +248,7 @@ class Series:
             table = _merged(table, self._width)
         for row in table.tolist():
             points = [tuple(row[i : i + self._width])
-                      for i in range(HEAD, self._size, self._width)]  # fmt: skip
+                      for i in range(HEAD, len(row), self._width)]  # fmt: skip
             mean = row[1] / row[0]
             yield row[2], mean if math.isfinite(mean) else points[LAST][Y], points
 

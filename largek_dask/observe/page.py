@@ -93,6 +93,8 @@ stroke-linejoin:round;stroke-linecap:round}
 .largek .area{fill:var(--orange);fill-opacity:.22;stroke:none}
 .largek .edge{fill:none;stroke:var(--orange);stroke-width:2;vector-effect:non-scaling-stroke}
 .largek .grid{stroke:var(--rule);stroke-width:1;vector-effect:non-scaling-stroke}
+.largek .event{stroke:var(--quiet);stroke-width:1;stroke-dasharray:1 4;
+vector-effect:non-scaling-stroke}
 .largek .mean{stroke:var(--ink);stroke-width:1;stroke-dasharray:4 4;
 vector-effect:non-scaling-stroke}
 .largek .rows{fill:none;stroke:var(--dots);stroke-width:3;stroke-linecap:round;stroke-opacity:.55;

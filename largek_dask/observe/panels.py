@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.heard import (
@@ -41,7 +38,7 @@ from largek_dask.observe.showing import (
 )
 from largek_dask.observe.totals import OF_A_STEP
 
-__all__ = ["Panel", "iso", "limited_by", "panels", "rounded", "shown", "size_figures"]
+__all__ = ["Panel", "iso", "limited_by", "panels", "rounded", "shown"]
 
 MOST_TEXT = 400
 """Characters of a text that are shown."""
@@ -73,8 +70,6 @@ LIVE = frozenset(
 Panel = dict[str, Any]
 Words = Callable[[float], str]
 Column = list[float | int | None]
-N_BINS = 32
-"""Bars of the sizes of clusters."""
 MARKED, MARK_SIZE = 8, 7
 """Points of a line that have a mark, which tells it from others without its colour; in pixels."""
 
@@ -350,9 +345,14 @@ def _events(seen: Seen, heard: Heard) -> Panel | None:
         "What happened",
         f"{told}; last: {marks[-1].text}",
         figures=counts,
-        columns=("at", "after", "kind", "what"),
+        columns=("at (UTC)", "after", "kind", "what"),
         rows=[
-            (iso(mark.seconds) or NONE, human_seconds(mark.elapsed), mark.kind, mark.text)
+            (
+                (iso(mark.seconds) or NONE)[:19].replace("T", " "),
+                human_seconds(mark.elapsed),
+                mark.kind,
+                mark.text,
+            )
             for mark in reversed(marks[-MOST_ROWS:])
         ],
     )
@@ -618,25 +618,6 @@ def _sizes(seen: Seen, heard: Heard) -> Panel | None:
             for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
         ],
     )  # fmt: skip
-
-
-def size_figures(counts: NDArray[np.float64]) -> dict[str, Any]:
-    """What an event ``sizes`` tells, of weights of clusters (k,)."""
-    filled = counts[counts > 0]
-    if not len(filled):
-        return {"n_empty": len(counts)}
-    least, most = float(filled.min()), float(filled.max())
-    edges = np.geomspace(least, most if most > least else 2 * least, N_BINS + 1)
-    found, _ = np.histogram(filled, np.concatenate([[0.0], edges[1:-1], [np.inf]]))
-    return {
-        "n_empty": int(len(counts) - len(filled)),
-        "least": least,
-        "median": float(np.median(filled)),
-        "mean": float(filled.mean()),
-        "most": most,
-        "edges": edges.tolist(),
-        "counts": found.tolist(),
-    }
 
 
 def _numbers(values: object) -> list[float]:

@@ -13,6 +13,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds import neighbours
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import pack_centers
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import TILES
 from tests import oracles_truncated as oracles
 
@@ -95,9 +96,25 @@ def test_nearest_centers__nan_comes_last():
     np.testing.assert_array_equal(got[[0, 2, 3]], [[0, 2, 3, 1], [2, 0, 3, 1], [3, 2, 0, 1]])
 
 
-@pytest.mark.parametrize("n", [3, 500, 1100])
+@pytest.mark.parametrize("m", [1, 5, 64])
+def test_nearest_centers__numpy_and_the_kernel_sort_alike(m, monkeypatch):
+    centers = np.round(np.random.default_rng(m).normal(size=(64, 2)) * 2).astype("f4")
+    centers[5], centers[9] = np.nan, -0.0
+    packed = pack_centers(centers, np.zeros(2))
+    by_numpy = nearest_centers(packed, m)
+    monkeypatch.setattr(neighbours, "_SORTED", 0)
+    np.testing.assert_array_equal(nearest_centers(packed, m), by_numpy)
+
+
+@pytest.mark.parametrize("n", [3, 500, 1024, 1025, 4099])
 def test_rank__sorts_ties_by_place(n):
     values = np.random.default_rng(n).integers(0, 40, n).astype(np.float32)
     ranked = np.empty(min(n, 30), np.int32)
-    neighbours._rank(values, n, np.empty(1024, np.int32), ranked)
+    rank = neighbours._rank  # kernels alone can call it
+
+    @njit
+    def entered(values, n, ranks, ranked):
+        rank(values, n, ranks, ranked)
+
+    entered(values, n, np.empty(1024, np.int32), ranked)
     np.testing.assert_array_equal(ranked, np.argsort(values, kind="stable")[: len(ranked)])

@@ -205,6 +205,7 @@ def test_many_rows_fill_several_blocks(dtype, monkeypatch):
 @pytest.mark.parametrize("tiny", [0.0, 1e-3, 1e-16, 1e-30, 1e-45])
 def test_float32_of_all_magnitudes(tiny, growth, full, monkeypatch):
     """1e-16 times the largest is where two parts no longer hold every bit."""
+    monkeypatch.setattr(statistics, "_MANY_VALUES", 0)
     monkeypatch.setattr(scans.SinglesScan, "full", full)
     monkeypatch.setattr(scans, "BLOCK_VALUES", 200)
     rng = np.random.default_rng(3)

@@ -14,6 +14,7 @@ import pytest
 from numba.core import codegen
 
 from largek_dask.driver.compile_watch import FUNCTIONS_MANY
+from largek_dask.kernels import within as within_module
 from largek_dask.kernels.jit import cache_folder, njit
 from largek_dask.kernels.within import KIND, WithinLibrary
 
@@ -24,6 +25,8 @@ import json, sys
 import numpy as np
 import largek_dask as lk
 from numba.core import event
+from largek_dask.driver import fit
+from largek_dask.driver.compile_ahead import kernels_ahead
 
 class Compiled(event.Listener):
     def __init__(self):
@@ -39,9 +42,18 @@ class Compiled(event.Listener):
 
 compiled = Compiled()
 event.register("numba:compile", compiled)
+fit.is_worth_it = lambda *given: False  # all in this process
 rows = np.random.default_rng(0).random((20_000, 8), dtype=np.float32)
-lk.KMeans(300, random_state=0).fit(rows)
-print(json.dumps(compiled.found))
+parts = []
+for k in (300, 8):
+    lk.KMeans(k, random_state=0).fit(rows)
+    parts.append(compiled.found)
+    compiled.found = []
+for k in (300, 8):
+    for compile_one in kernels_ahead("float32", 8, k):
+        compile_one()
+parts.append(compiled.found)
+print(json.dumps(parts))
 """
 
 
@@ -141,6 +153,61 @@ def test_a_constant_argument_needs_no_code_of_its_own(folder):
     assert misses(inner) == 1
 
 
+def taking(table, line, mask, at, by, small):
+    total = table[at, by] + table[-1, by] + line[at - 9] + line[small] + line[np.uint64(2)]
+    if mask[at]:
+        total += table[at][by]
+    return total
+
+
+def putting(table, line, whole, mask, at, value):
+    table[at, -1] = 3
+    line[at] = value
+    line[-at] = at > 1
+    whole[at] = 2.75
+    mask[at] = value > 0
+    table[0] = line[:3]
+
+
+@pytest.mark.parametrize("order", ["C", "F", "A"])
+def test_items_are_taken_and_put_as_numpy_does(folder, order):
+    def made():
+        table = np.asarray(np.arange(12.0, dtype=np.float32).reshape(4, 3), order=order)
+        line = np.arange(10.0) / 3
+        if order == "A":
+            table, line = np.repeat(table, 2, axis=1)[:, ::2], np.repeat(line, 2)[::2]
+        return table, line, np.arange(5, dtype=np.int16), np.array([False, True, True])
+
+    table, line, _, mask = made()
+    for at in (np.int64(2), np.int8(2), np.uint32(2)):
+        given = table, line, mask, np.int64(at), at, np.int8(-3)
+        assert njit(taking)(*given) == taking(*given)
+    for given, expected in [(made(), made())]:
+        njit(putting)(*given, 2, np.float64(0.1))
+        putting(*expected, 2, np.float64(0.1))
+        for found, wanted in zip(given, expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_what_numba_finds_for_a_call_is_remembered(folder, monkeypatch):
+    asked = []
+    real = numba.core.typing.context.BaseContext.resolve_function_type
+
+    def asking(context, function, args, kws):
+        asked.append((str(function), tuple(map(str, args))))
+        return real(context, function, args, kws)
+
+    monkeypatch.setattr(within_module, "_known_calls", {})
+    monkeypatch.setattr(numba.core.typing.context.BaseContext, "resolve_function_type", asking)
+
+    @njit
+    def kernel(a, b):
+        return (a * b) * (a * b) + b * a
+
+    assert kernel(1.5, 2.0) == 12.0
+    assert sum("mul" in name for name, _ in asked) == 1
+
+
 def test_a_function_that_calls_itself(folder):
     @njit(no_cpython_wrapper=True)
     def down(n):
@@ -161,9 +228,14 @@ def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FIT], env=environment, check=True, capture_output=True, text=True
     )
-    found = [(name, tuple(kinds)) for name, kinds in json.loads(done.stdout)]
+    many, _, ahead = json.loads(done.stdout)
+    # what another process makes meanwhile is what a fit needs
+    assert ahead == []
+    found = [(name, tuple(kinds)) for name, kinds in many]
     ours = [(name, kinds) for name, kinds in found if name.startswith("largek_dask.")]
-    assert "largek_dask.kernels.exact.scan.scan_singles" in dict(ours)
+    assert "largek_dask.kernels.exact.scan.scan_floats" in dict(ours)
+    # nothing of numba's that is as large as a kernel
+    assert not [name for name, _ in found if "sort" in name and name.startswith("numba.")]
     assert not [kinds for _, kinds in ours if "Literal" in str(kinds)]
     assert len(set(ours)) == len(ours)
     twice = Counter(name for name, _ in ours)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.observe_boards import day_of_events
 from largek_dask import KMeans, Mixture
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.event_log import JsonLines
@@ -367,3 +368,12 @@ def test_memory_is_bounded_and_an_update_is_small():
         for series in panel["series"]:
             assert len(series["y"]) <= 1024 + 1
             assert math.isfinite(sum(value or 0 for value in series["y"]))
+
+
+def test_what_the_benchmark_measures_has_every_panel():
+    board = Board("a").hear_all(day_of_events(3_600, workers=3))
+    board.know({"id": "a", "state": "running", "bytes": 5, "eta_s": 9.0, "elapsed": 1.0})
+    found = panels_of(board)
+    assert len(found) == 19
+    drawn = {kind for kind, panel in found.items() if panel["series"]}
+    assert set(found) - drawn == {"alive", "events", "job"}

@@ -1,6 +1,7 @@
 """Bokeh figures of panels: no data in them, nothing but the core of BokehJS, nothing by chance."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -167,6 +168,23 @@ def test_a_notebook_shows_it_without_scripts(plot):
     assert "<script" not in html
     assert "Does it still gain?" in html
     assert len(html) < 60_000
+
+
+def test_a_notebook_shows_what_happened():
+    """A line on the axis of time of every chart, and words; checkpoints are in the list alone."""
+    html = Plot(ANSWER, "a job")._repr_html_()
+    charts = [chart for chart in html.split("<section>") if '<svg viewBox="0 0 1000' in chart]
+    of_time = [chart for chart in charts if "time used" in chart]
+    assert len(of_time) >= 10
+    for chart in of_time:
+        (line,) = re.findall(r'<path class="event" d="([^"]+)"', chart)
+        assert line.count("M") == 1
+    for other in set(charts) - set(of_time):
+        assert 'class="event"' not in other
+    told = next(part for part in html.split("<section>") if "What happened" in part)
+    assert "slow" in told
+    assert "checkpoint after step 3" in told
+    assert "<details" not in told
 
 
 def test_it_is_saved_as_page_and_picture(plot, tmp_path):

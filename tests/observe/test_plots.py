@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+from largek_dask.driver.sizes import sizes_of
 from largek_dask.errors import DataError, MissingDependencyError
 from largek_dask.observe.board import Board
 from largek_dask.observe.looks import round_ticks
-from largek_dask.observe.panels import size_figures
 from largek_dask.observe.plots import (
     codebook_figure,
     elbow_figure,
@@ -82,7 +82,7 @@ def test_panels_figure__marks_what_happened_but_no_checkpoints():
 
 
 def test_panels_figure__sizes_are_bars(tmp_path):
-    sizes = {"event": "sizes", **size_figures(np.array([3.0, 0.0, 9.0, 0.0, 300.0]))}
+    sizes = {"event": "sizes", **sizes_of(np.array([3.0, 0.0, 9.0, 0.0, 300.0]))}
     figure = panels(*STEPS, sizes)
     axes = by_title(figure)["Sizes of clusters"]
     assert axes.get_xscale() == "log"

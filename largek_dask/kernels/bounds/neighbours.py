@@ -44,6 +44,9 @@ _CANDIDATES = 16
 """With many centres, each group has at least this times m candidates."""
 _LEAST = 4096
 """Candidates of a group, at least: 32,000 centres then cost about a tenth of all pairs."""
+_SORTED = 64
+"""Among up to this many candidates, numpy sorts all; a first fit of few clusters then need not
+wait until the kernel is compiled."""
 _FEW = 1024
 """Up to this many values are sorted by counting, for each, how many come before it."""
 _TRIES, _WIDER = 4, 0.5
@@ -174,6 +177,11 @@ def _compare(pairs: Pairs, members: Labels, candidates: Labels, out: Labels) -> 
     fill(
         pairs.found, pairs.offsets, pairs.factors, pairs.starts, members, places, space, table
     )  # fmt: skip
+    if count <= _SORTED:
+        table[np.arange(len(members)), own] = -np.inf
+        order = np.argsort(table[:, :count], axis=1, kind="stable")
+        out[members] = candidates[order[:, : out.shape[1]]]
+        return
     found = np.empty((len(members), out.shape[1]), np.int32)
     select(table, own, readonly(places), count, found)
     out[members] = found
@@ -265,17 +273,22 @@ def _select(width: int) -> panels.Kernel:
         for i in range(table.shape[0]):
             row = table[i]
             row[own[i]] = -np.inf
-            limits[:] = np.inf
+            limit = table.dtype.type(np.inf)
             if count >= 2 * _STRIDE * part:
-                limits[:] = _sampled(row, count, own[i] % _STRIDE, smallest)
+                limit = _sampled(row, count, own[i] % _STRIDE, smallest)
+            for lane in range(width):
+                limits[lane] = limit
             n_near = below(row, count, limits, near)
             for _ in range(_TRIES):
                 if n_near < m:
                     # (the first may be the centre itself)
-                    limits += table.dtype.type(_WIDER) * (limits[0] - smallest[1])
+                    limit += table.dtype.type(_WIDER) * (limit - smallest[1])
+                    for lane in range(width):
+                        limits[lane] = limit
                     n_near = below(row, count, limits, near)
             if n_near < m:
-                limits[:] = np.inf
+                for lane in range(width):
+                    limits[lane] = np.inf
                 n_near = below(row, count, limits, near)
             for c in range(n_near):
                 values[c] = row[near[c]]
@@ -303,16 +316,43 @@ def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
     return smallest[last]
 
 
-@njit
+@njit(no_cpython_wrapper=True)
+def _merge_sort(values: Any, n: Any) -> Any:
+    """Places of n values, which are not NaN, in order; of equal ones the earlier comes first."""
+    order, other = np.empty(n, np.int32), np.empty(n, np.int32)
+    for c in range(n):
+        order[c] = c
+    size = 1
+    while size < n:
+        for begin in range(0, n, 2 * size):
+            middle, end = min(begin + size, n), min(begin + 2 * size, n)
+            left, right = begin, middle
+            for at in range(begin, end):
+                from_left = right >= end
+                if not from_left and left < middle:
+                    from_left = not values[order[right]] < values[order[left]]
+                if from_left:
+                    other[at] = order[left]
+                    left += 1
+                else:
+                    other[at] = order[right]
+                    right += 1
+        order, other = other, order
+        size *= 2
+    return order
+
+
+@njit(no_cpython_wrapper=True)
 def _rank(values: Any, n: Any, ranks: Any, ranked: Any) -> None:
     """Places of the m smallest of n values, in order; of equal ones the earlier comes first."""
     m = ranked.size
     if n > _FEW:
-        order = np.argsort(values[:n], kind="mergesort")
+        order = _merge_sort(values, n)
         for g in range(m):
             ranked[g] = order[g]
         return
-    ranked[:] = -1
+    for g in range(m):
+        ranked[g] = -1
     for c in range(n):
         ranks[c] = 0
     for e in range(n):

@@ -33,6 +33,9 @@ from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 __all__ = ["RowScan", "Statistics", "compute_dtype"]
 
 _MAX_WEIGHT = 2.0**500
+_MANY_VALUES = 1 << 18
+"""Chunks of float32 rows with fewer values are scanned by the kernel of all floats: the fast one
+takes longer to compile than it can save there."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -214,7 +217,12 @@ class RowScan:
             if self._sparse_singles.add(x, self._sums):
                 self._count(len(x), None)
                 return
-        if self._singles is not None and weight is None and not isinstance(x, SparseBlock):
+        if (
+            self._singles is not None
+            and weight is None
+            and not isinstance(x, SparseBlock)
+            and x.size >= _MANY_VALUES
+        ):
             if self._singles.full:
                 self._settle()
             if self._singles.add(x):
