@@ -17,8 +17,8 @@ from sphinx.util.inventory import InventoryFile
 
 import largek_dask as lk
 from largek_dask import config
-from largek_dask.observe.metrics import JOB_METRICS, WORKER_METRICS
 from largek_dask.cli import main
+from largek_dask.observe.metrics import JOB_METRICS, WORKER_METRICS
 from tests import browser
 
 ROOT = Path(__file__).parent.parent
