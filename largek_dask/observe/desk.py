@@ -19,7 +19,7 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,8 +56,6 @@ BREATH_SECONDS = 0.002
 """Pause after each piece, in which an event loop of this process gets Python's lock at once."""
 MOST_AT_ONCE = 1_000
 """Events that are asked for at once."""
-ONLY_TOLD = ("cancelling",)
-"""Kinds of events that the page shows and that are in no file."""
 AFTER_ALL = "~"
 """Later than any time."""
 MOST_ANSWERS = 256
@@ -311,8 +309,7 @@ class Watched:
 
     def _hear(self, event: Event) -> bool:
         when = str(event.get("time") or "")
-        is_old = self._passed_over and when <= self._passed_over
-        if is_old and event.get("event") not in ONLY_TOLD:
+        if self._passed_over and when <= self._passed_over:
             return False
         self._latest = max(self._latest, when)
         self.board.hear(event)
@@ -327,12 +324,20 @@ class Desk(threading.Thread):
     source : Source
     draws : bool
         Whether there is Bokeh, so that charts can be drawn.
+    prepare : callable, optional
+        Called in the thread before anything else.
     """
 
-    def __init__(self, source: Source, draws: bool = True) -> None:
+    def __init__(
+        self,
+        source: Source,
+        draws: bool = True,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(name="largek-desk", daemon=True)
         self.source = source
         self._draws = draws
+        self._prepare = prepare
         self._lock = threading.Lock()
         """Held only for what is fast: the event loop takes it."""
         self._wake = threading.Event()
@@ -344,6 +349,7 @@ class Desk(threading.Thread):
         self._waiting: dict[Key, list[tuple[Any, asyncio.Future[Answer]]]] = {}
         self._boards: OrderedDict[str, Watched] = OrderedDict()
         self._panels: dict[str, dict[str, Any]] = {}
+        self._failed: set[Key] = set()
         self._caught_up_at = time.monotonic()
 
     # --- on the event loop ------------------------------------------------------------------------
@@ -377,13 +383,22 @@ class Desk(threading.Thread):
 
     def run(self) -> None:
         """Make answers until it is closed."""
+        try:
+            self._prepare()
+        except Exception:
+            # Whoever needs it is told by its own failing.
+            self._log_once(("prepare",))
         while not self._closed.is_set():
             self._wake.wait(EVERY_SECONDS / 4 if self._wanted() else CATCH_UP_SECONDS)
             self._wake.clear()
             while (key := self._next_key()) is not None and not self._closed.is_set():
                 self._make(key)
             if time.monotonic() - self._caught_up_at >= CATCH_UP_SECONDS:
-                self._catch_up()
+                try:
+                    self._catch_up()
+                except Exception:
+                    # Whatever it is, whoever asks is answered.
+                    self._log_once(("all",))
 
     def _next_key(self) -> Key | None:
         """What is to be made next: what somebody waits for, then what is due."""
@@ -422,7 +437,7 @@ class Desk(threading.Thread):
             found = answer_of({"error": f"{error}"}, 503)
         except Exception as error:
             # Whatever it is, the others are answered, and jobs go on.
-            logger.exception("largek's page has no answer for %r", key[:2])
+            self._log_once(key)
             found = answer_of({"error": f"this cannot be shown: {type(error).__name__}"}, 500)
         taken = time.thread_time() - began
         with self._lock:
@@ -436,6 +451,12 @@ class Desk(threading.Thread):
             # A loop that has ended has nobody left who waits.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_give, future, found)
+
+    def _log_once(self, key: Key) -> None:
+        """Tell of what nobody foresaw: not every second again."""
+        if key[:2] not in self._failed and len(self._failed) < MOST_ANSWERS:
+            self._failed.add(key[:2])
+            logger.exception("largek's page has no answer for %r", key[:2])
 
     def _is_reading(self, key: Key) -> bool:
         watched = self._boards.get(key[1]) if key[0] == "job" else None
@@ -548,7 +569,10 @@ class Desk(threading.Thread):
         for status in statuses:
             if status.get("state") != "running":
                 continue
-            watched = self._boards.setdefault(str(status["id"]), Watched(str(status["id"])))
+            job_id = str(status["id"])
+            watched = self._boards.get(job_id)
+            if watched is None:
+                watched = self._boards[job_id] = Watched(job_id)
             try:
                 watched.update(self.source, HEARD_SECONDS)
             except (LargekError, OSError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -72,8 +73,15 @@ class Files:
         kind, read = self._known[name]
         with self._lock:
             if name not in self._ready:
-                self._ready[name] = gzip.compress(read(), 9, mtime=0)
+                self._ready[name] = gzip.compress(read(), 6, mtime=0)
             return self._ready[name], kind
+
+    def prepare(self) -> None:
+        """Do beforehand what whoever looks first would wait for."""
+        for name in self._known:
+            self.read(name)
+        if self.draws:
+            importlib.import_module("largek_dask.observe.figures")
 
 
 def _bokeh() -> tuple[str, Callable[[], bytes]] | None:

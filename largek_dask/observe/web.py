@@ -75,7 +75,7 @@ class Page:
     ) -> None:
         self.token = secrets.token_urlsafe(24) if actions else None
         self.files = pages.Files()
-        self.desk = Desk(source, draws=self.files.draws)
+        self.desk = Desk(source, self.files.draws, self.files.prepare)
         self.home = home
         self._application = application
         root = re.escape("/" + prefix.strip("/") + "/" if prefix.strip("/") else "/")
@@ -258,7 +258,7 @@ class Static(Handler):
     async def get(self, name: str) -> None:
         """A file by its name, in which its version is."""
         if self.page.files.is_known(name):
-            # That of Bokeh is compressed when it is first asked for.
+            # That of Bokeh may still be compressed.
             body, kind = await asyncio.to_thread(self.page.files.read, name)
             self.set_header("Cache-Control", "public, max-age=31536000, immutable")
             self.send(body, f'"{name}"', kind)

@@ -143,7 +143,7 @@ _TOLD: dict[str, Callable[[Event], str]] = {
     "report": lambda e: str(e.get("words")),
     "labels": lambda e: f"{figure(e.get('rows'), whole)} of {figure(e.get('n_rows'), whole)}",
     "interrupted": lambda e: f"{e.get('reason')}: it goes on later from its checkpoint",
-    "cancelling": lambda _: "asked to end",
+    "cancelling": lambda e: f"asked to end from {e['who']}" if e.get("who") else "asked to end",
     "finished": _end_line,
     "failed": _end_line,
     "cancelled": _end_line,

@@ -317,6 +317,18 @@ def test_boards__of_running_jobs_are_kept_up_while_nobody_looks(monkeypatch):
     assert ("events", "b") not in source.asked
 
 
+def test_boards__what_nobody_foresaw_ends_nothing(monkeypatch, no_old_answers):
+    monkeypatch.setattr(desks, "CATCH_UP_SECONDS", 0.02)
+    source = MadeUp()
+    source.add("a")
+    source.fails = ZeroDivisionError("divided")
+    with working(source) as desk:
+        eventually(lambda: source.asked.count(("jobs",)) >= 3, "it is tried again and again")
+        assert ask(desk, "job", "a")[0] == 500
+        source.fails = None
+        assert ask(desk, "job", "a")[0] == 200
+
+
 def test_boards__of_jobs_that_do_not_run_are_a_few(monkeypatch):
     monkeypatch.setattr(desks, "MOST_BOARDS", 3)
     source = MadeUp()

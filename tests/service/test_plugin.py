@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import dask
 import pytest
+from tornado import web
 
 from largek_dask.errors import OutputError, ParameterError
-from largek_dask.service.plugin import TARGET, JobsPlugin
+from largek_dask.observe import web as pages_over_http
+from largek_dask.service.plugin import TARGET, JobsPlugin, page_on
 
 
 @asynccontextmanager
@@ -110,3 +112,45 @@ def test_target__of_no_time_at_all_is_a_millisecond(tmp_path, quick_leases, monk
 
     assert asyncio.run(ask()) == 9
     assert asked == [0.001]
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+class Nobody:
+    """Has no jobs."""
+
+    def jobs(self):
+        return []
+
+
+def http(*applications):
+    """A scheduler with an HTTP server as Dask has one."""
+    application = web.Application([])
+    application.applications = list(applications)
+    return SimpleNamespace(http_application=application)
+
+
+def test_page__whatever_is_wrong_with_it_jobs_go_on(logged, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("the page")
+
+    monkeypatch.setattr(pages_over_http, "install", fail)
+    assert page_on(http(), Nobody()) is None
+    assert logged == ["The dashboard has no page of jobs, which go on without it"]
+
+
+def test_page__there_is_none_where_none_is_wanted_or_can_be(logged):
+    assert page_on(SimpleNamespace(), Nobody()) is None
+    with dask.config.set({"largek.observe.dashboard": False}):
+        assert page_on(http(), Nobody()) is None
+    assert logged == []
+
+
+def test_page__without_bokeh_dask_has_no_pages_to_be_among():
+    page = page_on(http(), Nobody())
+    assert page is not None
+    assert page.home is None
+    assert page.token is None, "nothing can be done from it"
+    page.close()
+    page.desk.join(10.0)

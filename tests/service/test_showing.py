@@ -308,6 +308,7 @@ def test_job_rows():
             "interrupted shutdown: it goes on later from its checkpoint",
         ),
         ({"event": "cancelling"}, "cancelling  asked to end"),
+        ({"event": "cancelling", "who": "10.0.0.7"}, "cancelling  asked to end from 10.0.0.7"),
         (
             {"event": "finished", **RESULT},
             f"finished    tol after 60 steps, inertia 3592964.5, digest {'ab' * 32}",
