@@ -88,6 +88,8 @@ DEFAULTS: dict[str, Any] = {
         "dashboard": True,
         # whether whoever can open that page may cancel jobs: Dask's dashboard has no login
         "actions": False,
+        # jobs of which /metrics shows figures: those that run, and those that ended just now
+        "metrics-jobs": 100,
     },
 }
 

@@ -18,6 +18,7 @@ from sphinx.util.inventory import InventoryFile
 import largek_dask as lk
 from largek_dask import config
 from largek_dask.cli import main
+from largek_dask.observe.metrics import JOB_METRICS, WORKER_METRICS
 from tests import browser
 
 ROOT = Path(__file__).parent.parent
@@ -142,6 +143,15 @@ def test_every_setting_is_told_with_its_default(site):
     assert made == dict(keys(config.DEFAULTS))
     for name in made:
         assert f" {name} " in told
+
+
+def test_every_metric_is_told(site):
+    told = text_of(site, "reference/metrics")
+    for prefix, names in (("job", JOB_METRICS), ("worker", WORKER_METRICS)):
+        for name, (kind, says) in names.items():
+            total = "_total" if kind == "counter" else ""
+            assert f" largek_{prefix}_{name}{total} " in told
+            assert says.rstrip(".") in told
 
 
 def test_a_setting_without_a_comment_is_an_error(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
+from largek_dask.context import carried
 from largek_dask.kernels.compiling import asked_before
 
 __all__ = ["ALONE", "Threads", "on_threads"]
@@ -35,7 +36,7 @@ def on_threads(
     if n_threads <= 1 or len(items) <= 1 or getattr(_here, "is_one", False):
         return [function(item) for item in items]
     pool = _pool(n_threads)
-    futures = [pool.submit(function, item) for item in items]
+    futures = [pool.submit(carried(function), item) for item in items]
     try:
         return [future.result() for future in futures]
     finally:

@@ -216,7 +216,7 @@ const draw = async () => {
     shown.push(await Bokeh.embed.embed_item(dark.matches ? night : light, node));
   }
 };
-Bokeh.set_log_level("error");
+Bokeh.logger.set_level("error");
 dark.addEventListener("change", draw);
 draw();
 """

@@ -134,7 +134,8 @@ class Series:
                 self._open = [known[0], by_value[0], by_value[-1], known[-1]]
                 self._count = len(known)
                 self._sum = sum(point[Y] for point in known)
-                self._begins = begins if begins <= known[-1][N] else 0.0
+                # A gap behind what is known of it is before whatever comes next.
+                self._begins = begins
                 kept -= 1
         self._keep(table[:kept])
         if self._open and self._count >= self._stride:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from largek_dask.observe import logs
+from largek_dask.observe import logs, metrics
+from largek_dask.passes.worker import WorkPlugin
 from largek_dask.version import __version__
 
 __all__ = ["WatchPlugin"]
+
+NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(("rows", "bytes", "retries", "state_bytes", "cache_bytes"), 0),
+    "seconds": {},
+}
+"""Figures of a worker that has not been given any work."""
 
 
 class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -30,3 +38,18 @@ class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no typ
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""
         logs.set_up(self.log, worker.address)
+        self.worker = worker
+        metrics.watch_worker(self.figures)
+
+    def teardown(self, worker: Any) -> None:
+        """Called by Dask when the worker closes."""
+        metrics.forget(self.figures)
+
+    def figures(self) -> Mapping[str, Any]:
+        """What the passes of all jobs have done on this worker; never waits."""
+        plugin: WorkPlugin | None = self.worker.plugins.get(WorkPlugin.name)
+        limit = self.worker.memory_manager.memory_limit
+        return {
+            **(NOTHING if plugin is None else plugin.figures()),
+            **({"memory_limit_bytes": limit} if limit else {}),
+        }

@@ -19,6 +19,9 @@ OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 PASS_OVER = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events after which what was said of a pass is no longer true."""
 
+COME_OR_GONE = {"joined": 1, "left": -1}
+"""How many more workers there are after a change of one."""
+
 
 class Totals:
     """What is counted from one step to the next; without a lock of its own.
@@ -43,6 +46,7 @@ class Totals:
         self._about: dict[str, Any] = {}
         """``n_rows``, ``start`` of ``starts``, ``sizes``: as far as they are known."""
         self._progress: dict[str, Any] | None = None
+        self._n_workers = 0
 
     def count(self, event: Event) -> None:
         """Take in an event; those that tell no figures change nothing."""
@@ -55,6 +59,10 @@ class Totals:
                 self._progress = {"done": done, "n_chunks": n_chunks}
         elif kind in PASS_OVER:
             self._progress = None
+        if kind == "started" and is_number(n_workers := event.get("n_workers")):
+            self._n_workers = int(n_workers)
+        elif kind == "worker":
+            self._n_workers += COME_OR_GONE.get(str(event.get("change")), 0)
         if kind == "step":
             self.n_steps += 1
             for name in SUMMED:
@@ -87,6 +95,21 @@ class Totals:
         """Take the last step from events of an earlier time, whose sums are not counted."""
         for event in events:
             self._know(event)
+
+    def numbers(self) -> dict[str, float]:
+        """Figures that are known, by the names of ``observe.metrics``."""
+        last = {name: self._last.get(name) for name in ("cost", "state_bytes")}
+        known = {**last, "eta_seconds": self._last.get("eta_s")}
+        return {
+            **{name: float(f"{value:.9g}") for name, value in known.items() if is_number(value)},
+            **self._sums,
+            "steps": self.n_steps,
+            "workers": max(0, self._n_workers),
+        }
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by kind of all steps, to a hundredth; of kinds that there were any of."""
+        return {kind: round(seconds, 2) for kind, seconds in self._seconds.items() if seconds}
 
     def figures(self) -> dict[str, Any]:
         """The last step's figures, sums over all steps, and what each worker did."""

@@ -148,6 +148,8 @@ class ClusterPasses(BasePasses):
         self._owner: dict[int, str] = {}
         self._placed_on: dict[str, int] = {}
         """Workers that the owners were chosen among."""
+        self._shares: Counter[str] = Counter()
+        """Chunks of each then."""
         self._number = 0
         self._stragglers = Stragglers()
         self._present: frozenset[str] = frozenset()
@@ -237,7 +239,8 @@ class ClusterPasses(BasePasses):
             current.report.bytes_moved += current.size * len(workers)
             there = await self._workers.ready()
             workers = {a: n for a, n in workers.items() if a in there} or there
-        had = self._owner
+        # Not by owner: what Dask has moved on by itself is somebody else's already.
+        had = self._shares
         handed = self._handed(current, workers)
         self._tell_changes(present, workers, had)
         park_bytes = int(config.get("passes.tree-bytes")) // max(1, len(handed))
@@ -275,6 +278,7 @@ class ClusterPasses(BasePasses):
         if workers != self._placed_on:
             self._owner = place(self._owner, range(self.n_chunks), workers)
             self._placed_on = workers
+            self._shares = Counter(self._owner.values())
         while current.suspects and current.suspects[-1] not in current.missing:
             current.suspects.pop()
         # A suspect goes alone, so that it is known which chunk it is.
@@ -287,7 +291,7 @@ class ClusterPasses(BasePasses):
         return shares({chunk: owner[chunk] for chunk in chunks})
 
     def _tell_changes(
-        self, present: Collection[str], able: Collection[str], had: dict[int, str]
+        self, present: Collection[str], able: Collection[str], had: Counter[str]
     ) -> None:
         """Tell which workers take part now and did not before, and the other way round.
 
@@ -295,8 +299,8 @@ class ClusterPasses(BasePasses):
         ----------
         present, able : collection of str
             Workers that can compute, and those among them that get chunks.
-        had : dict
-            Whose the chunks were before they were handed out.
+        had : Counter
+            Chunks of each when they were placed before.
         """
         now = frozenset(present)
         gone, new = self._present - now, now - self._present
@@ -305,14 +309,13 @@ class ClusterPasses(BasePasses):
             return
         self._present = now
         self._slow -= gone | new | back
-        before, after = Counter(had.values()), Counter(self._owner.values())
         for address in sorted(gone):
             self.left.add(address)
-            self._tell_worker(address, "left", before[address])
+            self._tell_worker(address, "left", had[address])
         for address in sorted(new | back):
             change = "back" if address in self.left | back else "joined"
             self.left.discard(address)
-            self._tell_worker(address, change, after[address])
+            self._tell_worker(address, change, self._shares[address])
 
     def _tell_worker(self, address: str, change: str, n_chunks: int) -> None:
         if self._tell is not None:
@@ -377,6 +380,7 @@ class ClusterPasses(BasePasses):
             parts=ranges(chunks),
             park_bytes=park_bytes,
             slice_seconds=float(config.get("passes.slice-seconds")),
+            again=sum(chunk in current.failures for chunk in chunks),
         )
         replay: Future | None = None
         target = address

@@ -7,7 +7,7 @@ import pickle
 import platform
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numba
@@ -84,6 +84,8 @@ class Share:
     park_bytes: int
     """Totals larger than this stay on the worker until they are asked for."""
     slice_seconds: float
+    again: int = 0
+    """Chunks among them that are handed out again after a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
         self.worker = worker
         self.jobs: dict[str, _Job] = {}
         self.lock = threading.Lock()
+        self.worked = PassReport()
+        """What all slices so far have done, those of jobs that are over included."""
         Spreader(worker)
 
     def teardown(self, worker: Any) -> None:
@@ -230,6 +234,26 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
         wanted = {name: job.engine.cache.wanted for name, job in jobs.items()}
         return room_of(job_id, limits, {job_id: 0} | wanted)
 
+    def count(self, done: PassReport) -> None:
+        """Add what a slice has done."""
+        with self.lock:
+            worked = replace(self.worked)
+            worked.add(done)
+            # A whole object: whoever reads it waits for no lock.
+            self.worked = worked
+
+    def figures(self) -> dict[str, Any]:
+        """Figures of all jobs on this worker together, for whoever must not wait."""
+        worked, engines = self.worked, [job.engine for job in self.jobs.copy().values()]
+        return {
+            "rows": worked.rows,
+            "bytes": worked.bytes_read,
+            "retries": worked.retries,
+            "state_bytes": sum(engine.store.nbytes for engine in engines),
+            "cache_bytes": sum(engine.cache.nbytes for engine in engines),
+            "seconds": {kind: getattr(worked, kind) for kind in ("compute", "read", "wait")},
+        }
+
     def drop(self, job_id: str) -> None:
         """Forget a job; a share of it that is running ends at its next chunk."""
         with self.lock:
@@ -259,7 +283,7 @@ def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) ->
         return out
     try:
         with working_for(job.working):
-            _go_on(job, share, payload, replay, out)
+            _go_on(job, share, payload, replay, out, plugin)
     except Exception as error:
         return ShareResult(out.worker, share.id, error=PackedError.of(error))
     return out
@@ -271,6 +295,7 @@ def _go_on(
     payload: Payload,
     replay: tuple[tuple[Any, ...], ...] | None,
     out: ShareResult,
+    plugin: WorkPlugin,
 ) -> None:
     """Compute chunks of a share, and say in ``out`` how far it is."""
     until = time.monotonic() + share.slice_seconds
@@ -291,13 +316,17 @@ def _go_on(
                 payload.spec, unranges(share.parts), replay, retain=out.worker == share.owner
             )
             job.tickets[share.id] = ticket
+            plugin.count(PassReport(retries=share.again))
         elif replay is not None and ticket.waiting:
             job.engine.supply(ticket, replay)
+        before = replace(ticket.report)
         try:
             over = job.engine.advance(ticket, stop, until)
         except BaseException:
             job.tickets.pop(share.id, None)
             raise
+        finally:
+            plugin.count(_since(before, ticket.report))
         out.needs_replay = over and bool(ticket.waiting)
         out.done = len(ticket.done)
         if ticket.finished:
@@ -311,6 +340,12 @@ def _go_on(
                 job.parked[share.id] = total
             else:
                 out.total = total
+
+
+def _since(before: PassReport, now: PassReport) -> PassReport:
+    """What a slice of a share has done, as far as it is told of a worker."""
+    kinds = ("rows", "bytes_read", "compute", "read", "wait")
+    return PassReport(**{kind: getattr(now, kind) - getattr(before, kind) for kind in kinds})
 
 
 def collect_total(share_id: str, payload: Payload) -> Any:

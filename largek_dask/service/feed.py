@@ -7,16 +7,18 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from largek_dask.driver.event_log import UNKEPT
 from largek_dask.driver.events import Event, plain
 from largek_dask.observe.totals import Totals
+from largek_dask.observe.worker_figures import seconds_of
 
-__all__ = ["MOST_BYTES", "MOST_EVENTS", "Feed", "Shelf"]
+__all__ = ["MOST_BYTES", "MOST_EVENTS", "Feed", "Ready", "Shelf"]
 
 MOST_EVENTS = 10_000
 """Events kept; older ones are in the job's folder."""
@@ -28,6 +30,16 @@ OVERHEAD = 64
 """Bytes that an event takes beside its text."""
 STEP_SECONDS = 0.1
 """Steps that follow each other faster are left out, but not of the file."""
+
+
+class Ready(NamedTuple):
+    """Figures of a job as of its last event: a whole object, which nobody has to wait for."""
+
+    at: float = 0.0
+    """When that was, in seconds since 1970."""
+    figures: Mapping[str, float] = MappingProxyType({})
+    seconds: Mapping[str, float] = MappingProxyType({})
+    """Seconds by kind."""
 
 
 class Shelf:
@@ -61,6 +73,11 @@ class Feed:
         There are no earlier events, which :meth:`load` would bring.
     shelf : Shelf, optional
         What it shares with the feeds of other jobs.
+
+    Attributes
+    ----------
+    ready : Ready
+        For whoever must not wait.
     """
 
     def __init__(
@@ -84,6 +101,7 @@ class Feed:
         self._totals = Totals()
         self._n_chunks = 1
         self._last: str | None = None
+        self.ready = Ready()
 
     def __call__(self, event: Event) -> None:
         """Take an event in."""
@@ -92,6 +110,9 @@ class Feed:
             self._totals.count(event)
             stamp = str(event.get("time") or datetime.now(UTC).isoformat(timespec="milliseconds"))
             self._last = stamp
+            at = seconds_of({"time": stamp})
+            told = {**self._totals.numbers(), "last_event_timestamp_seconds": at}
+            self.ready = Ready(at, told, self._totals.seconds())
             if kind == UNKEPT:
                 return
             if kind == "step":

@@ -14,11 +14,13 @@ from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import ModelFormatError, NoModelError, OutputError, ParameterError
 from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
+from largek_dask.observe.metrics import JobsFigures
 from largek_dask.redaction import redactor
 from largek_dask.service.credentials import known_values, options_of, output_folder
 from largek_dask.service.fitting import JOB_FILES, MODEL
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import check_job, claimed_for
+from largek_dask.service.metering import metered
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
 from largek_dask.service.spec import JobSpec, check_asked
@@ -95,6 +97,10 @@ class Jobs:
         """Workers that the running jobs have use for, if a step is to take ``seconds``."""
         # Called on the scheduler's event loop: it must not wait for who writes under the lock.
         return sum(job.feed.worth(seconds) for job in self._register.jobs() if job.running)
+
+    def metrics(self) -> JobsFigures:
+        """Figures for Prometheus; never waits."""
+        return metered(self._register.jobs())
 
     def ids(self) -> frozenset[str]:
         """Ids of all jobs that there are; never waits."""

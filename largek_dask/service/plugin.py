@@ -34,6 +34,7 @@ from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, ParameterError
 from largek_dask.observe.logs import set_up as set_up_logs
+from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.jobs import Jobs
@@ -115,6 +116,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._page = page_on(
             scheduler, JobsSource(self._jobs, functools.partial(memory_of, scheduler))
         )
+        watch_jobs(self._jobs.metrics)
         logger.info("largek keeps its jobs in %s", url)
 
     def _open(self, url: str, owner: str) -> Jobs:
@@ -132,6 +134,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         # Every answering thread may be waiting for something.
         for left in await asyncio.to_thread(self._jobs.close, seconds):
             logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
+        forget(self._jobs.metrics)
         await asyncio.to_thread(self._disconnect)
         for pool in self._pools.values():
             pool.shutdown(wait=False)

@@ -14,6 +14,7 @@ from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.board import Board
 from largek_dask.observe.figures import figure, fill, filled_item, item, key
 from largek_dask.observe.looks import LOOKS, THEMES
+from tests.observe.browser import Tab, browser
 from tests.observe.test_board import board_of, started, step, workers
 
 
@@ -105,6 +106,12 @@ def test_filled_figures_show_the_panel(kind):
         assert list(marks.data["text"]) == ["slow", "checkpoint after step 3"]
         # Only what is worth a line has one.
         assert np.isnan(marks.data["span"]).tolist() == [False, True]
+
+
+def test_what_happened_widens_no_axis():
+    drawn = figure(DRAWN["cost"], marks=ANSWER["marks"])
+    (line,) = [found for found in drawn.renderers if type(found.glyph).__name__ == "Line"]
+    assert drawn.x_range.renderers == drawn.y_range.renderers == [line]
 
 
 def test_fill_takes_the_marks_of_the_axis():
@@ -203,6 +210,32 @@ def test_it_is_saved_as_page_and_picture(plot, tmp_path):
         plot.save(tmp_path / "fit.nonsense")
     with pytest.raises(OutputError, match="cannot be written"):
         plot.save(tmp_path / "no" / "fit.html")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_saved_page_is_drawn_by_a_browser_from_itself_alone(width, scheme, tmp_path):
+    """Every panel, in the reader's colours, without a request or a word on the console."""
+    Plot(ANSWER, "a job").save(tmp_path / "job.html")
+    with browser() as found:
+        tab = Tab(found, width, scheme)
+        tab.page.goto(f"file://{tmp_path}/job.html")
+        tab.page.wait_for_function(DRAWN_FIGURES, arg=len(DRAWN) + 1)
+        papers = tab.page.evaluate(PAPERS)
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert set(papers) == {THEMES[scheme].paper}
+        # What is drawn is what was told: the last point of the line.
+        points = tab.page.evaluate(POINTS)
+        assert points == [value for value in DRAWN["cost"]["series"][0]["y"] if value is not None]
+        assert tab.faults == []
+        assert [at for at in tab.requests if not at.startswith("file://")] == []
+        tab.close()
+
+
+DRAWN_FIGURES = """n => window.Bokeh && Bokeh.documents.length >= n
+    && Bokeh.documents.slice(-n).every(doc => doc.is_idle)"""
+PAPERS = "() => Bokeh.documents.map(doc => doc.roots()[0].background_fill_color)"
+POINTS = """() => [...Bokeh.documents[0]._all_models.values()].find(
+    model => model.name == "cost/on all rows").data.y.filter(value => !isNaN(value))"""
 
 
 def test_of_nothing_it_says_so(tmp_path):

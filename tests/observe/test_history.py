@@ -82,6 +82,22 @@ def test_of_few_points_a_cut_keeps_each():
     assert [point and point[Y] for point in series.points()] == [5, 4, 3, None, 2]
 
 
+def test_a_gap_stays_where_a_cut_goes_through_its_bucket():
+    series = Series(buckets=4)
+    for step in range(63):
+        if step == 37:
+            series.interrupt()
+        series.add(step, step, -step)
+    # Sixteen points a bucket: the third has the gap, and is cut behind it.
+    assert [bool(begins) for begins, *_ in series._coarse(4)] == [False, False, True, False]
+    series.cut(46)
+    series.add(47, 47, -47)
+    assert [point and point[KEY] for point in series.points()] == [0, 15, 16, 31, 32, None, 47]
+    series.cut(31)
+    series.add(32, 32, -32)
+    assert None not in series.points()
+
+
 @given(ROWS, st.sets(st.integers(1, 2000), max_size=4))
 def test_gaps_stay_visible(values, gaps):
     series, expected = Series(buckets=8), 0

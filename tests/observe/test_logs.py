@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,8 +19,9 @@ import pytest
 from distributed import Client
 
 import largek_dask as lk
-from largek_dask.context import Working, working, working_for
+from largek_dask.context import Working, carried, working, working_for
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.threads import on_threads
 from largek_dask.observe.logs import JsonLine, set_up
 from largek_dask.passes.local import LocalPasses
 from largek_dask.redaction import hide_in_logs, redactor
@@ -74,6 +76,26 @@ def test_secrets_are_left_out_as_long_as_somebody_works_with_them():
     del redact
     gc.collect()  # it calls itself, and so holds itself
     assert SECRET in line_of("the token %s", SECRET), "nothing is kept of jobs that are over"
+
+
+def test_a_job_is_known_on_every_thread_that_works_for_it():
+    assert carried(working) is working
+    barrier = threading.Barrier(3)
+
+    def who(_):
+        barrier.wait(30)
+        return threading.get_ident(), working()
+
+    with working_for(JOB):
+        found = on_threads(3, who, range(3))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(working).result() is None
+            assert pool.submit(carried(working)).result() == JOB
+    assert {job for _, job in found} == {JOB}
+    assert len({thread for thread, _ in found} - {threading.get_ident()}) == 3
+    assert working() is None
+    barrier.reset()
+    assert {job for _, job in on_threads(3, who, range(3))} == {None}
 
 
 def note(chunk, total):

@@ -577,10 +577,12 @@ def test_killed_worker(retain, tree_bytes, x, rows, fresh_cluster, tmp_path):
     pids = set(client.run(os.getpid).values())
     killer = Killer(tmp_path)
     killer.start()
+    told = []
     with (
         dask.config.set({"largek.passes.tree-bytes": tree_bytes}),
-        ClusterPasses(rows, client) as passes,
+        ClusterPasses(rows, client, tell=lambda _, **event: told.append(event)) as passes,
     ):
+        before = passes._workers.seen
         answers = []
         for g in range(1, 5):
             function = partial(barrier_chunk, str(tmp_path), path_chunk) if g == 3 else path_chunk
@@ -590,6 +592,9 @@ def test_killed_worker(retain, tree_bytes, x, rows, fresh_cluster, tmp_path):
                 assert 0 < passes.last.rebuilt < passes.n_chunks
                 assert passes.last.retries > 0
         assert answers == path_answers(x, 4)
+    [gone] = [event for event in told if event.get("change") == "left"]
+    assert gone["address"] in before
+    assert gone["chunks"] == N // CHUNK // 2, "what it had, though Dask has moved it on"
 
 
 def test_a_share_reads_the_same_state_after_a_worker_was_killed(x, rows, fresh_cluster, tmp_path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import json
+
 import pytest
 
 from largek_dask.observe.totals import OF_A_STEP, SUMMED
 from largek_dask.service import feed as module
-from largek_dask.service.feed import Feed
+from largek_dask.service.feed import Feed, Shelf
 
 FIGURES = dict.fromkeys((*OF_A_STEP, *SUMMED), 0)
 
@@ -93,3 +96,114 @@ def test_load__puts_earlier_events_first_and_shows_their_last_step(is_late):
     feed.unload()
     assert feed.since(0) == []
     assert not feed.is_loaded
+
+
+# --- how much is kept ----------------------------------------------------------------------------
+
+
+def text_of(n):
+    return {"event": "warning", "message": "x" * n}
+
+
+def test_a_feed_is_bounded_by_bytes_but_keeps_the_last_event(monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 10_000)
+    feed = Feed("a", lambda event: None, is_new=True)
+    for _ in range(50):
+        feed(text_of(500))
+        assert feed._size <= 10_000
+    kept = feed.since(0)
+    assert 10 < len(kept) < 20
+    assert [event["n"] for event in kept] == list(range(50 - len(kept), 50))
+    feed(text_of(20_000))
+    assert [event["n"] for event in feed.since(0)] == [50]
+    feed(text_of(1))
+    assert [event["n"] for event in feed.since(0)] == [51]
+    assert feed.figures()["n_events"] == 52
+
+
+def test_feeds_together_are_bounded_and_the_largest_gives_way():
+    shelf = Shelf(most=25_000)
+    feeds = [Feed(name, lambda event: None, True, shelf) for name in "abc"]
+    for _ in range(30):
+        feeds[0](text_of(500))
+    feeds[1](text_of(1_000))
+    before = [len(feed.since(0)) for feed in feeds]
+    for _ in range(8):
+        feeds[2](text_of(500))
+        assert sum(feed._size for feed in feeds) <= 25_000
+    after = [len(feed.since(0)) for feed in feeds]
+    assert before == [30, 1, 0]
+    assert 10 < after[0] < 20
+    assert after[1:] == [1, 8], "the others keep what they have"
+    feeds[0].unload()
+    feeds[2](text_of(10_000))
+    assert len(feeds[2].since(0)) == 9
+    del feeds[1:]
+    gc.collect()
+    assert len(shelf._sizes) == 1, "what is no more counts no more"
+
+
+def test_a_feed_that_is_larger_than_all_may_be_keeps_its_last_event():
+    feed = Feed("a", lambda event: None, True, Shelf(most=100))
+    for n in range(3):
+        feed(text_of(n + 500))
+    assert [event["n"] for event in feed.since(0)] == [2]
+
+
+# --- what is told by its last word --------------------------------------------------------------
+
+
+def test_progress__is_kept_once_told_to_nobody_and_over_with_the_step():
+    told = []
+    feed = Feed("a", told.append, is_new=True)
+    assert feed.figures()["progress"] is None
+    for done in (3, 7):
+        at = f"2026-01-01T00:00:0{done}"
+        feed({"event": "progress", "done": done, "n_chunks": 9, "time": at})
+    figures = feed.figures()
+    assert figures["progress"] == {"done": 7, "n_chunks": 9}
+    assert (figures["n_events"], told, feed.since(0)) == (0, [], [])
+    assert figures["last_event"] == "2026-01-01T00:00:07"
+    feed(numbered(1))
+    assert feed.figures()["progress"] is None
+    feed({"event": "progress", "done": None, "n_chunks": 9})
+    assert feed.figures()["progress"] is None
+
+
+def test_figures__tell_rows_starts_and_sizes_also_of_an_earlier_scheduler():
+    sizes = {"n_empty": 1, "least": 2, "median": 3, "mean": 3.5, "most": 9, "edges": [1],
+             "counts": []}  # fmt: skip
+    events = [
+        {"event": "started", "n_rows": 1000, "n_chunks": 4, "time": "2026-01-01T00:00:01"},
+        {**numbered(1), "start": 2, "starts": 5, "time": "2026-01-01T00:00:02"},
+        {"event": "sizes", "time": "2026-01-01T00:00:03", **sizes},
+    ]
+    now, later = (Feed("a", lambda event: None, is_new=new) for new in (True, False))
+    for event in events:
+        now(event)
+    later.load(events)
+    for feed in (now, later):
+        found = feed.figures()
+        assert (found["n_rows"], found["start"], found["starts"]) == (1000, 2, 5)
+        assert found["sizes"] == sizes
+        assert found["last_event"] == "2026-01-01T00:00:03"
+
+
+def test_ready__has_what_is_known_and_finite():
+    feed = Feed("a", lambda event: None, is_new=True)
+    assert feed.ready.at == 0
+    feed({"event": "started", "n_rows": 9, "n_chunks": 4, "n_workers": 3})
+    for change in ("left", "slow", "joined", "joined"):
+        feed({"event": "worker", "address": "a", "change": change, "chunks": 1})
+    feed({**numbered(1), "eta_s": None, "time": "2026-01-01T00:00:00+00:00"})
+    feed({**numbered(2), "eta_s": 5.0, "cost": float("inf"), "retries": None,
+          "seconds": {"compute": float("nan"), "read": 1.0, "wait": 0.0},
+          "time": "2026-01-01T00:00:10+00:00"})  # fmt: skip
+    ready = feed.ready
+    assert ready.figures["workers"] == 4
+    assert (ready.figures["steps"], ready.figures["rows"]) == (2, 20)
+    assert (ready.figures["eta_seconds"], ready.figures["retries"]) == (5.0, 0)
+    assert "cost" not in ready.figures
+    assert ready.seconds == {"compute": 1.0, "read": 3.0, "wait": 100.0}
+    assert ready.at == ready.figures["last_event_timestamp_seconds"] == 1767225610.0
+    json.dumps([ready.figures, ready.seconds, feed.figures()], allow_nan=False)

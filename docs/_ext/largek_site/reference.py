@@ -196,9 +196,27 @@ def tutorials(_docs: Path) -> str:
     return "\n".join(["```{toctree}", ":maxdepth: 1", "", *pages, "```"])
 
 
+def metrics(_docs: Path) -> str:
+    """Every metric, of jobs and of workers."""
+    from largek_dask.observe.metrics import JOB_METRICS, SECONDS, WORKER_METRICS
+
+    lines = ["| metric | labels | kind | what it says |", "|---|---|---|---|",
+             row("`largek_jobs`", "`state`", "gauge", "Jobs by state."),
+             row("`largek_job_info`", "`job_id`, `name` (cut at 64 characters), `algorithm`, "
+                 "`n_clusters`", "gauge", "What a job is: 1.")]  # fmt: skip
+    for prefix, label, told in (("job", "`job_id`", JOB_METRICS), ("worker", "", WORKER_METRICS)):
+        with_seconds = {**told, "seconds": ("counter", SECONDS)}
+        for name, (kind, says) in with_seconds.items():
+            full = f"`largek_{prefix}_{name}{'_total' if kind == 'counter' else ''}`"
+            labels = ", ".join(filter(None, (label, "`kind`" if name == "seconds" else "")))
+            lines.append(row(full, labels, kind, says))
+    return "\n".join(lines)
+
+
 PARTS: dict[str, Callable[[Path], str]] = {
     "command-line": command_line,
     "configuration": configuration,
+    "metrics": metrics,
     "models": models,
     "result": result,
     "tutorials": tutorials,

@@ -1,0 +1,188 @@
+"""Figures of jobs and workers for Prometheus, on the page ``/metrics`` of Dask's servers.
+
+One collector a process, as its registry allows no second: it is told of the newest scheduler and
+the newest worker. It is asked on their event loop, so it hands out figures that are ready and waits
+for no lock. Without ``prometheus-client`` (extra ``metrics``) there is none, and nothing else
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from largek_dask.driver.words import printable
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+__all__ = ["JOB_METRICS", "WORKER_METRICS", "JobFigures", "JobsFigures", "forget", "watch_jobs",
+           "watch_worker"]  # fmt: skip
+
+MOST_NAME = 64
+"""Characters of a job's name."""
+JOB_METRICS: dict[str, tuple[str, str]] = {
+    "running": ("gauge", "1 while the job runs, 0 when it has ended."),
+    "cost": ("gauge", "The objective after the last step."),
+    "steps": ("counter", "Steps, those that were made again included."),
+    "rows": ("counter", "Rows that steps went through."),
+    "bytes": ("counter", "Bytes read or moved."),
+    "retries": ("counter", "Chunks handed out again after a failure."),
+    "rebuilt": ("counter", "Chunks whose row state was rebuilt."),
+    "evictions": ("counter", "Times that row state did not fit its memory."),
+    "state_bytes": ("gauge", "Bytes of row state held by workers."),
+    "eta_seconds": ("gauge", "Seconds until the job has ended, at most; absent where unknown."),
+    "last_event_timestamp_seconds": ("gauge", "When the job gave its last sign."),
+    "workers": ("gauge", "Workers that take part; 0 if the scheduler computes."),
+}
+"""Figures of a job: kind and what they say. Those of a counter end in ``_total``."""
+WORKER_METRICS: dict[str, tuple[str, str]] = {
+    "rows": ("counter", "Rows that were computed here."),
+    "bytes": ("counter", "Bytes of rows that were read here."),
+    "retries": ("counter", "Chunks that came here after a failure elsewhere."),
+    "state_bytes": ("gauge", "Bytes of row state held here."),
+    "cache_bytes": ("gauge", "Bytes of chunks held here."),
+    "memory_limit_bytes": ("gauge", "Memory that Dask gives the worker; absent without a limit."),
+}
+"""The same of a worker, all jobs together."""
+SECONDS = "Seconds of work by kind, summed over threads; total is on the wall."
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    """What is told of a job."""
+
+    job_id: str
+    name: str
+    algorithm: str
+    n_clusters: int
+    figures: Mapping[str, float]
+    """By names of :data:`JOB_METRICS`, as far as they are known."""
+    seconds: Mapping[str, float]
+    """Seconds by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobsFigures:
+    """What is told of the jobs of a scheduler."""
+
+    states: Mapping[str, int]
+    """How many jobs are in each state."""
+    jobs: tuple[JobFigures, ...]
+    """Those that run or have ended a short time ago."""
+
+
+class _Collector:
+    """What Prometheus' registry asks."""
+
+    def __init__(self) -> None:
+        self.jobs: Callable[[], JobsFigures] | None = None
+        self.worker: Callable[[], Mapping[str, Any]] | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: else all figures would be collected to be registered."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures, as they are now."""
+        # Read once: whoever is watched may go meanwhile.
+        jobs, worker = self.jobs, self.worker
+        if jobs is not None:
+            yield from _of_jobs(jobs())
+        if worker is not None:
+            yield from _of_worker(worker())
+
+
+_registered: _Collector | None = None
+
+
+def _collector() -> _Collector | None:
+    """The collector of this process; None where there is no Prometheus."""
+    global _registered
+    if _registered is None:
+        try:
+            from prometheus_client import REGISTRY
+        except ImportError:
+            return None
+        collector = _Collector()
+        REGISTRY.register(collector)
+        _registered = collector
+    return _registered
+
+
+def watch_jobs(ask: Callable[[], JobsFigures]) -> None:
+    """Show the jobs of a scheduler from now on, and those of no other.
+
+    Parameters
+    ----------
+    ask : callable
+        Gives figures that are ready; called on an event loop.
+    """
+    if (collector := _collector()) is not None:
+        collector.jobs = ask
+
+
+def watch_worker(ask: Callable[[], Mapping[str, Any]]) -> None:
+    """Show a worker from now on, and no other.
+
+    Parameters
+    ----------
+    ask : callable
+        Gives figures by names of :data:`WORKER_METRICS`, and ``seconds`` by kind.
+    """
+    if (collector := _collector()) is not None:
+        collector.worker = ask
+
+
+def forget(ask: Callable[[], Any]) -> None:
+    """Show what was watched by ``ask`` no longer; a newer one stays."""
+    if _registered is None:
+        return
+    if _registered.jobs == ask:
+        _registered.jobs = None
+    if _registered.worker == ask:
+        _registered.worker = None
+
+
+def _of_jobs(found: JobsFigures) -> Iterator[Metric]:
+    states = _family("largek_jobs", "gauge", "Jobs by state.", ("state",))
+    for state, n in found.states.items():
+        states.add_metric((state,), n)
+    yield states
+    about = _family("largek_job_info", "gauge", "What a job is: 1.",
+                    ("job_id", "name", "algorithm", "n_clusters"))  # fmt: skip
+    for job in found.jobs:
+        name = printable(job.name[:MOST_NAME])
+        about.add_metric((job.job_id, name, job.algorithm, str(job.n_clusters)), 1)
+    yield about
+    for name, (kind, says) in JOB_METRICS.items():
+        family = _family(f"largek_job_{name}", kind, says, ("job_id",))
+        for job in found.jobs:
+            if name in job.figures:
+                family.add_metric((job.job_id,), job.figures[name])
+        yield family
+    seconds = _family("largek_job_seconds", "counter", SECONDS, ("job_id", "kind"))
+    for job in found.jobs:
+        for kind, value in job.seconds.items():
+            seconds.add_metric((job.job_id, kind), value)
+    yield seconds
+
+
+def _of_worker(found: Mapping[str, Any]) -> Iterator[Metric]:
+    for name, (kind, says) in WORKER_METRICS.items():
+        family = _family(f"largek_worker_{name}", kind, says, ())
+        if name in found:
+            family.add_metric((), found[name])
+        yield family
+    seconds = _family("largek_worker_seconds", "counter", SECONDS, ("kind",))
+    for kind, value in found["seconds"].items():
+        seconds.add_metric((kind,), value)
+    yield seconds
+
+
+def _family(name: str, kind: str, says: str, labels: tuple[str, ...]) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    return family(name, says, labels=labels)
