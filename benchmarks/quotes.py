@@ -261,6 +261,7 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "empty-pass": ("overhead", figure("found", "empty_cluster_64", ".0f", "ms")),
     "empty-local": ("overhead", figure("found", "empty_local_64", ".1f", "ms")),
     "store-memory": ("overhead", figure("found", "store_rss", ".2f", "GB")),
+    "page-cpu": ("observe", figure("figures", "cpu", ".1f", "%")),
     "job": ("service", figure("figures", "overhead", ".1f", "%")),
     "other-clients": ("service", figure("figures", "p99", ".0f", "ms")),
 }

@@ -74,6 +74,7 @@ TABLES = {
     "start": Table(PAGE, "start"),
     "sizes": Table(README, "sizes"),
     "service": Table(PAGE, "service"),
+    "observe": Table(PAGE, "observe"),
     "faults": Table(PAGE, "faults"),
     "mixtures_sets": Table(PAGE, "vcgmm", "of_sets", "vcgmm_tables"),
     "mixtures_sklearn": Table(PAGE, "vcgmm", "of_sklearn", "vcgmm_tables"),

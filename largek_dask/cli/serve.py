@@ -88,8 +88,9 @@ async def _serve(source: Any, host: str, port: int, as_json: bool) -> None:
             click.echo(f"Serving at {url}{in_use}; Ctrl-C ends it.")
         await asyncio.Event().wait()
     finally:
-        server.stop()
         page.close()
+        server.stop()
+        await server.close_all_connections()
 
 
 def listen(server: HTTPServer, host: str, port: int) -> int:
@@ -100,21 +101,25 @@ def listen(server: HTTPServer, host: str, port: int) -> int:
     ParameterError
         None can be had.
     """
-    from tornado.netutil import bind_sockets
+    import socket
 
     from largek_dask.errors import ParameterError
 
     for tried in range(port, min(port + MOST_PORTS, 65_536)):
         try:
-            sockets = bind_sockets(tried, host)
+            # (Tornado's own way leaves a socket open where a port is in use.)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            found = socket.create_server((host, tried), family=family, backlog=128)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 continue
             raise ParameterError(
                 f"cannot listen on {host}, port {tried}: {error}; give another --host or --port"
             ) from error
-        server.add_sockets(sockets)
-        return int(sockets[0].getsockname()[1])
+        found.setblocking(False)
+        port = int(found.getsockname()[1])
+        server.add_sockets([found])
+        return port
     raise ParameterError(
         f"ports {port} to {tried} of {host} are in use: give another --port, or 0 for any"
     )

@@ -11,6 +11,7 @@ first.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -32,6 +33,8 @@ from largek_dask.kernels.jit import cache_folder
 from largek_dask.passes.local import available_cpus
 
 __all__ = ["FEW_CLUSTERS", "compiles_ahead", "is_worth_it", "kernels_ahead"]
+
+log = logging.getLogger(__name__)
 
 FEW_CLUSTERS = 128
 """Up to this many clusters all rows meet all centres, and no list of them."""
@@ -67,20 +70,31 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
 @contextmanager
 def compiles_ahead(dtype: np.dtype[np.floating], n_features: int, k: int) -> Iterator[None]:
     """Have another process compile kernels while the block runs, and end it then."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, dtype.name, str(n_features), str(k)],
-        env=_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = _start(dtype, n_features, k)
     try:
         yield
     finally:
-        process.kill()
-        process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+        if process is not None:
+            process.kill()
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def _start(dtype: np.dtype[np.floating], n_features: int, k: int) -> subprocess.Popen[bytes] | None:
+    """The other process; None where the system gives none: the fit then compiles alone."""
+    command = [sys.executable, "-P", "-m", __name__, dtype.name, str(n_features), str(k)]
+    try:
+        return subprocess.Popen(
+            command,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        log.debug("no process to compile ahead: %r", error)
+        return None
 
 
 def _environment() -> dict[str, str]:

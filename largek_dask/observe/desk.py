@@ -48,10 +48,12 @@ PATIENCE_SECONDS = 20.0
 """How long whoever asks first waits."""
 CATCH_UP_SECONDS = 20.0
 """How often the boards of running jobs hear what was told, also while nobody looks."""
-HEARD_SECONDS = 0.25
+HEARD_SECONDS = 0.1
 """How long a board hears events of earlier times before an answer is made of those so far."""
 READ_AT_ONCE = 100
 """Events of a file in one piece."""
+BREATH_SECONDS = 0.002
+"""Pause after each piece, in which an event loop of this process gets Python's lock at once."""
 MOST_AT_ONCE = 1_000
 """Events that are asked for at once."""
 ONLY_TOLD = ("cancelling",)
@@ -152,6 +154,7 @@ class Reader(threading.Thread):
                 if len(piece) == READ_AT_ONCE:
                     self._hand_on(piece)
                     piece = []
+                    time.sleep(BREATH_SECONDS)
                 if self._is_over:
                     return
         except Exception as error:
@@ -297,10 +300,13 @@ class Watched:
         while (piece := reader.next(until)) is not None:
             for event in piece:
                 self._hear(event)
+            time.sleep(BREATH_SECONDS)
             if not piece:
                 self.trouble, self._reader = reader.trouble, None
                 self._passed_over = "" if reader.trouble else self._latest
                 return True
+            if time.monotonic() >= until:
+                break
         return False
 
     def _hear(self, event: Event) -> bool:
@@ -374,13 +380,19 @@ class Desk(threading.Thread):
         while not self._closed.is_set():
             self._wake.wait(EVERY_SECONDS / 4 if self._wanted() else CATCH_UP_SECONDS)
             self._wake.clear()
-            for key in self._wanted():
-                if self._closed.is_set():
-                    return
-                if key in self._waiting or time.monotonic() >= self._due_at.get(key, 0.0):
-                    self._make(key)
+            while (key := self._next_key()) is not None and not self._closed.is_set():
+                self._make(key)
             if time.monotonic() - self._caught_up_at >= CATCH_UP_SECONDS:
                 self._catch_up()
+
+    def _next_key(self) -> Key | None:
+        """What is to be made next: what somebody waits for, then what is due."""
+        wanted, now = self._wanted(), time.monotonic()
+        for key in wanted:
+            if key in self._waiting:
+                return key
+        due = [key for key in wanted if self._due_at.get(key, 0.0) <= now]
+        return min(due, key=lambda key: self._made_at.get(key, 0.0), default=None)
 
     def _wanted(self) -> list[Key]:
         """Questions of the last few seconds; others are forgotten when there are too many."""

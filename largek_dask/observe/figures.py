@@ -331,6 +331,9 @@ def _style(found: Any, theme: Theme, axis: str, look: Look, log: bool) -> None:
             microseconds="%-S.%f s", milliseconds="%-S.%3N s", seconds="%T", minsec="%T",
             minutes="%R", hourmin="%R", hours="%R", days="day %-d", months="day %-j",
             years="day %-j",
+            # A time of 0 is no day; earlier versions of Bokeh cannot be told so.
+            **({"boundary_scaling": False}
+               if "boundary_scaling" in DatetimeTickFormatter.properties() else {}),
         )  # fmt: skip
     elif axis == "passes" or look.bars:
         found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")

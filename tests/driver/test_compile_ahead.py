@@ -84,6 +84,16 @@ def test_it_ends_with_the_block(empty, started):
     assert started[0].stdin.closed
 
 
+def test_a_fit_goes_on_where_no_process_can_be_started(empty, monkeypatch):
+    def refuse(command, **options):
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(compile_ahead.subprocess, "Popen", refuse)
+    with compiles_ahead(np.dtype("float32"), 2, 3):
+        went_on = True
+    assert went_on
+
+
 def test_a_fit_has_it_while_it_searches(started, monkeypatch):
     monkeypatch.setattr(fit, "is_worth_it", lambda *given: True)
     running = []

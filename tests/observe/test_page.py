@@ -397,6 +397,7 @@ def page_of(source: MadeUp, **how: Any) -> Iterator[str]:
         while not over.is_set():
             await asyncio.sleep(0.05)
         server.stop()
+        await server.close_all_connections()
         page.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))

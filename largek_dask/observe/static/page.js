@@ -503,4 +503,5 @@
       if (made.last) put(made.lastChild, ago(made.last));
   };
   ask();
+  if (at.page === "job" && at.bokeh) loadBokeh().catch(() => 0);
 })();

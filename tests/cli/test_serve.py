@@ -1,0 +1,179 @@
+"""``largek serve``: where it listens, and what it says of folders that it cannot show."""
+
+from __future__ import annotations
+
+import json
+import socket
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+import largek_dask as lk
+from largek_dask.cli import main
+from largek_dask.cli import serve as module
+from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import JobNotFoundError, ParameterError
+from largek_dask.service import folders
+from largek_dask.service.folders import Folders
+from tests.checks import eventually
+from tests.observe.sources import started, step
+
+
+@pytest.fixture
+def taken():
+    """A port that somebody listens to."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        yield held.getsockname()[1]
+
+
+class Server:
+    """Takes sockets, and closes them."""
+
+    def add_sockets(self, sockets):
+        for held in sockets:
+            held.close()
+
+
+def test_listen__on_the_next_port_that_is_free(taken):
+    assert taken < module.listen(Server(), "127.0.0.1", taken) < taken + module.MOST_PORTS
+
+
+def test_listen__nowhere(taken, monkeypatch):
+    monkeypatch.setattr(module, "MOST_PORTS", 1)
+    with pytest.raises(ParameterError, match=rf"ports {taken} to {taken} .* are in use: give"):
+        module.listen(Server(), "127.0.0.1", taken)
+    with pytest.raises(ParameterError, match=r"cannot listen on 203\.0\.113\.1, port"):
+        module.listen(Server(), "203.0.113.1", 0)
+
+
+def test_serve__says_where_and_that_a_port_was_in_use(taken, tmp_path, monkeypatch):
+    async def over():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.asyncio, "Event", lambda: SimpleNamespace(wait=over))
+    plain = CliRunner().invoke(main, ["serve", str(tmp_path), "--port", str(taken)])
+    assert plain.exit_code == 0
+    assert f"(port {taken} is in use); Ctrl-C ends it." in plain.output
+    found = CliRunner().invoke(main, ["serve", str(tmp_path), "--port", "0", "--json"])
+    told = json.loads(found.output)
+    assert told["url"] == f"http://127.0.0.1:{told['port']}/largek"
+
+
+def test_serve__wants_a_folder():
+    assert CliRunner().invoke(main, ["serve"]).exit_code == 2
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """``source(*urls)``: closed at the end; it looks often."""
+    monkeypatch.setattr(folders, "LOCAL_SECONDS", 0.02)
+    monkeypatch.setattr(folders, "REMOTE_SECONDS", 0.02)
+    opened = []
+
+    def make(*urls):
+        opened.append(Folders(urls))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def write(url, *events):
+    sink = JsonLines(Folder(url))
+    for event in events:
+        sink(event)
+    sink.close()
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_folders__what_is_added_is_known(place, tmp_path, source):
+    url = str(tmp_path / "run") if place == "local" else f"memory://serve/{tmp_path.name}/run"
+    found = source(url)
+    assert found.jobs() == []
+    assert "cannot be read since" in found.trouble()[0]
+    write(url, started(), step(1))
+    eventually(lambda: [job["state"] for job in found.jobs()] == ["running"], "it is found")
+    assert found.trouble() == []
+    write(url, step(2), {"event": "stopped", "reason": "tol", "n_iter": 2, "cost": 1.0,
+                         "elapsed": 2.0})  # fmt: skip
+    eventually(lambda: found.status("run")["state"] == "finished", "it has ended")
+    status = found.status("run")
+    assert (status["step"], status["cost"], status["n_events"]) == (2, 500.0, 4)
+    assert [event["event"] for event in found.events("run", 1, 2)] == ["step", "step"]
+    assert [event["event"] for event in found.history("run")][-1] == "stopped"
+    # Another fit goes on there.
+    write(url, started(9.0), step(3))
+    eventually(lambda: found.status("run")["state"] == "running", "it goes on")
+
+
+def test_folders__names_are_told_apart(tmp_path, source):
+    urls = [str(tmp_path / outer / "a run") for outer in ("x", "y")]
+    for url in urls:
+        write(url, started(), step(1))
+    found = source(*urls)
+    eventually(lambda: len(found.jobs()) == 2, "both are found")
+    assert {job["id"] for job in found.jobs()} == {"a-run", "a-run-2"}
+
+
+def test_folders__a_store_that_does_not_answer_says_since_when(tmp_path, source, monkeypatch):
+    write(str(tmp_path / "run"), started(), step(1))
+    found = source(str(tmp_path / "run"))
+    eventually(lambda: len(found.jobs()) == 1, "it is found")
+    monkeypatch.setattr(Folder, "_listed", lambda self: (_ for _ in ()).throw(OSError("away")))
+    eventually(lambda: found.trouble(), "it is away")
+    told = found.trouble()
+    assert "cannot be read since" in told[0]
+    assert "away" in told[0]
+    assert "away" in found.status("run")["note"]
+    assert found.status("run")["step"] == 1, "what is known is shown"
+    assert found.trouble() == told, "since the first time"
+    monkeypatch.undo()
+    eventually(lambda: not found.trouble() and not found.status("run").get("note"), "it is back")
+
+
+def test_folders__nothing_leads_out_and_nothing_is_done(tmp_path, source):
+    write(str(tmp_path / "run"), started())
+    found = source(str(tmp_path / "run"))
+    for name in ("..", "../run", "", "x" * 500):
+        with pytest.raises(JobNotFoundError):
+            found.status(name)
+    with pytest.raises(ParameterError, match="by its scheduler only"):
+        found.cancel("run", "somebody")
+
+
+def test_folders__a_fit_and_what_it_is_of(tmp_path, source):
+    import numpy as np
+
+    x = np.random.default_rng(0).standard_normal((400, 3)).astype(np.float32)
+    lk.KMeans(4, algorithm=lk.Lloyd(), random_state=0, checkpoint=str(tmp_path / "fit")).fit(x)
+    found = source(str(tmp_path / "fit"))
+    eventually(lambda: found.jobs() and found.jobs()[0]["state"] == "finished", "it is found")
+    status = found.status("fit")
+    assert (status["n_clusters"], status["algorithm"]) == (4, "Lloyd")
+    assert status["data"] == "rows in memory"
+
+
+def test_tail__broken_lines_parts_and_earlier_versions(tmp_path):
+    from largek_dask.driver.event_log import Tail
+
+    tail = Tail(Folder(str(tmp_path)))
+    with pytest.raises(FileNotFoundError):
+        list(tail.new())
+    (tmp_path / "events.jsonl").write_text('{"event": "a"}\n{"event": "b"')
+    assert [event["event"] for event in tail.new()] == ["a"]
+    with open(tmp_path / "events.jsonl", "a") as file:
+        file.write('}\nnonsense\n[1]\n{"event": "c"}\n')
+    assert [event["event"] for event in tail.new()] == ["b", "c"]
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "000001.jsonl").write_text('{"event": "d"}\n{"cut')
+    (tmp_path / "events" / "000003.jsonl").write_text('{"event": "e"}\n')
+    assert [event["event"] for event in tail.new()] == ["d", "e"]
+    assert list(tail.new()) == []
