@@ -367,10 +367,10 @@ class Heard:
 
 def number_in(about: object, name: str) -> float | None:
     """A number of an event; None where there is none that is finite."""
-    value = about.get(name) if isinstance(about, dict | Mapping) else None
-    if type(value) is float:
-        # What most are; NaN is in no range.
-        return value if -MOST <= value <= MOST else None
+    # The first of these are what nearly all are, and cost least to ask for; NaN is in no range.
+    value = about.get(name) if type(about) is dict or isinstance(about, Mapping) else None
+    if type(value) is float or type(value) is int:
+        return float(value) if -MOST <= value <= MOST else None
     return float(value) if is_number(value) else None
 
 

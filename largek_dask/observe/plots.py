@@ -161,7 +161,9 @@ def _draw_panel(
         if mark["kind"] != "checkpoint" and low <= at <= high:
             axes.axvline(at, color=GREY, linewidth=0.9, linestyle=":")
     axes.set_xlim(low, high)
-    title = panel["title"] if column == "x" else f"{panel['title']} against {axis}"
+    title = panel["title"]
+    if len(panel["axes"]) > 1:
+        title = f"{title} against {'time' if axis == 'elapsed' else axis}"
     _style(axes, title, f"{X_LABELS.get(axis, axis)}{unit}", panel["y"])
     if look.bars:
         axes.set_xscale("log")

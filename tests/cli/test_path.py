@@ -109,13 +109,20 @@ def spectral_bounds(x: np.ndarray[Any, Any], k: int) -> np.ndarray[Any, Any]:
     return np.array([values[i:].sum() for i in range(k)]) * (1 - 1e-9)
 
 
+def drawn(saved: Path) -> Any:
+    """The picture of a model of every partition."""
+    _, _, model = plot_module.draw(str(saved), None)
+    assert isinstance(model, PathModel)
+    return plot_module.draw_path(model)
+
+
 def test_path__three_groups_are_suggested_and_drawn(tmp_path: Path) -> None:
     stability = np.array([1, 0.5, 1.0, 0.6, 0.5, 0.4])
     arrays = path_arrays(X, K, lower_bound=spectral_bounds(X, K), stability=stability)
     replace(path_model(X, K), arrays=arrays).save(str(tmp_path / "m.zarr"))
     told = run_json("path", tmp_path / "m.zarr")["suggestion"]
     assert (told["k"], told["clear"]) == (3, True)
-    figure, _ = plot_module.draw(str(tmp_path / "m.zarr"), None)
+    figure = drawn(tmp_path / "m.zarr")
     lines = {line.get_label(): line.get_xydata() for line in figure.axes[0].lines}
     np.testing.assert_array_equal(lines["suggested: 3 clusters"], [[3, arrays.inertia[2]]])
     assert "3 clusters: halves of the data agree" in run("path", tmp_path / "m.zarr").stdout
@@ -154,7 +161,8 @@ def test_path__of_another_model(tmp_path: Path) -> None:
 
 
 def test_plot__the_elbow(model: PathModel, saved: Path, tmp_path: Path) -> None:
-    figure, told = plot_module.draw(str(saved), None)
+    figure = drawn(saved)
+    _, told, _ = plot_module.draw(str(saved), None)
     elbow = figure.axes[0]
     lines = {line.get_label(): line.get_xydata() for line in elbow.lines}
     np.testing.assert_array_equal(lines["found"][:, 1], model.path_.inertia)
@@ -167,7 +175,8 @@ def test_plot__the_elbow(model: PathModel, saved: Path, tmp_path: Path) -> None:
 
 def test_plot__the_elbow_of_a_model_that_says_nothing_of_its_rows(tmp_path: Path) -> None:
     PathModel(path_arrays(X, 3)).save(str(tmp_path / "m.zarr"))
-    figure, told = plot_module.draw(str(tmp_path / "m.zarr"), None)
+    figure = drawn(tmp_path / "m.zarr")
+    _, told, _ = plot_module.draw(str(tmp_path / "m.zarr"), None)
     assert figure.get_suptitle() == "Partitions into 1 to 3 clusters"
     assert told == {"n_clusters": 3, "n_iter": 0}
 

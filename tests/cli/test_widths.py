@@ -145,8 +145,9 @@ def test_tables_of_jobs_fit(what: str, width: int) -> None:
 
 def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
-    # These print lines, ids and words; `warmup` compiles, and has names and values like `fit`.
-    lines = {"submit", "cancel", "logs", "warmup"}
+    # These print lines, ids and words, or serve until they are stopped; `warmup` compiles, and has
+    # names and values like `fit`.
+    lines = {"submit", "cancel", "logs", "serve", "warmup"}
     assert set(main.commands) == told | lines
 
 

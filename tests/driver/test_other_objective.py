@@ -139,26 +139,27 @@ def test_plots_call_it_by_its_name(tmp_path: Path) -> None:
     unit = "closeness (Σ w h / (1 + d²)), more is better"
     expected = [("Closeness against time", unit), ("Closeness against passes", unit)]
     result = cluster(checkpoint=str(tmp_path / "run"))
-    running, _ = draw(str(tmp_path / "run"), None)
-    assert axes_of(running) == expected
+    running, _, _ = draw(str(tmp_path / "run"), None)
+    assert axes_of(running.figure()) == expected
     Model.of(result).save(str(tmp_path / "m.zarr"))
-    ended, _ = draw(str(tmp_path / "m.zarr"), None)
-    assert axes_of(ended) == expected
+    ended, _, _ = draw(str(tmp_path / "m.zarr"), None)
+    assert axes_of(ended.figure()) == expected
 
 
 def test_plots_of_k_means_are_as_before(tmp_path: Path) -> None:
     unit = "cost (Σ w d²)"
     expected = [("Cost against time", unit), ("Cost against passes", unit)]
     cluster(algorithm="lloyd", checkpoint=str(tmp_path / "run"))
-    figure, _ = draw(str(tmp_path / "run"), None)
-    assert axes_of(figure) == expected
+    found, _, _ = draw(str(tmp_path / "run"), None)
+    assert axes_of(found.figure()) == expected
 
 
 def test_events_of_k_means_say_no_objective() -> None:
     told: list[Any] = []
     cluster(algorithm="lloyd", events=[told.append])
     started = next(event for event in told if event["event"] == "started")
-    assert set(started) == {"event", "time", "n_rows", "n_features", "n_chunks", "n_iter"}
+    usual = {"event", "time", "n_rows", "n_features", "n_chunks", "n_iter", "n_workers"}
+    assert set(started) == usual
     assert objective_in(started) == INERTIA
 
 
