@@ -57,7 +57,7 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
         return False
     if not isinstance(algorithm, Truncated) or rows.is_sparse or rows.dtype.kind != "f":
         return False
-    if min(available_cpus(), n_threads or available_cpus()) < 2:
+    if min(available_cpus(), n_threads or available_cpus()) < 2 or _is_busy():
         return False
     folder = cache_folder()
     try:
@@ -65,6 +65,11 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
     except OSError:
         return False
     return os.access(folder, os.W_OK) and next(folder.glob("*.bin"), None) is None
+
+
+def _is_busy() -> bool:
+    """Whether others have left this machine no core but one; not known everywhere."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1) - 1
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -23,6 +24,8 @@ def empty(tmp_path, monkeypatch):
     """An empty kernel cache, two cores, and compiling."""
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
     monkeypatch.setattr(compile_ahead, "available_cpus", lambda: 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.9, 3.0, 3.0))
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "cache")}):
         yield cache_folder()
 
@@ -58,6 +61,9 @@ def test_it_is_for_a_first_fit_on_two_cores(empty, monkeypatch):
     assert not is_worth_it(rows(), algorithm, None)
     (empty / "a.bin").unlink()
     assert is_worth_it(rows(), algorithm, None)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.1, 0.0, 0.0))
+    assert not is_worth_it(rows(), algorithm, None)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(compile_ahead, "available_cpus", lambda: 1)
     assert not is_worth_it(rows(), algorithm, None)
 
