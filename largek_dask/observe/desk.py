@@ -475,7 +475,7 @@ class Desk(threading.Thread):
                 return answer_of(self._job(watched))
             case ("figure", job_id, kind, theme, axis, log):
                 return self._figure(job_id, kind, theme, axis, log)
-        raise ParameterError(f"nobody knows what {key!r} asks.")
+        raise ParameterError(f"nobody knows what {key!r} asks: load the page again.")
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -546,7 +546,7 @@ class Desk(threading.Thread):
             self._job(watched)
         panel = self._panels[job_id].get(kind)
         if panel is None or "figure" not in panel:
-            raise JobNotFoundError(f"job {job_id} has no chart {kind[:40]!r}.")
+            raise JobNotFoundError(f"job {job_id} has no chart {kind[:40]!r}: load its page again.")
         from largek_dask.observe.figures import item
 
         return answer_of(item(panel, theme, x=axis or None, log=log == "log" or None))

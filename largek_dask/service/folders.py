@@ -358,7 +358,9 @@ class Folders:
 
     def cancel(self, job_id: str, who: str) -> str:
         """Nothing can be done from folders alone."""
-        raise ParameterError("a job can be cancelled by its scheduler only: largek cancel.")
+        raise ParameterError(
+            f"job {job_id} can be cancelled by its scheduler only: use largek cancel {job_id}."
+        )
 
     def _find(self, job_id: str) -> FolderJob:
         for root in self._roots:
@@ -366,4 +368,6 @@ class Folders:
             if (job := root.jobs.get(job_id)) is not None:
                 job.asked_at = time.monotonic()
                 return job
-        raise JobNotFoundError(f"there is no job {job_id[:80]!r} in these folders.")
+        raise JobNotFoundError(
+            f"there is no job {job_id[:80]!r} in these folders: choose one of the list."
+        )

@@ -266,7 +266,9 @@ class Jobs:
                 yield from JsonLines.read(folder)
         except Exception as error:  # drivers raise errors of their own kinds
             text = self.redactor(job.secrets)(f"{type(error).__name__}: {error}")
-            raise OutputError(f"the events of job {job_id} cannot be read: {text}") from None
+            raise OutputError(
+                f"the events of job {job_id} cannot be read: {text}; try again later"
+            ) from None
 
     def _recall(self, job: KnownJob) -> None:
         """Events of a time before this scheduler's, if its files can be reached."""
