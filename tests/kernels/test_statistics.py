@@ -16,6 +16,15 @@ from largek_dask.kernels.exact import statistics
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
 from tests.oracles import exact_sums
 
+
+@pytest.fixture(scope="module", autouse=True)
+def however_few_values():
+    """The scan of many float32 values is taken by the small tables of these tests, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "_MANY_VALUES", 0)
+        yield
+
+
 DTYPES = [
     "float32",
     "float64",

@@ -244,3 +244,8 @@ def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
     # what a progress line reckons with
     assert abs(len(ours) - FUNCTIONS_MANY) <= 6
     assert len(found) <= 118
+
+
+def test_flags_are_no_equals_of_anything_else():
+    assert within_module.Flags() == within_module.Flags()
+    assert within_module.Flags() != "flags"
