@@ -295,9 +295,8 @@ def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromiu
             # One that has not taken part yet would go without a word.
             eventually(lambda: len(job.status()["workers"]) == 2, "two workers")
             os.kill(rig.worker_pids()[0], signal.SIGKILL)
-            # That the page marks it is not asked for here: among all tests it once did not within
-            # 45 s, alone it always does; tests/passes/test_progress.py has what is told of it.
-            eventually(lambda: job.status()["state"] == "running", "a job that goes on")
+            # What a lost worker held is handed out again, or it is told that the worker is gone.
+            tab.wait("() => /worker|again|retr/i.test(document.querySelector('.marks').innerText)")
             tab.page.mouse.wheel(0, 0)
             tab.picture("killed-worker-1280-light")
             assert tab.faults == []
