@@ -21,6 +21,7 @@ from largek_dask.driver.events import TREND, Events, estimate_seconds_left
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
 from largek_dask.driver.sizes import Sizes
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
+from largek_dask.driver.words import short_number
 from largek_dask.driver.worker_columns import WorkerColumns
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
@@ -326,12 +327,12 @@ class _Loop(Generic[State]):
         )
         self.events.emit(
             "step",
-            **{**record, "seconds": seconds},
+            **{**record, "seconds": {kind: short_number(spent) for kind, spent in seconds.items()}},
             **counts,
             sample=sample_of(record, self.passes.n_rows),
-            rows_per_second=record["rows"] / working if working > 0 else None,
-            elapsed=now.seconds,
-            eta_s=left,
+            rows_per_second=short_number(record["rows"] / working) if working > 0 else None,
+            elapsed=round(now.seconds, 3),
+            eta_s=None if left is None else short_number(left),
         )
         if told := self.workers.due():
             self.events.emit("workers", **told)

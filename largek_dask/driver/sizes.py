@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.driver.words import short_number
+
 __all__ = ["Sizes", "sizes_of"]
 
 EVERY_SECONDS = 30.0
 """Least time between two events about sizes."""
 BINS = 32
-FIGURES = 6
-"""Figures of a number that are told."""
 
 
 class Sizes:
@@ -72,16 +72,10 @@ def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
     binned, _ = np.histogram(found, edges)
     return {
         "n_empty": len(counts) - len(found),
-        "least": _short(least),
-        "median": _short(float(np.median(found))),
-        "mean": _short(float(found.mean())),
-        "most": _short(most),
-        "edges": [_short(float(edge)) for edge in edges],
+        "least": short_number(least),
+        "median": short_number(float(np.median(found))),
+        "mean": short_number(float(found.mean())),
+        "most": short_number(most),
+        "edges": [short_number(float(edge)) for edge in edges],
         "counts": [int(n) for n in binned],
     }
-
-
-def _short(value: float) -> float:
-    """A number of few figures; what JSON may write without a fraction."""
-    short = float(f"{value:.{FIGURES}g}")
-    return int(short) if short.is_integer() else short

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["count_of", "human_bytes", "human_count", "human_seconds", "printable"]
+__all__ = ["count_of", "human_bytes", "human_count", "human_seconds", "printable",
+           "short_number"]  # fmt: skip
 
 
 def printable(text: object) -> str:
     """Text without control characters: it can neither forge a line nor steer a terminal."""
     return "".join(c if c.isprintable() else " " for c in str(text))
+
+
+FIGURES = 6
+"""Figures of a number that is only looked at."""
+
+
+def short_number(value: float) -> float:
+    """``8641.2345678`` as ``8641.23``: six figures, and in JSON no fraction where there is none."""
+    short = float(f"{value:.{FIGURES}g}")
+    return int(short) if short.is_integer() else short
 
 
 def count_of(n: int, noun: str) -> str:

@@ -20,14 +20,16 @@ WORKER_FIGURES = ("rows", "chunks", "compute", "read", "wait", "compiled", "byte
                   "cache_bytes")  # fmt: skip
 """Figures of :class:`PassReport` that are told of each worker."""
 LEAST_SECONDS = 5.0
-"""Least time between two events about workers, of up to four."""
+"""Least time between two events about workers, of a single one."""
+OF_WORKERS = 3.75
+"""The same of several, times the square root of their number."""
 NAMES_EVERY = 16
 """Events after which names and sums are told again, for whoever has not heard all before."""
 
 
 def pause_between(n_workers: int) -> float:
-    """Seconds between two events about as many workers: 5 up to four, 20 of 64, 80 of 1,024."""
-    return LEAST_SECONDS * max(1.0, math.sqrt(n_workers / 4))
+    """Seconds between two events about as many workers: 5 of one, 30 of 64, 120 of 1,024."""
+    return max(LEAST_SECONDS, OF_WORKERS * math.sqrt(n_workers))
 
 
 class WorkerColumns:

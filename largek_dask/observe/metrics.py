@@ -23,18 +23,18 @@ __all__ = ["JOB_METRICS", "WORKER_METRICS", "JobFigures", "JobsFigures", "forget
 MOST_NAME = 64
 """Characters of a job's name."""
 JOB_METRICS: dict[str, tuple[str, str]] = {
-    "running": ("gauge", "1 while the job runs, 0 when it has ended."),
+    "ended": ("gauge", "1 when the job has ended; absent before."),
     "cost": ("gauge", "The objective after the last step."),
-    "steps": ("counter", "Steps, those that were made again included."),
+    "steps": ("counter", "Steps, those made again included."),
     "rows": ("counter", "Rows that steps went through."),
     "bytes": ("counter", "Bytes read or moved."),
-    "retries": ("counter", "Chunks handed out again after a failure."),
+    "retries": ("counter", "Chunks handed out again."),
     "rebuilt": ("counter", "Chunks whose row state was rebuilt."),
-    "evictions": ("counter", "Times that row state did not fit its memory."),
-    "state_bytes": ("gauge", "Bytes of row state held by workers."),
-    "eta_seconds": ("gauge", "Seconds until the job has ended, at most; absent where unknown."),
-    "last_event_timestamp_seconds": ("gauge", "When the job gave its last sign."),
-    "workers": ("gauge", "Workers that take part; 0 if the scheduler computes."),
+    "evictions": ("counter", "Times that row state did not fit."),
+    "state_bytes": ("gauge", "Row state held by workers."),
+    "eta_seconds": ("gauge", "Time left, at most; absent where unknown."),
+    "last_event_timestamp_seconds": ("gauge", "When the last sign was."),
+    "workers": ("gauge", "Workers; 0 if the scheduler computes."),
 }
 """Figures of a job: kind and what they say. Those of a counter end in ``_total``."""
 WORKER_METRICS: dict[str, tuple[str, str]] = {

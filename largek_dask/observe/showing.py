@@ -329,11 +329,11 @@ def left_of(seen: Seen) -> str:
 
 def worker_rows(seen: Seen) -> list[tuple[str, ...]]:
     """A row of :data:`WORKER_COLUMNS` for each worker."""
-    workers = _mapping(seen.status.get("workers"))
+    workers, speeds = _mapping(seen.status.get("workers")), seen.workers.speeds
     return [
         (
             printable(name),
-            figure(seen.workers.speeds.get(name)),
+            figure(speeds.get(name)),
             figure(about.get("rows")),
             *(figure(about.get(kind), human_seconds) for kind in ("compute", "read", "wait")),
             *(figure(about.get(kind), human_bytes) for kind in ("state_bytes", "cache_bytes")),

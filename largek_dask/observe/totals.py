@@ -7,6 +7,7 @@ from typing import Any
 
 from largek_dask.driver.events import Event, is_number, plain
 from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.words import short_number
 from largek_dask.observe.worker_figures import WorkerFigures
 
 __all__ = ["OF_A_STEP", "SUMMED", "Totals"]
@@ -18,7 +19,6 @@ OF_STARTS = ("start", "starts")
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 PASS_OVER = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events after which what was said of a pass is no longer true."""
-
 COME_OR_GONE = {"joined": 1, "left": -1}
 """How many more workers there are after a change of one."""
 
@@ -47,6 +47,11 @@ class Totals:
         """``n_rows``, ``start`` of ``starts``, ``sizes``: as far as they are known."""
         self._progress: dict[str, Any] | None = None
         self._n_workers = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what grows with the number of workers, about."""
+        return self._workers.nbytes
 
     def count(self, event: Event) -> None:
         """Take in an event; those that tell no figures change nothing."""
@@ -98,18 +103,20 @@ class Totals:
 
     def numbers(self) -> dict[str, float]:
         """Figures that are known, by the names of ``observe.metrics``."""
-        last = {name: self._last.get(name) for name in ("cost", "state_bytes")}
-        known = {**last, "eta_seconds": self._last.get("eta_s")}
+        cost, last = self._last.get("cost"), self._last
+        known = {"state_bytes": last.get("state_bytes"), "eta_seconds": last.get("eta_s")}
         return {
-            **{name: float(f"{value:.9g}") for name, value in known.items() if is_number(value)},
-            **self._sums,
+            **({"cost": _to(9, cost)} if is_number(cost) else {}),
+            **{name: short_number(value) for name, value in known.items() if is_number(value)},
+            **{name: _to(9, value) for name, value in self._sums.items()},
             "steps": self.n_steps,
             "workers": max(0, self._n_workers),
         }
 
     def seconds(self) -> dict[str, float]:
         """Seconds by kind of all steps, to a hundredth; of kinds that there were any of."""
-        return {kind: round(seconds, 2) for kind, seconds in self._seconds.items() if seconds}
+        spent = {kind: _to(7, round(seconds, 2)) for kind, seconds in self._seconds.items()}
+        return {kind: seconds for kind, seconds in spent.items() if seconds}
 
     def figures(self) -> dict[str, Any]:
         """The last step's figures, sums over all steps, and what each worker did."""
@@ -119,6 +126,10 @@ class Totals:
             **self._sums,
             "seconds": dict(self._seconds),
             "progress": self._progress,
-            # Its mappings go on being added to.
-            "workers": {name: dict(about) for name, about in self._workers.figures.items()},
+            "workers": self._workers.figures,
         }
+
+
+def _to(figures: int, value: float) -> float:
+    """A number of as many figures: a scrape has thousands of them."""
+    return float(f"{value:.{figures}g}")

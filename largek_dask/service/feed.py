@@ -22,11 +22,11 @@ __all__ = ["MOST_BYTES", "MOST_EVENTS", "Feed", "Ready", "Shelf"]
 
 MOST_EVENTS = 10_000
 """Events kept; older ones are in the job's folder."""
-MOST_BYTES = 4 << 20
-"""Bytes of the events kept, but the last one."""
-MOST_TOGETHER = 64 << 20
-"""Bytes of the events of all jobs."""
-OVERHEAD = 64
+MOST_BYTES = 3_900_000
+"""Bytes that a feed takes, but for the last event: what is counted is less than the 4 MB meant."""
+MOST_TOGETHER = 62_000_000
+"""The same of the feeds of all jobs, of the 64 MB meant."""
+OVERHEAD = 72
 """Bytes that an event takes beside its text."""
 STEP_SECONDS = 0.1
 """Steps that follow each other faster are left out, but not of the file."""
@@ -48,15 +48,26 @@ class Shelf:
     def __init__(self, most: int = MOST_TOGETHER) -> None:
         self._most = most
         # Feeds of jobs that are no more go by themselves.
-        self._sizes: WeakKeyDictionary[Feed, int] = WeakKeyDictionary()
+        self._sizes: WeakKeyDictionary[Feed, tuple[int, int]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def note(self, feed: Feed, size: int) -> Feed | None:
-        """Take over how much a feed keeps; one that has to keep less, if it is too much now."""
+    def note(self, feed: Feed, of_events: int, of_workers: int = 0) -> Feed | None:
+        """Take over how much a feed keeps; one that has to keep less, if it is too much now.
+
+        Parameters
+        ----------
+        feed : Feed
+        of_events : int
+            Bytes of its events, which it can forget.
+        of_workers : int
+            Bytes of sums, which it cannot.
+        """
         with self._lock:
-            self._sizes[feed] = size
+            self._sizes[feed] = of_events, of_workers
             sizes = dict(self._sizes)
-        return max(sizes, key=sizes.__getitem__) if sum(sizes.values()) > self._most else None
+        if sum(map(sum, sizes.values())) <= self._most:
+            return None
+        return max(sizes, key=lambda name: sizes[name][0])
 
 
 class Feed:
@@ -92,7 +103,7 @@ class Feed:
         self._tell = tell
         self._shelf = Shelf() if shelf is None else shelf
         self._texts: deque[bytes] = deque()
-        self._size = 0
+        self._size = self._of_workers = 0
         self._next = 0
         self._lock = threading.Lock()
         self._step_at = -math.inf
@@ -111,7 +122,7 @@ class Feed:
             stamp = str(event.get("time") or datetime.now(UTC).isoformat(timespec="milliseconds"))
             self._last = stamp
             at = seconds_of({"time": stamp})
-            told = {**self._totals.numbers(), "last_event_timestamp_seconds": at}
+            told = {**self._totals.numbers(), "last_event_timestamp_seconds": int(at)}
             self.ready = Ready(at, told, self._totals.seconds())
             if kind == UNKEPT:
                 return
@@ -139,7 +150,9 @@ class Feed:
         self._next += 1
         self._texts.append(text)
         self._size += len(text) + OVERHEAD
-        while len(self._texts) > MOST_EVENTS or (self._size > MOST_BYTES and len(self._texts) > 1):
+        self._of_workers = self._totals.nbytes
+        most = MOST_BYTES - self._of_workers
+        while len(self._texts) > MOST_EVENTS or (self._size > most and len(self._texts) > 1):
             self._drop()
         return numbered
 
@@ -149,9 +162,12 @@ class Feed:
     def _make_room(self) -> None:
         """Have the largest feed forget its oldest events, as long as all are too large."""
         # Without a lock of one's own: the largest may be another, at work at the same time.
-        while (largest := self._shelf.note(self, self._size)) is not None:
+        while (largest := self._note()) is not None:
             if not largest._halve():
                 return
+
+    def _note(self) -> Feed | None:
+        return self._shelf.note(self, self._size, self._of_workers)
 
     def _halve(self) -> bool:
         """Forget the older half; False where there is but one event."""
@@ -159,9 +175,8 @@ class Feed:
             goal, before = self._size // 2, len(self._texts)
             while self._size > goal and len(self._texts) > 1:
                 self._drop()
-            size = self._size
             is_less = len(self._texts) < before
-        self._shelf.note(self, size)
+        self._note()
         return is_less
 
     def load(self, events: Iterable[Event]) -> None:

@@ -46,6 +46,6 @@ def _figures(job: KnownJob) -> JobFigures:
         name=spec.name or "",
         algorithm=spec.algorithm.name,
         n_clusters=spec.n_clusters,
-        figures={"running": float(job.state not in ENDS), **ready.figures},
+        figures={**ready.figures, **({"ended": 1.0} if job.state in ENDS else {})},
         seconds=ready.seconds,
     )

@@ -82,8 +82,8 @@ def test_jobs__have_the_figures_of_their_status(open_jobs, document, slow_steps)
     for figure in ("rows", "bytes", "retries", "rebuilt", "evictions"):
         assert found[of_job(job_id, f"largek_job_{figure}_total")] == status[figure]
     assert found[of_job(job_id, "largek_job_steps_total")] == 2
-    assert found[of_job(job_id, "largek_job_running")] == 1
-    assert found[of_job(ended, "largek_job_running")] == 0
+    assert of_job(job_id, "largek_job_ended") not in found, "it runs"
+    assert found[of_job(ended, "largek_job_ended")] == 1
     for kind, seconds in status["seconds"].items():
         told = found.get(of_job(job_id, "largek_job_seconds_total", kind=kind), 0)
         assert told == pytest.approx(seconds, abs=0.006)
