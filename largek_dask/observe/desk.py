@@ -71,8 +71,8 @@ RANKS = {"running": 0, "waiting": 1, "queued": 2, "unreadable": 3}
 SEARCHED = ("name", "id", "state", "algorithm", "data", "output", "owner")
 
 Key = tuple[str, ...]
-"""A question: ``("jobs", search, from)``, ``("job", id)``, and of a chart ``("figure", id, panel,
-theme, axis, "log" or "")``."""
+"""A question: ``("jobs", search, from)``, ``("job", id)``, ``("known", id)`` whether there is one,
+and of a chart ``("figure", id, panel, theme, axis, "log" or "")``."""
 
 
 class Source(Protocol):
@@ -220,8 +220,13 @@ class Watched:
             self._reader.close()
             self._reader = None
 
-    def update(self, source: Source, seconds: float) -> bool:
-        """Hear what is new, for about as long as this; whether anything was."""
+    def update(
+        self, source: Source, seconds: float, is_urgent: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Hear what is new, for about as long as this; whether anything was.
+
+        Of files no more is heard once ``is_urgent()``: somebody waits for something else.
+        """
         until = time.monotonic() + seconds
         status = source.status(self.job_id)
         changed = status != self.status
@@ -238,7 +243,7 @@ class Watched:
             self._join(source)
         if self._reader is not None:
             changed = True
-            if not self._hear_earlier(self._reader, until):
+            if not self._hear_earlier(self._reader, until, is_urgent):
                 return True
         n_events = status.get("n_events")
         if is_number(n_events) and n_events < self._next:
@@ -258,13 +263,13 @@ class Watched:
         if status.get("state") not in ENDS:
             self._is_whole = False
         elif not self._is_whole:
-            changed |= self._hear_anew(source, until)
+            changed |= self._hear_anew(source, until, is_urgent)
         return changed
 
-    def _hear_anew(self, source: Source, until: float) -> bool:
+    def _hear_anew(self, source: Source, until: float, is_urgent: Callable[[], bool]) -> bool:
         """Hear files on another board, which takes this one's place; whether it did."""
         self._anew = self._anew or Watched(self.job_id)
-        self._anew.update(source, until - time.monotonic())
+        self._anew.update(source, until - time.monotonic(), is_urgent)
         if self._anew.is_reading:
             return False
         found, self._anew = self._anew, None
@@ -293,7 +298,7 @@ class Watched:
         self._reader = Reader(source, self.job_id, str(until.get("time")))
         self._reader.start()
 
-    def _hear_earlier(self, reader: Reader, until: float) -> bool:
+    def _hear_earlier(self, reader: Reader, until: float, is_urgent: Callable[[], bool]) -> bool:
         """Hear events from files; whether that is done."""
         while (piece := reader.next(until)) is not None:
             for event in piece:
@@ -303,7 +308,7 @@ class Watched:
                 self.trouble, self._reader = reader.trouble, None
                 self._passed_over = "" if reader.trouble else self._latest
                 return True
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or is_urgent():
                 break
         return False
 
@@ -373,6 +378,13 @@ class Desk(threading.Thread):
             self._waiting.setdefault(key, []).append((loop, future))
         self._wake.set()
         return await asyncio.wait_for(future, PATIENCE_SECONDS)
+
+    def expect(self, key: Key) -> None:
+        """Have an answer made that somebody is about to ask for."""
+        with self._lock:
+            self._asked[key] = time.monotonic()
+            self._asked.move_to_end(key)
+        self._wake.set()
 
     def close(self) -> None:
         """Make no more answers."""
@@ -458,6 +470,10 @@ class Desk(threading.Thread):
             self._failed.add(key[:2])
             logger.exception("largek's page has no answer for %r", key[:2])
 
+    def _waits(self, key: Key) -> bool:
+        """Whether somebody waits for something else."""
+        return len(self._waiting) > (key in self._waiting)
+
     def _is_reading(self, key: Key) -> bool:
         watched = self._boards.get(key[1]) if key[0] == "job" else None
         return watched is not None and watched.is_reading
@@ -467,9 +483,14 @@ class Desk(threading.Thread):
             case ("jobs", search, begin):
                 found = answer_of(self._list(search, int(begin)))
                 return before if before is not None and before.tag == found.tag else found
+            case ("known", job_id):
+                self.source.status(job_id)
+                return answer_of({})
             case ("job", job_id):
                 watched = self._board(job_id)
-                changed = watched.update(self.source, HEARD_SECONDS)
+                # Files are heard in longer turns once there is something to be looked at.
+                seconds = HEARD_SECONDS if before is None else 3 * HEARD_SECONDS
+                changed = watched.update(self.source, seconds, lambda: self._waits(key))
                 if before is not None and before.status == 200 and not changed:
                     return before
                 return answer_of(self._job(watched))

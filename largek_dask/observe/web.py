@@ -195,7 +195,9 @@ class Html(Handler):
         if job_id:
             found = None
             if WORD.fullmatch(job_id) is not None:
-                found = await self.answer(("job", job_id))
+                found = await self.answer(("known", job_id))
+                # It is made while the browser reads this and asks.
+                self.page.desk.expect(("job", job_id))
             if found is None or found.status == 404:
                 status, kind = 404, "lost"
         policy = dict(POLICY)

@@ -222,6 +222,35 @@ def test_job__a_store_that_does_not_answer_keeps_nobody_waiting(no_old_answers):
         assert not whole(desk, "slow")["reading"]
 
 
+def test_job__files_wait_while_somebody_waits_for_something_else():
+    source = MadeUp()
+    source.add("a", "finished")
+    source.files["a"] = [started(), *map(step, range(1, 1_000))]
+    watched = desks.Watched("a")
+    # Without it that would be all of them.
+    watched.update(source, 60.0, lambda: True)
+    assert watched.is_reading
+    first = [panel for panel in watched.board.answer()["panels"] if panel["kind"] == "cost"]
+    assert len(first[0]["series"][0]["x"]) == desks.READ_AT_ONCE - 1
+    watched.update(source, 60.0)
+    assert not watched.is_reading
+    desk = Desk(source)
+    for waiting, urgent in (((), False), ((("job", "a"),), False), ((("what",),), True)):
+        desk._waiting = {key: [] for key in waiting}
+        assert desk._waits(("job", "a")) is urgent
+
+
+def test_job__what_somebody_is_about_to_ask_is_made():
+    source = MadeUp()
+    source.add("a")
+    with working(source) as desk:
+        assert ask(desk, "known", "a") == (200, {})
+        assert ask(desk, "known", "b")[0] == 404
+        assert ("job", "a") not in desk._answers
+        desk.expect(("job", "a"))
+        eventually(lambda: ("job", "a") in desk._answers, "it is made unasked")
+
+
 def test_job__one_that_cannot_be_read_is_shown_with_its_reason(no_old_answers):
     source = MadeUp()
     source.add("a", "unreadable", note="its record cannot be read: damaged")

@@ -102,6 +102,17 @@ def test_page__every_address_in_it_leads_somewhere_below_the_prefix(prefix, sour
     assert navigation == ["status", "workers", "largek"]
 
 
+def test_page__bokehjs_comes_along_where_there_are_charts(source):
+    async def ask(served):
+        pages = [plain(await served.get(path)) for path in ("largek", "largek?job=lk-1")]
+        return [re.findall(r'<link rel="preload" as="script" href="([^"]+)"', page.decode())
+                for page in pages], served.page.files.bokeh  # fmt: skip
+
+    (of_list, of_job), bokeh = on(source, ask)
+    assert of_list == []
+    assert of_job == [f"largek/static/{bokeh}"]
+
+
 def test_page__sizes_of_what_is_sent(source):
     async def ask(served):
         files = served.page.files

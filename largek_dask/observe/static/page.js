@@ -9,7 +9,7 @@
     cancelled: "■", unreadable: "?"};
   const AXES = {elapsed: "time used", time: "time of day", passes: "passes"};
   const ELSEWHERE = ["alive", "events", "job"];  // the tiles and the two lists at the end say it
-  const DASH = "–", FAILURES = 3, SLOW = 10000, MARKS = 200;
+  const DASH = "–", FAILURES = 3, SLOW = 10000, SOON = 250, MARKS = 200;
   const EVERY = at.page === "list" ? 2000 : 1000;
 
   // --- small things ----------------------------------------------------------------------------
@@ -109,8 +109,12 @@
     if (document.hidden) return;
     if (asking) { again = true; return; }
     asking = true;
+    let pause = EVERY;
     try {
-      show(await get(address()));
+      const data = await get(address());
+      show(data);
+      // Of a long job there is more at once.
+      if (data.reading) pause = SOON;
       failures = 0;
       lastGood = Date.now();
       say("");
@@ -125,7 +129,8 @@
       }
     }
     asking = false;
-    const pause = again ? 0 : failures >= FAILURES ? SLOW : EVERY;
+    if (failures >= FAILURES) pause = SLOW;
+    if (again) pause = 0;
     again = false;
     if (!document.hidden) timer = setTimeout(ask, pause);
   };
@@ -449,7 +454,7 @@
     marks.data = {x, span: x.map((at, i) => shown[i].kind === "checkpoint" ? NaN : at),
       kind: shown.map((mark) => mark.kind), text: shown.map((mark) => mark.text)};
   };
-  const draw = async (parts, anew = false) => {
+  const draw = (parts, anew = false) => {
     const panel = parts.panel, theme = dark.matches ? "dark" : "light";
     if (!panel || !panel.figure || !at.bokeh || bokehFailed || !parts.chart.isSeen) return;
     const how = new URLSearchParams({job: at.job, panel: panel.kind, theme});
@@ -462,8 +467,15 @@
     }
     parts.drawn = wanted;
     parts.sources = null;
+    const asked = get(`largek/figure?${how}`);
+    asked.catch(() => 0);
+    line = line.then(() => make(parts, wanted, asked));
+  };
+  // One after the other, and each is seen before the next is made.
+  let line = Promise.resolve();
+  const make = async (parts, wanted, asked) => {
     try {
-      const [item] = await Promise.all([get(`largek/figure?${how}`), loadBokeh()]);
+      const [item] = await Promise.all([asked, loadBokeh()]);
       if (parts.drawn !== wanted) return;
       const before = parts.views;
       parts.chart.replaceChildren();
@@ -472,6 +484,7 @@
       parts.sources = sourcesOf(parts.views);
       parts.fed = parts.panel;
       feed(parts);
+      await new Promise((done) => setTimeout(done));
     } catch (error) {
       parts.drawn = "";
       if (!window.Bokeh) {
