@@ -64,7 +64,9 @@ USUAL: tuple[Event, ...] = (
     {"event": "step", "step": 1, "elapsed": 1.0, "cost": 1.0, "time": "2026-01-01T00:00:00+00:00",
      "rows": 1, "n_changed": 1, "shift": 1.0, "eta_s": 1.0, "rows_per_second": 1.0, "bytes": 1,
      "state_bytes": 1, "cache_bytes": 1, "extra": {"distances": 1.0},
-     "seconds": {"total": 1.0, "compute": 1.0, "read": 0.0, "wait": 0.0, "reduce": 0.0}},
+     "seconds": {"total": 1.0, "compute": 1.0, "read": 0.0, "wait": 0.0, "reduce": 0.0,
+                 "driver": 0.0}},
+    {"event": "sizes", "edges": [1, 2], "counts": [1]},
 )  # fmt: skip
 """What nearly every job tells, if not of these values."""
 

@@ -261,6 +261,56 @@ def test_job__one_that_cannot_be_read_is_shown_with_its_reason(no_old_answers):
     assert ("history", "a") not in source.asked
 
 
+def test_job__what_memory_has_is_heard_in_turns_one_right_after_the_other(monkeypatch):
+    monkeypatch.setattr(desks, "HEARD_SECONDS", 0.0)
+    source = MadeUp()
+    source.add("a")
+    source.tell("a", {"event": "queued", "time": at(0)}, started(), *map(step, range(1, 3_500)))
+    watched = desks.Watched("a")
+    for heard in range(1_000, 4_000, 1_000):
+        assert watched.update(source, 0.0)
+        assert watched.is_reading
+        assert watched._next == heard
+    assert watched.update(source, 0.0)
+    assert not watched.is_reading
+    assert not watched.update(source, 0.0)
+    with working(source) as desk:
+        assert costs(whole(desk, "a"))[-1] == pytest.approx(1000 / 3_499)
+
+
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_range__from_memory_and_from_files(state, no_old_answers):
+    source = MadeUp()
+    source.add("a", state)
+    events = [started(), *(step(n, cost=1000.0 + n * 7919 % 101) for n in range(1, 3_001))]
+    if state == "running":
+        source.tell("a", {"event": "queued", "time": at(0)}, *events)
+    else:
+        source.files["a"] = events
+    key = ("range", "a", "cost", "elapsed", "1000000", "1100000")
+    found = []
+
+    def is_whole() -> bool:
+        status, content = ask(desk, *key)
+        assert status == 200
+        found.append(content)
+        return not content["reading"]
+
+    with working(source) as desk:
+        rough = costs(whole(desk, "a"))
+        eventually(is_whole, "all is read")
+        (line,) = found[-1]["series"]
+        assert line["y"] == [1000.0 + n * 7919 % 101 for n in range(1_000, 1_101)]
+        assert line["x"] == [1000 * n for n in range(1_000, 1_101)]
+        assert len(rough) < 1_000
+        for i in range(desks.MOST_RANGES):
+            assert ask(desk, "range", "a", "speed", "elapsed", "0", str(i + 1))[0] == 200
+        assert len(desk._ranges) == desks.MOST_RANGES
+        assert key not in desk._ranges, "those of long ago are forgotten"
+        desk._forget("a")
+        assert not desk._ranges
+
+
 # --- questions ------------------------------------------------------------------------------------
 
 
