@@ -66,7 +66,9 @@ class Query(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = first["loc"][0] if first["loc"] else "the question"
-            raise ParameterError(f"{where} of a listing of jobs: {first['msg']}.") from None
+            raise ParameterError(
+                f"{where} of a listing of jobs: {first['msg']}; give it as jobs() says."
+            ) from None
         for state in query.state or ():
             if state not in STATES:
                 raise ParameterError(
