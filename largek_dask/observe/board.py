@@ -82,7 +82,7 @@ class Board:
     ) -> None:
         self.whole = whole
         self._seen = Seen({"id": job_id})
-        self._heard = Heard(window, None if whole is None else whole._heard)
+        self._heard: Heard = Heard(window, None if whole is None else whole._heard)
 
     @property
     def nbytes(self) -> int:
