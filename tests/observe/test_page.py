@@ -501,7 +501,7 @@ def test_zoom__asks_for_more_points_and_a_chart_is_saved_as_svg(tabs, tmp_path):
         series = Series()
         for n in steps:
             series.add(n, 1e3 * n, cost[n])
-        assert inside == {point[2]: point[3] for point in series.points()}
+        assert inside == dict(series.points()[:, 2:4].tolist())
         assert len(inside) > 2 * sum(low <= at <= high for at in x) > 0
         outside = {at: value for at, value in zip(x, y, strict=True) if not low <= at <= high}
         assert {at: value for at, value in fine.items() if not low <= at <= high} == outside
