@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ __all__ = ["cancel", "jobs", "logs", "result", "submit", "watch"]
 
 ASIDE = ("data", "resume", "wait", "away", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
+ALL_AT_ONCE = 1_000
+"""Jobs in one answer, where all are asked for."""
 
 
 @click.command(
@@ -139,15 +141,19 @@ def _new_job(
     return {"data": data, "storage_options": storage_options, **order}
 
 
+def _given(ctx: click.Context) -> dict[str, Any]:
+    """The parameters of a command that were typed."""
+    typed = ParameterSource.COMMANDLINE
+    return {
+        name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) is typed
+    }
+
+
 def _changes(ctx: click.Context, data: str | None) -> dict[str, Any]:
     """What was given with ``--resume``."""
     from largek_dask.service.jobs import CHANGEABLE
 
-    given = {
-        name: value
-        for name, value in ctx.params.items()
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in ASIDE
-    }
+    given = {name: value for name, value in _given(ctx).items() if name not in ASIDE}
     wrong = sorted(set(given) - set(CHANGEABLE))
     if wrong or data is not None:
         what = "DATA" if data is not None else f"--{wrong[0].replace('_', '-')}"
@@ -184,29 +190,120 @@ def _watching(job_id: str, scheduler: str) -> str:
     return f"largek watch {job_id} --scheduler {scheduler}"
 
 
+def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say which jobs are listed."""
+    for option in reversed(
+        (
+            click.option("--all", "every", is_flag=True, help="All of them."),
+            click.option("--mine", is_flag=True, help="Those that this user has submitted."),
+            click.option("--state", multiple=True, metavar="STATE", help="May be repeated."),
+            click.option("--owner", metavar="USER", help="Who submitted them."),
+            click.option("--name", metavar="GLOB", help="A pattern for the name: 'night*'."),
+            click.option("--algorithm", metavar="NAME", help="As it was asked for."),
+            click.option(
+                "--since", metavar="TIME", help="Submitted since: 2026-11-25, or 30d for 30 days."
+            ),
+            click.option("--until", metavar="TIME", help="Submitted before."),
+            click.option(
+                "--order",
+                type=click.Choice(["created", "newest", "oldest", "name"]),
+                default="created",
+                show_default=True,
+                help="created: the newest ones, of which the newest is the last.",
+            ),
+            click.option(
+                "--limit", type=int, default=100, show_default=True, help="Most of these."
+            ),
+            click.option("--after", metavar="TEXT", help="Go on where the list before has ended."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @click.command(
     cls=Command,
     short_help="List the jobs of a scheduler.",
-    example="largek jobs --scheduler tcp://host:8786",
+    example="largek jobs --mine --state finished --since 7d --scheduler tcp://host:8786",
 )
+@_filters
 @option_service
 @option_storage
-def jobs(scheduler: str, storage_options: dict[str, Any] | None, as_json: bool) -> None:
-    """List the jobs of a scheduler, the oldest first."""
+@click.pass_context
+def jobs(
+    ctx: click.Context,
+    /,
+    every: bool,
+    mine: bool,
+    scheduler: str,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """List jobs: those that have not ended and the last 20, or those that are asked for.
+
+    With any option but --scheduler, --storage-option and --json these are asked for. Beneath them
+    is how many there are by state.
+    """
+    query = {name: value for name, value in asked.items() if value not in (None, ())}
+    if mine:
+        if "owner" in query:
+            raise click.UsageError("give --mine or --owner, not both")
+        from largek_dask.service.client import this_user
+
+        query["owner"] = this_user()
+    given = set(_given(ctx))
+    is_filtered = bool(given - {"scheduler", "storage_options", "as_json"})
+    if every and given & {"limit", "after"}:
+        raise click.UsageError("give --all, or --limit and --after, not both")
     with _service(scheduler, storage_options) as service:
-        statuses = service.statuses()
+        after = None
+        if is_filtered:
+            rows, counts, after = _asked_for(service, query, every)
+        else:
+            rows, counts = service.overview()
         store = service.store
-    emit({"store": store, "jobs": statuses}, as_json, lambda: _table(statuses, store))
+    told = {"store": store, "jobs": rows, "counts": counts, "after": after}
+    emit(told, as_json, lambda: _listing(rows, counts, after, store))
 
 
-def _table(statuses: list[dict[str, Any]], store: str) -> Any:
+def _asked_for(
+    service: Service, query: dict[str, Any], every: bool
+) -> tuple[list[dict[str, Any]], dict[str, int], str | None]:
+    """Rows of jobs, how many there are by state, and where those that are left begin."""
+    if not every:
+        found = service.jobs(**query)
+        return found.rows, found.counts, found.after
+    query["limit"] = ALL_AT_ONCE
+    found = service.jobs(**query)
+    pages = [found.rows]
+    while (after := found.after) is not None:
+        found = service.jobs(**{**query, "after": after})
+        pages.append(found.rows)
+    # The newest page comes first, whose newest job is the last.
+    pages = pages[::-1] if query["order"] == "created" else pages
+    return [row for page in pages for row in page], found.counts, None
+
+
+def _listing(
+    rows: list[dict[str, Any]], counts: Mapping[str, int], after: str | None, store: str
+) -> Any:
+    from rich.console import Group as Lines
     from rich.text import Text
 
+    if not rows:
+        return Text(f"no jobs in {store}" if not counts else "none of the jobs is of these states")
+    told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
+    lines = [Text(f"{told} · {len(rows):,} shown")]
+    if after is not None:
+        lines.append(Text(f"more: --after {after}", overflow="fold"))
+    return Lines(_table(rows), *lines)
+
+
+def _table(statuses: list[dict[str, Any]]) -> Any:
     from largek_dask.observe.showing import COLORS, JOB_COLUMNS, job_row
     from largek_dask.observe.tables import Column, Fitting
 
-    if not statuses:
-        return Text(f"no jobs in {store}")
     columns = (
         Column("job"),
         Column("name", rank=2, least=8),

@@ -288,7 +288,8 @@ class Heard:
     def _hear_worker(self, event: Event) -> None:
         chunks = number_in(event, "chunks")
         had = "" if chunks is None else f", {count_of(int(chunks), 'chunk')}"
-        self._mark("worker", f"{event.get('address')} {event.get('change')}{had}", event)
+        words = f"worker {event.get('address')} {event.get('change')}{had}"
+        self._mark("worker", words, event)
 
     def _hear_workers(self, event: Event) -> None:
         self._workers.hear(event)

@@ -10,7 +10,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from largek_dask.driver.stopping import parse_duration
 from largek_dask.driver.words import printable
 from largek_dask.errors import (
     ClusterError,
+    JobNotFoundError,
     LargekError,
     OtherSchedulerError,
     ParameterError,
@@ -40,6 +42,8 @@ from largek_dask.errors import (
 from largek_dask.observe.cards import card_of_jobs
 from largek_dask.passes.network import require_open
 from largek_dask.service.job import Job
+from largek_dask.service.known import ACTIVE
+from largek_dask.service.listing import Order, moment_of
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
 from largek_dask.service.reaching import reach
 from largek_dask.service.scheduler_file import Finder
@@ -48,7 +52,7 @@ from largek_dask.service.store import checked_id
 from largek_dask.service.wire import error_of
 from largek_dask.version import __version__
 
-__all__ = ["Service", "connect"]
+__all__ = ["JobList", "Service", "connect", "this_user"]
 
 WITHOUT_JOBS_SECONDS = 60.0
 """How long a scheduler may answer that it has no jobs: while it starts, or for ever."""
@@ -417,15 +421,98 @@ class Service:
         asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options)).model_dump(mode="json")
         spec = JobSpec.parse({**changes, "algorithm": asked, "storage_options": public})
         document = json.dumps(spec.dump())
-        return Job(self, self.ask("submit", document=document, secrets=secrets, owner=_owner()))
+        return Job(self, self.ask("submit", document=document, secrets=secrets, owner=this_user()))
 
-    def jobs(self) -> list[Job]:
-        """All jobs of the scheduler, the oldest first."""
-        return [Job(self, status["id"]) for status in self.ask_again("jobs")]
+    def jobs(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        owner: str | None = None,
+        name: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        algorithm: str | None = None,
+        order: Order = "created",
+        limit: int = 100,
+        after: str | None = None,
+    ) -> JobList:
+        """Jobs of the scheduler: the last hundred, or those that are asked for.
+
+        They are looked for on the scheduler, where 10,000 jobs are no burden.
+
+        Parameters
+        ----------
+        state : str or sequence of str, optional
+            Any of these: see :meth:`Job.status`.
+        owner : str, optional
+            Who submitted it.
+        name : str, optional
+            A pattern for the name, such as ``"night*"``.
+        since, until : datetime or str, optional
+            When it was submitted: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC
+            unless it says otherwise), or how long ago, such as ``"12h"`` or ``"30d"``.
+        algorithm : str, optional
+            Its name, as it was asked for.
+        order : str
+            ``"created"``: the newest, of which the oldest comes first, so that ``[-1]`` is the
+            newest job; ``"newest"``: the same, the newest first; ``"oldest"``: from the oldest
+            on; ``"name"``.
+        limit : int
+            Most jobs, 1 to 1,000.
+        after : str, optional
+            The attribute ``after`` of the list before, to go on behind it.
+
+        Returns
+        -------
+        JobList
+
+        Raises
+        ------
+        ParameterError
+            Something is not of its kind.
+        """
+        asked = {
+            "state": [state] if isinstance(state, str) else _as_list(state),
+            "owner": owner,
+            "name": name,
+            "since": None if since is None else moment_of(since, "since"),
+            "until": None if until is None else moment_of(until, "until"),
+            "algorithm": algorithm,
+            "order": order,
+            "limit": limit,
+            "after": after,
+        }
+        return JobList(self, self.ask_again("jobs", query=asked))
+
+    def overview(self, last: int = 20) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """What is going on: jobs that have not ended, and the last ones, ended or not.
+
+        Parameters
+        ----------
+        last : int
+            How many of the latter.
+
+        Returns
+        -------
+        list of dict
+            :attr:`JobList.rows`, the oldest first, at most 100 of jobs that have not ended; of
+            those that run it is the whole :meth:`Job.status`.
+        dict
+            How many jobs there are, by state.
+        """
+        recent = self.jobs(limit=last)
+        rows = {row["id"]: row for row in (*self.jobs(state=ACTIVE).rows, *recent.rows)}
+        for job_id, row in rows.items():
+            if row["state"] == "running":
+                # It may be gone since.
+                with contextlib.suppress(JobNotFoundError):
+                    rows[job_id] = Job(self, job_id).status()
+        ordered = sorted(rows.values(), key=lambda row: str(row.get("created", "~")))
+        return ordered, recent.counts
 
     def statuses(self) -> list[dict[str, Any]]:
         """The :meth:`Job.status` of all jobs, the oldest first, in one question."""
-        return list(self.ask_again("jobs"))
+        return list(self.ask_again("statuses"))
 
     def job(self, job_id: str) -> Job:
         """A job by its id.
@@ -439,10 +526,44 @@ class Service:
         return job
 
     def _repr_html_(self) -> str:
-        return card_of_jobs(self.ask("jobs"), f"largek at {self._where}, jobs in {self.store}")
+        title = f"largek at {self._where}, jobs in {self.store}"
+        return card_of_jobs(self.overview()[0], title)
 
     def __repr__(self) -> str:
         return f"<Service of {self._where}, jobs in {self.store}>"
+
+
+class JobList(list[Job]):
+    """Some jobs of a scheduler; made by :meth:`Service.jobs`.
+
+    Attributes
+    ----------
+    rows : list of dict
+        What is known of each: ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``,
+        ``priority``, ``algorithm``, ``n_clusters``, ``output``. Long texts are cut, by "…".
+        ``Job.status`` has all of it.
+    counts : dict
+        How many jobs there are by state, among those that are asked for but for their state.
+    total : int
+        How many jobs are asked for: those of this list, and others beyond its limit.
+    after : str or None
+        To be given to the next question, for those that follow; None where none do.
+    """
+
+    def __init__(self, service: Service, found: Mapping[str, Any]) -> None:
+        super().__init__(Job(service, row["id"]) for row in found["jobs"])
+        self.rows: list[dict[str, Any]] = found["jobs"]
+        self.counts: dict[str, int] = found["counts"]
+        self.total: int = found["total"]
+        self.after: str | None = found["after"]
+
+    def _repr_html_(self) -> str:
+        return card_of_jobs(self.rows, f"{len(self)} of {self.total} jobs")
+
+
+def _as_list(value: Any) -> Any:
+    """A sequence as JSON has it."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _content(found: Mapping[str, Any]) -> Any:
@@ -464,7 +585,8 @@ class _GoingAwayError(_NoAnswerError):
     """It is shutting down, and says so."""
 
 
-def _owner() -> str:
+def this_user() -> str:
+    """Who submits, by the account of this machine."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):

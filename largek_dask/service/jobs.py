@@ -20,6 +20,7 @@ from largek_dask.service.credentials import known_values, options_of, output_fol
 from largek_dask.service.fitting import JOB_FILES, MODEL
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import check_job, claimed_for
+from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
@@ -245,6 +246,18 @@ class Jobs:
                 _unreadable(*about) for about in sorted(self._register.unreadable.items())
             ]
         return [*self._placed([*map(status, jobs)]), *unreadable]
+
+    def listed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Short rows of the jobs that are asked for: see ``service.listing``.
+
+        Raises
+        ------
+        ParameterError
+            It is no question.
+        """
+        query = Query.of(asked)
+        self._register.wait_until_ready()
+        return listing(self._register.jobs(), dict(self._register.unreadable), query)
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on."""

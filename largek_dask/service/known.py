@@ -14,6 +14,7 @@ from largek_dask import config
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Event
 from largek_dask.driver.run import Snapshot
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.service.credentials import missing
 from largek_dask.service.feed import MOST_BYTES, MOST_EVENTS, Feed, Shelf
@@ -21,7 +22,12 @@ from largek_dask.service.lease import Contender, Lease
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record
 
-__all__ = ["KnownJob", "Reason"]
+__all__ = ["ACTIVE", "STATES", "KnownJob", "Reason"]
+
+ACTIVE = ("queued", "waiting", "running")
+"""States of a job that has not ended."""
+STATES = (*ACTIVE, *ENDS, "unreadable")
+"""All states of a job; the last is that of one whose record cannot be read."""
 
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version"]

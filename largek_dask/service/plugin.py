@@ -276,6 +276,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             case "supply":
                 return jobs.supply(given["id"], given["secrets"])
             case "jobs":
+                return jobs.listed(given["query"])
+            case "statuses":
                 return jobs.all()
             case "status":
                 return jobs.status(given["id"])

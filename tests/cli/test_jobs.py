@@ -66,8 +66,9 @@ def submit(run, data, tmp_path):
     return submit
 
 
-def states(run):
-    return {job["id"]: job["state"] for job in json.loads(run("jobs", "--json").stdout)["jobs"]}
+def states(run, *options):
+    found = json.loads(run("jobs", *options, "--json").stdout)
+    return {job["id"]: job["state"] for job in found["jobs"]}
 
 
 def job_on_the_scheduler(service, job_id):
@@ -255,6 +256,63 @@ def test_a_job_that_waits_for_its_storage_options(service, run, submit):
     assert "has not ended yet" in run(*resume, *option, "--max-iter", 9, code=1).stderr
     run(*resume, *option, "--wait")
     assert states(run)[job_id] == "finished"
+
+
+# --- a queue ------------------------------------------------------------------------------------
+
+
+def listed(run, *options):
+    return json.loads(run("jobs", *options, "--json").stdout)
+
+
+@pytest.fixture
+def three(service, run, data, tmp_path):
+    """Ids of three jobs that wait: two of one name, and the last one of somebody else."""
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        ids = []
+        for number, name in enumerate(("quiet-1", "quiet-2", "other")):
+            out = tmp_path / str(number)
+            done = run("submit", data, "-k", 3, "--out", out, "--name", name)
+            ids.append(done.stdout.strip())
+        known = job_on_the_scheduler(service, ids[2])
+        known.record = replace(known.record, owner="somebody")
+        yield ids
+        for job_id in set(ids) & set(states(run, "--all")):
+            service.job(job_id).cancel()
+
+
+def test_jobs_are_found(run, three):
+    one, two, other = three
+    assert set(three) <= set(states(run))
+    assert list(states(run, "--name", "quiet*")) == [one, two]
+    assert list(states(run, "--name", "quiet*", "--order", "newest")) == [two, one]
+    mine = states(run, "--mine", "--state", "queued")
+    assert one in mine
+    assert other not in mine
+    assert list(states(run, "--owner", "somebody")) == [other]
+    assert list(states(run, "--algorithm", "auto", "--since", "1h", "--name", "quiet-1")) == [one]
+    assert states(run, "--until", "1h") == {}
+    first = listed(run, "--name", "quiet*", "--limit", 1)
+    assert [job["id"] for job in first["jobs"]] == [two]
+    assert first["counts"] == {"queued": 2}
+    rest = listed(run, "--name", "quiet*", "--limit", 1, "--after", first["after"])
+    assert [job["id"] for job in rest["jobs"]] == [one]
+    assert rest["after"] is None
+    assert set(states(run, "--all")) >= set(three)
+    shown = run("jobs", "--name", "quiet*", "--limit", 1).stdout
+    assert "2 queued · 1 shown" in shown
+    assert f"more: --after {first['after']}" in "".join(shown.split("\n"))
+    assert "none of the jobs" in run("jobs", "--name", "quiet*", "--state", "failed").stdout
+    assert "not both" in run("jobs", "--mine", "--owner", "x", code=2).stderr
+    assert "not both" in run("jobs", "--all", "--limit", 3, code=2).stderr
+    assert "state of a listing" in run("jobs", "--state", "asleep", code=1).stderr
+
+
+def test_all_jobs_come_in_order_however_many_pages(run, three, monkeypatch):
+    monkeypatch.setattr("largek_dask.cli.jobs.ALL_AT_ONCE", 1)
+    for order in ("created", "newest"):
+        found = list(states(run, "--all", "--state", "queued", "--order", order))
+        assert found == (three if order == "created" else three[::-1])
 
 
 # --- wrong usage --------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def test_what_happened_is_marked():
     assert [(mark["kind"], mark["text"]) for mark in answer["marks"]] == [
         ("running", "running"),
         ("retry", "step 1: 2 chunks handed out again, 1 chunk rebuilt"),
-        ("worker", "tcp://a:1 left, 12 chunks"),
+        ("worker", "worker tcp://a:1 left, 12 chunks"),
         ("checkpoint", "checkpoint after step 1, written in 2 s"),
         ("warning", "disk full"),
         ("interrupted", "interrupted: shutdown"),
