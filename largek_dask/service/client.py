@@ -287,8 +287,10 @@ class Service:
 
     def _away(self, error: BaseException) -> SchedulerAwayError:
         finder = self._finder
-        if isinstance(error, OtherSchedulerError | SchedulerAwayError | _GoingAwayError):
-            return SchedulerAwayError(f"{error}. Its jobs go on then.")
+        if isinstance(error, SchedulerAwayError):
+            return error
+        if isinstance(error, LargekError | _GoingAwayError):
+            return SchedulerAwayError(f"{error}; wait for it, its jobs go on then.")
         if finder is not None and finder.is_file and not isinstance(error, _NoServiceError):
             return finder.nobody(error)
         what = "has no jobs any more" if isinstance(error, _NoServiceError) else "does not answer"

@@ -87,26 +87,33 @@ class SchedulerFile(BaseModel):
         ParameterError
             It is no such file.
         """
-        advice = f"give the {NAME} in the store of a scheduler, or an address (tcp://host:8786)"
         if not data.strip():
-            raise ParameterError(f"{where} is empty: {advice}.")
+            raise _no_file_of_a_scheduler(where, "is empty")
         try:
             document = json.loads(data)
         except (ValueError, RecursionError):
-            raise ParameterError(f"{where} is not JSON: {advice}.") from None
+            raise _no_file_of_a_scheduler(where, "is not JSON") from None
         if not isinstance(document, dict) or document.get("type") != "Scheduler":
-            raise ParameterError(f"{where} does not say where a scheduler is: {advice}.")
-        if document.get("format") != FORMAT:
-            told = repr(document["format"])[:40] if "format" in document else "Dask's own"
+            raise _no_file_of_a_scheduler(where, "does not say where a scheduler is")
+        if "format" not in document:
+            raise _no_file_of_a_scheduler(where, "is Dask's own file of a scheduler")
+        if document["format"] != FORMAT:
             raise ParameterError(
-                f"{where} is of another format ({told}) than {FORMAT}, which largek_dask "
-                f"{__version__} reads: {advice}; or install the scheduler's version here."
+                f"{where} is of format {str(document['format'])[:40]}, and largek_dask "
+                f"{__version__} reads format {FORMAT}: install the scheduler's version here."
             )
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
             wrong = ", ".join(sorted({str(one["loc"][0]) for one in error.errors() if one["loc"]}))
-            raise ParameterError(f"{where} is damaged ({wrong}): {advice}.") from None
+            raise _no_file_of_a_scheduler(where, f"is damaged ({wrong})") from None
+
+
+def _no_file_of_a_scheduler(where: str, what: str) -> ParameterError:
+    return ParameterError(
+        f"{where} {what}: give the {NAME} in the store of a scheduler with jobs, or that one's "
+        "address (tcp://host:8786)."
+    )
 
 
 class Finder:
@@ -210,7 +217,7 @@ class Finder:
         what = "it" if told.slurm_job is None else f"job {printable(told.slurm_job)} of SLURM"
         return SchedulerAwayError(
             f"{self.place} says {told.address} since {when}, nobody answers there: is {what} still "
-            "running? Start it again if not; its jobs go on then"
+            "running? If not, start it again: its jobs go on then"
         )
 
 

@@ -182,8 +182,14 @@ def test_sign__trouble_is_told_once(tmp_path, logged, monkeypatch):
         (b"[" * 50_000, "is not JSON"),
         (b"[1]", "does not say where a scheduler is"),
         (b'{"address": "tcp://127.0.0.1:9"}', "does not say where a scheduler is"),
-        (b'{"type": "Scheduler", "format": 2}', r"another format \(2\) than 1, which largek_dask"),
-        (b'{"type": "Scheduler", "address": "tcp://a:1", "workers": {}}', r"\(Dask's own\)"),
+        (
+            b'{"type": "Scheduler", "format": 2}',
+            "of format 2, and largek_dask .* reads format 1: install",
+        ),
+        (
+            b'{"type": "Scheduler", "address": "tcp://a:1", "workers": {}}',
+            "is Dask's own file of a scheduler",
+        ),
         (
             b'{"type": "Scheduler", "format": 1, "address": "tcp://a:1"}',
             r"damaged \(started, token",
@@ -310,7 +316,7 @@ def test_nobody__in_the_words_of_who_asks(tmp_path):
     later = NOON + timedelta(hours=2)
     assert said(later, slurm_job="4711") == (
         f"{tmp_path}/{NAME} says {NOBODY} since 12:03, nobody answers there: is job 4711 of SLURM "
-        "still running? Start it again if not; its jobs go on then"
+        "still running? If not, start it again: its jobs go on then"
     )
     assert "since 12:03, nobody answers there: is it still running?" in said(later)
     assert "since 2026-03-01 12:03, nobody" in said(NOON + timedelta(days=2))
@@ -378,7 +384,7 @@ def test_follow__a_scheduler_that_has_lost_its_store(moved, cluster, monkeypatch
     with open(cluster.file, encoding="utf-8") as file:
         target.write_text(json.dumps({**json.load(file), "token": 5}))
     monkeypatch.setattr(service, "_answer", refuse)
-    assert service.ask_again("jobs") == []
+    assert service.ask_again("hello")["version"] == lk.__version__
     assert service.client is not made[0], "it has connected anew"
     assert made[0].status == "closed"
 
@@ -391,10 +397,10 @@ def test_follow__a_refusal_is_told_in_the_end(moved, monkeypatch):
     )
     monkeypatch.setattr(service, "_away_seconds", 0.0)
     with pytest.raises(SchedulerAwayError, match=message):
-        service.ask_again("jobs")
+        service.ask_again("hello")
     monkeypatch.setattr(service._finder, "is_file", False)
     with pytest.raises(OtherSchedulerError, match=message):
-        service.ask_again("jobs")
+        service.ask_again("hello")
 
 
 def test_follow__one_that_does_not_answer_at_all(moved, cluster, monkeypatch):
@@ -411,7 +417,7 @@ def test_follow__one_that_does_not_answer_at_all(moved, cluster, monkeypatch):
 
     monkeypatch.setattr(plugin, "_do", silent)
     try:
-        assert service.ask_again("jobs") == []
+        assert service.ask_again("hello")["version"] == lk.__version__
     finally:
         go_on.set()
     assert len(asked) == 3
