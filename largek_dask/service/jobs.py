@@ -130,6 +130,12 @@ class Jobs:
         """
         self._register.wait_until_ready()
 
+    def why_not_ready(self) -> str:
+        """Why this scheduler does not have its jobs; nothing if it has. Never waits."""
+        if self._register.loaded.is_set():
+            return ""
+        return str(self._tenure.refusal()) if self._tenure.holder else "its jobs are being read"
+
     def submit(
         self, document: str, secrets: Mapping[str, Any], owner: str, check: Check | None = None
     ) -> str:

@@ -41,6 +41,7 @@ from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.jobs import Jobs
+from largek_dask.service.ready import answer_on, prefix_of
 from largek_dask.service.scheduler_file import SchedulerFile
 from largek_dask.service.store import Records
 from largek_dask.service.watching import JobsSource, memory_of
@@ -102,6 +103,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         """Called by Dask when the scheduler has started, or the plugin is registered."""
         set_up_logs(config.get("log"))
         self.scheduler = scheduler
+        self._why_not_ready: Callable[[], str] = lambda: "its store is being opened"
+        if (application := getattr(scheduler, "http_application", None)) is not None:
+            answer_on(application, lambda: self._why_not_ready())
         self._loop = asyncio.get_running_loop()
         self._pools = {
             name: ThreadPoolExecutor(ANSWERING_THREADS, f"largek-{name}")
@@ -115,6 +119,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         url = self.store or config.get("store") or default_store()
         self._jobs = await self._aside("answer", self._open, url, owner)
         self.store = url
+        self._why_not_ready = self._jobs.why_not_ready
         self._jobs.start()
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
@@ -142,6 +147,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def before_close(self) -> None:
         """Called by Dask before anything is shut down: jobs write their checkpoints."""
+        self._why_not_ready = lambda: GOING_AWAY
         if HANDLER in self.scheduler.handlers:
             self.scheduler.handlers[HANDLER] = self._go_away
             self.scheduler.handlers[TARGET] = self._usual_target
@@ -305,15 +311,15 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
     try:
         from largek_dask.observe.web import install
 
-        # Dask keeps the prefix of its pages nowhere but there.
-        prefixes = [inner.prefix for inner in application.applications if hasattr(inner, "prefix")]
         navigation = None
-        if prefixes:
+        # Those of Dask, where it has any.
+        if any(hasattr(inner, "prefix") for inner in application.applications):
             from distributed.dashboard.scheduler import template_variables
 
             navigation = template_variables(scheduler)["pages"]
         actions = bool(config.get("observe.actions"))
-        return install(application, (*prefixes, "/")[0], source, navigation, actions=actions)
+        prefix = prefix_of(application)
+        return install(application, prefix, source, navigation, actions=actions)
     except Exception:
         logger.exception("The dashboard has no page of jobs, which go on without it")
         return None
