@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from largek_dask.service.client import Service
     from largek_dask.service.job import Job
 
-__all__ = ["cancel", "jobs", "logs", "result", "submit", "watch"]
+__all__ = ["cancel", "jobs", "logs", "result", "service_at", "submit", "watch"]
 
 ASIDE = ("data", "resume", "wait", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
@@ -78,7 +78,7 @@ def submit(
         order = _new_job(data, storage_options, options)
     else:
         order = _changes(ctx, data)
-    with _service(scheduler) as service:
+    with service_at(scheduler) as service:
         if resume is None:
             job = service.submit(**order)
         else:
@@ -97,7 +97,7 @@ def submit(
 
 
 @contextmanager
-def _service(scheduler: str) -> Iterator[Service]:
+def service_at(scheduler: str) -> Iterator[Service]:
     """The service at this address. What Dask logs of it is left out: errors say what matters."""
     from distributed.utils import silence_logging_cmgr
 
@@ -234,7 +234,7 @@ def jobs(
     is_filtered = bool(given - {"scheduler", "as_json"})
     if every and given & {"limit", "after"}:
         raise click.UsageError("give --all, or --limit and --after, not both")
-    with _service(scheduler) as service:
+    with service_at(scheduler) as service:
         after = None
         if is_filtered:
             rows, counts, after = _asked_for(service, query, every)
@@ -316,7 +316,7 @@ def watch(ctx: click.Context, job_id: str, scheduler: str, as_json: bool) -> Non
     Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
     cancelled.
     """
-    with _job_that_goes_on(ctx, job_id, scheduler), _service(scheduler) as service:
+    with _job_that_goes_on(ctx, job_id, scheduler), service_at(scheduler) as service:
         job = service.job(job_id)
         if as_json:
             for event in job.events():
@@ -360,7 +360,7 @@ def cancel(job_id: str, scheduler: str, as_json: bool) -> None:
     """Ask a job to end; its best model so far stays. It may be gone on with by submit --resume."""
     from largek_dask.driver.stopping import ENDS
 
-    with _service(scheduler) as service:
+    with service_at(scheduler) as service:
         job = service.job(job_id)
         before = job.state
         job.cancel()
@@ -383,7 +383,7 @@ def cancel(job_id: str, scheduler: str, as_json: bool) -> None:
 @option_service
 def logs(job_id: str, scheduler: str, as_json: bool) -> None:
     """Print the events of a job so far, one a line: when (UTC), what kind, what it says."""
-    with _service(scheduler) as service:
+    with service_at(scheduler) as service:
         job = service.job(job_id)
         if as_json:
             for event in job.events(follow=False):
@@ -420,7 +420,7 @@ def result(
     as_json: bool,
 ) -> None:
     """Wait until a job has ended and say how; --out saves its model here."""
-    with _service(scheduler) as service:
+    with service_at(scheduler) as service:
         job, model = service.job(job_id), None
         if so_far:
             model = job.model()

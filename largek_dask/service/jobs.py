@@ -25,6 +25,7 @@ from largek_dask.service.metering import metered
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
 from largek_dask.service.spec import JobSpec, check_asked
+from largek_dask.service.steering import Steering
 from largek_dask.service.store import Records, Result, checked_id
 from largek_dask.service.submissions import Check, Submissions
 from largek_dask.service.tenure import Tenure
@@ -50,6 +51,11 @@ class Jobs:
         Called with every event of every job.
     owner : str
         Who claims the store and jobs: told to whoever comes second, so it says where this one is.
+
+    Attributes
+    ----------
+    steering : Steering
+        What may be asked of jobs that have not ended.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class Jobs:
         self._submissions = Submissions(register, tenure, owner, connect, tell)
         self._queue = Queue(register, tenure, owner, connect)
         self._tender = Tender(register, tenure)
+        self.steering = Steering(register)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -184,6 +191,8 @@ class Jobs:
                 spec=spec,
                 run=run,
                 cancel=False,
+                paused=False,
+                resumed=None,
                 result=None,
                 before=ended if has_model else None,
                 failure=None,
