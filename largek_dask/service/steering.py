@@ -43,7 +43,9 @@ class Steering:
         with self._changed:
             self._check_goes_on(job, "paused")
             if job.record.paused:
-                raise ParameterError(f"job {job_id} is paused already: resume() lets it go on.")
+                raise ParameterError(
+                    f"job {job_id} is paused already: use resume() to let it go on."
+                )
             if job.record.cancel:
                 raise ParameterError(
                     f"job {job_id} is asked to end: wait until it has; submit(resume=id) goes on."
@@ -69,7 +71,7 @@ class Steering:
             self._check_goes_on(job, "resumed")
             if not job.record.paused:
                 raise ParameterError(
-                    f"job {job_id} is {job.state}, not paused: there is nothing to resume."
+                    f"job {job_id} is {job.state}, not paused: use resume() only after pause()."
                 )
             job.change_now(paused=False, resumed=time.time())
             job.go_on()

@@ -873,7 +873,14 @@ def test_the_card_of_a_service():
     service = object.__new__(Service)
     service._where = "tcp://s:1"
     service.store = "/jobs<b>"
-    service.ask = lambda operation: json.loads(json.dumps([RUNNING, FAILED]))
+
+    def ask(operation, **asked):
+        if operation == "status":
+            return RUNNING
+        short = [{name: about[name] for name in ("id", "state")} for about in (RUNNING, FAILED)]
+        return {"jobs": short, "counts": {"running": 1, "failed": 1}}
+
+    service.ask = ask
     text = Page(service._repr_html_()).text
     for shown in ("largek at tcp://s:1, jobs in /jobs<b>", "running", "failed", "2.1M"):
         assert shown in text

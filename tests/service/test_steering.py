@@ -241,7 +241,7 @@ def test_pause__what_cannot_be_is_refused(open_jobs, document, slow_steps):
     with pytest.raises(ParameterError, match=r"is running already: .*pause\(\) it first"):
         steering.set_priority(job_id, 3)
     steering.pause(job_id)
-    with pytest.raises(ParameterError, match=r"is paused already: resume\(\)"):
+    with pytest.raises(ParameterError, match=r"is paused already: use resume\(\)"):
         steering.pause(job_id)
     wait_until(jobs, job_id, "paused")
     with pytest.raises(ParameterError, match="is paused already"):
