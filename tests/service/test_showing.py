@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import queue
 import re
 import sys
@@ -873,11 +872,12 @@ def test_the_card_of_a_service():
     service = object.__new__(Service)
     service._where = "tcp://s:1"
     service.store = "/jobs<b>"
+    failed = {**FAILED, "id": "lk-2"}
 
     def ask(operation, **asked):
         if operation == "status":
             return RUNNING
-        short = [{name: about[name] for name in ("id", "state")} for about in (RUNNING, FAILED)]
+        short = [{"id": about["id"], "state": about["state"]} for about in (RUNNING, failed)]
         return {"jobs": short, "counts": {"running": 1, "failed": 1}}
 
     service.ask = ask
