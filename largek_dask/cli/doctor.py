@@ -36,14 +36,14 @@ def doctor(
     from largek_dask.cli.check_machine import check_machine
     from largek_dask.cli.common import connected
     from largek_dask.cli.findings import broken, report, table
-    from largek_dask.errors import ClusterError
+    from largek_dask.errors import LargekError
 
     findings = list(check_machine())
     if scheduler is not None:
         try:
-            with connected(scheduler) as client:
+            with connected(scheduler, storage_options) as client:
                 findings += check_cluster(client)
-        except ClusterError as error:
+        except LargekError as error:
             findings.append(broken("cluster", str(error), "start it, or correct the address"))
     if data is not None:
         findings += check_data(data, storage_options)

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
-from largek_dask.cli.common import Command, emit, option_service
+from largek_dask.cli.common import Command, emit, option_service, option_storage
 from largek_dask.cli.jobs import service_at
 
 __all__ = ["pause", "priority", "resume"]
+
+Options = dict[str, Any] | None
 
 argument_ids = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
 
@@ -30,14 +32,21 @@ def _told(changed: Iterable[dict[str, Any]], as_json: bool) -> None:
 @argument_ids
 @click.option("--timeout", metavar="TIME", help="Wait at most so long for each, such as 90s.")
 @option_service
-def pause(job_ids: tuple[str, ...], timeout: str | None, scheduler: str, as_json: bool) -> None:
+@option_storage
+def pause(
+    job_ids: tuple[str, ...],
+    timeout: str | None,
+    scheduler: str,
+    storage_options: Options,
+    as_json: bool,
+) -> None:
     """Hold jobs until largek resume, and wait until they have ended what they are doing.
 
     One that runs writes a checkpoint and gives back its place and the memory of workers. The time
     until it goes on does not count in --max-time.
     """
     changed = []
-    with service_at(scheduler) as service:
+    with service_at(scheduler, storage_options) as service:
         for job_id in job_ids:
             job = service.job(job_id)
             before = job.state
@@ -52,14 +61,17 @@ def pause(job_ids: tuple[str, ...], timeout: str | None, scheduler: str, as_json
 )
 @argument_ids
 @option_service
-def resume(job_ids: tuple[str, ...], scheduler: str, as_json: bool) -> None:
+@option_storage
+def resume(
+    job_ids: tuple[str, ...], scheduler: str, storage_options: Options, as_json: bool
+) -> None:
     """Let jobs that are paused go on, before others of their priority.
 
     Their models have the same bits as without a pause. (To go on with one that has ended:
     largek submit --resume ID.)
     """
     changed = []
-    with service_at(scheduler) as service:
+    with service_at(scheduler, storage_options) as service:
         for job_id in job_ids:
             job = service.job(job_id)
             before = job.state
@@ -76,12 +88,15 @@ def resume(job_ids: tuple[str, ...], scheduler: str, as_json: bool) -> None:
 @click.argument("job_id", metavar="ID")
 @click.argument("priority", metavar="N", type=int)
 @option_service
-def priority(job_id: str, priority: int, scheduler: str, as_json: bool) -> None:
+@option_storage
+def priority(
+    job_id: str, priority: int, scheduler: str, storage_options: Options, as_json: bool
+) -> None:
     """Set the priority of a job that does not run to N; jobs of a higher one begin sooner.
 
     Write `--` before a negative N, as in: largek priority ID -- -5.
     """
-    with service_at(scheduler) as service:
+    with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         job.set_priority(priority)
         status = job.status()

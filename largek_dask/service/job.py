@@ -15,7 +15,7 @@ from distributed.utils import silence_logging_cmgr
 
 from largek_dask.algorithms.objective import objective_in
 from largek_dask.driver.stopping import ENDS, parse_duration
-from largek_dask.errors import CancelledJobError, RecoveryWarning, warn
+from largek_dask.errors import CancelledJobError, RecoveryWarning, SchedulerAwayError, warn
 from largek_dask.model import Model
 from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
@@ -70,11 +70,11 @@ class Job:
             to go on and failed stays as it was, with its earlier ``result``; ``failure`` tells
             what happened.
         """
-        return self._status(follow=False)
+        return self._status()
 
-    def _status(self, follow: bool = True) -> dict[str, Any]:
-        """The status; for who follows the job, a scheduler that is away is waited for."""
-        found: dict[str, Any] = self._service.ask_again("status", follow=follow, id=self.id)
+    def _status(self, within: float | None = None) -> dict[str, Any]:
+        """The status; a scheduler that is away is waited for, at most for so many seconds."""
+        found: dict[str, Any] = self._service.ask_again("status", within=within, id=self.id)
         return found
 
     @property
@@ -108,7 +108,7 @@ class Job:
         epoch, n, once = None, 0, _Once()
         with self._service.following(self.id) as news:
             while True:
-                found = self._service.ask_again("events", follow=follow, id=self.id, n=n)
+                found = self._service.ask_again("events", id=self.id, n=n)
                 if found["epoch"] != epoch:
                     # Another scheduler numbers them anew; what was seen before is passed over.
                     if epoch is not None and n > 0:
@@ -122,10 +122,10 @@ class Job:
                     if once.is_new(event):
                         yield event
                 if found["events"]:
-                    if last in LAST and self._is_over(n, follow):
+                    if last in LAST and self._is_over(n):
                         return
                     continue
-                if not follow or self._is_over(n, follow):
+                if not follow or self._is_over(n):
                     return
                 try:
                     event = news.get(timeout=POLL_SECONDS)
@@ -163,8 +163,9 @@ class Job:
 
         Raises
         ------
-        ClusterError
-            The scheduler has been away for a day; the job goes on when it is back.
+        SchedulerAwayError
+            The scheduler has been away for longer than the service waits (``away`` of
+            :func:`connect`); the job goes on when it is back.
         """
         seen, asked_at = Seen(self._status()), time.monotonic()
         shown = notebook(seen) if stream is None and in_notebook() else terminal(seen, stream)
@@ -198,9 +199,9 @@ class Job:
         objective = objective_in(self.status())
         return [line_of(event, objective) for event in self.events(follow=False)]
 
-    def _is_over(self, n: int, follow: bool) -> bool:
+    def _is_over(self, n: int) -> bool:
         """Whether no event follows number ``n - 1``."""
-        status = self._status(follow)
+        status = self._status()
         return status["state"] in ENDS and status["n_events"] <= n
 
     def wait(self, timeout: float | str | None = None) -> str:
@@ -209,6 +210,9 @@ class Job:
         Raises
         ------
         TimeoutError
+            It has not, as far as the scheduler could be asked.
+        SchedulerAwayError
+            The scheduler has been away for longer than the service waits.
         """
         return self._reach(ENDS, timeout)
 
@@ -216,7 +220,7 @@ class Job:
         """Wait for one of these states; which one it is."""
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
         with self._service.following(self.id) as news:
-            while (state := str(self._status(follow=until is None)["state"])) not in states:
+            while (state := self._state_by(until)) not in states:
                 left = POLL_SECONDS
                 if until is not None:
                     left = min(left, until - time.monotonic())
@@ -226,6 +230,16 @@ class Job:
                     while news.get(timeout=left)["event"] not in (*LAST, *states):
                         left = min(left, 0.1)
         return state
+
+    def _state_by(self, until: float | None) -> str:
+        """The state; a scheduler that is away is waited for until then (``time.monotonic``)."""
+        left = None if until is None else max(0.0, until - time.monotonic())
+        try:
+            return str(self._status(left)["state"])
+        except SchedulerAwayError as error:
+            if until is None or time.monotonic() < until:
+                raise
+            raise TimeoutError(f"job {self.id} cannot be seen: {error}") from error
 
     def result(self, timeout: float | str | None = None) -> Model:
         """Wait for the job's model.

@@ -24,6 +24,7 @@ from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
+from largek_dask.service.scheduler_file import SchedulerFile, Sign
 from largek_dask.service.spec import JobSpec, check_asked
 from largek_dask.service.steering import Steering
 from largek_dask.service.store import Records, Result, checked_id
@@ -51,6 +52,9 @@ class Jobs:
         Called with every event of every job.
     owner : str
         Who claims the store and jobs: told to whoever comes second, so it says where this one is.
+    made : callable, optional
+        Gives what the store's ``scheduler.json`` is to say, of the number of the claim; without it
+        there is no such file.
 
     Attributes
     ----------
@@ -64,13 +68,15 @@ class Jobs:
         connect: Callable[[], Client | None],
         tell: Callable[[Event], None],
         owner: str,
+        made: Callable[[int], SchedulerFile] | None = None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
-        self._register = register = Register(tenure, tell, self._changed)
+        tend = () if made is None else (Sign(tenure, made).tend,)
+        self._register = register = Register(tenure, tell, self._changed, *tend)
         self._submissions = Submissions(register, tenure, owner, connect, tell)
         self._queue = Queue(register, tenure, owner, connect)
-        self._tender = Tender(register, tenure)
+        self._tender = Tender(register, tenure, *tend)
         self.steering = Steering(register)
 
     # --- from the scheduler's start to its end ----------------------------------------------------

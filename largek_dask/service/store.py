@@ -6,6 +6,7 @@ there, one scheduler a store (see ``lease.py``)::
 
     jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
     claims/000001.json          who has the store
+    scheduler.json              where that one is, for clients and workers (scheduler_file.py)
 
 In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
 two schedulers that both think the job is theirs, one publishes::
@@ -188,6 +189,23 @@ class Records:
         """
         if self._lease is not None:
             self._lease.check()
+
+    @property
+    def token(self) -> int | None:
+        """The number of the claim that they are kept under; None without one."""
+        return None if self._lease is None else self._lease.token
+
+    def post(self, name: str, document: bytes) -> None:
+        """Write a file of the store itself.
+
+        Raises
+        ------
+        LostJobError
+            Another scheduler has taken the store.
+        OutputError
+            It cannot be written.
+        """
+        self.folder.guarded(self.check).publish(name, document)
 
     def check_writable(self) -> None:
         """Find out at the start that no job could be kept.
