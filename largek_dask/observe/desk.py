@@ -622,7 +622,9 @@ class Desk(threading.Thread):
         """What BokehJS draws a panel from; it depends on no data."""
         panel = self._chart(job_id, kind)
         if not self._draws:
-            raise JobNotFoundError("charts need bokeh: install it where this page comes from.")
+            raise JobNotFoundError(
+                f"charts of job {job_id} need bokeh: install it where this page comes from."
+            )
         from largek_dask.observe.figures import item
 
         return answer_of(item(panel, theme, x=axis or None, log=log == "log" or None))

@@ -497,7 +497,7 @@ class Service:
         Returns
         -------
         list of dict
-            :attr:`JobList.rows`, the oldest first, at most 100 of jobs that have not ended; of
+            ``JobList.rows``, the oldest first, at most 100 of jobs that have not ended; of
             those that run it is the whole :meth:`Job.status`.
         dict
             How many jobs there are, by state.
