@@ -167,5 +167,5 @@ def test_commands_without_a_scheduler(command, data, model, tmp_path, monkeypatc
     assert done.exit_code == (4 if command.startswith("watch") else 1)
     assert done.stderr == (
         "Error: no Dask scheduler answers at 'tcp://127.0.0.1:9' (OSError): check the address and "
-        "that `dask scheduler` runs there\n"
+        "that `dask scheduler` runs there. Try `largek doctor --scheduler tcp://127.0.0.1:9`.\n"
     )
