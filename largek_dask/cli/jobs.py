@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from largek_dask.service.client import Service
     from largek_dask.service.job import Job
 
-__all__ = ["cancel", "jobs", "logs", "result", "submit", "watch"]
+__all__ = ["cancel", "jobs", "logs", "result", "service_at", "submit", "watch"]
 
 ASIDE = ("data", "resume", "wait", "away", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
@@ -83,7 +83,7 @@ def submit(
         order = _new_job(data, storage_options, options)
     else:
         order = _changes(ctx, data)
-    with _service(scheduler, storage_options, away) as service:
+    with service_at(scheduler, storage_options, away) as service:
         if resume is None:
             job = service.submit(**order)
         else:
@@ -102,7 +102,7 @@ def submit(
 
 
 @contextmanager
-def _service(
+def service_at(
     scheduler: str, storage_options: Mapping[str, Any] | None = None, away: str = "15m"
 ) -> Iterator[Service]:
     """The service at this address. What Dask logs of it is left out: errors say what matters.
@@ -256,7 +256,7 @@ def jobs(
     is_filtered = bool(given - {"scheduler", "storage_options", "as_json"})
     if every and given & {"limit", "after"}:
         raise click.UsageError("give --all, or --limit and --after, not both")
-    with _service(scheduler, storage_options) as service:
+    with service_at(scheduler, storage_options) as service:
         after = None
         if is_filtered:
             rows, counts, after = _asked_for(service, query, every)
@@ -349,7 +349,7 @@ def watch(
     """
     with (
         _job_that_goes_on(ctx, job_id, scheduler),
-        _service(scheduler, storage_options, away) as service,
+        service_at(scheduler, storage_options, away) as service,
     ):
         job = service.job(job_id)
         if as_json:
@@ -402,7 +402,7 @@ def cancel(
     """Ask a job to end; its best model so far stays. It may be gone on with by submit --resume."""
     from largek_dask.driver.stopping import ENDS
 
-    with _service(scheduler, storage_options) as service:
+    with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         before = job.state
         job.cancel()
@@ -428,7 +428,7 @@ def logs(
     job_id: str, scheduler: str, storage_options: dict[str, Any] | None, as_json: bool
 ) -> None:
     """Print the events of a job so far, one a line: when (UTC), what kind, what it says."""
-    with _service(scheduler, storage_options) as service:
+    with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         if as_json:
             for event in job.events(follow=False):
@@ -469,7 +469,7 @@ def result(
     """Wait until a job has ended and say how; --out saves its model here."""
     with (
         _job_that_goes_on(ctx, job_id, scheduler),
-        _service(scheduler, storage_options, away) as service,
+        service_at(scheduler, storage_options, away) as service,
     ):
         job, model = service.job(job_id), None
         if so_far:

@@ -497,20 +497,21 @@ class Service:
         Returns
         -------
         list of dict
-            :attr:`JobList.rows`, the oldest first, at most 100 of jobs that have not ended; of
+            ``JobList.rows``, the oldest first, at most 100 of jobs that have not ended; of
             those that run it is the whole :meth:`Job.status`.
         dict
             How many jobs there are, by state.
         """
-        recent = self.jobs(limit=last)
-        rows = {row["id"]: row for row in (*self.jobs(state=ACTIVE).rows, *recent.rows)}
+        recent = self.ask("jobs", query={"limit": last})
+        active = self.ask("jobs", query={"state": ACTIVE})
+        rows = {row["id"]: row for row in (*active["jobs"], *recent["jobs"])}
         for job_id, row in rows.items():
             if row["state"] == "running":
                 # It may be gone since.
                 with contextlib.suppress(JobNotFoundError):
-                    rows[job_id] = Job(self, job_id).status()
+                    rows[job_id] = self.ask("status", id=job_id)
         ordered = sorted(rows.values(), key=lambda row: str(row.get("created", "~")))
-        return ordered, recent.counts
+        return ordered, recent["counts"]
 
     def statuses(self) -> list[dict[str, Any]]:
         """The :meth:`Job.status` of all jobs, the oldest first, in one question."""

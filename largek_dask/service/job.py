@@ -7,7 +7,7 @@ import json
 import logging
 import queue
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -55,9 +55,9 @@ class Job:
         Returns
         -------
         dict
-            ``state`` (queued, waiting, running, finished, failed, cancelled; unreadable while the
-            scheduler cannot read its record, and tries again), ``reason`` (what it waits for:
-            storage, workers, credentials, version), ``note`` (the same in words), ``needs``
+            ``state`` (queued, waiting, running, paused, finished, failed, cancelled; unreadable
+            while the scheduler cannot read its record, and tries again), ``reason`` (what it waits
+            for: storage, workers, credentials, version), ``note`` (the same in words), ``needs``
             (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
             covariances), while it is queued ``queue`` (its ``position`` ``of`` how many), and
             while and after it runs on this scheduler: ``n_rows``, ``step`` (of several starts of
@@ -98,8 +98,8 @@ class Job:
         ------
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
-            ``largek_dask.driver.events``, and queued, running, interrupted, cancelling,
-            finished, failed, cancelled.
+            ``largek_dask.driver.events``, and queued, running, interrupted, pausing,
+            paused, resumed, priority, cancelling, finished, failed, cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 
@@ -214,16 +214,20 @@ class Job:
         SchedulerAwayError
             The scheduler has been away for longer than the service waits.
         """
+        return self._reach(ENDS, timeout)
+
+    def _reach(self, states: Sequence[str], timeout: float | str | None) -> str:
+        """Wait for one of these states; which one it is."""
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
         with self._service.following(self.id) as news:
-            while (state := self._state_by(until)) not in ENDS:
+            while (state := self._state_by(until)) not in states:
                 left = POLL_SECONDS
                 if until is not None:
                     left = min(left, until - time.monotonic())
                     if left <= 0:
                         raise TimeoutError(f"job {self.id} is {state}; it goes on.")
                 with contextlib.suppress(queue.Empty):
-                    while news.get(timeout=left)["event"] not in LAST:
+                    while news.get(timeout=left)["event"] not in (*LAST, *states):
                         left = min(left, 0.1)
         return state
 
@@ -280,6 +284,56 @@ class Job:
     def cancel(self) -> None:
         """Ask the job to end; its best model so far stays."""
         self._service.ask_again("cancel", id=self.id)
+
+    def pause(self, timeout: float | str | None = None) -> str:
+        """Hold the job until :meth:`resume`, and wait until it has ended what it was doing.
+
+        One that runs writes a checkpoint and gives back its place and all that workers hold for
+        it; the time until it goes on does not count in ``max_time``. One that is queued or waits
+        is held where it is.
+
+        Parameters
+        ----------
+        timeout : float or str, optional
+            How long to wait; the job is held nevertheless.
+
+        Returns
+        -------
+        str
+            ``"paused"``; or how it ended, where that came first.
+
+        Raises
+        ------
+        ParameterError
+            It has ended, or is paused already.
+        TimeoutError
+            It has not ended what it was doing.
+        """
+        self._service.ask("pause", id=self.id)
+        return self._reach(("paused", *ENDS), timeout)
+
+    def resume(self) -> None:
+        """Let a job that is paused go on, before others of its priority.
+
+        Its model will have the bits of one that was never paused. (A job that has ended is gone on
+        with by ``submit(resume=)``.)
+
+        Raises
+        ------
+        ParameterError
+            It is not paused.
+        """
+        self._service.ask("unpause", id=self.id)
+
+    def set_priority(self, priority: int) -> None:
+        """Change the priority of a job that does not run: those of a higher one begin sooner.
+
+        Raises
+        ------
+        ParameterError
+            It runs, or has ended.
+        """
+        self._service.ask("priority", id=self.id, priority=priority)
 
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
         """Give values of storage options that were only in memory; the names still missing."""

@@ -26,6 +26,7 @@ from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
 from largek_dask.service.scheduler_file import SchedulerFile, Sign
 from largek_dask.service.spec import JobSpec, check_asked
+from largek_dask.service.steering import Steering
 from largek_dask.service.store import Records, Result, checked_id
 from largek_dask.service.submissions import Check, Submissions
 from largek_dask.service.tenure import Tenure
@@ -54,6 +55,11 @@ class Jobs:
     made : callable, optional
         Gives what the store's ``scheduler.json`` is to say, of the number of the claim; without it
         there is no such file.
+
+    Attributes
+    ----------
+    steering : Steering
+        What may be asked of jobs that have not ended.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class Jobs:
         self._submissions = Submissions(register, tenure, owner, connect, tell)
         self._queue = Queue(register, tenure, owner, connect)
         self._tender = Tender(register, tenure, *tend)
+        self.steering = Steering(register)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -196,6 +203,8 @@ class Jobs:
                 spec=spec,
                 run=run,
                 cancel=False,
+                paused=False,
+                resumed=None,
                 result=None,
                 before=ended if has_model else None,
                 failure=None,

@@ -290,6 +290,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             case "events":
                 found = jobs.events(given["id"], int(given["n"]), MOST_EVENTS)
                 return {"epoch": jobs.epoch, "events": found}
+            case "pause":
+                return jobs.steering.pause(given["id"])
+            case "unpause":
+                return jobs.steering.resume(given["id"])
+            case "priority":
+                return jobs.steering.set_priority(given["id"], given["priority"])
             case "cancel":
                 return jobs.cancel(given["id"])
             case "delete":

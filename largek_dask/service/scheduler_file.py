@@ -29,6 +29,7 @@ from largek_dask.errors import (
     ParameterError,
     SchedulerAwayError,
 )
+from largek_dask.passes.encryption import why_no_answer
 from largek_dask.service.tenure import Tenure
 from largek_dask.version import __version__
 
@@ -207,8 +208,8 @@ class Finder:
         """
         if self.found is None:
             return SchedulerAwayError(
-                f"no Dask scheduler answers at {self.place!r} ({type(error).__name__}): check the "
-                "address and that `dask scheduler` runs there"
+                f"no Dask scheduler answers at {self.place!r} ({type(error).__name__}): "
+                f"{why_no_answer(self.place)}. Try `largek doctor --scheduler {self.place}`."
             )
         told, now = self.found, datetime.now(UTC) if now is None else now
         # As clocks on the wall say it, here.

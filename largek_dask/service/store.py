@@ -115,6 +115,8 @@ class _Document(BaseModel):
     result: Result | None
     before: Result | None = None
     failure: Result | None = None
+    paused: bool = False
+    resumed: Annotated[float, Field(ge=0)] | None = None
     spec: dict[str, Any]
 
 
@@ -138,6 +140,10 @@ class Record:
     """How the last run that has left a model ended, if this one goes on from it."""
     failure: Result | None = None
     """How this run failed, where :attr:`before` stands instead."""
+    paused: bool = False
+    """Whether it is held until somebody lets it go on."""
+    resumed: float | None = None
+    """When that was, in seconds since 1970: it comes before others of its priority then."""
 
 
 class Records:
@@ -284,6 +290,8 @@ class Records:
             result=found.result,
             before=found.before,
             failure=found.failure,
+            paused=found.paused,
+            resumed=found.resumed,
         )
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
@@ -345,6 +353,9 @@ def _dumped(record: Record) -> bytes:
                 ("failure", record.failure),
             )
         },
+        # Earlier versions read records without what they do not know.
+        **({"paused": True} if record.paused else {}),
+        **({} if record.resumed is None else {"resumed": record.resumed}),
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()

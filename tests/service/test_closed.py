@@ -65,6 +65,7 @@ def test_labels_to_a_store_by_a_closed_client(closed, data, model, tmp_path):
 
 ASKED = {
     "jobs": lambda service, _: service.jobs(),
+    "overview": lambda service, _: service.overview(),
     "statuses": lambda service, _: service.statuses(),
     "job": lambda service, job: service.job(job.id),
     "submit": lambda service, _: service.submit("/x.zarr", n_clusters=3, output="/y"),
@@ -77,6 +78,9 @@ ASKED = {
     "logs": lambda _, job: list(job.logs()),
     "result": lambda _, job: job.result(),
     "model": lambda _, job: job.model(),
+    "pause": lambda _, job: job.pause(),
+    "resume of a paused one": lambda _, job: job.resume(),
+    "priority": lambda _, job: job.set_priority(1),
     "cancel": lambda _, job: job.cancel(),
     "delete": lambda _, job: job.delete(),
     "card of a job": lambda _, job: job._repr_html_(),
@@ -163,5 +167,5 @@ def test_commands_without_a_scheduler(command, data, model, tmp_path, monkeypatc
     assert done.exit_code == (4 if command.startswith("watch") else 1)
     assert done.stderr == (
         "Error: no Dask scheduler answers at 'tcp://127.0.0.1:9' (OSError): check the address and "
-        "that `dask scheduler` runs there\n"
+        "that `dask scheduler` runs there. Try `largek doctor --scheduler tcp://127.0.0.1:9`.\n"
     )
