@@ -13,9 +13,12 @@ from click.core import ParameterSource
 
 from largek_dask.cli.common import (
     CANCELLED,
+    OUT_OF_SIGHT,
     Command,
     emit,
     key_values,
+    one_line,
+    option_away,
     option_service,
     option_storage,
 )
@@ -25,9 +28,9 @@ if TYPE_CHECKING:
     from largek_dask.service.client import Service
     from largek_dask.service.job import Job
 
-__all__ = ["cancel", "jobs", "logs", "result", "submit", "watch"]
+__all__ = ["cancel", "jobs", "logs", "result", "service_at", "submit", "watch"]
 
-ASIDE = ("data", "resume", "wait", "scheduler", "storage_options", "as_json")
+ASIDE = ("data", "resume", "wait", "away", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
 ALL_AT_ONCE = 1_000
 """Jobs in one answer, where all are asked for."""
@@ -54,6 +57,7 @@ ALL_AT_ONCE = 1_000
     "with one that waits for its storage options since the scheduler was started again.",
 )
 @click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
+@option_away
 @option_service
 @option_storage
 @click.pass_context
@@ -63,6 +67,7 @@ def submit(
     data: str | None,
     resume: str | None,
     wait: bool,
+    away: str,
     scheduler: str,
     storage_options: dict[str, Any] | None,
     as_json: bool,
@@ -78,7 +83,7 @@ def submit(
         order = _new_job(data, storage_options, options)
     else:
         order = _changes(ctx, data)
-    with _service(scheduler) as service:
+    with service_at(scheduler, storage_options, away) as service:
         if resume is None:
             job = service.submit(**order)
         else:
@@ -97,13 +102,28 @@ def submit(
 
 
 @contextmanager
-def _service(scheduler: str) -> Iterator[Service]:
-    """The service at this address. What Dask logs of it is left out: errors say what matters."""
+def service_at(
+    scheduler: str, storage_options: Mapping[str, Any] | None = None, away: str = "15m"
+) -> Iterator[Service]:
+    """The service at this address. What Dask logs of it is left out: errors say what matters.
+
+    Parameters
+    ----------
+    scheduler : str
+        Address, or the path or URL of a file that says it.
+    storage_options : mapping, optional
+        For that file.
+    away : str
+        How long a scheduler may be away.
+    """
     from distributed.utils import silence_logging_cmgr
 
     from largek_dask.service.client import connect
 
-    with silence_logging_cmgr(logging.CRITICAL), connect(scheduler) as service:
+    with (
+        silence_logging_cmgr(logging.CRITICAL),
+        connect(scheduler, away=away, storage_options=storage_options) as service,
+    ):
         yield service
 
 
@@ -208,6 +228,7 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @_filters
 @option_service
+@option_storage
 @click.pass_context
 def jobs(
     ctx: click.Context,
@@ -215,13 +236,14 @@ def jobs(
     every: bool,
     mine: bool,
     scheduler: str,
+    storage_options: dict[str, Any] | None,
     as_json: bool,
     **asked: Any,
 ) -> None:
     """List jobs: those that have not ended and the last 20, or those that are asked for.
 
-    With any option but --scheduler and --json these are asked for. Beneath them is how many there
-    are by state.
+    With any option but --scheduler, --storage-option and --json these are asked for. Beneath them
+    is how many there are by state.
     """
     query = {name: value for name, value in asked.items() if value not in (None, ())}
     if mine:
@@ -231,10 +253,10 @@ def jobs(
 
         query["owner"] = this_user()
     given = set(_given(ctx))
-    is_filtered = bool(given - {"scheduler", "as_json"})
+    is_filtered = bool(given - {"scheduler", "storage_options", "as_json"})
     if every and given & {"limit", "after"}:
         raise click.UsageError("give --all, or --limit and --after, not both")
-    with _service(scheduler) as service:
+    with service_at(scheduler, storage_options) as service:
         after = None
         if is_filtered:
             rows, counts, after = _asked_for(service, query, every)
@@ -308,15 +330,27 @@ def _table(statuses: list[dict[str, Any]]) -> Any:
     json_help="Print one JSON object a line: the events of the job.",
 )
 @click.argument("job_id", metavar="ID")
+@option_away
 @option_service
+@option_storage
 @click.pass_context
-def watch(ctx: click.Context, job_id: str, scheduler: str, as_json: bool) -> None:
+def watch(
+    ctx: click.Context,
+    job_id: str,
+    away: str,
+    scheduler: str,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+) -> None:
     """Show a job: what it has told so far, then what comes, until it has ended.
 
     Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
-    cancelled.
+    cancelled; or 4: lost sight of it.
     """
-    with _job_that_goes_on(ctx, job_id, scheduler), _service(scheduler) as service:
+    with (
+        _job_that_goes_on(ctx, job_id, scheduler),
+        service_at(scheduler, storage_options, away) as service,
+    ):
         job = service.job(job_id)
         if as_json:
             for event in job.events():
@@ -328,9 +362,14 @@ def watch(ctx: click.Context, job_id: str, scheduler: str, as_json: bool) -> Non
 
 @contextmanager
 def _job_that_goes_on(ctx: click.Context, job_id: str, scheduler: str) -> Iterator[None]:
-    """Ctrl-C ends the watching and not the job, and says so."""
+    """Whatever ends the watching and not the job says so: Ctrl-C, a scheduler out of sight."""
+    from largek_dask.errors import SchedulerAwayError
+
     try:
         yield
+    except SchedulerAwayError as error:
+        click.echo(f"Error: {one_line(error)}", err=True)
+        ctx.exit(OUT_OF_SIGHT)
     except KeyboardInterrupt:
         seen_by = _watching(job_id, scheduler)
         click.echo(f"Job {job_id} goes on. To see it again: {seen_by}", err=True)
@@ -356,11 +395,14 @@ def _exit_like(ctx: click.Context, status: Mapping[str, Any]) -> None:
 )
 @click.argument("job_id", metavar="ID")
 @option_service
-def cancel(job_id: str, scheduler: str, as_json: bool) -> None:
+@option_storage
+def cancel(
+    job_id: str, scheduler: str, storage_options: dict[str, Any] | None, as_json: bool
+) -> None:
     """Ask a job to end; its best model so far stays. It may be gone on with by submit --resume."""
     from largek_dask.driver.stopping import ENDS
 
-    with _service(scheduler) as service:
+    with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         before = job.state
         job.cancel()
@@ -381,9 +423,12 @@ def cancel(job_id: str, scheduler: str, as_json: bool) -> None:
 )
 @click.argument("job_id", metavar="ID")
 @option_service
-def logs(job_id: str, scheduler: str, as_json: bool) -> None:
+@option_storage
+def logs(
+    job_id: str, scheduler: str, storage_options: dict[str, Any] | None, as_json: bool
+) -> None:
     """Print the events of a job so far, one a line: when (UTC), what kind, what it says."""
-    with _service(scheduler) as service:
+    with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         if as_json:
             for event in job.events(follow=False):
@@ -406,6 +451,7 @@ def logs(job_id: str, scheduler: str, as_json: bool) -> None:
     is_flag=True,
     help="The best model that there is now, of a job that runs or was cancelled.",
 )
+@option_away
 @option_service
 @option_storage
 @click.pass_context
@@ -415,12 +461,16 @@ def result(
     out: str | None,
     timeout: str | None,
     so_far: bool,
+    away: str,
     scheduler: str,
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
     """Wait until a job has ended and say how; --out saves its model here."""
-    with _service(scheduler) as service:
+    with (
+        _job_that_goes_on(ctx, job_id, scheduler),
+        service_at(scheduler, storage_options, away) as service,
+    ):
         job, model = service.job(job_id), None
         if so_far:
             model = job.model()
@@ -432,8 +482,7 @@ def result(
                 "digest": model.digest(),
             }
         else:
-            with _job_that_goes_on(ctx, job_id, scheduler):
-                job.wait(timeout)
+            job.wait(timeout)
             told = job.status()
             if out is not None and told["state"] == "finished":
                 model = job.model()

@@ -70,7 +70,7 @@ PAGE_JOBS = 50
 """Jobs in one answer of the list."""
 MOST_SEARCH = 200
 """Characters of a search."""
-RANKS = {"running": 0, "waiting": 1, "queued": 2, "unreadable": 3}
+RANKS = {"running": 0, "waiting": 1, "queued": 2, "paused": 3, "unreadable": 4}
 """Order of states in the list; all others come last."""
 SEARCHED = ("name", "id", "state", "algorithm", "data", "output", "owner")
 
@@ -622,7 +622,9 @@ class Desk(threading.Thread):
         """What BokehJS draws a panel from; it depends on no data."""
         panel = self._chart(job_id, kind)
         if not self._draws:
-            raise JobNotFoundError("charts need bokeh: install it where this page comes from.")
+            raise JobNotFoundError(
+                f"charts of job {job_id} need bokeh: install it where this page comes from."
+            )
         from largek_dask.observe.figures import item
 
         return answer_of(item(panel, theme, x=axis or None, log=log == "log" or None))

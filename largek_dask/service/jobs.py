@@ -24,7 +24,9 @@ from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
+from largek_dask.service.scheduler_file import SchedulerFile, Sign
 from largek_dask.service.spec import JobSpec, check_asked
+from largek_dask.service.steering import Steering
 from largek_dask.service.store import Records, Result, checked_id
 from largek_dask.service.submissions import Check, Submissions
 from largek_dask.service.tenure import Tenure
@@ -50,6 +52,14 @@ class Jobs:
         Called with every event of every job.
     owner : str
         Who claims the store and jobs: told to whoever comes second, so it says where this one is.
+    made : callable, optional
+        Gives what the store's ``scheduler.json`` is to say, of the number of the claim; without it
+        there is no such file.
+
+    Attributes
+    ----------
+    steering : Steering
+        What may be asked of jobs that have not ended.
     """
 
     def __init__(
@@ -58,13 +68,16 @@ class Jobs:
         connect: Callable[[], Client | None],
         tell: Callable[[Event], None],
         owner: str,
+        made: Callable[[int], SchedulerFile] | None = None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
-        self._register = register = Register(tenure, tell, self._changed)
+        tend = () if made is None else (Sign(tenure, made).tend,)
+        self._register = register = Register(tenure, tell, self._changed, *tend)
         self._submissions = Submissions(register, tenure, owner, connect, tell)
         self._queue = Queue(register, tenure, owner, connect)
-        self._tender = Tender(register, tenure)
+        self._tender = Tender(register, tenure, *tend)
+        self.steering = Steering(register)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -123,6 +136,12 @@ class Jobs:
             Another one has them, or they cannot be read.
         """
         self._register.wait_until_ready()
+
+    def why_not_ready(self) -> str:
+        """Why this scheduler does not have its jobs; nothing if it has. Never waits."""
+        if self._register.loaded.is_set():
+            return ""
+        return str(self._tenure.refusal()) if self._tenure.holder else "its jobs are being read"
 
     def submit(
         self, document: str, secrets: Mapping[str, Any], owner: str, check: Check | None = None
@@ -184,6 +203,8 @@ class Jobs:
                 spec=spec,
                 run=run,
                 cancel=False,
+                paused=False,
+                resumed=None,
                 result=None,
                 before=ended if has_model else None,
                 failure=None,

@@ -13,8 +13,10 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
+from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.job import Job
 from largek_dask.service.lines import Lines
+from tests.checks import eventually
 from tests.conftest import make_client
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -315,6 +317,41 @@ def test_all_jobs_come_in_order_however_many_pages(run, three, monkeypatch):
         assert found == (three if order == "created" else three[::-1])
 
 
+def test_jobs_are_paused_and_go_on(run, submit, three, data, tmp_path):
+    one, two, _ = three
+    told = json.loads(run("pause", one, two, "--json").stdout)
+    assert told == {"jobs": [{"id": n, "before": "queued", "state": "paused"} for n in (one, two)]}
+    assert set(states(run, "--state", "paused")) == {one, two}
+    assert "is paused already" in run("pause", one, code=1).stderr
+    assert f"Job {one} has priority 5; it is held." in run("priority", one, 5).stdout
+    done = run("resume", one).stdout
+    assert f"Job {one} was paused; it is queued now." in done
+    assert json.loads(run("priority", one, "--json", "--", -5).stdout) == {
+        "id": one, "state": "queued", "priority": -5, "queue": {"position": 2, "of": 2},
+    }  # fmt: skip
+    assert "not paused" in run("resume", one, code=1).stderr
+
+
+def test_a_running_job_is_paused_by_its_client(service, run, submit):
+    """Workers forget it, and a place is free; what comes then is that of one never paused."""
+    job_id = submit("--name", "endless", *ENDLESS)
+    job = service.job(job_id)
+    eventually(lambda: job.status().get("step", 0) >= 2, "it takes steps")
+    held = [
+        worker.plugins[WorkPlugin.name].jobs for worker in service.client.cluster.workers.values()
+    ]
+    assert any(held)
+    told = json.loads(run("pause", job_id, "--json").stdout)["jobs"]
+    assert [job["state"] for job in told] == ["paused"]
+    eventually(lambda: not any(held), "workers have forgotten it")
+    step = job.status()["step"]
+    assert "paused" in run("logs", job_id).stdout.splitlines()[-1]
+    run("resume", job_id)
+    eventually(lambda: job.status().get("step", 0) > step, "it goes on")
+    run("cancel", job_id)
+    assert job.wait("60s") == "cancelled"
+
+
 # --- wrong usage --------------------------------------------------------------------------------
 
 
@@ -333,6 +370,9 @@ def test_all_jobs_come_in_order_however_many_pages(run, three, monkeypatch):
         (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),
         (["watch"], 2, "Missing argument 'ID'"),
         (["watch", "lk-1"], 1, "there is no job lk-1"),
+        (["pause", "lk-1"], 1, "there is no job lk-1"),
+        (["resume"], 2, "Missing argument 'ID...'"),
+        (["priority", "lk-1", "high"], 2, "'high' is not a valid integer"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),
         (["logs", "lk-1"], 1, "there is no job lk-1"),
         (["result", "lk-1"], 1, "there is no job lk-1"),

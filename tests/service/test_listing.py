@@ -212,7 +212,7 @@ def service(some):
         return listing(some, {}, Query.of(json.loads(json.dumps(arguments["query"]))))
 
     found = object.__new__(Service)
-    found.ask_again = ask
+    found.ask_again = found.ask = ask
     return SimpleNamespace(service=found, asked=asked)
 
 
