@@ -258,7 +258,7 @@ def _cost_row(line: Line, series: Series, points: Points, less: bool) -> tuple[s
         _line_name(line),
         precise(last[Y]) if last else NONE,
         precise(best[Y]),
-        whole(np.count_nonzero(np.isfinite(points[:, X]))),
+        whole(int(np.isfinite(points[:, X]).sum())),
     )
 
 

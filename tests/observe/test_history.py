@@ -1,6 +1,7 @@
 """Series: what is drawn of a figure however long it is."""
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
