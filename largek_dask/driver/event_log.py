@@ -7,8 +7,7 @@ A job's folder::
 
 So nothing grows without bound that is read or written as a whole: neither the log of a job of
 many steps nor, on a store that cannot append, the part that is written anew again and again. There
-parts are the smaller; ``python -m benchmarks.observe --events`` counts those of a day. Earlier
-versions wrote one file ``events.jsonl``, which is read still.
+parts are the smaller. Earlier versions wrote one file ``events.jsonl``, which is read still.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ class _Loop(Generic[State]):
             **counts,
             sample=sample_of(record, self.passes.n_rows),
             rows_per_second=short_number(record["rows"] / working) if working > 0 else None,
-            elapsed=round(now.seconds, 3),
+            elapsed=round(now.seconds, 6),
             eta_s=None if left is None else short_number(left),
         )
         if told := self.workers.due():
