@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 
-from largek_dask.driver.compile_ahead import FEW_CLUSTERS
 from largek_dask.driver.events import Events
+from largek_dask.kernels.ahead import FEW_CLUSTERS
 from largek_dask.kernels.compiling import compiled
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.passes.base import BasePasses
