@@ -35,10 +35,12 @@ __all__ = [
     "ModelFormatError",
     "NoModelError",
     "NotEnoughMemoryError",
+    "OtherSchedulerError",
     "OutputError",
     "ParameterError",
     "ParameterWarning",
     "RecoveryWarning",
+    "SchedulerAwayError",
     "UnknownParameterError",
     "VersionMismatchError",
     "VersionMismatchWarning",
@@ -151,6 +153,14 @@ class ClusterError(LargekError, RuntimeError):
 
 class VersionMismatchError(ClusterError):
     """Workers run another version of this package."""
+
+
+class SchedulerAwayError(ClusterError):
+    """A scheduler has not answered for as long as a client waits; jobs go on when it is back."""
+
+
+class OtherSchedulerError(ClusterError):
+    """The jobs are those of another scheduler; the message says where that one is."""
 
 
 class LostJobError(LargekError, RuntimeError):

@@ -32,7 +32,10 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = [
     ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", *tables.PAGES[1:])
+    for name in (
+        *("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "deploy/README.md"),
+        *tables.PAGES[1:],
+    )
 ] + sorted(path for path in (ROOT / "docs").rglob("*.md") if "made" not in path.parts)
 
 MODULES = [

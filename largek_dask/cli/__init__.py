@@ -25,6 +25,9 @@ from largek_dask.cli.path import path as path_command
 from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
+from largek_dask.cli.queue import pause as pause_command
+from largek_dask.cli.queue import priority as priority_command
+from largek_dask.cli.queue import resume as resume_command
 from largek_dask.cli.report import report as report_command
 from largek_dask.cli.serve import serve as serve_command
 from largek_dask.cli.warmup import warmup as warmup_command
@@ -64,6 +67,9 @@ for command in (
     jobs_command,
     watch_command,
     cancel_command,
+    pause_command,
+    resume_command,
+    priority_command,
     logs_command,
     result_command,
 ):

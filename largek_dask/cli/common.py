@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 __all__ = [
     "CANCELLED",
     "FAILED",
+    "OUT_OF_SIGHT",
     "Command",
     "Group",
     "connected",
     "emit",
     "key_values",
     "model_in",
+    "one_line",
+    "option_away",
     "option_scheduler",
     "option_service",
     "option_source",
@@ -37,6 +40,8 @@ __all__ = [
 
 FAILED = 1
 CANCELLED = 3
+OUT_OF_SIGHT = 4
+"""The job goes on or not: nobody answers who could tell."""
 
 _DEBUG = "largek.debug"
 
@@ -62,7 +67,7 @@ class Group(click.Group):
             except Exception as error:
                 if ctx.meta.get(_DEBUG):
                     traceback.print_exc(file=sys.stderr)
-                click.echo(f"Error: {_one_line(error)}", err=True)
+                click.echo(f"Error: {one_line(error)}", err=True)
                 ctx.exit(FAILED)
 
 
@@ -109,7 +114,8 @@ def _remember_debug(ctx: click.Context, _option: click.Parameter, value: bool) -
     ctx.meta[_DEBUG] = value
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """An error as it is printed."""
     from largek_dask.errors import LargekError
 
     text = " ".join(str(error).split()) or type(error).__name__
@@ -188,7 +194,8 @@ def option_scheduler(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--scheduler",
         metavar="ADDR",
-        help="Address of a Dask scheduler (tcp://host:8786); without it, threads of this process.",
+        help="Address of a Dask scheduler (tcp://host:8786), or the scheduler.json in the store of "
+        "one with jobs (path or URL); without it, threads of this process.",
     )(command)
 
 
@@ -200,7 +207,19 @@ def option_service(command: Callable[..., Any]) -> Callable[..., Any]:
         required=True,
         envvar="DASK_SCHEDULER_ADDRESS",
         show_envvar=True,
-        help="Address of the scheduler that has the jobs (tcp://host:8786).",
+        help="Address of the scheduler that has the jobs (tcp://host:8786), or the scheduler.json "
+        "in its store (path or URL), which says where it is now.",
+    )(command)
+
+
+def option_away(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--away TIME`` of a command that follows a job."""
+    return click.option(
+        "--away",
+        metavar="TIME",
+        default="15m",
+        show_default=True,
+        help="How long the scheduler may be away, such as 90s or 2h; then the exit code is 4.",
     )(command)
 
 
@@ -212,7 +231,8 @@ def option_storage(command: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         metavar="NAME=VALUE",
         callback=lambda _ctx, _option, value: parse_settings(value) or None,
-        help="Passed to fsspec with URLs like the data's, e.g. anon=True; may be repeated.",
+        help="Passed to fsspec with URLs like the data's, or that of a scheduler.json, e.g. "
+        "anon=True; may be repeated.",
     )(command)
 
 
@@ -257,21 +277,23 @@ def model_in(folder: Folder) -> str | None:
 
 
 @contextmanager
-def connected(scheduler: str | None) -> Iterator[Client | None]:
-    """A client of the scheduler at this address, closed at the end; None without an address."""
+def connected(
+    scheduler: str | None, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[Client | None]:
+    """A client of the scheduler at this address, closed at the end; None without an address.
+
+    Parameters
+    ----------
+    scheduler : str, optional
+        Address, or the path or URL of a file that says it.
+    storage_options : mapping, optional
+        For that file.
+    """
     if scheduler is None:
         yield None
         return
-    from distributed import Client
+    from largek_dask.service.reaching import reach
+    from largek_dask.service.scheduler_file import Finder
 
-    from largek_dask.errors import ClusterError
-
-    try:
-        client = Client(scheduler, timeout="10s", set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise ClusterError(
-            f"no Dask scheduler answers at {scheduler!r} ({type(error).__name__}): check the "
-            "address and that `dask scheduler` runs there"
-        ) from error
-    with client:
+    with reach(Finder(scheduler, storage_options)) as client:
         yield client

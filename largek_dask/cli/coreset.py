@@ -83,7 +83,10 @@ def coreset(
     # Before all rows are read.
     refuse_file(url)
     refuse_existing(url, out_options, force=force)
-    with connected(scheduler) as client, open_passes(rows, client=client) as passes:
+    with (
+        connected(scheduler, storage_options) as client,
+        open_passes(rows, client=client) as passes,
+    ):
         drawn = draw_coreset(passes, Rng(seed), n, uniform=uniform)
         x, weight, _ = passes.take(drawn.rows)
         statistics = passes.statistics

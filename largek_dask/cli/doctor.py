@@ -29,21 +29,30 @@ def doctor(
 ) -> None:
     """Say what is wrong with this machine, a cluster or a data set, and what to do.
 
-    The exit code is 1 when something is broken.
+    Of a cluster that speaks TLS it says when each certificate ends. The exit code is 1 when
+    something is broken.
     """
     from largek_dask.cli.check_cluster import check_cluster
     from largek_dask.cli.check_data import check_data
+    from largek_dask.cli.check_encryption import check_reachable, check_workers
     from largek_dask.cli.check_machine import check_machine
     from largek_dask.cli.common import connected
     from largek_dask.cli.findings import broken, report, table
-    from largek_dask.errors import ClusterError
+    from largek_dask.errors import LargekError
+    from largek_dask.service.scheduler_file import Finder
 
     findings = list(check_machine())
     if scheduler is not None:
         try:
-            with connected(scheduler) as client:
-                findings += check_cluster(client)
-        except ClusterError as error:
+            address = Finder(scheduler, storage_options).find()
+            reachable = check_reachable(address)
+            findings += reachable
+            # What the look has found out already nobody has to wait for a second time.
+            if all(finding.level != "broken" for finding in reachable):
+                with connected(scheduler, storage_options) as client:
+                    findings += check_cluster(client)
+                    findings += check_workers(client)
+        except LargekError as error:
             findings.append(broken("cluster", str(error), "start it, or correct the address"))
     if data is not None:
         findings += check_data(data, storage_options)

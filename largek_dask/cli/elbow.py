@@ -84,7 +84,7 @@ def elbow(
     path = None if out is None else Path(out)
     if path is not None and path.exists() and not force:
         raise OutputError(f"{path} exists: choose another --out, or --force")
-    with connected(scheduler) as client:
+    with connected(scheduler, storage_options) as client:
         found = suggest_k(
             data,
             k_max,

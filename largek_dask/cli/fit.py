@@ -90,7 +90,7 @@ def fit(
     if plan:
         from largek_dask.cli.plan import make_plan
 
-        with connected(scheduler) as client:
+        with connected(scheduler, storage_options) as client:
             planned = make_plan(rows, options, threads, client)
         emit(planned.as_json(), as_json, planned.table)
         return
@@ -102,7 +102,7 @@ def fit(
             folder.remove(name)
     else:
         check_place(folder, "Choose another --out, or --force.")
-    with connected(scheduler) as client:
+    with connected(scheduler, storage_options) as client:
         model, result = fit_into(
             folder,
             rows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,12 @@ from click.core import ParameterSource
 
 from largek_dask.cli.common import (
     CANCELLED,
+    OUT_OF_SIGHT,
     Command,
     emit,
     key_values,
+    one_line,
+    option_away,
     option_service,
     option_storage,
 )
@@ -25,10 +28,12 @@ if TYPE_CHECKING:
     from largek_dask.service.client import Service
     from largek_dask.service.job import Job
 
-__all__ = ["cancel", "jobs", "logs", "result", "submit", "watch"]
+__all__ = ["cancel", "jobs", "logs", "result", "service_at", "submit", "watch"]
 
-ASIDE = ("data", "resume", "wait", "scheduler", "storage_options", "as_json")
+ASIDE = ("data", "resume", "wait", "away", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
+ALL_AT_ONCE = 1_000
+"""Jobs in one answer, where all are asked for."""
 
 
 @click.command(
@@ -52,6 +57,7 @@ ASIDE = ("data", "resume", "wait", "scheduler", "storage_options", "as_json")
     "with one that waits for its storage options since the scheduler was started again.",
 )
 @click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
+@option_away
 @option_service
 @option_storage
 @click.pass_context
@@ -61,6 +67,7 @@ def submit(
     data: str | None,
     resume: str | None,
     wait: bool,
+    away: str,
     scheduler: str,
     storage_options: dict[str, Any] | None,
     as_json: bool,
@@ -76,7 +83,7 @@ def submit(
         order = _new_job(data, storage_options, options)
     else:
         order = _changes(ctx, data)
-    with _service(scheduler) as service:
+    with service_at(scheduler, storage_options, away) as service:
         if resume is None:
             job = service.submit(**order)
         else:
@@ -95,13 +102,28 @@ def submit(
 
 
 @contextmanager
-def _service(scheduler: str) -> Iterator[Service]:
-    """The service at this address. What Dask logs of it is left out: errors say what matters."""
+def service_at(
+    scheduler: str, storage_options: Mapping[str, Any] | None = None, away: str = "15m"
+) -> Iterator[Service]:
+    """The service at this address. What Dask logs of it is left out: errors say what matters.
+
+    Parameters
+    ----------
+    scheduler : str
+        Address, or the path or URL of a file that says it.
+    storage_options : mapping, optional
+        For that file.
+    away : str
+        How long a scheduler may be away.
+    """
     from distributed.utils import silence_logging_cmgr
 
     from largek_dask.service.client import connect
 
-    with silence_logging_cmgr(logging.CRITICAL), connect(scheduler) as service:
+    with (
+        silence_logging_cmgr(logging.CRITICAL),
+        connect(scheduler, away=away, storage_options=storage_options) as service,
+    ):
         yield service
 
 
@@ -119,15 +141,19 @@ def _new_job(
     return {"data": data, "storage_options": storage_options, **order}
 
 
+def _given(ctx: click.Context) -> dict[str, Any]:
+    """The parameters of a command that were typed."""
+    typed = ParameterSource.COMMANDLINE
+    return {
+        name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) is typed
+    }
+
+
 def _changes(ctx: click.Context, data: str | None) -> dict[str, Any]:
     """What was given with ``--resume``."""
     from largek_dask.service.jobs import CHANGEABLE
 
-    given = {
-        name: value
-        for name, value in ctx.params.items()
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in ASIDE
-    }
+    given = {name: value for name, value in _given(ctx).items() if name not in ASIDE}
     wrong = sorted(set(given) - set(CHANGEABLE))
     if wrong or data is not None:
         what = "DATA" if data is not None else f"--{wrong[0].replace('_', '-')}"
@@ -164,28 +190,120 @@ def _watching(job_id: str, scheduler: str) -> str:
     return f"largek watch {job_id} --scheduler {scheduler}"
 
 
+def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say which jobs are listed."""
+    for option in reversed(
+        (
+            click.option("--all", "every", is_flag=True, help="All of them."),
+            click.option("--mine", is_flag=True, help="Those that this user has submitted."),
+            click.option("--state", multiple=True, metavar="STATE", help="May be repeated."),
+            click.option("--owner", metavar="USER", help="Who submitted them."),
+            click.option("--name", metavar="GLOB", help="A pattern for the name: 'night*'."),
+            click.option("--algorithm", metavar="NAME", help="As it was asked for."),
+            click.option(
+                "--since", metavar="TIME", help="Submitted since: 2026-11-25, or 30d for 30 days."
+            ),
+            click.option("--until", metavar="TIME", help="Submitted before."),
+            click.option(
+                "--order",
+                type=click.Choice(["created", "newest", "oldest", "name"]),
+                default="created",
+                show_default=True,
+                help="created: the newest ones, of which the newest is the last.",
+            ),
+            click.option(
+                "--limit", type=int, default=100, show_default=True, help="Most of these."
+            ),
+            click.option("--after", metavar="TEXT", help="Go on where the list before has ended."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @click.command(
     cls=Command,
     short_help="List the jobs of a scheduler.",
-    example="largek jobs --scheduler tcp://host:8786",
+    example="largek jobs --mine --state finished --since 7d --scheduler tcp://host:8786",
 )
+@_filters
 @option_service
-def jobs(scheduler: str, as_json: bool) -> None:
-    """List the jobs of a scheduler, the oldest first."""
-    with _service(scheduler) as service:
-        statuses = service.statuses()
+@option_storage
+@click.pass_context
+def jobs(
+    ctx: click.Context,
+    /,
+    every: bool,
+    mine: bool,
+    scheduler: str,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """List jobs: those that have not ended and the last 20, or those that are asked for.
+
+    With any option but --scheduler, --storage-option and --json these are asked for. Beneath them
+    is how many there are by state.
+    """
+    query = {name: value for name, value in asked.items() if value not in (None, ())}
+    if mine:
+        if "owner" in query:
+            raise click.UsageError("give --mine or --owner, not both")
+        from largek_dask.service.client import this_user
+
+        query["owner"] = this_user()
+    given = set(_given(ctx))
+    is_filtered = bool(given - {"scheduler", "storage_options", "as_json"})
+    if every and given & {"limit", "after"}:
+        raise click.UsageError("give --all, or --limit and --after, not both")
+    with service_at(scheduler, storage_options) as service:
+        after = None
+        if is_filtered:
+            rows, counts, after = _asked_for(service, query, every)
+        else:
+            rows, counts = service.overview()
         store = service.store
-    emit({"store": store, "jobs": statuses}, as_json, lambda: _table(statuses, store))
+    told = {"store": store, "jobs": rows, "counts": counts, "after": after}
+    emit(told, as_json, lambda: _listing(rows, counts, after, store))
 
 
-def _table(statuses: list[dict[str, Any]], store: str) -> Any:
+def _asked_for(
+    service: Service, query: dict[str, Any], every: bool
+) -> tuple[list[dict[str, Any]], dict[str, int], str | None]:
+    """Rows of jobs, how many there are by state, and where those that are left begin."""
+    if not every:
+        found = service.jobs(**query)
+        return found.rows, found.counts, found.after
+    query["limit"] = ALL_AT_ONCE
+    found = service.jobs(**query)
+    pages = [found.rows]
+    while (after := found.after) is not None:
+        found = service.jobs(**{**query, "after": after})
+        pages.append(found.rows)
+    # The newest page comes first, whose newest job is the last.
+    pages = pages[::-1] if query["order"] == "created" else pages
+    return [row for page in pages for row in page], found.counts, None
+
+
+def _listing(
+    rows: list[dict[str, Any]], counts: Mapping[str, int], after: str | None, store: str
+) -> Any:
+    from rich.console import Group as Lines
     from rich.text import Text
 
+    if not rows:
+        return Text(f"no jobs in {store}" if not counts else "none of the jobs is of these states")
+    told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
+    lines = [Text(f"{told} · {len(rows):,} shown")]
+    if after is not None:
+        lines.append(Text(f"more: --after {after}", overflow="fold"))
+    return Lines(_table(rows), *lines)
+
+
+def _table(statuses: list[dict[str, Any]]) -> Any:
     from largek_dask.observe.showing import COLORS, JOB_COLUMNS, job_row
     from largek_dask.observe.tables import Column, Fitting
 
-    if not statuses:
-        return Text(f"no jobs in {store}")
     columns = (
         Column("job"),
         Column("name", rank=2, least=8),
@@ -212,15 +330,27 @@ def _table(statuses: list[dict[str, Any]], store: str) -> Any:
     json_help="Print one JSON object a line: the events of the job.",
 )
 @click.argument("job_id", metavar="ID")
+@option_away
 @option_service
+@option_storage
 @click.pass_context
-def watch(ctx: click.Context, job_id: str, scheduler: str, as_json: bool) -> None:
+def watch(
+    ctx: click.Context,
+    job_id: str,
+    away: str,
+    scheduler: str,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+) -> None:
     """Show a job: what it has told so far, then what comes, until it has ended.
 
     Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
-    cancelled.
+    cancelled; or 4: lost sight of it.
     """
-    with _job_that_goes_on(ctx, job_id, scheduler), _service(scheduler) as service:
+    with (
+        _job_that_goes_on(ctx, job_id, scheduler),
+        service_at(scheduler, storage_options, away) as service,
+    ):
         job = service.job(job_id)
         if as_json:
             for event in job.events():
@@ -232,9 +362,14 @@ def watch(ctx: click.Context, job_id: str, scheduler: str, as_json: bool) -> Non
 
 @contextmanager
 def _job_that_goes_on(ctx: click.Context, job_id: str, scheduler: str) -> Iterator[None]:
-    """Ctrl-C ends the watching and not the job, and says so."""
+    """Whatever ends the watching and not the job says so: Ctrl-C, a scheduler out of sight."""
+    from largek_dask.errors import SchedulerAwayError
+
     try:
         yield
+    except SchedulerAwayError as error:
+        click.echo(f"Error: {one_line(error)}", err=True)
+        ctx.exit(OUT_OF_SIGHT)
     except KeyboardInterrupt:
         seen_by = _watching(job_id, scheduler)
         click.echo(f"Job {job_id} goes on. To see it again: {seen_by}", err=True)
@@ -260,11 +395,14 @@ def _exit_like(ctx: click.Context, status: Mapping[str, Any]) -> None:
 )
 @click.argument("job_id", metavar="ID")
 @option_service
-def cancel(job_id: str, scheduler: str, as_json: bool) -> None:
+@option_storage
+def cancel(
+    job_id: str, scheduler: str, storage_options: dict[str, Any] | None, as_json: bool
+) -> None:
     """Ask a job to end; its best model so far stays. It may be gone on with by submit --resume."""
     from largek_dask.driver.stopping import ENDS
 
-    with _service(scheduler) as service:
+    with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         before = job.state
         job.cancel()
@@ -285,9 +423,12 @@ def cancel(job_id: str, scheduler: str, as_json: bool) -> None:
 )
 @click.argument("job_id", metavar="ID")
 @option_service
-def logs(job_id: str, scheduler: str, as_json: bool) -> None:
+@option_storage
+def logs(
+    job_id: str, scheduler: str, storage_options: dict[str, Any] | None, as_json: bool
+) -> None:
     """Print the events of a job so far, one a line: when (UTC), what kind, what it says."""
-    with _service(scheduler) as service:
+    with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         if as_json:
             for event in job.events(follow=False):
@@ -310,6 +451,7 @@ def logs(job_id: str, scheduler: str, as_json: bool) -> None:
     is_flag=True,
     help="The best model that there is now, of a job that runs or was cancelled.",
 )
+@option_away
 @option_service
 @option_storage
 @click.pass_context
@@ -319,12 +461,16 @@ def result(
     out: str | None,
     timeout: str | None,
     so_far: bool,
+    away: str,
     scheduler: str,
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
     """Wait until a job has ended and say how; --out saves its model here."""
-    with _service(scheduler) as service:
+    with (
+        _job_that_goes_on(ctx, job_id, scheduler),
+        service_at(scheduler, storage_options, away) as service,
+    ):
         job, model = service.job(job_id), None
         if so_far:
             model = job.model()
@@ -336,8 +482,7 @@ def result(
                 "digest": model.digest(),
             }
         else:
-            with _job_that_goes_on(ctx, job_id, scheduler):
-                job.wait(timeout)
+            job.wait(timeout)
             told = job.status()
             if out is not None and told["state"] == "finished":
                 model = job.model()

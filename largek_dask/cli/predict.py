@@ -102,7 +102,7 @@ def predict(
     out, out_options = output(out, data, storage_options)
     if force:
         remove_written(kind, out, out_options)
-    with connected(scheduler) as client:
+    with connected(scheduler, storage_options) as client:
         getattr(model, method)(rows, out=out, client=client, storage_options=out_options)
     seconds = perf_counter() - begun
     told = {"out": out, "holds": kind, "n_rows": rows.n_rows, "seconds": seconds}
@@ -240,7 +240,7 @@ def score(
         )
         classes = check_integers(found, "--labels")
     told: dict[str, Any] = {}
-    with connected(scheduler) as client:
+    with connected(scheduler, storage_options) as client:
         told["score"] = model.score(rows, client=client)
         told |= model.score_figures(told["score"], rows.n_rows)
         told |= separation(model, rows, sample, seed, client)

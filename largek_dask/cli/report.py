@@ -117,7 +117,7 @@ def report(
         )
     model = load_model(model_url, storage_options=storage_options)
     called = None if names is None else read_names(names, storage_options)
-    with connected(scheduler) as client:
+    with connected(scheduler, storage_options) as client:
         page = make_report(
             model,
             data,

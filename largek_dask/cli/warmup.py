@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
-from largek_dask.cli.common import Command, connected, emit, key_values, option_scheduler
+from largek_dask.cli.common import (
+    Command,
+    connected,
+    emit,
+    key_values,
+    option_scheduler,
+    option_storage,
+)
 
 __all__ = ["warmup"]
 
@@ -23,7 +31,13 @@ __all__ = ["warmup"]
     metavar="N",
     help="Processes that compile at the same time on a machine.  [all cores, at most 4]",
 )
-def warmup(scheduler: str | None, processes: int | None, as_json: bool) -> None:
+@option_storage
+def warmup(
+    scheduler: str | None,
+    processes: int | None,
+    storage_options: dict[str, Any] | None,
+    as_json: bool,
+) -> None:
     """Compile beforehand what usual fits need: in an image, or when a cluster starts.
 
     Without it the first fit of every kind compiles for some seconds. The second time there is
@@ -35,7 +49,7 @@ def warmup(scheduler: str | None, processes: int | None, as_json: bool) -> None:
         if not as_json:
             click.echo(text, err=True)
 
-    with connected(scheduler) as client:
+    with connected(scheduler, storage_options) as client:
         machines = warm(client, n_processes=processes, told=say)
     told = {
         "machines": [asdict(machine) for machine in machines],

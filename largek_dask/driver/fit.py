@@ -122,6 +122,7 @@ def fit(
     log: bool = True,
     callbacks: Sequence[Callback] = (),
     cancelled: Callable[[], bool] | None = None,
+    held: Callable[[], bool] | None = None,
 ) -> FitResult:
     """Cluster rows.
 
@@ -147,7 +148,9 @@ def fit(
     callbacks : sequence of callable
         See ``driver.run``.
     cancelled : callable, optional
-        Asked all the time whether to stop.
+        Asked all the time until the last pass whether to stop.
+    held : callable, optional
+        Asked all the time, also in the last pass, whether to leave all as it is in the checkpoint.
 
     Returns
     -------
@@ -162,7 +165,8 @@ def fit(
     CheckpointError, DataChangedError
         The folder holds another job, or this one with other data.
     NoModelError
-        A cancel came before there was a model, or the time limit while workers were waited for.
+        A cancel came before there was a model, or the time limit while workers were waited for;
+        or it is held, whatever there is.
 
     Warns
     -----
@@ -180,9 +184,21 @@ def fit(
         sinks=events,
         log=log,
     )
-    work = _Work(rows, options, choice, out, bool(labels), client, n_threads, callbacks, cancelled)
+    work = _Work(
+        rows, options, choice, out, bool(labels), client, n_threads, callbacks, cancelled, held
+    )
     passes, best = work.search()
     return work.finish(passes, best)
+
+
+def _never() -> bool:
+    return False
+
+
+def _held() -> NoModelError:
+    return NoModelError(
+        "The fit is held where it is: fit again with its checkpoint to go on.", "cancelled"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +216,7 @@ class _Work:
     n_threads: int | None
     callbacks: Sequence[Callback]
     cancelled: Callable[[], bool] | None
+    held: Callable[[], bool] | None
 
     @property
     def problem(self) -> Problem:
@@ -211,7 +228,7 @@ class _Work:
         """The best start, and the passes that it was found by."""
         stop, events = self.options.stop, self.out.events
         clock = Clock(0.0, stop)
-        asked = self.cancelled or (lambda: False)
+        asked, held = (ask or _never for ask in (self.cancelled, self.held))
         k, rows = self.options.n_clusters, self.rows
         is_helped = self.client is None and is_worth_it(rows, self.choice.algorithm, self.n_threads)
         watch = CompileWatch(events, k, is_helped=is_helped)
@@ -219,7 +236,7 @@ class _Work:
         try:
             # Heard from the first moment on: workers may have to be waited for.
             with helper, self._open_passes(lambda: asked() or clock.is_over()) as passes:
-                passes.cancelled = watch.tell
+                passes.cancelled = lambda: watch.tell() or held()
                 passes.is_given_up = asked
                 self._check(passes.statistics)
                 if self.out.job is not None:
@@ -234,9 +251,9 @@ class _Work:
                     return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
             # Later ones are taken by the loop, which then has a model to return.
-            raise self._without_model(no_model(clock, stop)) from cut
+            raise (_held() if held() else self._without_model(no_model(clock, stop))) from cut
         except NoModelError as error:
-            raise self._without_model(error) from error
+            raise (_held() if held() else self._without_model(error)) from error
         except KeyboardInterrupt:
             # Where it was just then says nothing, and would fill a screen.
             raise KeyboardInterrupt("The fit was stopped before there was a model.") from None

@@ -41,7 +41,7 @@ from typing import Any
 from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
-from largek_dask.observe.heard import Heard, number_in
+from largek_dask.observe.heard import Heard, Window, number_in
 from largek_dask.observe.panels import iso, limited_by, panels, rounded, shown
 from largek_dask.observe.showing import Seen, facts, is_number
 
@@ -57,6 +57,15 @@ class Board:
     Parameters
     ----------
     job_id : str
+    window : Window, optional
+        A part of an axis that is looked at closely: only steps in it have points.
+    whole : Board, optional
+        The job's board without it.
+
+    Attributes
+    ----------
+    whole : Board or None
+        As given.
 
     Examples
     --------
@@ -68,9 +77,12 @@ class Board:
     'Cost 4.5 last, 4.5 at its lowest.'
     """
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(
+        self, job_id: str, window: Window | None = None, whole: Board | None = None
+    ) -> None:
+        self.whole = whole
         self._seen = Seen({"id": job_id})
-        self._heard = Heard()
+        self._heard: Heard = Heard(window, None if whole is None else whole._heard)
 
     @property
     def nbytes(self) -> int:
@@ -117,6 +129,11 @@ class Board:
                 for mark in heard.marks()
             ],
         }
+
+    def lines(self, kind: str) -> list[dict[str, Any]]:
+        """The series of one panel; none where there is no such panel."""
+        found = [panel for panel in panels(self._seen, self._heard) if panel["kind"] == kind]
+        return list(found[0]["series"]) if found else []
 
     def _now(self) -> dict[str, Any]:
         status, heard = self._seen.status, self._heard

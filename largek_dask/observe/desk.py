@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gzip
 import hashlib
 import json
@@ -28,6 +29,7 @@ from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import printable
 from largek_dask.errors import ClusterError, JobNotFoundError, LargekError, ParameterError
 from largek_dask.observe.board import Board, row
+from largek_dask.observe.heard import AXES, Window
 from largek_dask.observe.showing import is_number
 
 __all__ = ["PAGE_JOBS", "Answer", "Desk", "Key", "Source"]
@@ -60,19 +62,22 @@ AFTER_ALL = "~"
 """Later than any time."""
 MOST_ANSWERS = 256
 """Answers that are kept; those that were asked for the longest ago go first."""
+MOST_RANGES = 4
+"""Boards of parts of an axis; those that were asked for the longest ago go first."""
 MOST_BOARDS = 40
 """Boards of jobs that do not run; those that were looked at the longest ago go first."""
 PAGE_JOBS = 50
 """Jobs in one answer of the list."""
 MOST_SEARCH = 200
 """Characters of a search."""
-RANKS = {"running": 0, "waiting": 1, "queued": 2, "unreadable": 3}
+RANKS = {"running": 0, "waiting": 1, "queued": 2, "paused": 3, "unreadable": 4}
 """Order of states in the list; all others come last."""
 SEARCHED = ("name", "id", "state", "algorithm", "data", "output", "owner")
 
 Key = tuple[str, ...]
-"""A question: ``("jobs", search, from)``, ``("job", id)``, and of a chart ``("figure", id, panel,
-theme, axis, "log" or "")``."""
+"""A question: ``("jobs", search, from)``, ``("job", id)``, ``("known", id)`` whether there is one,
+of a chart ``("figure", id, panel, theme, axis, "log" or "")``, and of the points in a part of its
+axis ``("range", id, panel, axis, from, to)``."""
 
 
 class Source(Protocol):
@@ -186,10 +191,13 @@ class Watched:
     Parameters
     ----------
     job_id : str
+    make : callable, optional
+        Makes a board of the job that has heard nothing.
     """
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, make: Callable[[], Board] | None = None) -> None:
         self.job_id = job_id
+        self._make = make or functools.partial(Board, job_id)
         self.status: Status = {}
         self._reader: Reader | None = None
         self._anew: Watched | None = None
@@ -198,9 +206,11 @@ class Watched:
 
     def _begin(self) -> None:
         self.close()
-        self.board = Board(self.job_id)
+        self.board = self._make()
         self.trouble = ""
         self._is_joined = self._is_whole = False
+        self._is_behind = False
+        """Whether there was no time for all that is in memory."""
         self._next = 0
         self._latest = ""
         self._passed_over = ""
@@ -209,7 +219,7 @@ class Watched:
     @property
     def is_reading(self) -> bool:
         """Whether events of earlier times are still to be heard."""
-        return self._reader is not None
+        return self._reader is not None or self._is_behind
 
     def close(self) -> None:
         """Read no more files."""
@@ -220,8 +230,13 @@ class Watched:
             self._reader.close()
             self._reader = None
 
-    def update(self, source: Source, seconds: float) -> bool:
-        """Hear what is new, for about as long as this; whether anything was."""
+    def update(
+        self, source: Source, seconds: float, is_urgent: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Hear what is new, for about as long as this; whether anything was.
+
+        Of files no more is heard once ``is_urgent()``: somebody waits for something else.
+        """
         until = time.monotonic() + seconds
         status = source.status(self.job_id)
         changed = status != self.status
@@ -238,7 +253,7 @@ class Watched:
             self._join(source)
         if self._reader is not None:
             changed = True
-            if not self._hear_earlier(self._reader, until):
+            if not self._hear_earlier(self._reader, until, is_urgent):
                 return True
         n_events = status.get("n_events")
         if is_number(n_events) and n_events < self._next:
@@ -253,18 +268,20 @@ class Watched:
             self._next = int(found[-1]["n"]) + 1
             for event in found:
                 changed |= self._hear(event)
-            if time.monotonic() >= until:
+            self._is_behind = self._next < (n_events if is_number(n_events) else 0)
+            if self._is_behind and time.monotonic() >= until:
                 return changed
+        self._is_behind = False
         if status.get("state") not in ENDS:
             self._is_whole = False
         elif not self._is_whole:
-            changed |= self._hear_anew(source, until)
+            changed |= self._hear_anew(source, until, is_urgent)
         return changed
 
-    def _hear_anew(self, source: Source, until: float) -> bool:
+    def _hear_anew(self, source: Source, until: float, is_urgent: Callable[[], bool]) -> bool:
         """Hear files on another board, which takes this one's place; whether it did."""
-        self._anew = self._anew or Watched(self.job_id)
-        self._anew.update(source, until - time.monotonic())
+        self._anew = self._anew or Watched(self.job_id, self._make)
+        self._anew.update(source, until - time.monotonic(), is_urgent)
         if self._anew.is_reading:
             return False
         found, self._anew = self._anew, None
@@ -293,7 +310,7 @@ class Watched:
         self._reader = Reader(source, self.job_id, str(until.get("time")))
         self._reader.start()
 
-    def _hear_earlier(self, reader: Reader, until: float) -> bool:
+    def _hear_earlier(self, reader: Reader, until: float, is_urgent: Callable[[], bool]) -> bool:
         """Hear events from files; whether that is done."""
         while (piece := reader.next(until)) is not None:
             for event in piece:
@@ -303,7 +320,7 @@ class Watched:
                 self.trouble, self._reader = reader.trouble, None
                 self._passed_over = "" if reader.trouble else self._latest
                 return True
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or is_urgent():
                 break
         return False
 
@@ -348,6 +365,7 @@ class Desk(threading.Thread):
         self._due_at: dict[Key, float] = {}
         self._waiting: dict[Key, list[tuple[Any, asyncio.Future[Answer]]]] = {}
         self._boards: OrderedDict[str, Watched] = OrderedDict()
+        self._ranges: OrderedDict[Key, Watched] = OrderedDict()
         self._panels: dict[str, dict[str, Any]] = {}
         self._failed: set[Key] = set()
         self._caught_up_at = time.monotonic()
@@ -373,6 +391,13 @@ class Desk(threading.Thread):
             self._waiting.setdefault(key, []).append((loop, future))
         self._wake.set()
         return await asyncio.wait_for(future, PATIENCE_SECONDS)
+
+    def expect(self, key: Key) -> None:
+        """Have an answer made that somebody is about to ask for."""
+        with self._lock:
+            self._asked[key] = time.monotonic()
+            self._asked.move_to_end(key)
+        self._wake.set()
 
     def close(self) -> None:
         """Make no more answers."""
@@ -458,8 +483,12 @@ class Desk(threading.Thread):
             self._failed.add(key[:2])
             logger.exception("largek's page has no answer for %r", key[:2])
 
+    def _waits(self, key: Key) -> bool:
+        """Whether somebody waits for something else."""
+        return len(self._waiting) > (key in self._waiting)
+
     def _is_reading(self, key: Key) -> bool:
-        watched = self._boards.get(key[1]) if key[0] == "job" else None
+        watched = self._boards.get(key[1]) if key[0] == "job" else self._ranges.get(key)
         return watched is not None and watched.is_reading
 
     def _made(self, key: Key, before: Answer | None) -> Answer:
@@ -467,15 +496,30 @@ class Desk(threading.Thread):
             case ("jobs", search, begin):
                 found = answer_of(self._list(search, int(begin)))
                 return before if before is not None and before.tag == found.tag else found
+            case ("known", job_id):
+                self.source.status(job_id)
+                return answer_of({})
             case ("job", job_id):
                 watched = self._board(job_id)
-                changed = watched.update(self.source, HEARD_SECONDS)
-                if before is not None and before.status == 200 and not changed:
+                if not self._hears(watched, key, before) and before is not None:
                     return before
                 return answer_of(self._job(watched))
+            case ("range", job_id, kind, axis, low, high):
+                watched = self._range(key, job_id, kind, axis, float(low), float(high))
+                if not self._hears(watched, key, before) and before is not None:
+                    return before
+                lines = watched.board.lines(kind)
+                return answer_of({"series": lines, "reading": watched.is_reading})
             case ("figure", job_id, kind, theme, axis, log):
                 return self._figure(job_id, kind, theme, axis, log)
         raise ParameterError(f"nobody knows what {key!r} asks: load the page again.")
+
+    def _hears(self, watched: Watched, key: Key, before: Answer | None) -> bool:
+        """Have a board hear what is new; whether there is another answer than the one before."""
+        # Files are heard in longer turns once there is something to be looked at.
+        seconds = HEARD_SECONDS if before is None else 3 * HEARD_SECONDS
+        changed = watched.update(self.source, seconds, lambda: self._waits(key))
+        return changed or before is None or before.status != 200
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -522,6 +566,8 @@ class Desk(threading.Thread):
         if (watched := self._boards.pop(job_id, None)) is not None:
             watched.close()
         self._panels.pop(job_id, None)
+        for key in [key for key in self._ranges if key[1] == job_id]:
+            self._ranges.pop(key).close()
 
     def _job(self, watched: Watched) -> dict[str, Any]:
         content = watched.board.answer()
@@ -538,15 +584,47 @@ class Desk(threading.Thread):
             about["error"] = f"not all that it told can be read: {watched.trouble}"
         return {**content, **about}
 
-    def _figure(self, job_id: str, kind: str, theme: str, axis: str, log: str) -> Answer:
-        """What BokehJS draws a panel from; it depends on no data."""
+    def _chart(self, job_id: str, kind: str) -> dict[str, Any]:
+        """A panel that has lines."""
         if job_id not in self._panels:
             watched = self._board(job_id)
             watched.update(self.source, HEARD_SECONDS)
             self._job(watched)
-        panel = self._panels[job_id].get(kind)
-        if panel is None or "figure" not in panel:
+        panel: dict[str, Any] | None = self._panels[job_id].get(kind)
+        if panel is None or not panel["series"]:
             raise JobNotFoundError(f"job {job_id} has no chart {kind[:40]!r}: load its page again.")
+        return panel
+
+    def _range(
+        self, key: Key, job_id: str, kind: str, axis: str, low: float, high: float
+    ) -> Watched:
+        """What hears only of a part of a chart's axis, and so can tell more of it."""
+        axes = [name for name in self._chart(job_id, kind)["axes"] if name in AXES]
+        if axis not in axes:
+            raise ParameterError(
+                f"there is no part of {axis[:40]!r} of the chart {kind!r}: ask for one of its axes "
+                f"({', '.join(axes) or 'it has none along which a job goes on'})."
+            )
+        whole = self._board(job_id).board
+        if key not in self._ranges or self._ranges[key].board.whole is not whole:
+            # Axes of time are in ms, as everywhere on the page.
+            unit = 1e3 if axis == "elapsed" else 1.0
+            window = Window(axis, low / unit, high / unit)
+            if (before := self._ranges.pop(key, None)) is not None:
+                before.close()
+            self._ranges[key] = Watched(job_id, functools.partial(Board, job_id, window, whole))
+            while len(self._ranges) > MOST_RANGES:
+                self._ranges.popitem(last=False)[1].close()
+        self._ranges.move_to_end(key)
+        return self._ranges[key]
+
+    def _figure(self, job_id: str, kind: str, theme: str, axis: str, log: str) -> Answer:
+        """What BokehJS draws a panel from; it depends on no data."""
+        panel = self._chart(job_id, kind)
+        if not self._draws:
+            raise JobNotFoundError(
+                f"charts of job {job_id} need bokeh: install it where this page comes from."
+            )
         from largek_dask.observe.figures import item
 
         return answer_of(item(panel, theme, x=axis or None, log=log == "log" or None))

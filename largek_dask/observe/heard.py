@@ -19,7 +19,7 @@ from largek_dask.observe.history import A_START, Series, X, Y, key_of
 from largek_dask.observe.showing import is_number, seconds_of
 from largek_dask.observe.worker_figures import WorkerFigures
 
-__all__ = ["Heard", "Line", "Mark", "number_in", "short_name"]
+__all__ = ["AXES", "Heard", "Line", "Mark", "Window", "number_in", "short_name"]
 
 MOST_STARTS = 12
 """Starts of which a line each is kept: of more the latest."""
@@ -66,6 +66,26 @@ class Line(NamedTuple):
     """Whether it is of the rows of a sample."""
 
 
+AXES = ("elapsed", "time", "passes")
+"""Axes along which a job goes on: seconds used, ms since 1970, passes over the data."""
+
+
+class Window(NamedTuple):
+    """A part of an axis that is looked at closely."""
+
+    axis: str
+    """One of :data:`AXES`."""
+    low: float
+    """Where it begins, in the unit of the axis."""
+    high: float
+    """Where it ends."""
+
+    def holds(self, elapsed: float, time: float, passes: float) -> bool:
+        """Whether a step lies in it."""
+        at = {"elapsed": elapsed, "time": time, "passes": passes}[self.axis]
+        return self.low <= at <= self.high
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Something that happened, to be marked on the axis of time."""
@@ -87,8 +107,17 @@ class Mark:
 class Heard:
     """Series and marks of a job.
 
+    Parameters
+    ----------
+    window : Window, optional
+        Only steps that lie in it have points, which so are the finer.
+    whole : Heard, optional
+        Where all steps of the same job are.
+
     Attributes
     ----------
+    whole : Heard
+        Where all steps are.
     costs : dict
         Series of the objective by :class:`Line`, with wall time (ms since 1970) and passes beside.
     series : dict
@@ -99,7 +128,9 @@ class Heard:
         Of ``bytes``, ``copied``, ``retries``, ``rebuilt``, ``evictions`` and seconds by kind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window: Window | None = None, whole: Heard | None = None) -> None:
+        self.window = window
+        self.whole = whole or self
         self.costs: dict[Line, Series] = {}
         self.series: dict[str, Series] = {}
         self.by_partition: dict[int, float] = {}
@@ -129,6 +160,8 @@ class Heard:
         self._elapsed = self._passes = 0.0
         self._begins = False
         """Whether the next step is after a gap."""
+        self._is_in = window is None
+        """Whether the last step lies in the window."""
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._hear: dict[str, Callable[[Event], None]] = {
             "started": self._hear_started,
@@ -197,6 +230,10 @@ class Heard:
         time = 1e3 * seconds_of(event)
         self._clock.add(key, self._elapsed, self._passes, time)
         self.latest = event
+        if self.window is not None:
+            self._is_in = self.window.holds(self._elapsed, time, self._passes)
+            if not self._is_in:
+                return
         self._add_cost(event, time)
         self._add_figures(event, rows)
         self._add_seconds(event)
@@ -288,11 +325,12 @@ class Heard:
     def _hear_worker(self, event: Event) -> None:
         chunks = number_in(event, "chunks")
         had = "" if chunks is None else f", {count_of(int(chunks), 'chunk')}"
-        self._mark("worker", f"{event.get('address')} {event.get('change')}{had}", event)
+        words = f"worker {event.get('address')} {event.get('change')}{had}"
+        self._mark("worker", words, event)
 
     def _hear_workers(self, event: Event) -> None:
         self._workers.hear(event)
-        if speeds := self._workers.speeds:
+        if (speeds := self._workers.speeds) and self._is_in:
             self.speeds = {short_name(name): speed for name, speed in speeds.items()}
             self._add_speeds()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -81,7 +80,9 @@ class Files:
         for name in self._known:
             self.read(name)
         if self.draws:
-            importlib.import_module("largek_dask.observe.figures")
+            from largek_dask.observe.figures import prepare
+
+            prepare()
 
 
 def _bokeh() -> tuple[str, Callable[[], bytes]] | None:
@@ -133,6 +134,9 @@ def shell(
     body = _lost(job_id, query) if kind == "lost" else _waiting()
     title = {"list": "Jobs", "job": f"Job {job_id}", "lost": "No such job"}[kind]
     script = "" if kind == "lost" else f'<script src="largek/static/{files.script}" defer></script>'
+    if kind == "job" and files.draws:
+        # So that it comes along with our own, and not after that one has been read.
+        script += f'<link rel="preload" as="script" href="{told["bokeh"]}">'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

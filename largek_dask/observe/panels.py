@@ -50,6 +50,8 @@ FIRST_STEPS = 0.1
 HOUR, TENTH = 3600.0, 0.1
 LATEST = 253_402_300_799.0
 """The end of the year 9999, in seconds since 1970."""
+FINE = 20_000
+"""Parts of an axis that can be told apart: more than a screen has pixels."""
 MOST_POINTS = 128
 """Buckets of a line as it is sent: as many as a screen shows."""
 WORKER_POINTS = 32
@@ -93,8 +95,11 @@ def rounded(value: float | None, digits: int = 4) -> float | int | None:
     if value is None or not math.isfinite(value):
         return None
     found = float(f"{value:.{digits}g}")
-    if not math.isfinite(found):
-        return None
+    return _short(found) if math.isfinite(found) else None
+
+
+def _short(found: float) -> float | int:
+    """The same number with fewer letters in JSON."""
     return int(found) if abs(found) < 1e15 and found == int(found) else found
 
 
@@ -184,9 +189,8 @@ def _cost(seen: Seen, heard: Heard) -> Panel | None:
         return None
     objective = seen.objective
     less = objective.sense == "min"
-    of_all = [series for line, series in heard.costs.items() if not line.on_sample]
-    best = _best(of_all or list(heard.costs.values()), less)
-    last = _last(of_all or list(heard.costs.values()))
+    best = _best(_main_costs(heard.whole), less)
+    last = _last(_main_costs(heard))
     name = objective.of_step
     told = f"{name[:1].upper()}{name[1:]} {precise(last[Y])} last"
     words = f"{told}, {precise(best[Y])} at its {'lowest' if less else 'highest'}."
@@ -209,6 +213,12 @@ def _cost(seen: Seen, heard: Heard) -> Panel | None:
     )  # fmt: skip
 
 
+def _main_costs(heard: Heard) -> list[Series]:
+    """Lines of the objective on all rows; those on samples where there is no other."""
+    of_all = [series for line, series in heard.costs.items() if not line.on_sample]
+    return of_all or list(heard.costs.values())
+
+
 def _best(lines: Sequence[Series], less: bool) -> Point:
     ends = [found[0] if less else found[1] for line in lines if (found := line.extremes())]
     return (min if less else max)(ends, key=lambda point: point[Y])
@@ -229,8 +239,8 @@ def _cost_line(line: Line, series: Series, best: float) -> dict[str, Any]:
         _line_name(line),
         _elapsed(points),
         _column(points, Y, 8),
-        time=_column(points, TIME, 12),
-        passes=_column(points, PASSES, 4),
+        time=_along(points, TIME),
+        passes=_along(points, PASSES),
         # 0 has no place on a logarithmic axis.
         above=[None if point is None else rounded(abs(point[Y] - best)) or None
                for point in points],
@@ -254,7 +264,17 @@ def _column(points: Iterable[Point | None], place: int, digits: int) -> Column:
 
 def _elapsed(points: Iterable[Point | None]) -> Column:
     """Seconds used, in ms."""
-    return [None if point is None else rounded(1e3 * point[X], 5) for point in points]
+    return _along(points, X, 1e3)
+
+
+def _along(points: Iterable[Point | None], place: int, scale: float = 1.0) -> Column:
+    """Where points lie on an axis, to a :data:`FINE` part of what is shown of it."""
+    values = [None if point is None else scale * point[place] for point in points]
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    span = max(known) - min(known) if known else 0.0
+    digits = 3 if not 0 < span < math.inf else min(12, math.ceil(math.log10(FINE / span)))
+    return [None if value is None or not math.isfinite(value) else _short(round(value, digits))
+            for value in values]  # fmt: skip
 
 
 def _line(name: str, x: Column, y: Column, **columns: Column) -> dict[str, Any]:
@@ -289,8 +309,7 @@ def _gain(seen: Seen, heard: Heard) -> Panel | None:
 
 def _gains(heard: Heard) -> list[tuple[str, str]]:
     """How much the objective has changed of late, relative to what it was."""
-    of_all = [series for line, series in heard.costs.items() if not line.on_sample]
-    lines = of_all or list(heard.costs.values())
+    lines = _main_costs(heard)
     if not lines:
         return []
     # Of several starts the one that runs: the others have other ends.
@@ -400,7 +419,7 @@ def _split(seen: Seen, heard: Heard) -> Panel | None:
     total = heard.sums.get("total", 0.0)
     if not known or total <= 0:
         return None
-    threads = heard.threads
+    threads = heard.whole.threads
     named = {kind: "rows in the driver" if kind == "driver" else kind for kind in known}
     shares = {named[kind]: heard.sums.get(kind, 0.0) / (threads * total) for kind in known}
     shares["rest"] = max(0.0, 1.0 - sum(shares.values()))

@@ -52,6 +52,7 @@ COLORS = {
     "queued": "yellow",
     "waiting": "magenta",
     "running": "blue",
+    "paused": "yellow",
     "finished": "green",
     "failed": "red",
     "cancelled": "yellow",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import math
+import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -28,42 +31,65 @@ from largek_dask.driver.stopping import parse_duration
 from largek_dask.driver.words import printable
 from largek_dask.errors import (
     ClusterError,
+    JobNotFoundError,
+    LargekError,
+    OtherSchedulerError,
     ParameterError,
+    SchedulerAwayError,
     VersionMismatchWarning,
     warn,
 )
 from largek_dask.observe.cards import card_of_jobs
 from largek_dask.passes.network import require_open
 from largek_dask.service.job import Job
+from largek_dask.service.known import ACTIVE
+from largek_dask.service.listing import Order, moment_of
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
+from largek_dask.service.reaching import reach
+from largek_dask.service.scheduler_file import Finder
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
 from largek_dask.service.store import checked_id
 from largek_dask.service.wire import error_of
 from largek_dask.version import __version__
 
-__all__ = ["Service", "connect"]
+__all__ = ["JobList", "Service", "connect", "this_user"]
 
-AWAY_SECONDS = 60.0
-"""How long a scheduler may be away before that is an error."""
-FOLLOW_SECONDS = 86_400.0
-"""The same while a job is waited for: about as long as the job waits for what it needs."""
+WITHOUT_JOBS_SECONDS = 60.0
+"""How long a scheduler may answer that it has no jobs: while it starts, or for ever."""
 PAUSE_SECONDS = 0.5
+RECONNECT_SECONDS = 5.0
+SILENT_SECONDS = 15.0
+"""Without an answer for so long it is looked whether a file names another scheduler meanwhile; the
+next time for twice as long, as an answer may be long."""
 
 
 def connect(
-    scheduler: str | Client, *, store: str | None = None, timeout: float | str = "10s"
+    scheduler: str | os.PathLike[str] | Client,
+    *,
+    store: str | None = None,
+    timeout: float | str = "10s",
+    away: float | str = "15m",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Service:
     """Connect to a scheduler that runs clustering jobs.
 
     Parameters
     ----------
-    scheduler : str or distributed.Client
-        ``"tcp://host:8786"``, or a client, which stays open when the service is closed.
+    scheduler : str, path or distributed.Client
+        ``"tcp://host:8786"``; or the path or URL of the ``scheduler.json`` that a scheduler keeps
+        in its store, such as ``"/shared/jobs/scheduler.json"``, which is read again whenever the
+        connection is lost, as the address may be another one then; or a client, which stays open
+        when the service is closed.
     store : str, optional
         Where the scheduler has no largek service yet: give it one that keeps its jobs under this
         URL, which the scheduler has to reach.
     timeout : float or str
-        For the connection.
+        For the connection: seconds, or such as "10s".
+    away : float or str
+        How long a scheduler that has been connected may be away before that is an error: seconds,
+        or such as "90s", "15m", "2h".
+    storage_options : mapping, optional
+        For the URL of a ``scheduler.json``.
 
     Returns
     -------
@@ -72,28 +98,24 @@ def connect(
     Raises
     ------
     ClusterError
-        Nothing answers there, or the scheduler has no largek service.
+        Nothing answers there, the scheduler has no largek service, or there is no such file.
     ParameterError
-        The client is asynchronous.
+        The client is asynchronous, or the file is none of a scheduler.
 
     Warns
     -----
     VersionMismatchWarning
         The scheduler has another version of this package.
     """
+    seconds = parse_duration(away, "away")
     if isinstance(scheduler, Client):
         if scheduler.asynchronous:
             raise ParameterError("connect needs a client made with asynchronous=False.")
-        return Service(scheduler, None, store)
+        return Service(scheduler, None, store, seconds)
+    finder = Finder(scheduler, storage_options)
+    client = reach(finder, timeout)
     try:
-        client = Client(scheduler, timeout=timeout, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise ClusterError(
-            f"no Dask scheduler answers at {scheduler!r} ({type(error).__name__}): check the "
-            "address and that `dask scheduler` runs there"
-        ) from error
-    try:
-        return Service(client, scheduler, store)
+        return Service(client, finder, store, seconds)
     except BaseException:
         client.close()
         raise
@@ -102,10 +124,13 @@ def connect(
 class Service:
     """The jobs of a scheduler; made by :func:`connect`."""
 
-    def __init__(self, client: Client, address: str | None, store: str | None) -> None:
+    def __init__(
+        self, client: Client, finder: Finder | None, store: str | None, away: float
+    ) -> None:
         self.client = client
-        self._address = address
+        self._finder = finder
         """Given: the client is this object's own."""
+        self._away_seconds = away
         self._followers: dict[str, list[queue.SimpleQueue[dict[str, Any]]]] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -118,13 +143,15 @@ class Service:
             # Where there is a service already, Dask keeps that one.
             self.client.register_plugin(JobsPlugin(store))
         try:
-            hello = self.ask("hello")
+            hello = _content(self._answer("hello", {}))
         except _NoServiceError:
             raise ClusterError(
                 f"the scheduler at {self._where} has no largek service: "
                 "start it with `dask scheduler --preload largek_dask.service.preload`, or "
                 "give connect() a store, the URL of a folder where jobs are to be kept."
             ) from None
+        except (OSError, _GoingAwayError) as error:
+            raise self._away(error) from error
         self.store: str = hello["store"]
         if hello["version"] != __version__:
             warn(
@@ -143,7 +170,7 @@ class Service:
     def close(self) -> None:
         """Disconnect; jobs go on."""
         self._closed = True
-        if self._address is not None:
+        if self._finder is not None:
             self.client.close()
 
     # --- asking -----------------------------------------------------------------------------------
@@ -162,7 +189,7 @@ class Service:
         try:
             self._keep_connected()
             found = self._answer(operation, arguments)
-        except OSError as error:
+        except (OSError, _NoAnswerError) as error:
             raise self._away(error) from error
         return _content(found)
 
@@ -172,58 +199,102 @@ class Service:
             raise ClusterError(
                 f"this service of {self._where} has been closed, its jobs go on: connect() again."
             )
-        if self._address is None:
+        if self._finder is None:
             require_open(self.client)
 
-    def _keep_connected(self) -> None:
-        """Connect again where the client is this object's own and has lost its scheduler."""
-        if self._address is not None and self.client.status != "running":
-            self._reconnect(self._address)
+    def _keep_connected(self, in_doubt: bool = False) -> None:
+        """Connect again where the client is this object's own and has lost its scheduler.
 
-    def _answer(self, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        Parameters
+        ----------
+        in_doubt : bool
+            Whoever is connected has not answered, or has no jobs: perhaps another one has them.
+
+        Raises
+        ------
+        OSError, LargekError
+            Nobody could be reached.
+        """
+        finder = self._finder
+        if finder is None:
+            return
+        if self.client.status != "running" or (in_doubt and finder.has_moved()):
+            self._reconnect(finder)
+
+    def _answer(
+        self, operation: str, arguments: Mapping[str, Any], seconds: float | None = None
+    ) -> Mapping[str, Any]:
         """What the scheduler says, also that it cannot do it; whatever is raised says nothing."""
         handler = getattr(self.client.scheduler, HANDLER)
         found = self.client.sync(
-            handler, operation=operation, arguments=json.dumps(arguments, default=_plain)
+            handler,
+            operation=operation,
+            arguments=json.dumps(arguments, default=_plain),
+            callback_timeout=seconds,
         )
+        if isinstance(found, Mapping) and "away" in found:
+            raise _GoingAwayError(found["away"])
         if not isinstance(found, Mapping) or not {"answer", "arrays", "error"} & set(found):
             raise _NoServiceError
         return found
 
-    def ask_again(self, operation: str, *, follow: bool = False, **arguments: Any) -> Any:
-        """Ask what may be asked twice; a scheduler that restarts is waited for.
+    def ask_again(self, operation: str, *, within: float | None = None, **arguments: Any) -> Any:
+        """Ask what may be asked twice; a scheduler that is away is waited for.
 
         An answer is an answer, whatever it says: only who has got none asks again.
 
         Parameters
         ----------
         operation : str
-        follow : bool
-            Wait as long as those do who follow a job.
+        within : float, optional
+            Seconds to wait at most, where that is less than the service's ``away``.
         arguments
             Of the operation.
+
+        Raises
+        ------
+        SchedulerAwayError
+            None has answered for as long as that.
+        LargekError
+            What it answers.
         """
-        begun = time.monotonic()
+        begun, silent, in_doubt = time.monotonic(), SILENT_SECONDS, False
+        patience = min(self._away_seconds, math.inf if within is None else within)
+        moves = self._finder is not None and self._finder.is_file
         while True:
             self._check_open()
             try:
-                self._keep_connected()
-                found = self._answer(operation, arguments)
-                break
-            except (OSError, _NoServiceError, RuntimeError) as error:
-                gone = isinstance(error, OSError | _NoServiceError) or not self._is_connected()
-                # One that answers, but without jobs, was started without them.
-                patient = follow and not isinstance(error, _NoServiceError)
-                if not gone:
+                self._keep_connected(in_doubt)
+                # Of one that is stopped, or lives on without its store, nothing else would be seen.
+                found = self._answer(operation, arguments, silent if moves else None)
+                if not moves or found.get("error") != OtherSchedulerError.__name__:
+                    break
+                error: Exception = error_of(found["error"], found["message"])
+            except (OSError, LargekError, _NoAnswerError, RuntimeError) as raised:
+                known = isinstance(raised, OSError | _NoAnswerError)
+                if not known and self._is_connected():
                     raise
-                if time.monotonic() - begun > (FOLLOW_SECONDS if patient else AWAY_SECONDS):
-                    raise self._away(error) from error
-                time.sleep(PAUSE_SECONDS)
+                error = raised
+                silent *= 2 if isinstance(raised, TimeoutError) else 1
+            in_doubt = True
+            # One that answers, but without jobs, was started without them.
+            is_bare = isinstance(error, _NoServiceError)
+            most = min(patience, WITHOUT_JOBS_SECONDS) if is_bare else patience
+            if time.monotonic() - begun > most:
+                raise self._away(error) from error
+            time.sleep(PAUSE_SECONDS)
         return _content(found)
 
-    def _away(self, error: BaseException) -> ClusterError:
+    def _away(self, error: BaseException) -> SchedulerAwayError:
+        finder = self._finder
+        if isinstance(error, SchedulerAwayError):
+            return error
+        if isinstance(error, LargekError | _GoingAwayError):
+            return SchedulerAwayError(f"{error}; wait for it, its jobs go on then.")
+        if finder is not None and finder.is_file and not isinstance(error, _NoServiceError):
+            return finder.nobody(error)
         what = "has no jobs any more" if isinstance(error, _NoServiceError) else "does not answer"
-        return ClusterError(
+        return SchedulerAwayError(
             f"the scheduler at {self._where} {what}: check that it runs there. Its jobs go on when "
             "it is back with their store."
         )
@@ -231,10 +302,12 @@ class Service:
     def _is_connected(self) -> bool:
         return bool(self.client.status == "running")
 
-    def _reconnect(self, address: str) -> None:
+    def _reconnect(self, finder: Finder) -> None:
         with self._lock:
+            address = finder.find()
             self.client.close()
-            self.client = Client(address, timeout="5s", set_as_default=False)
+            self.client = Client(address, timeout=RECONNECT_SECONDS, set_as_default=False)
+            self._where = self.client.scheduler.address
             for topic in self._followers:
                 self.client.subscribe_topic(topic, self._heard(topic))
 
@@ -350,15 +423,99 @@ class Service:
         asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options)).model_dump(mode="json")
         spec = JobSpec.parse({**changes, "algorithm": asked, "storage_options": public})
         document = json.dumps(spec.dump())
-        return Job(self, self.ask("submit", document=document, secrets=secrets, owner=_owner()))
+        return Job(self, self.ask("submit", document=document, secrets=secrets, owner=this_user()))
 
-    def jobs(self) -> list[Job]:
-        """All jobs of the scheduler, the oldest first."""
-        return [Job(self, status["id"]) for status in self.ask_again("jobs")]
+    def jobs(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        owner: str | None = None,
+        name: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        algorithm: str | None = None,
+        order: Order = "created",
+        limit: int = 100,
+        after: str | None = None,
+    ) -> JobList:
+        """Jobs of the scheduler: the last hundred, or those that are asked for.
+
+        They are looked for on the scheduler, where 10,000 jobs are no burden.
+
+        Parameters
+        ----------
+        state : str or sequence of str, optional
+            Any of these: see :meth:`Job.status`.
+        owner : str, optional
+            Who submitted it.
+        name : str, optional
+            A pattern for the name, such as ``"night*"``.
+        since, until : datetime or str, optional
+            When it was submitted: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC
+            unless it says otherwise), or how long ago, such as ``"12h"`` or ``"30d"``.
+        algorithm : str, optional
+            Its name, as it was asked for.
+        order : str
+            ``"created"``: the newest, of which the oldest comes first, so that ``[-1]`` is the
+            newest job; ``"newest"``: the same, the newest first; ``"oldest"``: from the oldest
+            on; ``"name"``.
+        limit : int
+            Most jobs, 1 to 1,000.
+        after : str, optional
+            The attribute ``after`` of the list before, to go on behind it.
+
+        Returns
+        -------
+        JobList
+
+        Raises
+        ------
+        ParameterError
+            Something is not of its kind.
+        """
+        asked = {
+            "state": [state] if isinstance(state, str) else _as_list(state),
+            "owner": owner,
+            "name": name,
+            "since": None if since is None else moment_of(since, "since"),
+            "until": None if until is None else moment_of(until, "until"),
+            "algorithm": algorithm,
+            "order": order,
+            "limit": limit,
+            "after": after,
+        }
+        return JobList(self, self.ask_again("jobs", query=asked))
+
+    def overview(self, last: int = 20) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """What is going on: jobs that have not ended, and the last ones, ended or not.
+
+        Parameters
+        ----------
+        last : int
+            How many of the latter.
+
+        Returns
+        -------
+        list of dict
+            ``JobList.rows``, the oldest first, at most 100 of jobs that have not ended; of
+            those that run it is the whole :meth:`Job.status`.
+        dict
+            How many jobs there are, by state.
+        """
+        recent = self.ask("jobs", query={"limit": last})
+        active = self.ask("jobs", query={"state": ACTIVE})
+        rows = {row["id"]: row for row in (*active["jobs"], *recent["jobs"])}
+        for job_id, row in rows.items():
+            if row["state"] == "running":
+                # It may be gone since.
+                with contextlib.suppress(JobNotFoundError):
+                    rows[job_id] = self.ask("status", id=job_id)
+        ordered = sorted(rows.values(), key=lambda row: str(row.get("created", "~")))
+        return ordered, recent["counts"]
 
     def statuses(self) -> list[dict[str, Any]]:
         """The :meth:`Job.status` of all jobs, the oldest first, in one question."""
-        return list(self.ask_again("jobs"))
+        return list(self.ask_again("statuses"))
 
     def job(self, job_id: str) -> Job:
         """A job by its id.
@@ -372,10 +529,44 @@ class Service:
         return job
 
     def _repr_html_(self) -> str:
-        return card_of_jobs(self.ask("jobs"), f"largek at {self._where}, jobs in {self.store}")
+        title = f"largek at {self._where}, jobs in {self.store}"
+        return card_of_jobs(self.overview()[0], title)
 
     def __repr__(self) -> str:
         return f"<Service of {self._where}, jobs in {self.store}>"
+
+
+class JobList(list[Job]):
+    """Some jobs of a scheduler; made by :meth:`Service.jobs`.
+
+    Attributes
+    ----------
+    rows : list of dict
+        What is known of each: ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``,
+        ``priority``, ``algorithm``, ``n_clusters``, ``output``. Long texts are cut, by "…".
+        ``Job.status`` has all of it.
+    counts : dict
+        How many jobs there are by state, among those that are asked for but for their state.
+    total : int
+        How many jobs are asked for: those of this list, and others beyond its limit.
+    after : str or None
+        To be given to the next question, for those that follow; None where none do.
+    """
+
+    def __init__(self, service: Service, found: Mapping[str, Any]) -> None:
+        super().__init__(Job(service, row["id"]) for row in found["jobs"])
+        self.rows: list[dict[str, Any]] = found["jobs"]
+        self.counts: dict[str, int] = found["counts"]
+        self.total: int = found["total"]
+        self.after: str | None = found["after"]
+
+    def _repr_html_(self) -> str:
+        return card_of_jobs(self.rows, f"{len(self)} of {self.total} jobs")
+
+
+def _as_list(value: Any) -> Any:
+    """A sequence as JSON has it."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _content(found: Mapping[str, Any]) -> Any:
@@ -385,11 +576,20 @@ def _content(found: Mapping[str, Any]) -> Any:
     return json.loads(found["answer"]) if "answer" in found else found
 
 
-class _NoServiceError(Exception):
-    """The scheduler does not know what it was asked."""
+class _NoAnswerError(Exception):
+    """The scheduler has not answered what it was asked."""
 
 
-def _owner() -> str:
+class _NoServiceError(_NoAnswerError):
+    """It does not know what that is."""
+
+
+class _GoingAwayError(_NoAnswerError):
+    """It is shutting down, and says so."""
+
+
+def this_user() -> str:
+    """Who submits, by the account of this machine."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):

@@ -87,8 +87,8 @@ def fit_into(
     client, n_threads
         Where to compute.
     told
-        ``events``, ``log``, ``callbacks``, ``cancelled``: see :func:`largek_dask.driver.fit.fit`,
-        whose errors are raised.
+        ``events``, ``log``, ``callbacks``, ``cancelled``, ``held``: see
+        :func:`largek_dask.driver.fit.fit`, whose errors are raised.
     """
     before = model_in(folder)
     labelled = labels_in(folder)

@@ -7,7 +7,7 @@ import json
 import logging
 import queue
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,7 +15,7 @@ from distributed.utils import silence_logging_cmgr
 
 from largek_dask.algorithms.objective import objective_in
 from largek_dask.driver.stopping import ENDS, parse_duration
-from largek_dask.errors import CancelledJobError, RecoveryWarning, warn
+from largek_dask.errors import CancelledJobError, RecoveryWarning, SchedulerAwayError, warn
 from largek_dask.model import Model
 from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
@@ -55,9 +55,9 @@ class Job:
         Returns
         -------
         dict
-            ``state`` (queued, waiting, running, finished, failed, cancelled; unreadable while the
-            scheduler cannot read its record, and tries again), ``reason`` (what it waits for:
-            storage, workers, credentials, version), ``note`` (the same in words), ``needs``
+            ``state`` (queued, waiting, running, paused, finished, failed, cancelled; unreadable
+            while the scheduler cannot read its record, and tries again), ``reason`` (what it waits
+            for: storage, workers, credentials, version), ``note`` (the same in words), ``needs``
             (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
             covariances), while it is queued ``queue`` (its ``position`` ``of`` how many), and
             while and after it runs on this scheduler: ``n_rows``, ``step`` (of several starts of
@@ -70,11 +70,11 @@ class Job:
             to go on and failed stays as it was, with its earlier ``result``; ``failure`` tells
             what happened.
         """
-        return self._status(follow=False)
+        return self._status()
 
-    def _status(self, follow: bool = True) -> dict[str, Any]:
-        """The status; for who follows the job, a scheduler that is away is waited for."""
-        found: dict[str, Any] = self._service.ask_again("status", follow=follow, id=self.id)
+    def _status(self, within: float | None = None) -> dict[str, Any]:
+        """The status; a scheduler that is away is waited for, at most for so many seconds."""
+        found: dict[str, Any] = self._service.ask_again("status", within=within, id=self.id)
         return found
 
     @property
@@ -98,8 +98,8 @@ class Job:
         ------
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
-            ``largek_dask.driver.events``, and queued, running, interrupted, cancelling,
-            finished, failed, cancelled.
+            ``largek_dask.driver.events``, and queued, running, interrupted, pausing,
+            paused, resumed, priority, cancelling, finished, failed, cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 
@@ -108,7 +108,7 @@ class Job:
         epoch, n, once = None, 0, _Once()
         with self._service.following(self.id) as news:
             while True:
-                found = self._service.ask_again("events", follow=follow, id=self.id, n=n)
+                found = self._service.ask_again("events", id=self.id, n=n)
                 if found["epoch"] != epoch:
                     # Another scheduler numbers them anew; what was seen before is passed over.
                     if epoch is not None and n > 0:
@@ -122,10 +122,10 @@ class Job:
                     if once.is_new(event):
                         yield event
                 if found["events"]:
-                    if last in LAST and self._is_over(n, follow):
+                    if last in LAST and self._is_over(n):
                         return
                     continue
-                if not follow or self._is_over(n, follow):
+                if not follow or self._is_over(n):
                     return
                 try:
                     event = news.get(timeout=POLL_SECONDS)
@@ -163,8 +163,9 @@ class Job:
 
         Raises
         ------
-        ClusterError
-            The scheduler has been away for a day; the job goes on when it is back.
+        SchedulerAwayError
+            The scheduler has been away for longer than the service waits (``away`` of
+            :func:`connect`); the job goes on when it is back.
         """
         seen, asked_at = Seen(self._status()), time.monotonic()
         shown = notebook(seen) if stream is None and in_notebook() else terminal(seen, stream)
@@ -198,9 +199,9 @@ class Job:
         objective = objective_in(self.status())
         return [line_of(event, objective) for event in self.events(follow=False)]
 
-    def _is_over(self, n: int, follow: bool) -> bool:
+    def _is_over(self, n: int) -> bool:
         """Whether no event follows number ``n - 1``."""
-        status = self._status(follow)
+        status = self._status()
         return status["state"] in ENDS and status["n_events"] <= n
 
     def wait(self, timeout: float | str | None = None) -> str:
@@ -209,19 +210,36 @@ class Job:
         Raises
         ------
         TimeoutError
+            It has not, as far as the scheduler could be asked.
+        SchedulerAwayError
+            The scheduler has been away for longer than the service waits.
         """
+        return self._reach(ENDS, timeout)
+
+    def _reach(self, states: Sequence[str], timeout: float | str | None) -> str:
+        """Wait for one of these states; which one it is."""
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
         with self._service.following(self.id) as news:
-            while (state := str(self._status(follow=until is None)["state"])) not in ENDS:
+            while (state := self._state_by(until)) not in states:
                 left = POLL_SECONDS
                 if until is not None:
                     left = min(left, until - time.monotonic())
                     if left <= 0:
                         raise TimeoutError(f"job {self.id} is {state}; it goes on.")
                 with contextlib.suppress(queue.Empty):
-                    while news.get(timeout=left)["event"] not in LAST:
+                    while news.get(timeout=left)["event"] not in (*LAST, *states):
                         left = min(left, 0.1)
         return state
+
+    def _state_by(self, until: float | None) -> str:
+        """The state; a scheduler that is away is waited for until then (``time.monotonic``)."""
+        left = None if until is None else max(0.0, until - time.monotonic())
+        try:
+            return str(self._status(left)["state"])
+        except SchedulerAwayError as error:
+            if until is None or time.monotonic() < until:
+                raise
+            raise TimeoutError(f"job {self.id} cannot be seen: {error}") from error
 
     def result(self, timeout: float | str | None = None) -> Model:
         """Wait for the job's model.
@@ -266,6 +284,56 @@ class Job:
     def cancel(self) -> None:
         """Ask the job to end; its best model so far stays."""
         self._service.ask_again("cancel", id=self.id)
+
+    def pause(self, timeout: float | str | None = None) -> str:
+        """Hold the job until :meth:`resume`, and wait until it has ended what it was doing.
+
+        One that runs writes a checkpoint and gives back its place and all that workers hold for
+        it; the time until it goes on does not count in ``max_time``. One that is queued or waits
+        is held where it is.
+
+        Parameters
+        ----------
+        timeout : float or str, optional
+            How long to wait; the job is held nevertheless.
+
+        Returns
+        -------
+        str
+            ``"paused"``; or how it ended, where that came first.
+
+        Raises
+        ------
+        ParameterError
+            It has ended, or is paused already.
+        TimeoutError
+            It has not ended what it was doing.
+        """
+        self._service.ask("pause", id=self.id)
+        return self._reach(("paused", *ENDS), timeout)
+
+    def resume(self) -> None:
+        """Let a job that is paused go on, before others of its priority.
+
+        Its model will have the bits of one that was never paused. (A job that has ended is gone on
+        with by ``submit(resume=)``.)
+
+        Raises
+        ------
+        ParameterError
+            It is not paused.
+        """
+        self._service.ask("unpause", id=self.id)
+
+    def set_priority(self, priority: int) -> None:
+        """Change the priority of a job that does not run: those of a higher one begin sooner.
+
+        Raises
+        ------
+        ParameterError
+            It runs, or has ended.
+        """
+        self._service.ask("priority", id=self.id, priority=priority)
 
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
         """Give values of storage options that were only in memory; the names still missing."""

@@ -20,10 +20,13 @@ from largek_dask.service.credentials import known_values, options_of, output_fol
 from largek_dask.service.fitting import JOB_FILES, MODEL
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import check_job, claimed_for
+from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
+from largek_dask.service.scheduler_file import SchedulerFile, Sign
 from largek_dask.service.spec import JobSpec, check_asked
+from largek_dask.service.steering import Steering
 from largek_dask.service.store import Records, Result, checked_id
 from largek_dask.service.submissions import Check, Submissions
 from largek_dask.service.tenure import Tenure
@@ -49,6 +52,14 @@ class Jobs:
         Called with every event of every job.
     owner : str
         Who claims the store and jobs: told to whoever comes second, so it says where this one is.
+    made : callable, optional
+        Gives what the store's ``scheduler.json`` is to say, of the number of the claim; without it
+        there is no such file.
+
+    Attributes
+    ----------
+    steering : Steering
+        What may be asked of jobs that have not ended.
     """
 
     def __init__(
@@ -57,13 +68,16 @@ class Jobs:
         connect: Callable[[], Client | None],
         tell: Callable[[Event], None],
         owner: str,
+        made: Callable[[int], SchedulerFile] | None = None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
-        self._register = register = Register(tenure, tell, self._changed)
+        tend = () if made is None else (Sign(tenure, made).tend,)
+        self._register = register = Register(tenure, tell, self._changed, *tend)
         self._submissions = Submissions(register, tenure, owner, connect, tell)
         self._queue = Queue(register, tenure, owner, connect)
-        self._tender = Tender(register, tenure)
+        self._tender = Tender(register, tenure, *tend)
+        self.steering = Steering(register)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -122,6 +136,12 @@ class Jobs:
             Another one has them, or they cannot be read.
         """
         self._register.wait_until_ready()
+
+    def why_not_ready(self) -> str:
+        """Why this scheduler does not have its jobs; nothing if it has. Never waits."""
+        if self._register.loaded.is_set():
+            return ""
+        return str(self._tenure.refusal()) if self._tenure.holder else "its jobs are being read"
 
     def submit(
         self, document: str, secrets: Mapping[str, Any], owner: str, check: Check | None = None
@@ -183,6 +203,8 @@ class Jobs:
                 spec=spec,
                 run=run,
                 cancel=False,
+                paused=False,
+                resumed=None,
                 result=None,
                 before=ended if has_model else None,
                 failure=None,
@@ -239,6 +261,18 @@ class Jobs:
                 _unreadable(*about) for about in sorted(self._register.unreadable.items())
             ]
         return [*self._placed([*map(status, jobs)]), *unreadable]
+
+    def listed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Short rows of the jobs that are asked for: see ``service.listing``.
+
+        Raises
+        ------
+        ParameterError
+            It is no question.
+        """
+        query = Query.of(asked)
+        self._register.wait_until_ready()
+        return listing(self._register.jobs(), dict(self._register.unreadable), query)
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on."""

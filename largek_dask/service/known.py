@@ -14,6 +14,7 @@ from largek_dask import config
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Event
 from largek_dask.driver.run import Snapshot
+from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.service.credentials import missing
 from largek_dask.service.feed import MOST_BYTES, MOST_EVENTS, Feed, Shelf
@@ -21,9 +22,14 @@ from largek_dask.service.lease import Contender, Lease
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record
 
-__all__ = ["KnownJob", "Reason"]
+__all__ = ["ACTIVE", "STATES", "KnownJob", "Reason"]
 
-Why = Literal["cancel", "shutdown", "lost"]
+ACTIVE = ("queued", "waiting", "running", "paused")
+"""States of a job that has not ended."""
+STATES = (*ACTIVE, *ENDS, "unreadable")
+"""All states of a job; the last is that of one whose record cannot be read."""
+
+Why = Literal["cancel", "pause", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version"]
 """What a job can wait for."""
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
@@ -139,9 +145,11 @@ class KnownJob:
 
     @property
     def state(self) -> str:
-        """One of queued, waiting, running, and the states of a result."""
+        """One of queued, waiting, running, paused, and the states of a result."""
         if self.record.result is not None:
             return self.record.result.state
+        if self.is_held:
+            return "paused"
         if self.reason is not None:
             return "waiting"
         return "running" if self.running else "queued"
@@ -149,12 +157,17 @@ class KnownJob:
     @property
     def reason(self) -> Reason | None:
         """What it waits for, if it does."""
-        if self.record.result is not None:
+        if self.record.result is not None or self.is_held:
             return None
         if not self.running and self.needs():
             return "credentials"
         waiting = self.waiting
         return None if waiting is None else waiting.reason
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is paused, and has ended what it was doing when that was asked."""
+        return self.record.paused and not self.running
 
     def needs(self) -> list[str]:
         """Storage options that a client has to supply before it can run."""

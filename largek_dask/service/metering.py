@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 from largek_dask import config
 from largek_dask.driver.stopping import ENDS
 from largek_dask.observe.metrics import JobFigures, JobsFigures
-from largek_dask.service.known import KnownJob
+from largek_dask.service.known import STATES, KnownJob
 
 __all__ = ["ENDED_SECONDS", "metered"]
 
 ENDED_SECONDS = 600.0
 """How long a job that has ended is shown: a short one would be gone before a second scrape."""
-STATES = ("queued", "waiting", "running", *ENDS)
 
 
 def metered(jobs: Iterable[KnownJob], clock: Callable[[], float] = time.time) -> JobsFigures:
@@ -25,7 +24,8 @@ def metered(jobs: Iterable[KnownJob], clock: Callable[[], float] = time.time) ->
     of which the latest come first.
     """
     since = clock() - ENDED_SECONDS
-    states = Counter(dict.fromkeys(STATES, 0))
+    # Jobs whose records cannot be read are not among these.
+    states = Counter(dict.fromkeys(STATES[:-1], 0))
     running: list[KnownJob] = []
     ended: list[KnownJob] = []
     for job in jobs:

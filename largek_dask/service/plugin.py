@@ -20,13 +20,16 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.utils import parse_timedelta
 from distributed import Client
+from distributed.comm import get_address_host
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.security import Security
+from distributed.utils import format_dashboard_link
 
 from largek_dask import config
 from largek_dask.driver.events import Event
@@ -38,6 +41,8 @@ from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.jobs import Jobs
+from largek_dask.service.ready import answer_on, prefix_of
+from largek_dask.service.scheduler_file import SchedulerFile
 from largek_dask.service.store import Records
 from largek_dask.service.watching import JobsSource, memory_of
 from largek_dask.service.wire import message_of_error, message_of_model
@@ -55,6 +60,7 @@ TOPIC = "largek"
 """Events of all jobs; those of one are under ``largek/ID`` as well."""
 MOST_LOGGED, MOST_LOGGED_OF_JOB = 1_000, 100
 """Events in Dask's log of all jobs, and of one that has not ended."""
+GOING_AWAY = "going away, will be back"
 TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
 ANSWERING_THREADS = 8
@@ -97,11 +103,15 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         """Called by Dask when the scheduler has started, or the plugin is registered."""
         set_up_logs(config.get("log"))
         self.scheduler = scheduler
+        self._why_not_ready: Callable[[], str] = lambda: "its store is being opened"
+        if (application := getattr(scheduler, "http_application", None)) is not None:
+            answer_on(application, lambda: self._why_not_ready())
         self._loop = asyncio.get_running_loop()
         self._pools = {
             name: ThreadPoolExecutor(ANSWERING_THREADS, f"largek-{name}")
             for name in ("answer", *POOLS.values())
         }
+        self._started = datetime.now(UTC)
         self._client: Client | None = None
         self._client_lock = threading.Lock()
         process = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:8]}"
@@ -109,6 +119,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         url = self.store or config.get("store") or default_store()
         self._jobs = await self._aside("answer", self._open, url, owner)
         self.store = url
+        self._why_not_ready = self._jobs.why_not_ready
         self._jobs.start()
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
@@ -122,11 +133,23 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _open(self, url: str, owner: str) -> Jobs:
         records = Records(Folder(url, self.storage_options))
         records.check_writable()
-        return Jobs(records, self._connect, self._tell, owner)
+        return Jobs(records, self._connect, self._tell, owner, self._scheduler_file)
+
+    def _scheduler_file(self, token: int) -> SchedulerFile:
+        """What the store says of this scheduler while it has the claim of this number."""
+        return SchedulerFile(
+            address=self.scheduler.address,
+            dashboard=dashboard_of(self.scheduler),
+            started=self._started,
+            token=token,
+            slurm_job=os.environ.get("SLURM_JOB_ID") or None,
+        )
 
     async def before_close(self) -> None:
         """Called by Dask before anything is shut down: jobs write their checkpoints."""
-        if self.scheduler.handlers.pop(HANDLER, None) is not None:
+        self._why_not_ready = lambda: GOING_AWAY
+        if HANDLER in self.scheduler.handlers:
+            self.scheduler.handlers[HANDLER] = self._go_away
             self.scheduler.handlers[TARGET] = self._usual_target
         if self._page is not None:
             self._page.close()
@@ -219,6 +242,10 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             told: dict[str, Any] = await self._aside(pool, self._error, operation, arguments, error)
             return told
 
+    async def _go_away(self, operation: str, arguments: str = "{}") -> dict[str, str]:
+        """The answer to every question while the scheduler shuts down."""
+        return {"away": f"the scheduler at {self.scheduler.address} is {GOING_AWAY}"}
+
     def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
         """An error as an answer, with nobody's secrets."""
         try:
@@ -255,12 +282,20 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             case "supply":
                 return jobs.supply(given["id"], given["secrets"])
             case "jobs":
+                return jobs.listed(given["query"])
+            case "statuses":
                 return jobs.all()
             case "status":
                 return jobs.status(given["id"])
             case "events":
                 found = jobs.events(given["id"], int(given["n"]), MOST_EVENTS)
                 return {"epoch": jobs.epoch, "events": found}
+            case "pause":
+                return jobs.steering.pause(given["id"])
+            case "unpause":
+                return jobs.steering.resume(given["id"])
+            case "priority":
+                return jobs.steering.set_priority(given["id"], given["priority"])
             case "cancel":
                 return jobs.cancel(given["id"])
             case "delete":
@@ -282,18 +317,29 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
     try:
         from largek_dask.observe.web import install
 
-        # Dask keeps the prefix of its pages nowhere but there.
-        prefixes = [inner.prefix for inner in application.applications if hasattr(inner, "prefix")]
         navigation = None
-        if prefixes:
+        # Those of Dask, where it has any.
+        if any(hasattr(inner, "prefix") for inner in application.applications):
             from distributed.dashboard.scheduler import template_variables
 
             navigation = template_variables(scheduler)["pages"]
         actions = bool(config.get("observe.actions"))
-        return install(application, (*prefixes, "/")[0], source, navigation, actions=actions)
+        prefix = prefix_of(application)
+        return install(application, prefix, source, navigation, actions=actions)
     except Exception:
         logger.exception("The dashboard has no page of jobs, which go on without it")
         return None
+
+
+def dashboard_of(scheduler: Any) -> str | None:
+    """Where the pages of a scheduler are, as Dask's clients say it; None without."""
+    if not getattr(scheduler, "http_server", None):
+        return None
+    # As it is for others, who would not find an address that stands for all.
+    host = scheduler.http_server.address
+    if host in ("0.0.0.0", "::", ""):
+        host = get_address_host(scheduler.address)
+    return str(format_dashboard_link(host, scheduler.http_server.port))
 
 
 def driver_security(security: Security) -> Security:

@@ -1,7 +1,7 @@
 """Which job of a scheduler runs next.
 
-The one of highest priority; then of the user with the fewest running jobs and the fewest begun;
-then the oldest. A cancel takes no place in the queue.
+The one of highest priority; then one that was paused; then of the user with the fewest running jobs
+and the fewest begun; then the oldest. A cancel takes no place in the queue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from largek_dask import config
 from largek_dask.driver.stopping import ENDS
-from largek_dask.service.known import KnownJob
+from largek_dask.service.known import ACTIVE, KnownJob
 from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
 from largek_dask.service.tenure import Tenure
@@ -98,14 +98,11 @@ class Queue(threading.Thread):
         waiting = [
             job
             for job in jobs
-            if job.state in ("queued", "waiting")
-            and now >= job.not_before
-            and not job.running
-            and not job.needs()
+            if job.state in ACTIVE and now >= job.not_before and not job.running and not job.needs()
         ]
         # Ending a job takes no place of one that computes.
         chosen = [job for job in waiting if job.record.cancel]
-        waiting = [job for job in waiting if not job.record.cancel]
+        waiting = [job for job in waiting if not (job.record.cancel or job.record.paused)]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
         return [*chosen, *itertools.islice(self._in_turn(waiting, jobs), max(0, free))]
 
@@ -123,15 +120,25 @@ class Queue(threading.Thread):
         running = Counter(job.record.owner for job in jobs if job.running)
         served = Counter(self._served)
         by_priority: dict[int, dict[str, list[KnownJob]]] = {}
+        ahead: dict[int, list[tuple[float, str, KnownJob]]] = {}
         # The oldest of an owner is the last.
         for job in sorted(waiting, key=lambda job: job.record.created, reverse=True):
-            of_owner = by_priority.setdefault(job.record.spec.priority, {})
-            of_owner.setdefault(job.record.owner, []).append(job)
+            record = job.record
+            of_owner = by_priority.setdefault(record.spec.priority, {})
+            if record.resumed is None:
+                of_owner.setdefault(record.owner, []).append(job)
+            else:
+                before = ahead.setdefault(record.spec.priority, [])
+                before.append((record.resumed, record.id, job))
 
         def turn(owner: str, queue: list[KnownJob]) -> tuple[int, int, float, str]:
             return running[owner], served[owner], queue[-1].record.created, owner
 
-        for _, queues in sorted(by_priority.items(), reverse=True):
+        for priority, queues in sorted(by_priority.items(), reverse=True):
+            for *_, job in sorted(ahead.get(priority, ())):
+                yield job
+                running[job.record.owner] += 1
+                served[job.record.owner] += 1
             turns = [turn(owner, queue) for owner, queue in queues.items()]
             heapq.heapify(turns)
             while turns:

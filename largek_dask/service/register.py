@@ -43,6 +43,8 @@ class Register:
         Called with every event of every job.
     changed : Condition
         That of the tenure.
+    ready : callable, optional
+        Called each time that the jobs are here.
 
     Attributes
     ----------
@@ -55,9 +57,14 @@ class Register:
     """
 
     def __init__(
-        self, tenure: Tenure, tell: Callable[[Event], None], changed: threading.Condition
+        self,
+        tenure: Tenure,
+        tell: Callable[[Event], None],
+        changed: threading.Condition,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         self.changed = changed
+        self._ready = ready
         self.loaded = threading.Event()
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
@@ -76,6 +83,7 @@ class Register:
             self._tenure.claim(self._drop)
         if self._tenure.is_held and not self.loaded.is_set():
             self._load()
+            self._ready()
 
     def _drop(self) -> None:
         """Another scheduler has taken the store: nothing here is this one's any more."""
@@ -231,12 +239,15 @@ class Register:
 
 
 class Tender(threading.Thread):
-    """Looks after a register's records again and again."""
+    """Looks after a register's records again and again, and after what else lies in its store."""
 
-    def __init__(self, register: Register, tenure: Tenure) -> None:
+    def __init__(
+        self, register: Register, tenure: Tenure, also: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(name="largek-records", daemon=True)
         self._register = register
         self._tenure = tenure
+        self._also = also
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -245,6 +256,7 @@ class Tender(threading.Thread):
             try:
                 if self._register.loaded.is_set():
                     self._register.tend()
+                    self._also()
             except Exception as error:
                 records = self._tenure.records
                 reason = records.reason(error)

@@ -104,6 +104,8 @@ class Runner(threading.Thread):
         finally:
             job.snapshot = None
             job.running = False
+            if job.state == "paused":
+                self._feed({"event": "paused", "run": job.record.run})
             self._done()
 
     # --- waiting ----------------------------------------------------------------------------------
@@ -327,6 +329,7 @@ class Runner(threading.Thread):
             log=False,
             callbacks=(self._remember,),
             cancelled=job.is_stopped,
+            held=lambda: job.stopped_for == "pause",
         )
         if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
             return None

@@ -6,6 +6,7 @@ there, one scheduler a store (see ``lease.py``)::
 
     jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
     claims/000001.json          who has the store
+    scheduler.json              where that one is, for clients and workers (scheduler_file.py)
 
 In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
 two schedulers that both think the job is theirs, one publishes::
@@ -114,6 +115,8 @@ class _Document(BaseModel):
     result: Result | None
     before: Result | None = None
     failure: Result | None = None
+    paused: bool = False
+    resumed: Annotated[float, Field(ge=0)] | None = None
     spec: dict[str, Any]
 
 
@@ -137,6 +140,10 @@ class Record:
     """How the last run that has left a model ended, if this one goes on from it."""
     failure: Result | None = None
     """How this run failed, where :attr:`before` stands instead."""
+    paused: bool = False
+    """Whether it is held until somebody lets it go on."""
+    resumed: float | None = None
+    """When that was, in seconds since 1970: it comes before others of its priority then."""
 
 
 class Records:
@@ -182,6 +189,23 @@ class Records:
         """
         if self._lease is not None:
             self._lease.check()
+
+    @property
+    def token(self) -> int | None:
+        """The number of the claim that they are kept under; None without one."""
+        return None if self._lease is None else self._lease.token
+
+    def post(self, name: str, document: bytes) -> None:
+        """Write a file of the store itself.
+
+        Raises
+        ------
+        LostJobError
+            Another scheduler has taken the store.
+        OutputError
+            It cannot be written.
+        """
+        self.folder.guarded(self.check).publish(name, document)
 
     def check_writable(self) -> None:
         """Find out at the start that no job could be kept.
@@ -266,6 +290,8 @@ class Records:
             result=found.result,
             before=found.before,
             failure=found.failure,
+            paused=found.paused,
+            resumed=found.resumed,
         )
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
@@ -327,6 +353,9 @@ def _dumped(record: Record) -> bytes:
                 ("failure", record.failure),
             )
         },
+        # Earlier versions read records without what they do not know.
+        **({"paused": True} if record.paused else {}),
+        **({} if record.resumed is None else {"resumed": record.resumed}),
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 
 from largek_dask import config
-from largek_dask.errors import ClusterError, ParameterError
+from largek_dask.errors import ClusterError, OtherSchedulerError, ParameterError
 from largek_dask.service.lease import STORE, Contender, Keeper
 from largek_dask.service.store import Records
 
@@ -119,7 +119,7 @@ class Tenure:
                 f"the jobs in {self.records.url} cannot be read at the moment: try later."
             )
         patience = float(config.get("service.patience-seconds"))
-        return ClusterError(
+        return OtherSchedulerError(
             f"the jobs in {self.records.url} are those of {self.holder}: connect to that "
             f"scheduler. (This one takes over when the other has been silent for {patience:g} s.)"
         )

@@ -13,8 +13,10 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
+from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.job import Job
 from largek_dask.service.lines import Lines
+from tests.checks import eventually
 from tests.conftest import make_client
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -66,8 +68,9 @@ def submit(run, data, tmp_path):
     return submit
 
 
-def states(run):
-    return {job["id"]: job["state"] for job in json.loads(run("jobs", "--json").stdout)["jobs"]}
+def states(run, *options):
+    found = json.loads(run("jobs", *options, "--json").stdout)
+    return {job["id"]: job["state"] for job in found["jobs"]}
 
 
 def job_on_the_scheduler(service, job_id):
@@ -257,6 +260,98 @@ def test_a_job_that_waits_for_its_storage_options(service, run, submit):
     assert states(run)[job_id] == "finished"
 
 
+# --- a queue ------------------------------------------------------------------------------------
+
+
+def listed(run, *options):
+    return json.loads(run("jobs", *options, "--json").stdout)
+
+
+@pytest.fixture
+def three(service, run, data, tmp_path):
+    """Ids of three jobs that wait: two of one name, and the last one of somebody else."""
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        ids = []
+        for number, name in enumerate(("quiet-1", "quiet-2", "other")):
+            out = tmp_path / str(number)
+            done = run("submit", data, "-k", 3, "--out", out, "--name", name)
+            ids.append(done.stdout.strip())
+        known = job_on_the_scheduler(service, ids[2])
+        known.record = replace(known.record, owner="somebody")
+        yield ids
+        for job_id in set(ids) & set(states(run, "--all")):
+            service.job(job_id).cancel()
+
+
+def test_jobs_are_found(run, three):
+    one, two, other = three
+    assert set(three) <= set(states(run))
+    assert list(states(run, "--name", "quiet*")) == [one, two]
+    assert list(states(run, "--name", "quiet*", "--order", "newest")) == [two, one]
+    mine = states(run, "--mine", "--state", "queued")
+    assert one in mine
+    assert other not in mine
+    assert list(states(run, "--owner", "somebody")) == [other]
+    assert list(states(run, "--algorithm", "auto", "--since", "1h", "--name", "quiet-1")) == [one]
+    assert states(run, "--until", "1h") == {}
+    first = listed(run, "--name", "quiet*", "--limit", 1)
+    assert [job["id"] for job in first["jobs"]] == [two]
+    assert first["counts"] == {"queued": 2}
+    rest = listed(run, "--name", "quiet*", "--limit", 1, "--after", first["after"])
+    assert [job["id"] for job in rest["jobs"]] == [one]
+    assert rest["after"] is None
+    assert set(states(run, "--all")) >= set(three)
+    shown = run("jobs", "--name", "quiet*", "--limit", 1).stdout
+    assert "2 queued · 1 shown" in shown
+    assert f"more: --after {first['after']}" in "".join(shown.split("\n"))
+    assert "none of the jobs" in run("jobs", "--name", "quiet*", "--state", "failed").stdout
+    assert "not both" in run("jobs", "--mine", "--owner", "x", code=2).stderr
+    assert "not both" in run("jobs", "--all", "--limit", 3, code=2).stderr
+    assert "state of a listing" in run("jobs", "--state", "asleep", code=1).stderr
+
+
+def test_all_jobs_come_in_order_however_many_pages(run, three, monkeypatch):
+    monkeypatch.setattr("largek_dask.cli.jobs.ALL_AT_ONCE", 1)
+    for order in ("created", "newest"):
+        found = list(states(run, "--all", "--state", "queued", "--order", order))
+        assert found == (three if order == "created" else three[::-1])
+
+
+def test_jobs_are_paused_and_go_on(run, submit, three, data, tmp_path):
+    one, two, _ = three
+    told = json.loads(run("pause", one, two, "--json").stdout)
+    assert told == {"jobs": [{"id": n, "before": "queued", "state": "paused"} for n in (one, two)]}
+    assert set(states(run, "--state", "paused")) == {one, two}
+    assert "is paused already" in run("pause", one, code=1).stderr
+    assert f"Job {one} has priority 5; it is held." in run("priority", one, 5).stdout
+    done = run("resume", one).stdout
+    assert f"Job {one} was paused; it is queued now." in done
+    assert json.loads(run("priority", one, "--json", "--", -5).stdout) == {
+        "id": one, "state": "queued", "priority": -5, "queue": {"position": 2, "of": 2},
+    }  # fmt: skip
+    assert "not paused" in run("resume", one, code=1).stderr
+
+
+def test_a_running_job_is_paused_by_its_client(service, run, submit):
+    """Workers forget it, and a place is free; what comes then is that of one never paused."""
+    job_id = submit("--name", "endless", *ENDLESS)
+    job = service.job(job_id)
+    eventually(lambda: job.status().get("step", 0) >= 2, "it takes steps")
+    held = [
+        worker.plugins[WorkPlugin.name].jobs for worker in service.client.cluster.workers.values()
+    ]
+    assert any(held)
+    told = json.loads(run("pause", job_id, "--json").stdout)["jobs"]
+    assert [job["state"] for job in told] == ["paused"]
+    eventually(lambda: not any(held), "workers have forgotten it")
+    step = job.status()["step"]
+    assert "paused" in run("logs", job_id).stdout.splitlines()[-1]
+    run("resume", job_id)
+    eventually(lambda: job.status().get("step", 0) > step, "it goes on")
+    run("cancel", job_id)
+    assert job.wait("60s") == "cancelled"
+
+
 # --- wrong usage --------------------------------------------------------------------------------
 
 
@@ -275,6 +370,9 @@ def test_a_job_that_waits_for_its_storage_options(service, run, submit):
         (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),
         (["watch"], 2, "Missing argument 'ID'"),
         (["watch", "lk-1"], 1, "there is no job lk-1"),
+        (["pause", "lk-1"], 1, "there is no job lk-1"),
+        (["resume"], 2, "Missing argument 'ID...'"),
+        (["priority", "lk-1", "high"], 2, "'high' is not a valid integer"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),
         (["logs", "lk-1"], 1, "there is no job lk-1"),
         (["result", "lk-1"], 1, "there is no job lk-1"),

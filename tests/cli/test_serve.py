@@ -128,7 +128,8 @@ def test_folders__a_store_that_does_not_answer_says_since_when(tmp_path, source,
     found = source(str(tmp_path / "run"))
     eventually(lambda: len(found.jobs()) == 1, "it is found")
     monkeypatch.setattr(Folder, "_listed", lambda self: (_ for _ in ()).throw(OSError("away")))
-    eventually(lambda: found.trouble(), "it is away")
+    # The folder and the job in it are looked into one after the other.
+    eventually(lambda: found.trouble() and found.status("run").get("note"), "it is away")
     told = found.trouble()
     assert "cannot be read since" in told[0]
     assert "away" in told[0]

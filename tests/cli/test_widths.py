@@ -17,7 +17,7 @@ from rich.console import Console
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.cli.demo import summary as demo_summary
-from largek_dask.cli.jobs import _summary, _table
+from largek_dask.cli.jobs import _listing, _summary
 from largek_dask.observe.showing import JOB_COLUMNS, Seen, job_row
 from largek_dask.service.terminal import view
 
@@ -70,7 +70,7 @@ DEMO = {"out": "here", "n_rows": 133_140, "n_features": 192, "n_clusters": 256, 
         "stop_reason": "max_iter", "inertia": 1.5e9, "psnr": {"china": 25.0, "flower": 30.0},
         "seconds": 9.0, "seconds_fit": 3.0}  # fmt: skip
 OTHERS = {
-    "jobs": lambda: _table([JOB, ENDED], "store"),
+    "jobs": lambda: _listing([JOB, ENDED], {"running": 1, "finished": 1}, "QQ" * 50, "store"),
     "watch": lambda: view(Seen(JOB)),
     "result": lambda: _summary_table(ENDED),
     "demo": lambda: demo_summary(DEMO, "here/codebook.png"),
@@ -147,7 +147,7 @@ def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
     # These print lines, ids and words, or serve until they are stopped; `warmup` compiles, and has
     # names and values like `fit`.
-    lines = {"submit", "cancel", "logs", "serve", "warmup"}
+    lines = {"submit", "cancel", "pause", "resume", "priority", "logs", "serve", "warmup"}
     assert set(main.commands) == told | lines
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 import largek_dask as lk
+from largek_dask.service.scheduler_file import NAME
 from tests.faults.deadly import DEADLY
 from tests.faults.moments import FOLDER, Meeting, Moment, count_visits, prepare
 
@@ -166,6 +167,9 @@ class Rig:
         Address of the scheduler and of the first workers.
     dashboard : sequence of str
         Where the scheduler's dashboard is, as options of ``dask scheduler``.
+    moves : bool
+        The scheduler has another port each time that it is started; clients and workers find it by
+        the file in its store.
     settings
         Added to ``QUICK``: names of Dask's settings as in its environment; None: as it is.
     """
@@ -178,15 +182,19 @@ class Rig:
         deadly: str = "",
         host: str = "127.0.0.1",
         dashboard: Sequence[str] = ("--dashboard-address", ":0"),
+        moves: bool = False,
         **settings: Any,
     ) -> None:
         self.folder = folder
         self.clean_visits: dict[tuple[str, str], int] = {}
         """How often a clean job, by its case's name, comes to a point."""
         prepare(folder)
-        port = free_port()
+        port = 0 if moves else free_port()
         self._host = host
-        self.address = f"tcp://{host}:{port}"
+        self.address = str(folder / "store" / NAME) if moves else f"tcp://{host}:{port}"
+        # Who looks for a scheduler where it was begins anew, and reads where it is.
+        self._patience = "10" if moves else "20"
+        self._at = ("--scheduler-file", self.address) if moves else (self.address,)
         self._memory_limit = memory_limit
         self._env = {
             **os.environ,
@@ -218,10 +226,10 @@ class Rig:
         """One more worker, at another address and started by another command if these are given."""
         scratch = self.folder / "scratch"
         command = [
-            *within, *_dask("worker"), self.address, "--nanny", "--nthreads", "1",
+            *within, *_dask("worker"), *self._at, "--nanny", "--nthreads", "1",
             "--host", host or self._host,
             "--no-dashboard", "--memory-limit", self._memory_limit, "--local-directory",
-            str(scratch), "--preload", "tests.faults.moments", "--death-timeout", "20",
+            str(scratch), "--preload", "tests.faults.moments", "--death-timeout", self._patience,
         ]  # fmt: skip
         log = self.folder / f"worker{len(self.workers)}.log"
         worker = Supervised(command, self._env, log)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.observe.board import Board, row
+from largek_dask.observe.heard import Window
+from largek_dask.observe.history import Series
 
 
 def strict(answer):
@@ -53,6 +56,63 @@ def board_of(*events):
 
 
 # --- what is drawn --------------------------------------------------------------------------------
+
+
+WINDOWS = [("elapsed", 900.0, 1100.0), ("passes", 900.0, 1100.0),
+           ("time", 1e3 * 1_795_586_400 + 900e3, 1e3 * 1_795_586_400 + 1100e3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=[axis for axis, *_ in WINDOWS])
+def test_a_part_of_an_axis_has_the_points_that_the_whole_has_no_room_for(window):
+    cost = [1000.0 + n * 7919 % 101 for n in range(2001)]
+    began = datetime.fromisoformat("2026-11-25T06:00:00+00:00").timestamp()
+    assert 1e3 * began == WINDOWS[2][1] - 900e3
+    events = [started(), workers(3, 0, 1)]
+    for n in range(1, 2001):
+        time = datetime.fromtimestamp(began + n, UTC).isoformat()
+        # Some steps are made again.
+        events += [{**step(1, cost[n]), "step": n, "elapsed": float(n), "time": time}]
+        if n == 1000:
+            events += [started(950), *({**step(1, cost[m]), "step": m, "elapsed": float(m),
+                                        "time": time} for m in range(951, 1001))]  # fmt: skip
+        if n % 10 == 0:
+            events.append({**workers(3, 100 * n), "time": time})
+    whole = Board("7f3a").hear_all(events)
+    part = Board("7f3a", Window(*window), whole).hear_all(events)
+    (rough,), (fine,) = whole.lines("cost"), strict(part.lines("cost"))
+    expected = Series(beside=2)
+    for n in range(900, 1101) if window[0] == "elapsed" else range(901, 1100):
+        if n == 951:
+            expected.interrupt()
+        expected.add(n, n, cost[n], 0.0, 0.0)
+    points = expected.points()
+    if window[0] == "elapsed":
+        assert fine["x"] == [None if p is None else 1e3 * p[2] for p in points]
+        assert fine["y"] == [None if p is None else p[3] for p in points]
+        assert fine["y"].count(None) == 1
+        assert fine["above"] == [y - min(cost[1:]) or None if y is not None else None
+                                 for y in fine["y"]]  # fmt: skip
+    inside = [x for x in rough["x"] if x is not None and 900e3 <= x <= 1100e3]
+    known = [x for x in fine["x"] if x is not None]
+    assert len(known) >= 199 > len(inside) > 0
+    assert set(fine) == set(rough)
+    for kind in ("gain", "speed", "split", "memory", "work", "bytes", "workers"):
+        lines = {line["name"]: line for line in strict(part.lines(kind))}
+        assert set(lines) == {line["name"] for line in whole.lines(kind)}, kind
+        for line in lines.values():
+            found = [x for x in line["x"] if x is not None]
+            assert 10 < len(found) <= 128
+            assert 890e3 <= min(found) <= max(found) <= 1101e3
+    assert Board("7f3a", Window("elapsed", 3e3, 4e3), whole).hear_all(events).lines("cost") == []
+
+
+def test_places_on_an_axis_are_told_apart_wherever_they_lie():
+    """Steps of half a second after a day; rounded to five figures they were all at one place."""
+    events = [started(), *({**step(1), "step": n, "elapsed": 86_400 + 0.5 * n}
+                           for n in range(1, 100))]  # fmt: skip
+    (line,) = panels_of(board_of(*events))["cost"]["series"]
+    assert line["x"] == [86_400_000 + 500 * n for n in range(1, 100)]
+    assert all(type(x) is int for x in line["x"])
 
 
 def test_cost_is_drawn_against_time_used_wall_time_and_passes():
@@ -141,7 +201,7 @@ def test_what_happened_is_marked():
     assert [(mark["kind"], mark["text"]) for mark in answer["marks"]] == [
         ("running", "running"),
         ("retry", "step 1: 2 chunks handed out again, 1 chunk rebuilt"),
-        ("worker", "tcp://a:1 left, 12 chunks"),
+        ("worker", "worker tcp://a:1 left, 12 chunks"),
         ("checkpoint", "checkpoint after step 1, written in 2 s"),
         ("warning", "disk full"),
         ("interrupted", "interrupted: shutdown"),

@@ -222,6 +222,35 @@ def test_job__a_store_that_does_not_answer_keeps_nobody_waiting(no_old_answers):
         assert not whole(desk, "slow")["reading"]
 
 
+def test_job__files_wait_while_somebody_waits_for_something_else():
+    source = MadeUp()
+    source.add("a", "finished")
+    source.files["a"] = [started(), *map(step, range(1, 1_000))]
+    watched = desks.Watched("a")
+    # Without it that would be all of them.
+    watched.update(source, 60.0, lambda: True)
+    assert watched.is_reading
+    first = [panel for panel in watched.board.answer()["panels"] if panel["kind"] == "cost"]
+    assert len(first[0]["series"][0]["x"]) == desks.READ_AT_ONCE - 1
+    watched.update(source, 60.0)
+    assert not watched.is_reading
+    desk = Desk(source)
+    for waiting, urgent in (((), False), ((("job", "a"),), False), ((("what",),), True)):
+        desk._waiting = {key: [] for key in waiting}
+        assert desk._waits(("job", "a")) is urgent
+
+
+def test_job__what_somebody_is_about_to_ask_is_made():
+    source = MadeUp()
+    source.add("a")
+    with working(source) as desk:
+        assert ask(desk, "known", "a") == (200, {})
+        assert ask(desk, "known", "b")[0] == 404
+        assert ("job", "a") not in desk._answers
+        desk.expect(("job", "a"))
+        eventually(lambda: ("job", "a") in desk._answers, "it is made unasked")
+
+
 def test_job__one_that_cannot_be_read_is_shown_with_its_reason(no_old_answers):
     source = MadeUp()
     source.add("a", "unreadable", note="its record cannot be read: damaged")
@@ -230,6 +259,56 @@ def test_job__one_that_cannot_be_read_is_shown_with_its_reason(no_old_answers):
     assert status == 200
     assert content["state"] == "unreadable"
     assert ("history", "a") not in source.asked
+
+
+def test_job__what_memory_has_is_heard_in_turns_one_right_after_the_other(monkeypatch):
+    monkeypatch.setattr(desks, "HEARD_SECONDS", 0.0)
+    source = MadeUp()
+    source.add("a")
+    source.tell("a", {"event": "queued", "time": at(0)}, started(), *map(step, range(1, 3_500)))
+    watched = desks.Watched("a")
+    for heard in range(1_000, 4_000, 1_000):
+        assert watched.update(source, 0.0)
+        assert watched.is_reading
+        assert watched._next == heard
+    assert watched.update(source, 0.0)
+    assert not watched.is_reading
+    assert not watched.update(source, 0.0)
+    with working(source) as desk:
+        assert costs(whole(desk, "a"))[-1] == pytest.approx(1000 / 3_499)
+
+
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_range__from_memory_and_from_files(state, no_old_answers):
+    source = MadeUp()
+    source.add("a", state)
+    events = [started(), *(step(n, cost=1000.0 + n * 7919 % 101) for n in range(1, 3_001))]
+    if state == "running":
+        source.tell("a", {"event": "queued", "time": at(0)}, *events)
+    else:
+        source.files["a"] = events
+    key = ("range", "a", "cost", "elapsed", "1000000", "1100000")
+    found = []
+
+    def is_whole() -> bool:
+        status, content = ask(desk, *key)
+        assert status == 200
+        found.append(content)
+        return not content["reading"]
+
+    with working(source) as desk:
+        rough = costs(whole(desk, "a"))
+        eventually(is_whole, "all is read")
+        (line,) = found[-1]["series"]
+        assert line["y"] == [1000.0 + n * 7919 % 101 for n in range(1_000, 1_101)]
+        assert line["x"] == [1000 * n for n in range(1_000, 1_101)]
+        assert len(rough) < 1_000
+        for i in range(desks.MOST_RANGES):
+            assert ask(desk, "range", "a", "speed", "elapsed", "0", str(i + 1))[0] == 200
+        assert len(desk._ranges) == desks.MOST_RANGES
+        assert key not in desk._ranges, "those of long ago are forgotten"
+        desk._forget("a")
+        assert not desk._ranges
 
 
 # --- questions ------------------------------------------------------------------------------------

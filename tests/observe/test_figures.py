@@ -9,7 +9,10 @@ from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
 from largek_dask import KMeans
+from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, OutputError, ParameterError
+from largek_dask.observe import figures
 from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.board import Board
 from largek_dask.observe.figures import figure, fill, filled_item, item, key
@@ -78,6 +81,21 @@ def test_items_depend_on_kind_names_and_theme_alone():
     cost = DRAWN["cost"]
     assert len({key(cost), key(cost, x="time"), key(cost, x="passes"), key(cost, log=True)}) == 4
     assert key(cost, x="nonsense", theme="nonsense") == key(cost)
+
+
+def test_the_usual_charts_are_made_beforehand(tmp_path):
+    x = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
+    KMeans(5, algorithm="lloyd", random_state=0, checkpoint=str(tmp_path)).fit(x)
+    told = JsonLines.read(Folder(str(tmp_path)))
+    usual = {"cost", "gain", "speed", "split", "work", "sizes"}
+    panels = [p for p in Board("").hear_all(told).answer()["panels"] if p["kind"] in usual]
+    assert {panel["kind"] for panel in panels} == usual
+    figures._item.cache_clear()
+    figures.prepare()
+    made = figures._item.cache_info().misses
+    for panel in panels:
+        item(panel)
+    assert figures._item.cache_info().misses == made, "each is there already"
 
 
 def test_items_use_no_code_and_only_the_core_of_bokeh_js():

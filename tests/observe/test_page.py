@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any
 from urllib.request import urlopen
+from xml.etree import ElementTree
 
 import dask
 import numpy as np
@@ -30,6 +31,7 @@ from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import human_count
 from largek_dask.observe.board import Board
+from largek_dask.observe.history import Series
 from largek_dask.observe.web import install
 from tests.checks import eventually
 from tests.faults.rig import Rig, free_port
@@ -292,11 +294,11 @@ def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromiu
             tab.wait_text(".state", "running")
             tab.wait(f"kind => ({LINE})(kind) !== null", "cost/on all rows")
             assert tab.faults == []
-            # One that has not taken part yet would go without a word.
+            # One that has not taken part yet would go without a word. One that waits for a step has
+            # no chunk that is handed out again: that it left is all that is told.
             eventually(lambda: len(job.status()["workers"]) == 2, "two workers")
             os.kill(rig.worker_pids()[0], signal.SIGKILL)
-            # What a lost worker held is handed out again, or it is told that the worker is gone.
-            tab.wait("() => /worker|again|retr/i.test(document.querySelector('.marks').innerText)")
+            tab.wait("() => /worker \\S+ left/.test(document.querySelector('.marks').innerText)")
             tab.page.mouse.wheel(0, 0)
             tab.picture("killed-worker-1280-light")
             assert tab.faults == []
@@ -417,7 +419,7 @@ NASTY = "</script><img src=x onerror='document.title=1'>\x1b[31m" + 10_000 * "lo
 
 def made_up() -> MadeUp:
     source = MadeUp()
-    for state in ("finished", "failed", "cancelled", "queued", "waiting", "unreadable"):
+    for state in ("finished", "failed", "cancelled", "queued", "waiting", "paused", "unreadable"):
         source.add(f"lk-{state}", state, name=f"this one is {state}")
     source.statuses["lk-failed"]["result"] = {
         "error": "DataError", "message": "row 7 of chunk 3 is not finite", "state": "failed",
@@ -438,7 +440,8 @@ def test_states__each_says_what_it_is_and_why(tabs):
     with page_of(made_up()) as url:
         tab = tabs().open(url)
         for state, sign in [("finished", "✓"), ("failed", "✕"), ("cancelled", "■"),
-                            ("queued", "○"), ("waiting", "◔"), ("unreadable", "?")]:  # fmt: skip
+                            ("queued", "○"), ("waiting", "◔"), ("paused", "‖"),
+                            ("unreadable", "?")]:  # fmt: skip
             tab.wait_text(".state", f"{sign} {state}")
         for state, words in [("failed", "row 7 of chunk 3 is not finite"),
                              ("waiting", "key, secret"),
@@ -464,6 +467,58 @@ def test_names__are_text_and_nothing_else_and_an_old_sign_is_said(tabs):
         assert [fault for fault in tab.faults if "404" not in fault] == []
         assert tab.faults
         tab.faults.clear()
+
+
+WIDE = """() => {
+    for (const doc of Bokeh.documents) for (const model of doc._all_models.values())
+        if (model.name === "cost" && model.x_range) return [model.x_range.start, model.x_range.end];
+}"""
+"""What a chart of the cost shows of its axis."""
+
+
+def test_zoom__asks_for_more_points_and_a_chart_is_saved_as_svg(tabs, tmp_path):
+    source = MadeUp()
+    source.add("lk-long")
+    cost = [1000.0 + n * 7919 % 101 for n in range(3_001)]
+    source.tell("lk-long", {"event": "queued", "time": at(0)}, started(),
+                *(step(n, cost=cost[n]) for n in range(1, 3_001)))  # fmt: skip
+    name = "cost/on all rows"
+    with page_of(source) as url:
+        tab = tabs().open(f"{url}?job=lk-long")
+        tab.wait(f"kind => {{ const at = ({LINE})(kind); return at && at[0].at(-1) === 3e6; }}",
+                 name)  # fmt: skip
+        x, y = tab.page.evaluate(LINE, name)
+        tab.page.locator("#chart-cost [title='Box Zoom']").click()
+        box, mouse = tab.page.locator("#chart-cost").bounding_box(), tab.page.mouse
+        mouse.move(box["x"] + 250, box["y"] + 60)
+        mouse.down()
+        mouse.move(box["x"] + 300, box["y"] + 180, steps=3)
+        mouse.up()
+        tab.wait(f"before => ({LINE})('{name}')[0].length > before", len(x))
+        low, high = tab.page.evaluate(WIDE)
+        fine = dict(zip(*tab.page.evaluate(LINE, name), strict=True))
+        inside = {at: value for at, value in fine.items() if low <= at <= high}
+        steps = [n for n in range(1, 3_001) if low <= 1e3 * n <= high]
+        series = Series()
+        for n in steps:
+            series.add(n, 1e3 * n, cost[n])
+        assert inside == {point[2]: point[3] for point in series.points()}
+        assert len(inside) > 2 * sum(low <= at <= high for at in x) > 0
+        outside = {at: value for at, value in zip(x, y, strict=True) if not low <= at <= high}
+        assert {at: value for at, value in fine.items() if not low <= at <= high} == outside
+        assert len([url for url in tab.requests if "range.json" in url]) >= 1
+        with tab.page.expect_download() as download:
+            tab.page.get_by_role("button", name="Cost: save as SVG").focus()
+            tab.page.keyboard.press("Enter")
+        assert download.value.suggested_filename == "largek-lk-long-cost.svg"
+        download.value.save_as(tmp_path / "cost.svg")
+        drawn = ElementTree.parse(tmp_path / "cost.svg").getroot()
+        assert drawn.tag.endswith("svg")
+        assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) > 10
+        assert "time used" in "".join(drawn.itertext())
+        tab.page.locator("#chart-cost [title='Reset']").click()
+        tab.wait(f"before => ({LINE})('{name}')[0].length === before", len(x))
+        assert tab.page.evaluate(LINE, name) == [x, y]
 
 
 def test_search__among_ten_thousand(tabs):

@@ -102,6 +102,17 @@ def test_page__every_address_in_it_leads_somewhere_below_the_prefix(prefix, sour
     assert navigation == ["status", "workers", "largek"]
 
 
+def test_page__bokehjs_comes_along_where_there_are_charts(source):
+    async def ask(served):
+        pages = [plain(await served.get(path)) for path in ("largek", "largek?job=lk-1")]
+        return [re.findall(r'<link rel="preload" as="script" href="([^"]+)"', page.decode())
+                for page in pages], served.page.files.bokeh  # fmt: skip
+
+    (of_list, of_job), bokeh = on(source, ask)
+    assert of_list == []
+    assert of_job == [f"largek/static/{bokeh}"]
+
+
 def test_page__sizes_of_what_is_sent(source):
     async def ask(served):
         files = served.page.files
@@ -189,6 +200,18 @@ def test_a_job_that_there_is_not(job_id, source):
         ("largek/data/jobs.json?search=" + "x" * 3_000, 200),
         ("largek/data/jobs.json?search=%00%1b", 200),
         ("largek/figure?job=lk-1&panel=cost&theme=pink", 400),
+        ("largek/data/range.json?job=lk-1&panel=cost&x=elapsed&from=5000&to=9000.5", 200),
+        ("largek/data/range.json?job=lk-1&panel=cost&x=time&from=-5000&to=9000", 200),
+        ("largek/data/range.json?job=lk-1&panel=cost&x=elapsed&from=9000&to=5000", 400),
+        ("largek/data/range.json?job=lk-1&panel=cost&x=elapsed&from=5000&to=5000", 400),
+        ("largek/data/range.json?job=lk-1&panel=cost&x=elapsed&from=NaN&to=inf", 400),
+        ("largek/data/range.json?job=lk-1&panel=cost&x=elapsed&from=1e3&to=2e3", 400),
+        ("largek/data/range.json?job=lk-1&panel=cost&x=elapsed", 400),
+        ("largek/data/range.json?job=lk-1&panel=cost&x=size&from=0&to=1", 400),
+        ("largek/data/range.json?job=lk-1&panel=speed&x=passes&from=0&to=1", 400),
+        ("largek/data/range.json?job=lk-1&panel=events&x=elapsed&from=0&to=1", 404),
+        ("largek/data/range.json?job=lk-1&panel=..&x=elapsed&from=0&to=1", 404),
+        ("largek/data/range.json?job=lk-2&panel=cost&x=elapsed&from=0&to=1", 404),
         ("largek/figure?job=lk-1&panel=cost&x=%3Cb%3E", 400),
         ("largek/figure?job=lk-1&panel=nothing", 404),
         ("largek/figure?job=lk-1&panel=cost&x=passes&log=1&theme=dark", 200),

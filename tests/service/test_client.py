@@ -23,10 +23,11 @@ from largek_dask.errors import (
     NoModelError,
     OutputError,
     ParameterError,
+    SchedulerAwayError,
     VersionMismatchWarning,
 )
 from largek_dask.service import client as module
-from largek_dask.service import plugin
+from largek_dask.service import plugin, reaching
 from largek_dask.service.job import Job
 from largek_dask.service.plugin import JobsPlugin
 from largek_dask.service.spec import JobSpec
@@ -288,7 +289,7 @@ def test_connect__leaves_no_client_behind_where_there_is_no_service(monkeypatch)
             super().__init__(*arguments, **options)
             made.append(self)
 
-    monkeypatch.setattr(module, "Client", Noted)
+    monkeypatch.setattr(reaching, "Client", Noted)
     with LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster:
         with pytest.raises(ClusterError, match="no largek service"):
             lk.connect(cluster.scheduler_address)
@@ -395,11 +396,11 @@ def test_ask__what_was_not_answered_is_asked_again(service, monkeypatch):
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
     asked, answer = [], service._answer
 
-    def lossy(operation, arguments):
+    def lossy(operation, arguments, seconds):
         asked.append(operation)
         if len(asked) < 4:
             raise OSError("the connection was lost")
-        return answer(operation, arguments)
+        return answer(operation, arguments, seconds)
 
     monkeypatch.setattr(service, "_answer", lossy)
     service.jobs()
@@ -462,15 +463,14 @@ def test_submit__workers_that_do_not_answer_keep_no_other_client_waiting(
 
 @pytest.fixture
 def away(service, monkeypatch):
-    """``away(n)``: the next n questions are lost, and nobody is patient but who follows a job."""
+    """``away(n)``: the next n questions are lost."""
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(module, "AWAY_SECONDS", -1.0)
     answer, lost = service._answer, []
 
-    def lossy(operation, arguments):
+    def lossy(operation, arguments, seconds=None):
         if lost:
             raise lost.pop()
-        return answer(operation, arguments)
+        return answer(operation, arguments, seconds)
 
     monkeypatch.setattr(service, "_answer", lossy)
 
@@ -505,7 +505,7 @@ def test_follow__goes_on_over_a_new_connection(submit, endless, service, cluster
     with service.following(job.id) as news:
         assert news.get(timeout=60.0)["job"] == job.id
         before = service.client
-        service._reconnect(cluster.scheduler_address)
+        service._reconnect(service._finder)
         assert before.status == "closed"
         while not news.empty():
             news.get()
@@ -520,12 +520,30 @@ def test_follow__goes_on_over_a_new_connection(submit, endless, service, cluster
     assert service._followers == {}
 
 
-def test_ask__a_scheduler_that_stays_away_is_said_to_be(submit, cluster, away):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError, "does not answer: check that it runs there"),
+        (module._NoServiceError, "has no jobs any more: check that it runs there"),
+    ],
+)
+def test_ask__a_scheduler_that_stays_away_is_said_to_be(
+    service, submit, cluster, away, monkeypatch, error, said
+):
     job = submit()
-    lost = away(5)
-    with pytest.raises(ClusterError, match=f"{cluster.scheduler_address} does not answer"):
+    monkeypatch.setattr(service, "_away_seconds", -1.0)
+    lost = away(5, error)
+    with pytest.raises(SchedulerAwayError, match=f"{cluster.scheduler_address} {said}"):
         job.status()
     assert len(lost) == 4
+    monkeypatch.setattr(service, "_away_seconds", 60.0)
+    assert job.status()["id"] == job.id
+    assert lost == [], "it has been asked again"
+    # Whoever says how long waits no longer than that.
+    lost = away(1000, error)
+    with pytest.raises(TimeoutError, match=f"job {job.id} cannot be seen: .* {said}"):
+        job.wait(timeout=0)
+    assert len(lost) == 999
     away(0)
     job.wait("60s")
 

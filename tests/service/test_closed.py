@@ -65,6 +65,7 @@ def test_labels_to_a_store_by_a_closed_client(closed, data, model, tmp_path):
 
 ASKED = {
     "jobs": lambda service, _: service.jobs(),
+    "overview": lambda service, _: service.overview(),
     "statuses": lambda service, _: service.statuses(),
     "job": lambda service, job: service.job(job.id),
     "submit": lambda service, _: service.submit("/x.zarr", n_clusters=3, output="/y"),
@@ -77,6 +78,9 @@ ASKED = {
     "logs": lambda _, job: list(job.logs()),
     "result": lambda _, job: job.result(),
     "model": lambda _, job: job.model(),
+    "pause": lambda _, job: job.pause(),
+    "resume of a paused one": lambda _, job: job.resume(),
+    "priority": lambda _, job: job.set_priority(1),
     "cancel": lambda _, job: job.cancel(),
     "delete": lambda _, job: job.delete(),
     "card of a job": lambda _, job: job._repr_html_(),
@@ -115,15 +119,14 @@ def test_a_service_that_was_closed(what, service_of_closed, monkeypatch):
         ASKED[what](*service_of_closed)
 
 
-def test_a_scheduler_that_is_gone(data, model, tmp_path, monkeypatch):
+def test_a_scheduler_that_is_gone(data, model, tmp_path):
     """Its clients: that of a service of its own, which tries to connect, and another one."""
-    monkeypatch.setattr("largek_dask.service.client.AWAY_SECONDS", 0.0)
     quick = {"largek.service.beat-seconds": 0.05, "largek.service.patience-seconds": 1.0}
     with ExitStack() as stack, dask.config.set(quick):
         client = make_client(stack, 1, processes=False, protocol="tcp://")
         lk.connect(client, store=str(tmp_path / "jobs"))
         address = client.scheduler.address
-        service = lk.connect(address)
+        service = lk.connect(address, away=0)
         job = service.submit(data, n_clusters=3, output=str(tmp_path / "out"))
         job.wait()
         client.cluster.close()
@@ -161,8 +164,8 @@ def test_commands_without_a_scheduler(command, data, model, tmp_path, monkeypatc
     model.save(str(tmp_path / "model.zarr"))
     line = command.format(data=data, out=tmp_path, model=tmp_path / "model.zarr")
     done = CliRunner().invoke(main, [*line.split(), "--scheduler", "tcp://127.0.0.1:9"])
-    assert done.exit_code == 1
+    assert done.exit_code == (4 if command.startswith("watch") else 1)
     assert done.stderr == (
         "Error: no Dask scheduler answers at 'tcp://127.0.0.1:9' (OSError): check the address and "
-        "that `dask scheduler` runs there\n"
+        "that `dask scheduler` runs there. Try `largek doctor --scheduler tcp://127.0.0.1:9`.\n"
     )

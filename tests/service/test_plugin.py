@@ -11,7 +11,7 @@ from tornado import web
 
 from largek_dask.errors import OutputError, ParameterError
 from largek_dask.observe import web as pages_over_http
-from largek_dask.service.plugin import TARGET, JobsPlugin, page_on
+from largek_dask.service.plugin import HANDLER, TARGET, JobsPlugin, page_on
 
 
 @asynccontextmanager
@@ -98,7 +98,9 @@ def test_target__is_what_dask_or_the_jobs_have_use_for(
         answer, handlers = asyncio.run(found())
     assert answer == target
     assert asked == [given.get("target_duration"), seconds]
-    assert handlers == {TARGET: of_dask}, "Dask has its own back, and nobody answers any more"
+    assert handlers[TARGET] is of_dask, "Dask has its own back"
+    told = asyncio.run(handlers[HANDLER]("jobs", "{}"))
+    assert told == {"away": "the scheduler at tcp://127.0.0.1:1 is going away, will be back"}
 
 
 def test_target__of_no_time_at_all_is_a_millisecond(tmp_path, quick_leases, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import queue
 import re
 import sys
@@ -873,7 +872,15 @@ def test_the_card_of_a_service():
     service = object.__new__(Service)
     service._where = "tcp://s:1"
     service.store = "/jobs<b>"
-    service.ask = lambda operation: json.loads(json.dumps([RUNNING, FAILED]))
+    failed = {**FAILED, "id": "lk-2"}
+
+    def ask(operation, **asked):
+        if operation == "status":
+            return RUNNING
+        short = [{"id": about["id"], "state": about["state"]} for about in (RUNNING, failed)]
+        return {"jobs": short, "counts": {"running": 1, "failed": 1}}
+
+    service.ask = ask
     text = Page(service._repr_html_()).text
     for shown in ("largek at tcp://s:1, jobs in /jobs<b>", "running", "failed", "2.1M"):
         assert shown in text

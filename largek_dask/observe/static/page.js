@@ -6,10 +6,11 @@
   const query = new URLSearchParams(location.search);
   const ENDED = ["finished", "failed", "cancelled"];
   const SIGNS = {running: "●", queued: "○", waiting: "◔", finished: "✓", failed: "✕",
-    cancelled: "■", unreadable: "?"};
+    cancelled: "■", paused: "‖", unreadable: "?"};
   const AXES = {elapsed: "time used", time: "time of day", passes: "passes"};
   const ELSEWHERE = ["alive", "events", "job"];  // the tiles and the two lists at the end say it
-  const DASH = "–", FAILURES = 3, SLOW = 10000, MARKS = 200;
+  const DASH = "–", FAILURES = 3, SLOW = 10000, SOON = 250, PAUSE = 300, FAR = 1e15;
+  const MARKS = 200;
   const EVERY = at.page === "list" ? 2000 : 1000;
 
   // --- small things ----------------------------------------------------------------------------
@@ -109,8 +110,12 @@
     if (document.hidden) return;
     if (asking) { again = true; return; }
     asking = true;
+    let pause = EVERY;
     try {
-      show(await get(address()));
+      const data = await get(address());
+      show(data);
+      // Of a long job there is more at once.
+      if (data.reading) pause = SOON;
       failures = 0;
       lastGood = Date.now();
       say("");
@@ -125,7 +130,8 @@
       }
     }
     asking = false;
-    const pause = again ? 0 : failures >= FAILURES ? SLOW : EVERY;
+    if (failures >= FAILURES) pause = SLOW;
+    if (again) pause = 0;
     again = false;
     if (!document.hidden) timer = setTimeout(ask, pause);
   };
@@ -389,6 +395,9 @@
     }
     if (panel.series.some((series) => series.above)) parts.log = check("above the best, log");
     if (panel.kind === "cost") parts.skip = check("without the first steps");
+    const save = el("button", {type: "button", "aria-label": `${panel.title}: save as SVG`}, "SVG");
+    save.addEventListener("click", () => saveSvg(parts));
+    parts.controls.append(save);
   };
   const fillPanel = (node, panel) => {
     const parts = node.parts;
@@ -432,24 +441,25 @@
   }).then(() => { Bokeh.logger.set_level("error"); }));
 
   const numbers = (values) => values.map((value) => value === null ? NaN : value);
+  const axisOf = (parts) => parts.axis ? parts.axis.value : parts.panel.x;
   const feed = (parts) => {
     const {kind, series, skip} = parts.panel;
     const from = parts.skip && parts.skip.checked && skip !== null ? skip : -Infinity;
-    for (const {name, ...columns} of series) {
-      const source = parts.sources.get(`${kind}/${name}`);
+    for (const line of series) {
+      const {name, ...columns} = closer(parts, line), source = parts.sources.get(`${kind}/${name}`);
       const kept = (_, i) => !(columns.x[i] <= from);
       if (source) source.data = Object.fromEntries(Object.entries(columns).map(
         ([column, values]) => [column, numbers(values.filter(kept))]));
     }
     const marks = parts.sources.get(`${kind}/marks`);
     if (!marks) return;
-    const axis = parts.axis ? parts.axis.value : parts.panel.x;
+    const axis = axisOf(parts);
     const shown = (told.marks || []).filter((mark) => !(mark.elapsed <= from));
     const x = numbers(shown.map((mark) => mark[axis]));
     marks.data = {x, span: x.map((at, i) => shown[i].kind === "checkpoint" ? NaN : at),
       kind: shown.map((mark) => mark.kind), text: shown.map((mark) => mark.text)};
   };
-  const draw = async (parts, anew = false) => {
+  const draw = (parts, anew = false) => {
     const panel = parts.panel, theme = dark.matches ? "dark" : "light";
     if (!panel || !panel.figure || !at.bokeh || bokehFailed || !parts.chart.isSeen) return;
     const how = new URLSearchParams({job: at.job, panel: panel.kind, theme});
@@ -457,21 +467,34 @@
     if (parts.log && parts.log.checked) how.set("log", "1");
     const wanted = `${panel.figure} ${how}`;
     if (parts.drawn === wanted) {
-      if (parts.sources && (anew || parts.fed !== panel)) { parts.fed = panel; feed(parts); }
+      if (parts.sources && (anew || parts.fed !== panel)) {
+        parts.fed = panel;
+        feed(parts);
+        if (parts.part) askCloser(parts);
+      }
       return;
     }
     parts.drawn = wanted;
     parts.sources = null;
+    const asked = get(`largek/figure?${how}`);
+    asked.catch(() => 0);
+    line = line.then(() => make(parts, wanted, asked));
+  };
+  // One after the other, and each is seen before the next is made.
+  let line = Promise.resolve();
+  const make = async (parts, wanted, asked) => {
     try {
-      const [item] = await Promise.all([get(`largek/figure?${how}`), loadBokeh()]);
+      const [item] = await Promise.all([asked, loadBokeh()]);
       if (parts.drawn !== wanted) return;
       const before = parts.views;
       parts.chart.replaceChildren();
       parts.views = await Bokeh.embed.embed_item(item, parts.chart.id);
       if (before) before.clear();
       parts.sources = sourcesOf(parts.views);
+      followZoom(parts);
       parts.fed = parts.panel;
       feed(parts);
+      await new Promise((done) => setTimeout(done));
     } catch (error) {
       parts.drawn = "";
       if (!window.Bokeh) {
@@ -480,6 +503,61 @@
         if (told) showJob(told);
       }
     }
+  };
+  // Of a part that is zoomed into, the points that a chart of everything has no room for.
+  const followZoom = (parts) => {
+    const range = [...parts.views][0].model.x_range;
+    let timer = 0;
+    parts.part = parts.finer = null;
+    range.change.connect(() => {
+      clearTimeout(timer);
+      timer = setTimeout(() => zoomed(parts, range), PAUSE);
+    });
+  };
+  const zoomed = (parts, range) => {
+    const [from, to] = [range.start, range.end].sort((a, b) => a - b)
+      .map((end) => Math.max(-FAR, Math.min(FAR, end)).toFixed(6));
+    if (range.have_updated_interactively && AXES[axisOf(parts)] && Number(from) < Number(to)) {
+      if (parts.part && parts.part[0] === from && parts.part[1] === to) return;
+      parts.part = [from, to];
+      askCloser(parts);
+    } else if (parts.part) {
+      parts.part = parts.finer = null;
+      feed(parts);
+    }
+  };
+  const askCloser = async (parts) => {
+    const part = parts.part, [from, to] = part;
+    const asked = new URLSearchParams({job: at.job, panel: parts.kind, x: axisOf(parts), from, to});
+    try {
+      const found = await get(`largek/data/range.json?${asked}`);
+      if (parts.part !== part) return;
+      if (found.reading) setTimeout(() => parts.part === part && askCloser(parts), SOON);
+      else {
+        parts.finer = {series: found.series, from: Number(from), to: Number(to)};
+        feed(parts);
+      }
+    } catch (error) {
+      // What is drawn stays; it is asked again with the next news.
+    }
+  };
+  const closer = (parts, line) => {
+    const axis = axisOf(parts), at = axis === parts.panel.x ? "x" : axis, {finer} = parts;
+    const fine = finer && finer.series.find((other) => other.name === line.name);
+    if (!fine) return line;
+    const begin = line[at].findIndex((x) => x !== null && x >= finer.from);
+    const end = line[at].findLastIndex((x) => x !== null && x <= finer.to) + 1;
+    const join = (all, inside) => [...all.slice(0, begin < 0 ? all.length : begin), ...inside,
+      ...all.slice(end)];
+    return Object.fromEntries(Object.entries(line).map(([column, values]) =>
+      [column, column === "name" ? values : join(values, fine[column])]));
+  };
+  const saveSvg = async (parts) => {
+    if (!parts.sources) return;
+    const blob = await [...parts.views][0].export("svg").to_blob();
+    const address = URL.createObjectURL(blob);
+    el("a", {href: address, download: `largek-${at.job}-${parts.kind}.svg`}).click();
+    setTimeout(() => URL.revokeObjectURL(address), SLOW);
   };
   const sourcesOf = (views) => {
     const found = new Map();

@@ -1,0 +1,106 @@
+"""``largek pause | resume | priority``: the turn of jobs that have not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from largek_dask.cli.common import Command, emit, option_service, option_storage
+from largek_dask.cli.jobs import service_at
+
+__all__ = ["pause", "priority", "resume"]
+
+Options = dict[str, Any] | None
+
+argument_ids = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+
+
+def _told(changed: Iterable[dict[str, Any]], as_json: bool) -> None:
+    """What has become of jobs, a line each."""
+    jobs = list(changed)
+    lines = (f"Job {job['id']} was {job['before']}; it is {job['state']} now." for job in jobs)
+    emit({"jobs": jobs}, as_json, lambda: "\n".join(lines))
+
+
+@click.command(
+    cls=Command,
+    short_help="Hold a job, with all that it has found.",
+    example="largek pause lk-3f9c0d21ab --scheduler tcp://host:8786",
+)
+@argument_ids
+@click.option("--timeout", metavar="TIME", help="Wait at most so long for each, such as 90s.")
+@option_service
+@option_storage
+def pause(
+    job_ids: tuple[str, ...],
+    timeout: str | None,
+    scheduler: str,
+    storage_options: Options,
+    as_json: bool,
+) -> None:
+    """Hold jobs until largek resume, and wait until they have ended what they are doing.
+
+    One that runs writes a checkpoint and gives back its place and the memory of workers. The time
+    until it goes on does not count in --max-time.
+    """
+    changed = []
+    with service_at(scheduler, storage_options) as service:
+        for job_id in job_ids:
+            job = service.job(job_id)
+            before = job.state
+            changed.append({"id": job_id, "before": before, "state": job.pause(timeout)})
+    _told(changed, as_json)
+
+
+@click.command(
+    cls=Command,
+    short_help="Let a job that is paused go on.",
+    example="largek resume lk-3f9c0d21ab --scheduler tcp://host:8786",
+)
+@argument_ids
+@option_service
+@option_storage
+def resume(
+    job_ids: tuple[str, ...], scheduler: str, storage_options: Options, as_json: bool
+) -> None:
+    """Let jobs that are paused go on, before others of their priority.
+
+    Their models have the same bits as without a pause. (To go on with one that has ended:
+    largek submit --resume ID.)
+    """
+    changed = []
+    with service_at(scheduler, storage_options) as service:
+        for job_id in job_ids:
+            job = service.job(job_id)
+            before = job.state
+            job.resume()
+            changed.append({"id": job_id, "before": before, "state": job.state})
+    _told(changed, as_json)
+
+
+@click.command(
+    cls=Command,
+    short_help="Change the priority of a job that does not run.",
+    example="largek priority lk-3f9c0d21ab 10 --scheduler tcp://host:8786",
+)
+@click.argument("job_id", metavar="ID")
+@click.argument("priority", metavar="N", type=int)
+@option_service
+@option_storage
+def priority(
+    job_id: str, priority: int, scheduler: str, storage_options: Options, as_json: bool
+) -> None:
+    """Set the priority of a job that does not run to N; jobs of a higher one begin sooner.
+
+    Write `--` before a negative N, as in: largek priority ID -- -5.
+    """
+    with service_at(scheduler, storage_options) as service:
+        job = service.job(job_id)
+        job.set_priority(priority)
+        status = job.status()
+    told = {name: status[name] for name in ("id", "state", "priority", "queue")}
+    place = told["queue"]
+    words = f"it is number {place['position']} of {place['of']}" if place else "it is held"
+    emit(told, as_json, lambda: f"Job {job_id} has priority {priority}; {words}.")

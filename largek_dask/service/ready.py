@@ -1,0 +1,64 @@
+"""``/largek/ready`` on a scheduler's HTTP port: whether it has its jobs, for probes.
+
+It is there without a dashboard too, and from before the store is opened until the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tornado import web
+
+__all__ = ["answer_on", "prefix_of"]
+
+PATH = "largek/ready"
+HEALTH = "health$"
+"""End of the address at which Dask itself says that it lives."""
+
+
+class Ready(web.RequestHandler):
+    """200, or 503 with the reason."""
+
+    def initialize(self, why_not: Callable[[], str]) -> None:
+        """Called by tornado."""
+        self._why_not = why_not
+
+    def get(self) -> None:
+        """Say whether clients may come, and why not."""
+        reason = self._why_not()
+        self.set_status(503 if reason else 200)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(f"{reason or 'ready'}\n")
+
+    def head(self) -> None:
+        """The same: tornado leaves the text out."""
+        self.get()
+
+
+def answer_on(application: Any, why_not: Callable[[], str]) -> None:
+    """Have an HTTP server of Dask's say whether its scheduler has its jobs.
+
+    Parameters
+    ----------
+    application : tornado.web.Application
+    why_not : callable
+        Gives the reason why it has not; nothing if it has. It is called on the event loop.
+    """
+    path = f"{prefix_of(application)}{PATH}"
+    application.add_handlers(".*$", [(path, Ready, {"why_not": why_not})])
+
+
+def prefix_of(application: Any) -> str:
+    """What all addresses of an HTTP server of Dask's begin with, such as ``/`` or ``/proxy/``.
+
+    Dask keeps it nowhere but in its routes: those that are there without a dashboard, and pages.
+    """
+    for rule in application.wildcard_router.rules:
+        pattern = str(rule.matcher.regex.pattern)
+        if pattern.endswith(f"/{HEALTH}"):
+            return pattern.removesuffix(HEALTH)
+    pages = [str(inner.prefix) for inner in application.applications if hasattr(inner, "prefix")]
+    return f"/{pages[0].strip('/')}/".replace("//", "/") if pages else "/"

@@ -1,0 +1,280 @@
+"""Where a scheduler is: at an address, or where the file in its store says.
+
+``STORE/scheduler.json`` says which scheduler has the store and its jobs. It is replaced as a whole
+each time that one takes them up, and nobody removes it: a scheduler that ends late would remove
+that of the next one. Whoever follows a job reads it again when the connection is lost, and goes on
+at whatever address it names then. ``dask worker --scheduler-file`` reads the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fsspec import available_protocols
+from fsspec.core import split_protocol
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from largek_dask.data.stores import normalize
+from largek_dask.driver.storage import DamagedError, Folder
+from largek_dask.driver.words import printable
+from largek_dask.errors import (
+    ClusterError,
+    LargekError,
+    LostJobError,
+    ParameterError,
+    SchedulerAwayError,
+)
+from largek_dask.passes.encryption import why_no_answer
+from largek_dask.service.tenure import Tenure
+from largek_dask.version import __version__
+
+__all__ = ["NAME", "Finder", "SchedulerFile", "Sign"]
+
+logger = logging.getLogger(__name__)
+
+NAME = "scheduler.json"
+"""The file's name in a store."""
+FORMAT: Literal[1] = 1
+MOST_BYTES = 1 << 16
+"""Bytes of such a file; of a larger one no more is read."""
+COMMS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc")
+"""Protocols of Dask's addresses; any other one is that of a file."""
+
+Text = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
+
+
+class SchedulerFile(BaseModel):
+    """What the file says."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    format: Literal[1] = FORMAT
+    type: Literal["Scheduler"] = "Scheduler"
+    """As Dask's own file says it."""
+    address: Annotated[str, Field(max_length=300, pattern=rf"^({'|'.join(COMMS)})://[\x21-\x7e]+$")]
+    """Address for clients and workers."""
+    dashboard: Text | None = None
+    """Address of the scheduler's pages; None without."""
+    started: AwareDatetime
+    """Time at which it began to take up the store."""
+    token: Annotated[int, Field(ge=1)]
+    """Number of its claim of the store: who comes later has a higher one."""
+    version: Text = __version__
+    """Version of this package there."""
+    slurm_job: Text | None = None
+    """Id of the SLURM job that it runs in; None outside."""
+
+    def dumped(self) -> bytes:
+        """The file's content."""
+        return self.model_dump_json(indent=2).encode() + b"\n"
+
+    @classmethod
+    def parsed(cls, data: bytes, where: str) -> SchedulerFile:
+        """What a file says.
+
+        Parameters
+        ----------
+        data : bytes
+        where : str
+            The file's URL, for errors.
+
+        Raises
+        ------
+        ParameterError
+            It is no such file.
+        """
+        if not data.strip():
+            raise _no_file_of_a_scheduler(where, "is empty")
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
+            raise _no_file_of_a_scheduler(where, "is not JSON") from None
+        if not isinstance(document, dict) or document.get("type") != "Scheduler":
+            raise _no_file_of_a_scheduler(where, "does not say where a scheduler is")
+        if "format" not in document:
+            raise _no_file_of_a_scheduler(where, "is Dask's own file of a scheduler")
+        if document["format"] != FORMAT:
+            raise ParameterError(
+                f"{where} is of format {str(document['format'])[:40]}, and largek_dask "
+                f"{__version__} reads format {FORMAT}: install the scheduler's version here."
+            )
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            wrong = ", ".join(sorted({str(one["loc"][0]) for one in error.errors() if one["loc"]}))
+            raise _no_file_of_a_scheduler(where, f"is damaged ({wrong})") from None
+
+
+def _no_file_of_a_scheduler(where: str, what: str) -> ParameterError:
+    return ParameterError(
+        f"{where} {what}: give the {NAME} in the store of a scheduler with jobs, or that one's "
+        "address (tcp://host:8786)."
+    )
+
+
+class Finder:
+    """Finds a scheduler, again each time that it is asked.
+
+    Parameters
+    ----------
+    place : str or path-like
+        An address ("tcp://host:8786"), or the path or URL of a file that says one.
+    storage_options : mapping, optional
+        For the file.
+
+    Attributes
+    ----------
+    place : str
+    is_file : bool
+    found : SchedulerFile or None
+        What the file said when :meth:`find` read it last.
+
+    Raises
+    ------
+    DataError
+        The URL has a secret in it, or is of no kind that there is.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.is_file = is_file(place)
+        self.place = normalize(place) if self.is_file else str(place)
+        self.found: SchedulerFile | None = None
+        if self.is_file:
+            self._folder, self._name = Folder(self.place, storage_options).parent()
+
+    def find(self) -> str:
+        """The scheduler's address as it is now.
+
+        Raises
+        ------
+        ClusterError
+            There is no such file, or it cannot be read.
+        ParameterError
+            The file is none of a scheduler.
+        """
+        if not self.is_file:
+            return self.place
+        self.found = self._read()
+        return self.found.address
+
+    def has_moved(self) -> bool:
+        """Whether the file names another scheduler than when it was read last."""
+        if not self.is_file:
+            return False
+        try:
+            return self._read() != self.found
+        except (LargekError, OSError):
+            # It says nothing: then what it said before stands.
+            return False
+
+    def _read(self) -> SchedulerFile:
+        try:
+            data = self._folder.read(self._name, MOST_BYTES)
+        except FileNotFoundError:
+            raise ClusterError(
+                f"there is no {self.place}: a scheduler writes it into its store "
+                "(--largek-store) once it has its jobs; check the path, and that one runs"
+            ) from None
+        except DamagedError:
+            raise ParameterError(
+                f"{self.place} is larger than {MOST_BYTES:,} bytes, and no {NAME} is: give the one "
+                "in the store of a scheduler"
+            ) from None
+        except OSError as error:
+            raise ClusterError(
+                f"{self.place} cannot be read ({type(error).__name__}: {error}): check the path "
+                "and its permissions, or give the scheduler's address"
+            ) from error
+        return SchedulerFile.parsed(data, self.place)
+
+    def nobody(self, error: BaseException, now: datetime | None = None) -> SchedulerAwayError:
+        """The error where nobody answers.
+
+        Parameters
+        ----------
+        error : Exception
+            What was raised instead of an answer.
+        now : datetime, optional
+            The present time by default.
+        """
+        if self.found is None:
+            return SchedulerAwayError(
+                f"no Dask scheduler answers at {self.place!r} ({type(error).__name__}): "
+                f"{why_no_answer(self.place)}. Try `largek doctor --scheduler {self.place}`."
+            )
+        told, now = self.found, datetime.now(UTC) if now is None else now
+        # As clocks on the wall say it, here.
+        since, today = told.started.astimezone(), now.astimezone().date()
+        when = f"{since:%H:%M}" if since.date() == today else f"{since:%Y-%m-%d %H:%M}"
+        what = "it" if told.slurm_job is None else f"job {printable(told.slurm_job)} of SLURM"
+        return SchedulerAwayError(
+            f"{self.place} says {told.address} since {when}, nobody answers there: is {what} still "
+            "running? If not, start it again: its jobs go on then"
+        )
+
+
+def is_file(place: str | os.PathLike[str]) -> bool:
+    """Whether this is the path or URL of a file, and not an address of Dask's."""
+    if not isinstance(place, str):
+        return True
+    protocol = split_protocol(place)[0]
+    if protocol is not None:
+        return protocol not in COMMS and protocol in available_protocols()
+    return place.endswith(".json") or os.sep in place or os.path.exists(place)
+
+
+class Sign:
+    """Has the file in a store say where this scheduler is, for as long as it has the store.
+
+    Parameters
+    ----------
+    tenure : Tenure
+    made : callable
+        Gives what the file is to say, of the number of this scheduler's claim.
+    """
+
+    def __init__(self, tenure: Tenure, made: Callable[[int], SchedulerFile]) -> None:
+        self._tenure = tenure
+        self._made = made
+        self._trouble = ""
+
+    def tend(self) -> None:
+        """Write the file if it is not there, or says something else.
+
+        A process that was stopped just before it wrote may do so when another one has the store
+        already: the holder looks again and again.
+        """
+        records = self._tenure.records
+        token = records.token
+        if token is None or not self._tenure.is_held:
+            return
+        trouble = ""
+        try:
+            wanted = self._made(token).dumped()
+            if self._standing(records.folder) != wanted:
+                records.post(NAME, wanted)
+        except LostJobError:
+            # Whoever has the store now writes its own.
+            return
+        except (LargekError, OSError) as error:
+            trouble = records.reason(error)
+            if trouble != self._trouble:
+                logger.warning("%s/%s cannot be written yet: %s", records.url, NAME, trouble)
+        self._trouble = trouble
+
+    @staticmethod
+    def _standing(folder: Folder) -> bytes:
+        """What the file says now; nothing if there is none, or whatever else lies there."""
+        try:
+            return folder.read(NAME, MOST_BYTES)
+        except (FileNotFoundError, DamagedError):
+            return b""

@@ -1,0 +1,113 @@
+"""What may be asked of a job that has not ended: to pause, to go on, to come sooner."""
+
+from __future__ import annotations
+
+import time
+
+from largek_dask.driver.stopping import ENDS
+from largek_dask.errors import ParameterError
+from largek_dask.service.known import KnownJob
+from largek_dask.service.register import Register
+from largek_dask.service.spec import JobSpec
+
+__all__ = ["Steering"]
+
+
+class Steering:
+    """Pauses jobs, lets them go on, changes their turn.
+
+    All of it is in their records before it is answered where the store can be written, and as soon
+    as it can otherwise.
+
+    Parameters
+    ----------
+    register : Register
+    """
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self._changed = register.changed
+
+    def pause(self, job_id: str) -> str:
+        """Hold a job, which ends what it is just doing; its state now.
+
+        One that runs keeps the last whole step, as at the end of a scheduler, and gives back its
+        place and all that workers hold for it.
+
+        Raises
+        ------
+        ParameterError
+            It has ended, or is held already.
+        """
+        job = self._register.find(job_id)
+        with self._changed:
+            self._check_goes_on(job, "paused")
+            if job.record.paused:
+                raise ParameterError(
+                    f"job {job_id} is paused already: use resume() to let it go on."
+                )
+            if job.record.cancel:
+                raise ParameterError(
+                    f"job {job_id} is asked to end: wait until it has; submit(resume=id) goes on."
+                )
+            job.change_now(paused=True)
+            # Told here, as what ends it tells of that end.
+            self._tell(job, "pausing" if job.running else "paused")
+            if job.running:
+                job.ask_to_stop("pause")
+        self._register.keep(job)
+        return job.state
+
+    def resume(self, job_id: str) -> str:
+        """Let a job that is paused go on, before others of its priority; its state now.
+
+        Raises
+        ------
+        ParameterError
+            It is not paused.
+        """
+        job = self._register.find(job_id)
+        with self._changed:
+            self._check_goes_on(job, "resumed")
+            if not job.record.paused:
+                raise ParameterError(
+                    f"job {job_id} is {job.state}, not paused: use resume() only after pause()."
+                )
+            job.change_now(paused=False, resumed=time.time())
+            job.go_on()
+            self._tell(job, "resumed")
+            self._changed.notify_all()
+        self._register.keep(job)
+        return job.state
+
+    def set_priority(self, job_id: str, priority: int) -> None:
+        """Change the priority of a job that does not run.
+
+        Raises
+        ------
+        ParameterError
+            It runs, or has ended; or it is no priority.
+        """
+        job = self._register.find(job_id)
+        with self._changed:
+            self._check_goes_on(job, "moved")
+            if job.running:
+                raise ParameterError(
+                    f"job {job_id} is {job.state} already: only the priority of one that does not "
+                    "run can be changed; pause() it first."
+                )
+            spec = JobSpec.parse({**job.record.spec.dump(), "priority": priority})
+            job.change_now(spec=spec)
+            self._changed.notify_all()
+        self._register.keep(job)
+        self._tell(job, "priority", priority=priority)
+
+    def _check_goes_on(self, job: KnownJob, done: str) -> None:
+        if (state := job.state) in ENDS:
+            raise ParameterError(
+                f"job {job.record.id} is {state}: only one that has not ended can be {done}; "
+                "submit(resume=id) goes on with it."
+            )
+
+    def _tell(self, job: KnownJob, kind: str, **told: int) -> None:
+        job.feed({"event": kind, "run": job.record.run, **told})

@@ -1,0 +1,1 @@
+"""Files of `deploy/`, each tried as its users start it."""

