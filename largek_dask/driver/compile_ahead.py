@@ -35,6 +35,8 @@ __all__ = ["compiles_ahead", "is_worth_it"]
 
 log = logging.getLogger(__name__)
 
+COMMAND = f"import sys; from {ahead.__name__} import main; main(*sys.argv[1:])"
+"""What the other process runs, with its arguments."""
 FIRST = 3
 """With this function that is not in the cache it begins: after a fit of the same sort none or a
 few are missing, which do not pay for a process."""
@@ -132,7 +134,7 @@ class _Other:
 
 def _started(folder: str, what: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", ahead.__name__, folder, *what],
+        [sys.executable, "-P", "-c", COMMAND, folder, *what],
         env=_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -27,7 +27,7 @@ from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.jit import asks_whether_to_compile
 
-__all__ = ["FEW_CLUSTERS", "kernels_ahead"]
+__all__ = ["FEW_CLUSTERS", "kernels_ahead", "main"]
 
 FEW_CLUSTERS = 128
 """Up to this many clusters all rows meet all centres, and no list of them."""
@@ -105,7 +105,3 @@ def main(folder: str, dtype: str, n_features: str, k: str) -> None:
     with asks_whether_to_compile(claims.take):
         for compile_one in kernels_ahead(dtype, int(n_features), int(k)):
             compile_one()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

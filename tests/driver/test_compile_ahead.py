@@ -16,7 +16,7 @@ import largek_dask as lk
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.truncated.algorithm import Truncated
 from largek_dask.driver import compile_ahead, fit
-from largek_dask.driver.compile_ahead import FIRST, compiles_ahead, is_worth_it
+from largek_dask.driver.compile_ahead import COMMAND, FIRST, compiles_ahead, is_worth_it
 from largek_dask.kernels import jit
 from largek_dask.kernels.jit import cache_folder
 
@@ -37,7 +37,7 @@ def started(monkeypatch):
     real = subprocess.Popen
 
     def start(command, **options):
-        assert command[1:4] == ["-P", "-m", "largek_dask.kernels.ahead"]
+        assert command[1:4] == ["-P", "-c", COMMAND]
         assert Path(command[4]).is_dir()
         waiting = "import sys; sys.stdin.buffer.read()"
         processes.append(real([sys.executable, "-c", waiting], **options))
@@ -156,7 +156,7 @@ def test_a_fit_has_it_while_it_searches(tmp_path, started, monkeypatch):
 
 
 def test_it_ends_when_the_other_process_does(tmp_path):
-    command = [sys.executable, "-m", "largek_dask.kernels.ahead", str(tmp_path)]
+    command = [sys.executable, "-c", COMMAND, str(tmp_path)]
     done = subprocess.run(
         [*command, "float32", "8", "300"], stdin=subprocess.DEVNULL, check=False, timeout=300
     )
