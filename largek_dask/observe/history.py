@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["A_START", "BUCKETS", "Point", "Series", "key_of"]
+__all__ = ["A_START", "BUCKETS", "Point", "Points", "Series", "key_of"]
 
 BUCKETS = 256
 """Buckets of a series, so at most 1,024 points."""
+Points = NDArray[np.float64]
+"""Points, one a row."""
 Point = tuple[float, ...]
 """What is kept of a point: ``(n, key, x, y, *beside)``; ``n`` counts all that were added."""
 A_START = float(2**32)
@@ -48,8 +49,8 @@ class Series:
     >>> series = Series()
     >>> for step in range(100_000):
     ...     series.add(step, x=0.1 * step, y=abs(step - 70_000))
-    >>> found = [point[3] for point in series.points()]
-    >>> len(found) <= 1024, found[0], min(found), found[-1]
+    >>> found = series.points()[:, 3]
+    >>> len(found) <= 1024, found[0].item(), found.min().item(), found[-1].item()
     (True, 70000.0, 0.0, 29999.0)
     """
 
@@ -141,35 +142,45 @@ class Series:
         if self._open and self._count >= self._stride:
             self._close()
 
-    def points(self, most: int = BUCKETS) -> list[Point | None]:
-        """The points, in the order in which they were added; None where the line is interrupted.
+    def points(self, most: int = BUCKETS) -> Points:
+        """The points, in the order in which they were added.
 
         Parameters
         ----------
         most : int
             Buckets that they are of, each of up to four points.
-        """
-        found: list[Point | None] = []
-        for begins, _, points in self._coarse(most):
-            for point in sorted(set(points)):
-                if begins and point[N] >= begins:
-                    found.append(None)
-                    begins = 0.0
-                found.append(point)
-        return found
 
-    def means(self, most: int = BUCKETS) -> list[Point | None]:
-        """The mean of each bucket at the place of its last point; None as in :meth:`points`.
+        Returns
+        -------
+        ndarray of float, shape (n, width)
+            Each as it was added, after the number of those before it; a row of NaN where the line
+            is interrupted.
+        """
+        table = self._coarse(most)
+        points = table[:, HEAD:].reshape(-1, 4, self._width)
+        order = np.argsort(points[:, :, N], axis=1, kind="stable")
+        points = np.take_along_axis(points, order[:, :, None], axis=1)
+        numbers = points[:, :, N]
+        is_new = np.ones(numbers.shape, bool)
+        is_new[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+        # The line begins anew with the first point of its bucket that is not before the gap.
+        after = (table[:, 2:3] > 0) & (numbers >= table[:, 2:3])
+        begins = after & (np.cumsum(after, axis=1) == 1)
+        return _interrupted(points[is_new], begins[is_new])
+
+    def means(self, most: int = BUCKETS) -> Points:
+        """The mean of each bucket at the place of its last point; rows as in :meth:`points`.
 
         Of a bucket that is interrupted it is drawn at the end of it.
         """
-        found: list[Point | None] = []
-        for begins, mean, points in self._coarse(most):
-            if begins and found:
-                found.append(None)
-            last = points[LAST]
-            found.append((*last[:Y], mean, *last[Y + 1 :]))
-        return found
+        table = self._coarse(most)
+        points = table[:, HEAD + LAST * self._width :].copy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            means = table[:, 1] / table[:, 0]
+        points[:, Y] = np.where(np.isfinite(means), means, points[:, Y])
+        begins = table[:, 2] > 0
+        begins[:1] = False
+        return _interrupted(points, begins)
 
     def last(self) -> Point | None:
         """The last point."""
@@ -238,8 +249,8 @@ class Series:
             table = np.ascontiguousarray(table[:, HEAD - 1 : HEAD + self._width])
         self._done = array("d", table.tobytes())
 
-    def _coarse(self, most: int) -> Iterator[tuple[float, float, list[Point]]]:
-        """With which of its points a line begins, the mean, and four points, of each bucket."""
+    def _coarse(self, most: int) -> NDArray[np.float64]:
+        """All buckets, one a row as in :meth:`_table`; of more than these neighbours are merged."""
         table = self._table()
         if self._open:
             flat = [number for point in self._open for number in point]
@@ -247,11 +258,12 @@ class Series:
             table = np.concatenate([table, row])
         while len(table) > most:
             table = _merged(table, self._width)
-        for row in table.tolist():
-            points = [tuple(row[i : i + self._width])
-                      for i in range(HEAD, len(row), self._width)]  # fmt: skip
-            mean = row[1] / row[0]
-            yield row[2], mean if math.isfinite(mean) else points[LAST][Y], points
+        return table
+
+
+def _interrupted(points: Points, begins: NDArray[np.bool_]) -> Points:
+    """Points with a row of NaN before each that begins a line anew."""
+    return np.insert(points, np.flatnonzero(begins), math.nan, axis=0)
 
 
 def key_of(start: float, step: float) -> float:

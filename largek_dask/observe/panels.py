@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.heard import (
@@ -24,7 +27,7 @@ from largek_dask.observe.heard import (
     number_in,
     short_name,
 )
-from largek_dask.observe.history import A_START, Point, Series, X, Y
+from largek_dask.observe.history import A_START, Point, Points, Series, X, Y
 from largek_dask.observe.showing import (
     NONE,
     WORKER_COLUMNS,
@@ -52,6 +55,8 @@ LATEST = 253_402_300_799.0
 """The end of the year 9999, in seconds since 1970."""
 FINE = 20_000
 """Parts of an axis that can be told apart: more than a screen has pixels."""
+TENS = np.array([float(f"1e{i}") for i in range(23)])
+"""Powers of ten that are doubles."""
 MOST_POINTS = 128
 """Buckets of a line as it is sent: as many as a screen shows."""
 WORKER_POINTS = 32
@@ -194,22 +199,23 @@ def _cost(seen: Seen, heard: Heard) -> Panel | None:
     name = objective.of_step
     told = f"{name[:1].upper()}{name[1:]} {precise(last[Y])} last"
     words = f"{told}, {precise(best[Y])} at its {'lowest' if less else 'highest'}."
-    lines = [_cost_line(line, series, best[Y]) for line, series in heard.costs.items()]
-    steps = [point for line in heard.costs.values() for point in line.points() if point]
-    steps.sort(key=lambda point: point[X])
-    skip = 1e3 * steps[int(FIRST_STEPS * len(steps))][X] if len(steps) >= 10 else None
+    drawn = {line: series.points() for line, series in heard.costs.items()}
+    steps = np.sort(np.concatenate([points[:, X] for points in drawn.values()]))
+    steps = steps[np.isfinite(steps)]
+    skip = 1e3 * float(steps[int(FIRST_STEPS * len(steps))]) if len(steps) >= 10 else None
     return _panel(
         "cost",
         f"{name[:1].upper()}{name[1:]}",
         words,
         figures=[("last", precise(last[Y])),
                  ("lowest" if less else "highest", precise(best[Y]))],
-        series=lines,
+        series=[_cost_line(line, points, best[Y]) for line, points in drawn.items()],
         axes=("elapsed", "time", "passes") if last[TIME] > 0 else ("elapsed", "passes"),
         y=f"{name} ({objective.unit}){'' if less else ', more is better'}",
         skip=skip,
         columns=("line", "last", "lowest" if less else "highest", "points"),
-        rows=[_cost_row(line, series, less) for line, series in heard.costs.items()],
+        rows=[_cost_row(line, heard.costs[line], points, less)
+              for line, points in drawn.items()],
     )  # fmt: skip
 
 
@@ -233,48 +239,27 @@ def _line_name(line: Line) -> str:
     return rows if line.start is None else f"start {line.start + 1}, {rows}"
 
 
-def _cost_line(line: Line, series: Series, best: float) -> dict[str, Any]:
-    points = series.points()
+def _cost_line(line: Line, points: Points, best: float) -> dict[str, Any]:
+    above = np.abs(points[:, Y] - best)
     return _line(
         _line_name(line),
-        _elapsed(points),
-        _column(points, Y, 8),
+        _along(points, X, 1e3),
+        _rounded(points[:, Y], 8),
         time=_along(points, TIME),
         passes=_along(points, PASSES),
         # 0 has no place on a logarithmic axis.
-        above=[None if point is None else rounded(abs(point[Y] - best)) or None
-               for point in points],
-    )  # fmt: skip
+        above=_rounded(np.where(above > 0, above, np.nan)),
+    )
 
 
-def _cost_row(line: Line, series: Series, less: bool) -> tuple[str, ...]:
+def _cost_row(line: Line, series: Series, points: Points, less: bool) -> tuple[str, ...]:
     last, best = series.last(), _best([series], less)
     return (
         _line_name(line),
         precise(last[Y]) if last else NONE,
         precise(best[Y]),
-        whole(sum(point is not None for point in series.points())),
+        whole(int(np.isfinite(points[:, X]).sum())),
     )
-
-
-def _column(points: Iterable[Point | None], place: int, digits: int) -> Column:
-    """A coordinate of points; null where the line is interrupted."""
-    return [None if point is None else rounded(point[place], digits) for point in points]
-
-
-def _elapsed(points: Iterable[Point | None]) -> Column:
-    """Seconds used, in ms."""
-    return _along(points, X, 1e3)
-
-
-def _along(points: Iterable[Point | None], place: int, scale: float = 1.0) -> Column:
-    """Where points lie on an axis, to a :data:`FINE` part of what is shown of it."""
-    values = [None if point is None else scale * point[place] for point in points]
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    span = max(known) - min(known) if known else 0.0
-    digits = 3 if not 0 < span < math.inf else min(12, math.ceil(math.log10(FINE / span)))
-    return [None if value is None or not math.isfinite(value) else _short(round(value, digits))
-            for value in values]  # fmt: skip
 
 
 def _line(name: str, x: Column, y: Column, **columns: Column) -> dict[str, Any]:
@@ -299,11 +284,8 @@ def _gain(seen: Seen, heard: Heard) -> Panel | None:
         "Does it still gain?",
         f"{told[:1].upper()}{told[1:]}.",
         figures=figures,
-        series=[_means(name, series, positive=True) for name, series in known.items()],
         y="share of the rows, or relative change",
-        log=True,
-        columns=EXTREMES,
-        rows=[_row(name, series) for name, series in known.items()],
+        **_told(known, log=True),
     )
 
 
@@ -346,10 +328,8 @@ def _when(seen: Seen, heard: Heard) -> Panel | None:
         "When does it end?",
         f"{told[:1].upper()}{told[1:]}.",
         figures=figures,
-        series=[_means("at most left", series)] if series else (),
         y="seconds",
-        columns=EXTREMES,
-        rows=[_row("at most left", series, human_seconds)] if series else (),
+        **_told({"at most left": series} if series else {}, human_seconds),
     )
 
 
@@ -505,7 +485,7 @@ def _worker_memory(seen: Seen) -> list[tuple[str, str, str, str]]:
 def _plain(
     kind: str,
     title: str,
-    lines: Mapping[str, str],
+    names: Mapping[str, str],
     y: str,
     *,
     log: bool = False,
@@ -514,22 +494,21 @@ def _plain(
     """What makes a panel of nothing but lines: what they are called, and their series."""
 
     def make(seen: Seen, heard: Heard) -> Panel | None:
-        known = {name: heard.series[series] for name, series in lines.items()
+        known = {name: heard.series[series] for name, series in names.items()
                  if heard.series.get(series)}  # fmt: skip
         if not known:
             return None
-        rows = [_row(name, series, words) for name, series in known.items()]
-        told = "; ".join(f"{name} {last} last, {low} at its lowest" for name, last, low, _ in rows)
+        lines = _told(known, words, log=log)
+        told = "; ".join(
+            f"{name} {last} last, {low} at its lowest" for name, last, low, _ in lines["rows"]
+        )
         return _panel(
             kind,
             title,
             f"{told[:1].upper()}{told[1:]}.",
-            figures=[(name, last) for name, last, _, _ in rows],
-            series=[_means(name, series, positive=log) for name, series in known.items()],
+            figures=[(name, last) for name, last, _, _ in lines["rows"]],
             y=y,
-            log=log,
-            columns=EXTREMES,
-            rows=rows,
+            **lines,
         )
 
     return make
@@ -574,19 +553,16 @@ def _mixture(seen: Seen, heard: Heard) -> Panel | None:
         if series := heard.series.get(kept):
             figures.append((name, _last_of(series, precise)))
     told = ", ".join(f"{name} {text}" for name, text in figures)
+    lines = _told({"energy a row": energy}, precise)
+    if bound := heard.series.get("lower_bound"):
+        lines["rows"].append(_row("F a row", bound, precise))
     return _panel(
         "mixture",
         "The mixture",
         f"Last: {told}; energy {_lowest(energy, precise)} at its lowest.",
         figures=figures,
-        series=[_means("energy a row", energy)],
         y="mean squared distance to the means",
-        columns=EXTREMES,
-        rows=[
-            _row(name, series, precise)
-            for name, kept in (("energy a row", "energy"), ("F a row", "lower_bound"))
-            if (series := heard.series.get(kept))
-        ],
+        **lines,
     )
 
 
@@ -659,10 +635,8 @@ def _moved(seen: Seen, heard: Heard) -> Panel | None:
         "Bytes read and moved",
         f"{human_bytes(total)} so far, {_last_of(series, human_bytes)} a second last.",
         figures=figures,
-        series=[_means("read or moved a second", series)],
         y="bytes a second",
-        columns=EXTREMES,
-        rows=[_row("a second", series, human_bytes)],
+        **_told({"read or moved a second": series}, human_bytes),
     )
 
 
@@ -698,17 +672,63 @@ def _means(
 ) -> dict[str, Any]:
     """A line of means, so that neighbours of one moment can be compared."""
     points = series.means(most)
-    y = [None if point is None else rounded(scale * point[Y]) for point in points]
+    y = scale * points[:, Y]
     if positive:
         # 0 has no place on a logarithmic axis.
-        y = [value if value is not None and value > 0 else None for value in y]
-    return _line(name, _elapsed(points), y)
+        y = np.where(y > 0, y, np.nan)
+    return _line(name, _along(points, X, 1e3), _rounded(y))
 
 
 def _points(name: str, series: Series) -> dict[str, Any]:
     """A line of points as they were told."""
     points = series.points(MOST_POINTS)
-    return _line(name, _elapsed(points), _column(points, Y, 6))
+    return _line(name, _along(points, X, 1e3), _rounded(points[:, Y], 6))
+
+
+def _along(points: Points, place: int, scale: float = 1.0) -> Column:
+    """Where points lie on an axis, to a :data:`FINE` part of what is shown of it."""
+    with np.errstate(over="ignore"):
+        values = scale * points[:, place]
+    known = values[np.isfinite(values)]
+    span = float(np.ptp(known)) if len(known) else 0.0
+    decimals = 3 if not 0 < span < math.inf else math.ceil(math.log10(FINE / span))
+    return _column(_to_decimals(values, np.full(len(values), min(12, decimals))))
+
+
+def _rounded(values: NDArray[np.float64], digits: int = 4) -> Column:
+    """Numbers of at most as many figures; see :func:`rounded`, which does it for one."""
+    with np.errstate(divide="ignore"):
+        size = np.floor(np.log10(np.abs(values)))
+    decimals = np.where(np.isfinite(size), digits - 1 - size, 0).astype(np.int64)
+    return _column(_to_decimals(values, decimals))
+
+
+def _to_decimals(values: NDArray[np.float64], decimals: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Each number to as many decimals; a negative number of them: to tens, hundreds and so on.
+
+    Powers of ten beyond :data:`TENS` are no doubles, and would leave all figures anyway.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        ten = TENS[np.minimum(np.abs(decimals), len(TENS) - 1)]
+        found = np.where(decimals >= 0, np.rint(values * ten) / ten, np.rint(values / ten) * ten)
+    return np.where((np.abs(decimals) < len(TENS)) & np.isfinite(found), found, values)
+
+
+def _column(values: NDArray[np.float64]) -> Column:
+    """Numbers as JSON has them shortest; None for those that are not finite."""
+    return [_short(value) if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _told(
+    lines: Mapping[str, Series], words: Words = brief, *, log: bool = False
+) -> dict[str, Any]:
+    """Lines of means and the table behind them, as a panel takes them."""
+    return {
+        "series": [_means(name, series, positive=log) for name, series in lines.items()],
+        "log": log,
+        "columns": EXTREMES,
+        "rows": [_row(name, series, words) for name, series in lines.items()],
+    }
 
 
 def _last_of(series: Series, words: Words = brief) -> str:

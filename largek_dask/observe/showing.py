@@ -116,7 +116,8 @@ class Seen:
 
         Of those over all rows once there are any: on a sample it is lower.
         """
-        return [point[Y] for point in (self._costs or self._on_samples).points() if point]
+        costs = (self._costs or self._on_samples).points()[:, Y]
+        return [cost for cost in costs.tolist() if cost == cost]
 
     @property
     def state(self) -> str:

@@ -87,8 +87,8 @@ def test_a_part_of_an_axis_has_the_points_that_the_whole_has_no_room_for(window)
         expected.add(n, n, cost[n], 0.0, 0.0)
     points = expected.points()
     if window[0] == "elapsed":
-        assert fine["x"] == [None if p is None else 1e3 * p[2] for p in points]
-        assert fine["y"] == [None if p is None else p[3] for p in points]
+        assert fine["x"] == [None if math.isnan(x) else 1e3 * x for x in points[:, 2].tolist()]
+        assert fine["y"] == [None if math.isnan(y) else y for y in points[:, 3].tolist()]
         assert fine["y"].count(None) == 1
         assert fine["above"] == [y - min(cost[1:]) or None if y is not None else None
                                  for y in fine["y"]]  # fmt: skip

@@ -1,6 +1,7 @@
 """Series: what is drawn of a figure however long it is."""
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
@@ -22,10 +23,16 @@ def filled(values, buckets=8, beside=0):
     return series
 
 
+def told(points):
+    """Points as tuples; None where the line is interrupted."""
+    assert points.ndim == 2
+    return [None if math.isnan(point[N]) else tuple(point) for point in points.tolist()]
+
+
 @given(ROWS)
 def test_first_last_and_extremes_are_kept_in_order(values):
     series = filled(values)
-    points = series.points()
+    points = told(series.points())
     assert len(points) <= 4 * 8
     assert [point[N] for point in points] == sorted({point[N] for point in points})
     # What is drawn are points that were added, each at its place.
@@ -46,15 +53,15 @@ def test_when_it_is_asked_changes_nothing(values, places):
     asked = Series(buckets=8)
     for step, value in enumerate(values):
         if step in places:
-            asked.points(), asked.means(3), asked.extremes(), asked.before(7.0)
+            told(asked.points()), told(asked.means(3)), asked.extremes(), asked.before(7.0)
         asked.add(step, 0.5 * step, value)
-    assert asked.points() == filled(values).points()
-    assert asked.means() == filled(values).means()
+    assert told(asked.points()) == told(filled(values).points())
+    assert told(asked.means()) == told(filled(values).means())
 
 
 @given(ROWS, st.integers(1, 6))
 def test_coarser_ones_keep_first_last_and_extremes_as_well(values, most):
-    points = filled(values).points(most)
+    points = told(filled(values).points(most))
     ys = [point[Y] for point in points]
     assert len(points) <= 4 * most
     assert (ys[0], ys[-1]) == (values[0], values[-1])
@@ -65,11 +72,11 @@ def test_coarser_ones_keep_first_last_and_extremes_as_well(values, most):
 def test_cut_forgets_what_comes_again(values, key):
     series = filled(values)
     series.cut(key)
-    points = [point for point in series.points() if point is not None]
+    points = [point for point in told(series.points()) if point is not None]
     assert all(point[KEY] <= key and values[int(point[N])] == point[Y] for point in points)
     assert bool(points) == (key >= 0)
     if len(values) - 1 <= key:
-        assert points == filled(values).points()
+        assert points == told(filled(values).points())
     if points:
         assert points[0][Y] == values[0]
 
@@ -79,7 +86,7 @@ def test_of_few_points_a_cut_keeps_each():
     series.cut(2)
     series.interrupt()
     series.add(3, 1.5, 2.0)
-    assert [point and point[Y] for point in series.points()] == [5, 4, 3, None, 2]
+    assert [point and point[Y] for point in told(series.points())] == [5, 4, 3, None, 2]
 
 
 def test_a_gap_stays_where_a_cut_goes_through_its_bucket():
@@ -89,13 +96,14 @@ def test_a_gap_stays_where_a_cut_goes_through_its_bucket():
             series.interrupt()
         series.add(step, step, -step)
     # Sixteen points a bucket: the third has the gap, and is cut behind it.
-    assert [bool(begins) for begins, *_ in series._coarse(4)] == [False, False, True, False]
+    assert [bool(begins) for begins in series._coarse(4)[:, 2]] == [False, False, True, False]
     series.cut(46)
     series.add(47, 47, -47)
-    assert [point and point[KEY] for point in series.points()] == [0, 15, 16, 31, 32, None, 47]
+    found = told(series.points())
+    assert [point and point[KEY] for point in found] == [0, 15, 16, 31, 32, None, 47]
     series.cut(31)
     series.add(32, 32, -32)
-    assert None not in series.points()
+    assert None not in told(series.points())
 
 
 @given(ROWS, st.sets(st.integers(1, 2000), max_size=4))
@@ -106,7 +114,7 @@ def test_gaps_stay_visible(values, gaps):
             series.interrupt()
             expected += step < len(values)
         series.add(step, step, value)
-    found = series.points()
+    found = told(series.points())
     n = sum(point is None for point in found)
     # Several within one bucket are one gap.
     assert min(expected, 1) <= n <= expected
@@ -119,7 +127,7 @@ def test_gaps_stay_visible(values, gaps):
 def test_merging_happened_and_means_are_means():
     values = [float(i % 10) for i in range(1000)]
     series = filled(values, buckets=10)
-    means = series.means()
+    means = told(series.means())
     assert len(means) <= 10
     # Merged before, so a bucket stands for many: whole tens of values have one mean.
     assert series._stride == 128
@@ -137,7 +145,7 @@ def test_before_is_the_last_known_until_then():
 
 def test_what_overflows_is_no_warning():
     series = filled([1.7e308] * 100)
-    assert all(point[Y] == 1.7e308 for point in series.means())
+    assert all(point[Y] == 1.7e308 for point in told(series.means()))
 
 
 def test_bytes_are_counted_and_bounded():
