@@ -1,12 +1,12 @@
 """A second process that compiles, for a first fit, what the fit comes to later.
 
-Numba compiles one function at a time in a process. So where no kernel has been compiled yet and
-more than one core is free, another process compiles large kernels that are needed in the middle
-and at the end of a fit, while the fit compiles what it begins with; it finds the others in the
-cache. A kernel that both make is made twice, to the same code: no result hangs on who was first.
+Numba compiles one function at a time in a process. So where a fit has to compile and more than one
+core is free, another process begins at the other end of what the fit needs
+(:mod:`largek_dask.kernels.ahead`), and the fit finds that in the cache. Which of them makes a
+kernel hangs on who comes first, the kernel does not.
 
 The other process ends with its list, with the fit, or with the process that fits: whatever is
-first.
+first. Without it the fit compiles everything.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import logging
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -25,25 +26,27 @@ import numpy as np
 from largek_dask import config
 from largek_dask.algorithms.truncated.algorithm import Truncated
 from largek_dask.data.rows import Rows
-from largek_dask.kernels.bounds.lists import Lists, order_by_label, search_lists
-from largek_dask.kernels.bounds.neighbours import nearest_centers
-from largek_dask.kernels.dense.splits import split_clusters
-from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
-from largek_dask.kernels.jit import cache_folder
+from largek_dask.kernels import ahead
+from largek_dask.kernels.claims import Claims
+from largek_dask.kernels.jit import asks_whether_to_compile, cache_folder
 from largek_dask.passes.local import available_cpus
 
-__all__ = ["FEW_CLUSTERS", "compiles_ahead", "is_worth_it", "kernels_ahead"]
+__all__ = ["compiles_ahead", "is_worth_it"]
 
 log = logging.getLogger(__name__)
 
-FEW_CLUSTERS = 128
-"""Up to this many clusters all rows meet all centres, and no list of them."""
-_ROWS = 1_024
-_MOST_CLUSTERS = 300
+COMMAND = f"import sys; from {ahead.__name__} import main; main(*sys.argv[1:])"
+"""What the other process runs, with its arguments."""
+FIRST = 3
+"""With this function that is not in the cache it begins: after a fit of the same sort none or a
+few are missing, which do not pay for a process."""
 
 
 def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
-    """Whether a fit in this process is going to compile what another process can make meanwhile.
+    """Whether another process could compile what a fit in this process needs.
+
+    How busy the machine is does not matter. Two processes get more of it than one; and its load,
+    a mean over a minute, is high after anything that this process itself did before.
 
     Parameters
     ----------
@@ -57,49 +60,86 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
         return False
     if not isinstance(algorithm, Truncated) or rows.is_sparse or rows.dtype.kind != "f":
         return False
-    if min(available_cpus(), n_threads or available_cpus()) < 2 or _is_busy():
+    if min(available_cpus(), n_threads or available_cpus()) < 2:
         return False
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return False
-    return os.access(folder, os.W_OK) and next(folder.glob("*.bin"), None) is None
-
-
-def _is_busy() -> bool:
-    """Whether others have left this machine no core but one; not known everywhere."""
-    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1) - 1
+    return os.access(folder, os.W_OK)
 
 
 @contextmanager
 def compiles_ahead(dtype: np.dtype[np.floating], n_features: int, k: int) -> Iterator[None]:
-    """Have another process compile kernels while the block runs, and end it then."""
-    process = _start(dtype, n_features, k)
+    """Have another process compile kernels while the block runs, and end it then.
+
+    It begins when this process has something to compile.
+    """
+    other = _Other([dtype.name, str(n_features), str(k)])
     try:
-        yield
+        with asks_whether_to_compile(other.may_compile):
+            yield
     finally:
-        if process is not None:
-            process.kill()
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+        other.end()
 
 
-def _start(dtype: np.dtype[np.floating], n_features: int, k: int) -> subprocess.Popen[bytes] | None:
-    """The other process; None where the system gives none: the fit then compiles alone."""
-    command = [sys.executable, "-P", "-m", __name__, dtype.name, str(n_features), str(k)]
-    try:
-        return subprocess.Popen(
-            command,
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    except OSError as error:
-        log.debug("no process to compile ahead: %r", error)
-        return None
+class _Other:
+    """The other process, and what either has begun.
+
+    Parameters
+    ----------
+    what : list of str
+        Its last arguments: what is fitted.
+    """
+
+    def __init__(self, what: list[str]) -> None:
+        self._what = what
+        self._missing = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._claims: Claims | None = None
+
+    def may_compile(self, path: Path) -> bool:
+        """Whether to compile here what is not in the cache; False: it is there now.
+
+        Called under numba's lock.
+        """
+        self._missing += 1
+        try:
+            if self._missing == 1:
+                self._folder = tempfile.TemporaryDirectory(
+                    prefix="largek-", ignore_cleanup_errors=True
+                )
+                self._claims = Claims(Path(self._folder.name), self._is_alive)
+            elif self._missing == FIRST and self._folder is not None:
+                self._process = _started(self._folder.name, self._what)
+        except OSError as error:  # the fit then compiles alone
+            log.debug("no process to compile ahead: %r", error)
+        return self._claims is None or self._claims.take(path)
+
+    def _is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _started(folder: str, what: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", COMMAND, folder, *what],
+        env=_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _environment() -> dict[str, str]:
@@ -109,60 +149,3 @@ def _environment() -> dict[str, str]:
     if folder is not None:
         found["DASK_LARGEK__KERNELS__CACHE_DIR"] = str(folder)
     return found
-
-
-# --- in a process of its own ----------------------------------------------------------------------
-
-
-def kernels_ahead(dtype: str, n_features: int, k: int) -> tuple[Callable[[], object], ...]:
-    """Calls of the large kernels that a fit comes to, each of which compiles one.
-
-    In the order of a fit, but for those that it has when this process is ready to begin.
-    """
-    k = min(k, _MOST_CLUSTERS)
-    draws = np.random.default_rng(0)
-    x = draws.standard_normal((_ROWS, n_features)).astype(dtype)
-    centers = x[:k].copy()
-    packed = pack_centers(centers, np.zeros(n_features, dtype))
-    labels = draws.integers(k, size=_ROWS).astype(np.int32)
-    upper, lower = np.zeros(_ROWS, dtype), np.zeros(_ROWS, dtype)
-    order, starts = order_by_label(labels, k)
-
-    def in_lists() -> None:
-        lists = Lists(np.arange(k + 1, dtype=np.int64), np.arange(k, dtype=np.int32))
-        search_lists(x, order, starts, lists, packed, labels, upper, lower)
-
-    def whole() -> None:
-        nearest(x, packed)
-
-    def two() -> None:
-        nearest_two(x, packed)
-
-    def neighbours() -> None:
-        nearest_centers(packed, min(k, 12))
-
-    def halves() -> None:
-        split_clusters(x, order, starts, np.arange(k), centers)
-
-    if k <= FEW_CLUSTERS:
-        return whole, two, neighbours, halves
-    return in_lists, neighbours, halves, two, whole
-
-
-def _end_with_parent() -> None:
-    """Wait until the pipe from the process that fits is closed, as it is when that one ends."""
-    sys.stdin.buffer.read()
-    os._exit(0)
-
-
-def main(dtype: str, n_features: str, k: str) -> None:
-    """Compile."""
-    if hasattr(os, "nice"):
-        os.nice(5)  # the fit comes first
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    for compile_one in kernels_ahead(dtype, int(n_features), int(k)):
-        compile_one()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

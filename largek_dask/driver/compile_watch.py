@@ -9,15 +9,15 @@ from __future__ import annotations
 import threading
 import time
 
-from largek_dask.driver.compile_ahead import FEW_CLUSTERS
 from largek_dask.driver.events import Events
+from largek_dask.kernels.ahead import FEW_CLUSTERS
 from largek_dask.kernels.compiling import compiled
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.passes.base import BasePasses
 
 __all__ = ["CompileWatch"]
 
-FUNCTIONS_FEW, FUNCTIONS_MANY = 54, 70
+FUNCTIONS_FEW, FUNCTIONS_MANY = 50, 62
 """About how many functions a first fit compiles, up to `FEW_CLUSTERS` and with more of them."""
 LEAST_FUNCTIONS = 5
 """Functions that have been compiled before it is said how long the others will take."""

@@ -22,7 +22,7 @@ from numba.core import event
 
 from largek_dask.kernels.jit import KernelCache
 
-__all__ = ["Compiled", "asked_before", "compiled", "seconds_ahead"]
+__all__ = ["Compiled", "asked_before", "compiled", "seconds_ahead", "waiting"]
 
 FIRST_SECONDS = 0.25
 """What one function is taken to need before any has been compiled here: about the mean of the
@@ -75,9 +75,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         if not _is_ours(told):
             return
         # Numba tells of an end as well where this raises.
-        self.depth += 1
-        if self.depth == 1:
-            self.began = time.perf_counter()
+        self.begin()
         if _here.ask is not None:
             _here.ahead = self.now().mean_seconds()
             try:
@@ -88,8 +86,17 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
 
     def on_end(self, told: Any) -> None:
         """Stop the clock when the outermost one is done."""
-        if not _is_ours(told):
-            return
+        if _is_ours(told):
+            self.end()
+
+    def begin(self) -> None:
+        """Start the clock unless it runs."""
+        self.depth += 1
+        if self.depth == 1:
+            self.began = time.perf_counter()
+
+    def end(self) -> None:
+        """Stop the clock that :meth:`begin` has started."""
         self.depth -= 1
         if self.depth == 0 and self.began is not None:
             self.seconds += time.perf_counter() - self.began
@@ -133,3 +140,20 @@ def asked_before(ask: Callable[[], object]) -> Iterator[None]:
 def seconds_ahead() -> float:
     """About how long a function takes that this thread asks for; 0 where it asks for none."""
     return _here.ahead
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[], object]]:
+    """Count the block's time as compiling: it waits for a process that compiles instead.
+
+    Called under numba's lock. Gives what has to be called again and again meanwhile, and may raise.
+    """
+    _listener.begin()
+    try:
+        yield _here.ask or _nobody_asks
+    finally:
+        _listener.end()
+
+
+def _nobody_asks() -> None:
+    """Where nobody has to be asked."""

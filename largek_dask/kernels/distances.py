@@ -72,6 +72,12 @@ Labels = NDArray[np.int32]
 
 _NO_LIST = np.empty(0, np.int32)
 
+WITHOUT = 1 << 27
+"""Pairs of a row and a centre that a process compares, in all, before it has a kernel compiled that
+finds the nearest alone: some tenths of a second of work, where that takes more than one."""
+_compared: dict[tuple[Any, ...], int] = {}
+"""Pairs that were compared, by the kernel that would have been the right one."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedCenters:
@@ -346,6 +352,12 @@ def _run(
     mode = TWO if two else BEST if packed.direct else PAIR if len(out[1]) else NUMBERED
     blockwise = not two and panels.blockwise(len(block), n_features, longest)
     mode = BLOCK if blockwise else mode
+    kernel = select_tile(), packed.dtype, mode, n_features
+    if packed.direct and not two and not _pays(kernel, len(block) * longest):
+        # What finds two is there in most fits. The nearest has the same bits by either.
+        mode, two, blockwise = TWO, True, False
+        second = np.empty(len(block), np.int32), np.empty(len(out[1]), packed.dtype)
+        out = (*out[:2], *second)
     tile, blocks, run = _method(select_tile(), packed.dtype, mode, n_features, longest)
     sizes = (longest if lists[2].size > 0 else 0, longest if blockwise else 0)
     space = panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes)
@@ -359,6 +371,12 @@ def _run(
         limits, *out,
     )  # fmt: skip
     return doubtful[:count], limits[:count]
+
+
+def _pays(kernel: tuple[Any, ...], pairs: int) -> bool:
+    """Whether a kernel is worth compiling, with these pairs, by what it has not been there for."""
+    done = _compared[kernel] = _compared.get(kernel, 0) + pairs
+    return done > WITHOUT
 
 
 def decide(

@@ -26,6 +26,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -45,7 +46,7 @@ from largek_dask import config
 from largek_dask.kernels.within import Entered, Within, rebuild
 from largek_dask.version import __version__
 
-__all__ = ["cache_folder", "njit", "readonly"]
+__all__ = ["asks_whether_to_compile", "cache_folder", "njit", "readonly"]
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +177,13 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         if key is None:
             return None
         path = self._path(key)
+        found = self._load(path, key, target_context)
+        if found is None and not _asked.may_compile(path):
+            found = self._load(path, key, target_context)
+        return found
+
+    def _load(self, path: Path, key: tuple[str, str, str], target_context: Any) -> Any:
+        """What is kept at `path`, or None."""
         try:
             saved_key, payload = pickle.loads(path.read_bytes())
             if saved_key != key:
@@ -215,6 +223,31 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
     def _path(self, key: tuple[str, str, str]) -> Path:
         name = hashlib.sha256("\n".join(key).encode()).hexdigest()[:24]
         return cache_folder() / f"{self._prefix()}{name}.bin"
+
+
+class _Asked:
+    """Who is asked before this process compiles what is not in the cache."""
+
+    may_compile: Callable[[Path], bool] = staticmethod(lambda path: True)
+
+
+_asked = _Asked()
+
+
+@contextmanager
+def asks_whether_to_compile(may_compile: Callable[[Path], bool]) -> Iterator[None]:
+    """While the block runs, ask before a function is compiled in this process, by any thread.
+
+    Parameters
+    ----------
+    may_compile : callable
+        Is given where the code will be kept. False: it is there now.
+    """
+    before, _asked.may_compile = _asked.may_compile, may_compile
+    try:
+        yield
+    finally:
+        _asked.may_compile = before
 
 
 def cache_folder() -> Path:

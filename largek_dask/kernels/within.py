@@ -9,6 +9,7 @@ several levels deep, so a first fit spent most of its compiling on code that nob
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from llvmlite import binding
@@ -221,6 +222,20 @@ class Entered(compiler.Compiler):  # type: ignore[misc]
         flags = Flags(flags)
         super().__init__(typingctx, targetctx, library, args, return_type, flags, *rest)
         self.state.typingctx = KnownCalls(typingctx)
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile a function, and what it calls, without looking for garbage meanwhile.
+
+        Of the hundred thousands of objects that numba makes for one nearly all are in use until
+        the end; Python looks through them, and through all modules, again and again.
+        """
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile_extra(func)
+        finally:
+            if collects:
+                gc.enable()
 
     def define_pipelines(self) -> list[PassManager]:
         """Numba's passes, with another that lowers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import dask.config
 import numba
@@ -15,7 +16,8 @@ import largek_dask as lk
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.truncated.algorithm import Truncated
 from largek_dask.driver import compile_ahead, fit
-from largek_dask.driver.compile_ahead import compiles_ahead, is_worth_it
+from largek_dask.driver.compile_ahead import COMMAND, FIRST, compiles_ahead, is_worth_it
+from largek_dask.kernels import jit
 from largek_dask.kernels.jit import cache_folder
 
 
@@ -24,8 +26,6 @@ def empty(tmp_path, monkeypatch):
     """An empty kernel cache, two cores, and compiling."""
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
     monkeypatch.setattr(compile_ahead, "available_cpus", lambda: 2)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.9, 3.0, 3.0))
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "cache")}):
         yield cache_folder()
 
@@ -37,9 +37,11 @@ def started(monkeypatch):
     real = subprocess.Popen
 
     def start(command, **options):
-        assert command[1:4] == ["-P", "-m", "largek_dask.driver.compile_ahead"]
+        assert command[1:4] == ["-P", "-c", COMMAND]
+        assert Path(command[4]).is_dir()
         waiting = "import sys; sys.stdin.buffer.read()"
         processes.append(real([sys.executable, "-c", waiting], **options))
+        processes[-1].folder = Path(command[4])
         return processes[-1]
 
     monkeypatch.setattr(compile_ahead.subprocess, "Popen", start)
@@ -50,20 +52,23 @@ def rows(dtype="float32"):
     return lk.open_rows(np.ones((5, 2), dtype))
 
 
-def test_it_is_for_a_first_fit_on_two_cores(empty, monkeypatch):
+def miss(tmp_path, *names):
+    """Ask for functions that are not in the cache; which of them are to be compiled here."""
+    return [jit._asked.may_compile(tmp_path / name) for name in names]
+
+
+def test_it_is_for_a_fit_of_dense_rows_on_two_cores(empty, monkeypatch):
     algorithm = Truncated()
+    # whatever this process did before
+    monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 9.0, 9.0))
     assert is_worth_it(rows(), algorithm, None)
     assert is_worth_it(rows("float64"), algorithm, 2)
     assert not is_worth_it(rows("int16"), algorithm, None)
     assert not is_worth_it(rows(), Lloyd(), None)
     assert not is_worth_it(rows(), algorithm, 1)
+    # kernels of other fits
     (empty / "a.bin").touch()
-    assert not is_worth_it(rows(), algorithm, None)
-    (empty / "a.bin").unlink()
     assert is_worth_it(rows(), algorithm, None)
-    monkeypatch.setattr(os, "getloadavg", lambda: (1.1, 0.0, 0.0))
-    assert not is_worth_it(rows(), algorithm, None)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(compile_ahead, "available_cpus", lambda: 1)
     assert not is_worth_it(rows(), algorithm, None)
 
@@ -79,32 +84,68 @@ def test_nothing_is_compiled_without_numba(empty, monkeypatch):
     assert not is_worth_it(rows(), Truncated(), None)
 
 
-def test_it_ends_with_the_block(empty, started):
+def test_it_is_started_when_several_functions_are_missing(tmp_path, started):
+    with compiles_ahead(np.dtype("float32"), 2, 3):
+        for name in range(FIRST):
+            assert not started
+            assert miss(tmp_path, f"{name}.bin") == [True]
+        assert len(started) == 1
+        assert miss(tmp_path, "d.bin") == [True]
+    assert len(started) == 1
+    assert jit._asked.may_compile(tmp_path / "0.bin"), "nobody is asked any more"
+
+
+def test_it_ends_with_the_block(tmp_path, started):
     def interrupt():
+        miss(tmp_path, "a", "b", "c")
         assert started[0].poll() is None
+        assert sorted(path.name for path in started[0].folder.iterdir()) == ["a", "b", "c"]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), compiles_ahead(np.dtype("float32"), 2, 3):
         interrupt()
     assert started[0].returncode is not None
     assert started[0].stdin.closed
+    assert not started[0].folder.exists()
 
 
-def test_a_fit_goes_on_where_no_process_can_be_started(empty, monkeypatch):
-    def refuse(command, **options):
-        raise BlockingIOError("no more processes")
+def test_what_it_has_begun_is_waited_for_while_it_lives(tmp_path, started, monkeypatch):
+    asked = []
+    monkeypatch.setattr(compile_ahead.Claims, "_comes", lambda claims, path: asked.append(path))
+    with compiles_ahead(np.dtype("float32"), 2, 3):
+        miss(tmp_path, "a", "b", "c")
+        (started[0].folder / "d").touch()
+        assert miss(tmp_path, "d") == [True]
+    assert asked == [tmp_path / "d"]
+
+
+def test_what_it_had_begun_when_it_was_killed_is_compiled(tmp_path, started):
+    with compiles_ahead(np.dtype("float32"), 2, 3):
+        miss(tmp_path, "a", "b", "c")
+        (started[0].folder / "d").touch()
+        started[0].kill()
+        started[0].wait()
+        assert miss(tmp_path, "d") == [True]
+
+
+@pytest.mark.parametrize("what", ["subprocess.Popen", "tempfile.TemporaryDirectory"])
+def test_a_fit_goes_on_where_there_is_no_process_or_no_room(tmp_path, monkeypatch, what):
+    def refuse(*given, **options):
+        raise BlockingIOError("no more of it")
 
     monkeypatch.setattr(compile_ahead.subprocess, "Popen", refuse)
+    monkeypatch.setattr(f"largek_dask.driver.compile_ahead.{what}", refuse)
     with compiles_ahead(np.dtype("float32"), 2, 3):
-        went_on = True
-    assert went_on
+        assert miss(tmp_path, "a", "b", "c", "d") == [True] * 4
 
 
-def test_a_fit_has_it_while_it_searches(started, monkeypatch):
+def test_a_fit_has_it_while_it_searches(tmp_path, started, monkeypatch):
     monkeypatch.setattr(fit, "is_worth_it", lambda *given: True)
     running = []
 
     def told(*given):
+        if not started:
+            miss(tmp_path, "a", "b", "c")
         running.append(started[0].poll() is None)
 
     x = np.random.default_rng(0).random((300, 2), dtype=np.float32)
@@ -114,7 +155,9 @@ def test_a_fit_has_it_while_it_searches(started, monkeypatch):
     assert started[0].returncode is not None
 
 
-def test_it_ends_when_the_other_process_does():
-    command = [sys.executable, "-m", "largek_dask.driver.compile_ahead", "float32", "8", "300"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False, timeout=300)
+def test_it_ends_when_the_other_process_does(tmp_path):
+    command = [sys.executable, "-c", COMMAND, str(tmp_path)]
+    done = subprocess.run(
+        [*command, "float32", "8", "300"], stdin=subprocess.DEVNULL, check=False, timeout=300
+    )
     assert done.returncode == 0

@@ -1,5 +1,8 @@
 import numba
+import pytest
 from hypothesis import settings
+
+from largek_dask.kernels import distances
 
 # No deadline: the first example of a test may compile. Without compilation the lines that run are
 # counted, which must not depend on the day's examples.
@@ -7,3 +10,9 @@ settings.register_profile(
     "kernels", deadline=None, max_examples=50, derandomize=bool(numba.config.DISABLE_JIT)
 )
 settings.load_profile("kernels")
+
+
+@pytest.fixture(autouse=True)
+def every_search_by_its_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of few rows, for which a fit takes what is there."""
+    monkeypatch.setattr(distances, "WITHOUT", -1)

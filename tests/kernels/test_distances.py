@@ -24,7 +24,7 @@ from largek_dask.kernels.distances import (
     scores,
     squared_distances,
 )
-from largek_dask.kernels.tile import TILES, Micro, select_tile
+from largek_dask.kernels.tile import BEST, BLOCK, TILES, TWO, Micro, select_tile
 from tests import oracles
 
 COMPILED = not numba.config.DISABLE_JIT
@@ -417,3 +417,63 @@ def test_many_centres_of_few_features__all_and_within_lists(d):
     assert set(within) <= set(lists.tolist())
     best = d2[:, lists].min(axis=1)
     np.testing.assert_allclose(d2[np.arange(n), within], best, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("d", [1, 2, 8])
+@pytest.mark.parametrize("k", [1, 5, 300])
+def test_the_kernel_that_finds_two_stands_in_for_the_others(dtype, d, k, monkeypatch):
+    """With the bits of each, for rows that tie, are far, infinite or no numbers, and in lists."""
+    x, centers = table(2_000, k, d, dtype=dtype, seed=d + k)
+    x[:300] = centers[np.arange(300) % k]
+    x[300:400] += dtype(0.1)
+    x[400:410], x[410], x[411], x[412] = 1e18, np.inf, -np.inf, np.nan
+    centers[k // 2] = centers[0]
+    packed = pack_centers(centers, np.zeros(d, dtype))
+    rows = np.array((0, 1_000, 2_000))
+    lists = np.array((0, (k + 1) // 2, k)), np.arange(k, dtype=np.int32)
+    if k == 1:
+        lists = np.array((0, 1, 2)), np.zeros(2, np.int32)
+    modes = []
+    real = distances._method
+
+    def noting(tile, dtype, mode, n_features, longest):
+        modes.append(mode)
+        return real(tile, dtype, mode, n_features, longest)
+
+    def all_of_them():
+        values = np.empty(len(x), dtype)
+        labels = nearest(x, packed, distances_out=values)
+        return labels, values, nearest(x, packed), nearest_in_lists(x, packed, rows, *lists)
+
+    monkeypatch.setattr(distances, "_method", noting)
+    own = all_of_them()
+    assert set(modes) <= {BEST, BLOCK}
+    assert set(modes) == ({BEST, BLOCK} if k == 300 else {BEST})
+    modes.clear()
+    monkeypatch.setattr(distances, "_compared", {})
+    monkeypatch.setattr(distances, "WITHOUT", 1 << 27)
+    for found, expected in zip(all_of_them(), own, strict=True):
+        assert same(found, expected)
+    assert set(modes) == {TWO}
+
+
+def test_who_compares_much_gets_a_kernel_of_its_own(monkeypatch):
+    x, centers = table(100, 5, 2)
+    modes = []
+    real = distances._method
+
+    def noting(*given):
+        modes.append(given[2])
+        return real(*given)
+
+    monkeypatch.setattr(distances, "_method", noting)
+    monkeypatch.setattr(distances, "_compared", {})
+    monkeypatch.setattr(distances, "WITHOUT", 1_000)
+    packed = pack_centers(centers, np.zeros(2, np.float32))
+    for _ in range(3):
+        nearest(x, packed)
+    nearest_two(x, packed)
+    # of others it was asked less
+    nearest(x.astype(np.float64), pack_centers(centers.astype(np.float64), np.zeros(2)))
+    assert modes == [TWO, TWO, BEST, TWO, TWO]

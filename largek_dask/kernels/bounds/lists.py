@@ -44,6 +44,8 @@ _SORTED = 1 << 12
 _SHARED = 1 << 18
 """Rows that a thread sorts, at least: to wake it takes longer than to sort fewer."""
 _NO_WEIGHT = _NO_BOUND = readonly(np.empty(0))
+_FEW_ROWS = 1 << 16
+"""Up to this many rows numpy orders by label within some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +107,8 @@ def order_by_label(
     """
     n = len(labels)
     bounded = upper is not None and lower is not None
+    if not bounded and n <= _FEW_ROWS:
+        return _order_few(labels, k)
     above, below = (upper, lower) if bounded else (_NO_BOUND, _NO_BOUND)
     assert above is not None
     assert below is not None
@@ -127,6 +131,16 @@ def order_by_label(
     places[:] = np.cumsum(places, axis=0) - places + starts[:-1]
     order = np.empty(starts[k], np.int32)
     on_threads(n_threads, lambda begin: sort(begin, False), begins)
+    return order, starts
+
+
+def _order_few(labels: Labels, k: int) -> tuple[Labels, Places]:
+    """The same of a few rows, by numpy: a kernel would be compiled for them alone."""
+    rows = np.flatnonzero(labels >= 0)
+    own = labels[rows]
+    order = rows[np.argsort(own, kind="stable")].astype(np.int32)
+    starts = np.zeros(k + 1, np.int64)
+    np.cumsum(np.bincount(own, minlength=k), out=starts[1:])
     return order, starts
 
 

@@ -1,0 +1,43 @@
+"""What a second process compiles: each call is one that a fit of this sort makes."""
+
+from __future__ import annotations
+
+import io
+import types
+
+import pytest
+
+from largek_dask.kernels import ahead
+
+
+@pytest.mark.parametrize(("k", "few"), [(6, 128), (6, 5)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_each_call_can_be_made(monkeypatch, dtype, k, few):
+    monkeypatch.setattr(ahead, "_ROWS", 60)
+    monkeypatch.setattr(ahead, "FEW_CLUSTERS", few)
+    calls = ahead.kernels_ahead(dtype, 3, k)
+    names = [call.__name__ for call in calls]
+    # The last that a fit comes to is the first.
+    assert names[0] == "halves"
+    assert ("in_lists" in names) == (k > few)
+    assert [call() for call in calls] == [None] * len(calls)
+
+
+def test_all_are_made_in_their_order(monkeypatch, tmp_path):
+    made = []
+
+    def two(*given):
+        return (lambda: made.append(("first", *given)), lambda: made.append(("second", *given)))
+
+    monkeypatch.setattr(ahead, "kernels_ahead", two)
+    monkeypatch.setattr(ahead, "_end_with_parent", lambda: None)
+    ahead.main(str(tmp_path), "float32", "8", "3")
+    assert made == [("first", "float32", 8, 3), ("second", "float32", 8, 3)]
+
+
+def test_it_ends_when_the_pipe_is_closed(monkeypatch):
+    ended = []
+    monkeypatch.setattr(ahead.sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"")))
+    monkeypatch.setattr(ahead.os, "_exit", ended.append)
+    ahead._end_with_parent()
+    assert ended == [0]
