@@ -790,3 +790,26 @@ def test_resume__that_is_cancelled_before_it_begins_leaves_the_job_as_it_was(ope
         jobs.cancel(job_id)
         status = after_run(jobs, job_id, 2)
     assert (status["state"], status["result"]) == ("finished", before["result"])
+
+
+def test_status__what_limits_a_job_and_where_it_is(open_jobs, document):
+    jobs = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        ids = [
+            jobs.submit(document(output=str(n), max_time=600.0, n_init=2), {}, "me")
+            for n in range(2)
+        ]
+        before = [jobs.status(job_id) for job_id in ids]
+    assert [status["queue"] for status in before] == [
+        {"position": 1, "of": 2},
+        {"position": 2, "of": 2},
+    ]
+    assert [status["max_time"] for status in before] == [600.0, 600.0]
+    assert "start" not in before[0]
+    for job_id in ids:
+        status = wait_until(jobs, job_id, *ENDED)
+        assert (status["state"], status["queue"]) == ("finished", None)
+        assert status["n_rows"] == 3_000
+        assert (status["start"], status["starts"]) == (1, 2), "the second of two, from 0 on"
+        assert status["last_event"] == jobs.events(job_id, 0, 1_000)[-1]["time"]
+        assert status["sizes"]["n_empty"] + sum(status["sizes"]["counts"]) == 7
