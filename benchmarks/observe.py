@@ -1,6 +1,6 @@
 """What it costs a scheduler to show its jobs, and how soon somebody sees them.
 
-    python -m benchmarks.observe [--seconds 30] [--boards] [--write]
+    python -m benchmarks.observe [--seconds 30] [--boards] [--events] [--write]
     python -m benchmarks.observe --picture
 
 A scheduler of Dask in a process of its own, with the page on its HTTP server and 50 jobs that are
@@ -9,8 +9,9 @@ does, five for the list and five for a job each, with the tags that browsers sen
 the scheduler's process with them and without, in turns. A task of its event loop wants to be called
 every 5 ms; how much later it is called is a stall. Another job has 100,000 steps in its folder,
 and is opened by an HTTP client and by Chromium, where there is one. ``--picture`` makes that of the
-README. ``--boards`` measures only what boards hold (``benchmarks.observe_boards``), which takes no
-scheduler, and keeps the other figures as they were.
+README. ``--boards`` measures only what boards hold (``benchmarks.observe_boards``), ``--events``
+only what events and metrics cost (``benchmarks.observe_events``): these take no scheduler, and the
+other figures stay as they were.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
-from benchmarks import observe_boards
+from benchmarks import observe_boards, observe_events
 from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
 from benchmarks.tables import write_tables
 
@@ -50,6 +51,7 @@ TARGETS = {
     "answer": ("opening a job of 100,000 steps to its first numbers", "s", 1.0),
     "drawing": ("the same to the first drawing, in Chromium", "s", 1.0),
     **observe_boards.TARGETS,
+    **observe_events.TARGETS,
 }
 JOBS, VIEWERS, EVENTS_A_SECOND, STEPS = 50, 5, 2.0, 100_000
 LONG = "long"
@@ -402,6 +404,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of CPU")
     parser.add_argument("--boards", action="store_true", help="only what boards hold")
+    parser.add_argument("--events", action="store_true", help="only what events and metrics cost")
     parser.add_argument("--write", action="store_true", help="save results, write the table")
     parser.add_argument("--picture", action="store_true", help="make the README's picture only")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -412,10 +415,15 @@ def main() -> None:
     if args.picture:
         picture()
         return
-    known = json.loads((RESULTS / "observe.json").read_text()) if args.boards else {}
-    figures = known["figures"] if args.boards else measure(args.seconds)
-    for made in observe_boards.MEASURES.values():
-        figures |= made()
+    is_part = args.boards or args.events
+    known = json.loads((RESULTS / "observe.json").read_text()) if is_part else {}
+    figures = known["figures"] if is_part else measure(args.seconds)
+    if args.boards or not is_part:
+        for made in observe_boards.MEASURES.values():
+            figures |= made()
+    if args.events or not is_part:
+        for made in observe_events.MEASURES.values():
+            figures |= made()
     result = {"cpu": known.get("cpu", cpu_description()), "figures": figures}
     print(table(result))
     if args.write:
