@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from largek_dask.driver.event_log import UNKEPT
-from largek_dask.driver.events import Event, plain
+from largek_dask.driver.events import Event, is_number, plain
 from largek_dask.observe.totals import Totals
 from largek_dask.observe.worker_figures import seconds_of
 
@@ -134,7 +134,9 @@ class Feed:
                 self._step_at = now
                 self._left_out = None
             elif kind == "started":
-                self._n_chunks = int(event["n_chunks"])
+                n_chunks = event.get("n_chunks")
+                # Events of a folder may be anybody's, and infinity is no whole number.
+                self._n_chunks = max(1, int(n_chunks)) if is_number(n_chunks) else 1
             elif kind == "stopped" and self._left_out is not None:
                 left_out, self._left_out = self._left_out, None
                 self._tell(self._add({"time": stamp, **plain(left_out)}))

@@ -41,6 +41,9 @@ WATCHED_SECONDS = 30.0
 """How long after a question the folder of a job that has ended is looked into."""
 MOST_EVENTS = 2_000
 """Events of a job in memory; older ones are read from its files when they are asked for."""
+ODD = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What is raised over an event of a file that anybody could have written: a field may be missing,
+of another type, infinite, or nested without end. Such an event is passed over."""
 
 
 class Trouble:
@@ -102,8 +105,7 @@ class FolderJob:
             for event in self._tail.new():
                 self._events.append({**event, "n": self.n_events})
                 self.n_events += 1
-                # Of a file that anybody could have written: a field may be missing.
-                with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+                with contextlib.suppress(*ODD):
                     self.take(event)
         except FileNotFoundError:
             gone = "its events are gone" if self.n_events else "it holds no events yet"

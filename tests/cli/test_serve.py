@@ -114,6 +114,33 @@ def test_folders__what_is_added_is_known(place, tmp_path, source):
     eventually(lambda: found.status("run")["state"] == "running", "it goes on")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "started", "n_chunks": 1e999, "n_rows": NaN}',
+        '{"event": "started"}',
+        '{"event": "step", "cost": ' + "[" * 600 + "]" * 600 + "}",
+        '{"event": "step", "seconds": {"compute": 1e999, "read": "a"}}',
+        '{"event": ["a kind"], "format": 99}',
+        '{"event": "a newer kind", "format": 99, "n_chunks": {}}',
+        '{"event": "st',
+        "nonsense",
+    ],
+    ids=["infinite", "missing", "nested", "seconds", "list", "newer", "cut", "nonsense"],
+)
+def test_folders__an_odd_line_keeps_nothing_after_it_from_being_seen(line, tmp_path):
+    (tmp_path / "events").mkdir()
+    file = tmp_path / "events" / "000001.jsonl"
+    good = json.dumps({"event": "stopped", "reason": "tol", "n_iter": 1, "elapsed": 1.0})
+    file.write_text(f"{json.dumps(started())}\n{line}\n{json.dumps(step(1))}\n{good}\n")
+    # Called here, not in the thread that looks: an error would end that without a word.
+    root = folders.Root(Folder(str(tmp_path)), "run")
+    root.look()
+    status = root.jobs["run"].status()
+    assert (status["state"], status["step"]) == ("finished", 1)
+    json.dumps(status, allow_nan=False)
+
+
 def test_folders__names_are_told_apart(tmp_path, source):
     urls = [str(tmp_path / outer / "a run") for outer in ("x", "y")]
     for url in urls:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import tracemalloc
 
 import pytest
 
@@ -141,6 +142,33 @@ def test_feeds_together_are_bounded_and_the_largest_gives_way():
     del feeds[1:]
     gc.collect()
     assert len(shelf._sizes) == 1, "what is no more counts no more"
+
+
+def of_workers(n):
+    names = [f"tcp://10.0.{i // 250}.{i % 250}:{40_000 + i}" for i in range(n)]
+    return {"event": "workers", "seconds": 9.0, "names": names, "rows": list(range(n)),
+            "compute": [i / 3 for i in range(n)]}  # fmt: skip
+
+
+def test_feeds_count_what_is_known_of_workers_and_no_less_than_it_takes():
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    shelf = Shelf(most=700_000)
+    feeds = [Feed(name, lambda event: None, True, shelf) for name in "abc"]
+    for feed in feeds:
+        # A copy, as of a file: nobody else holds its names.
+        feed(json.loads(json.dumps(of_workers(1_024))))
+    for _ in range(400):
+        for feed in feeds:
+            feed(text_of(500))
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    counted = sum(feed._size + feed._of_workers for feed in feeds)
+    assert all(feed._of_workers > 100_000 for feed in feeds)
+    assert all(10 < len(feed.since(0)) < 401 for feed in feeds), "they had to forget"
+    assert counted <= 700_000
+    # Beside that there are the feeds themselves.
+    assert held < counted + 3 * 12_000
 
 
 def test_a_feed_that_is_larger_than_all_may_be_keeps_its_last_event():
