@@ -6,6 +6,7 @@ is told in ``observe.board``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -704,14 +705,18 @@ def _rounded(values: NDArray[np.float64], digits: int = 4) -> Column:
 
 
 def _to_decimals(values: NDArray[np.float64], decimals: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Each number to as many decimals; a negative number of them: to tens, hundreds and so on.
-
-    Powers of ten beyond :data:`TENS` are no doubles, and would leave all figures anyway.
-    """
+    """Each number to as many decimals; a negative number of them: to tens, hundreds and so on."""
     with np.errstate(over="ignore", invalid="ignore"):
         ten = TENS[np.minimum(np.abs(decimals), len(TENS) - 1)]
         found = np.where(decimals >= 0, np.rint(values * ten) / ten, np.rint(values / ten) * ten)
-    return np.where((np.abs(decimals) < len(TENS)) & np.isfinite(found), found, values)
+    # Other powers of ten are no doubles: such numbers are few, and rounded one by one.
+    others = np.isfinite(values) & ((np.abs(decimals) >= len(TENS)) | ~np.isfinite(found))
+    for i in np.flatnonzero(others):
+        # The largest of all may have nothing to be rounded up to.
+        with contextlib.suppress(OverflowError):
+            found[i] = values[i]
+            found[i] = round(float(values[i]), int(decimals[i]))
+    return found
 
 
 def _column(values: NDArray[np.float64]) -> Column:
