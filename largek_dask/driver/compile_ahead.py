@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,6 +97,9 @@ class _Other:
     def __init__(self, what: list[str]) -> None:
         self._what = what
         self._missing = 0
+        self._lock = threading.Lock()
+        self._is_over = False
+        """Whether the fit has ended: other threads may still be about to compile."""
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._claims: Claims | None = None
@@ -105,24 +109,31 @@ class _Other:
 
         Called under numba's lock.
         """
-        self._missing += 1
-        try:
-            if self._missing == 1:
-                self._folder = tempfile.TemporaryDirectory(
-                    prefix="largek-", ignore_cleanup_errors=True
-                )
-                self._claims = Claims(Path(self._folder.name), self._is_alive)
-            elif self._missing == FIRST and self._folder is not None:
-                self._process = _started(self._folder.name, self._what)
-        except OSError as error:  # the fit then compiles alone
-            log.debug("no process to compile ahead: %r", error)
+        with self._lock:
+            if self._is_over:
+                return True
+            self._missing += 1
+            try:
+                self._begin()
+            except OSError as error:  # the fit then compiles alone
+                log.debug("no process to compile ahead: %r", error)
         return self._claims is None or self._claims.take(path)
+
+    def _begin(self) -> None:
+        """Make ready with the first function that is missing, and start the process in time."""
+        if self._missing == 1:
+            self._folder = tempfile.TemporaryDirectory(prefix="largek-", ignore_cleanup_errors=True)
+            self._claims = Claims(Path(self._folder.name), self._is_alive)
+        elif self._missing == FIRST and self._folder is not None:
+            self._process = _started(self._folder.name, self._what)
 
     def _is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def end(self) -> None:
         """End it, whatever it does."""
+        with self._lock:
+            self._is_over = True
         if self._process is not None:
             self._process.kill()
             self._process.wait()

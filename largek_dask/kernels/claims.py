@@ -2,8 +2,8 @@
 
 Whoever is about to compile a function makes an empty file of its name in a folder that both know,
 which only one of them can do. The other waits for the code, which comes by the kernel cache. It
-waits for a process that is alive, and not for ever; then the function is compiled twice, to the
-same code.
+waits for a process that is alive, and not for ever: then that function, and whatever else the other
+one has begun, is compiled twice, to the same code.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Claims:
         self._folder = folder
         self._is_other_alive = is_other_alive
         self._own: set[str] = set()
+        self._has_given_up = False
+        """Whether something did not come in time: nothing else is waited for, then."""
 
     def take(self, path: Path) -> bool:
         """Whether to compile what is to be kept at `path`; False: it is there now.
@@ -48,7 +50,7 @@ class Claims:
         try:
             (self._folder / path.name).touch(exist_ok=False)
         except FileExistsError:
-            return not self._comes(path)
+            return self._has_given_up or not self._comes(path)
         except OSError:  # the folder has gone: the other process as well
             return True
         self._own.add(path.name)
@@ -59,7 +61,8 @@ class Claims:
         end = time.monotonic() + PATIENCE
         with waiting() as ask:
             while not path.exists():
-                if not self._is_other_alive() or time.monotonic() > end:
+                self._has_given_up = time.monotonic() > end
+                if self._has_given_up or not self._is_other_alive():
                     return False
                 ask()
                 time.sleep(_PAUSE)

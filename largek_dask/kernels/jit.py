@@ -178,7 +178,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
             return None
         path = self._path(key)
         found = self._load(path, key, target_context)
-        if found is None and not _asked.may_compile(path):
+        if found is None and not _may_compile(path):
             found = self._load(path, key, target_context)
         return found
 
@@ -225,29 +225,35 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         return cache_folder() / f"{self._prefix()}{name}.bin"
 
 
-class _Asked:
-    """Who is asked before this process compiles what is not in the cache."""
+_askers: list[Callable[[Path], bool]] = []
+"""Who wants to be asked before this process compiles what is not in the cache, the newest last.
 
-    may_compile: Callable[[Path], bool] = staticmethod(lambda path: True)
+Several fits may go on at the same time, and end in any order.
+"""
 
 
-_asked = _Asked()
+def _may_compile(path: Path) -> bool:
+    for ask in reversed(tuple(_askers)):
+        return ask(path)
+    return True
 
 
 @contextmanager
 def asks_whether_to_compile(may_compile: Callable[[Path], bool]) -> Iterator[None]:
     """While the block runs, ask before a function is compiled in this process, by any thread.
 
+    Of several blocks that run at the same time the one that began last is asked.
+
     Parameters
     ----------
     may_compile : callable
         Is given where the code will be kept. False: it is there now.
     """
-    before, _asked.may_compile = _asked.may_compile, may_compile
+    _askers.append(may_compile)
     try:
         yield
     finally:
-        _asked.may_compile = before
+        _askers.remove(may_compile)
 
 
 def cache_folder() -> Path:

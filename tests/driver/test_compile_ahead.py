@@ -54,7 +54,7 @@ def rows(dtype="float32"):
 
 def miss(tmp_path, *names):
     """Ask for functions that are not in the cache; which of them are to be compiled here."""
-    return [jit._asked.may_compile(tmp_path / name) for name in names]
+    return [jit._may_compile(tmp_path / name) for name in names]
 
 
 def test_it_is_for_a_fit_of_dense_rows_on_two_cores(empty, monkeypatch):
@@ -92,7 +92,7 @@ def test_it_is_started_when_several_functions_are_missing(tmp_path, started):
         assert len(started) == 1
         assert miss(tmp_path, "d.bin") == [True]
     assert len(started) == 1
-    assert jit._asked.may_compile(tmp_path / "0.bin"), "nobody is asked any more"
+    assert jit._may_compile(tmp_path / "0.bin"), "nobody is asked any more"
 
 
 def test_it_ends_with_the_block(tmp_path, started):
@@ -126,6 +126,28 @@ def test_what_it_had_begun_when_it_was_killed_is_compiled(tmp_path, started):
         started[0].kill()
         started[0].wait()
         assert miss(tmp_path, "d") == [True]
+
+
+def test_fits_at_the_same_time_may_end_in_any_order(tmp_path, started):
+    first, second = (compiles_ahead(np.dtype("float32"), 2, k) for k in (3, 4))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    miss(tmp_path, "a", "b", "c")
+    assert len(started) == 1, "the second still has its help"
+    second.__exit__(None, None, None)
+    assert started[0].returncode is not None
+    assert miss(tmp_path, "d", "e", "f", "g") == [True] * 4
+    assert len(started) == 1, "nobody is asked for fits that have ended"
+
+
+def test_for_a_fit_that_has_ended_none_is_started(tmp_path, started):
+    """Another thread may be about to compile while it ends."""
+    other = compile_ahead._Other(["float32", "2", "3"])
+    assert other.may_compile(tmp_path / "a")
+    other.end()
+    assert [other.may_compile(tmp_path / name) for name in "bcd"] == [True] * 3
+    assert started == []
 
 
 @pytest.mark.parametrize("what", ["subprocess.Popen", "tempfile.TemporaryDirectory"])

@@ -79,6 +79,22 @@ def test_nothing_is_waited_for_for_ever(
     assert Claims(folder, alive).take(made)
 
 
+def test_whoever_did_not_come_once_is_not_waited_for_again(
+    folder: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be stopped, or have no room to keep what it makes: each wait would be in vain."""
+    monkeypatch.setattr(claims, "PATIENCE", 0.01)
+    first, second = Claims(folder, alive), Claims(folder, alive)
+    other = made.with_name("other.bin")
+    assert first.take(made)
+    assert first.take(other)
+    assert second.take(made), "in vain"
+    asked: list[int] = []
+    with asked_before(lambda: asked.append(1)):
+        assert second.take(other)
+    assert asked == [], "at once"
+
+
 def test_without_the_folder_everything_is_compiled(tmp_path: Path, made: Path) -> None:
     assert Claims(tmp_path / "gone", alive).take(made)
 
