@@ -71,7 +71,8 @@ SLOWEST = 5
 NOTHING: tuple[Point, Point] = ((0.0,) * 4, (0.0,) * 4)
 LIVE = frozenset(
     {*OF_A_STEP, "workers", "memory", "progress", "seconds", "sizes", "energy", "rows", "bytes",
-     "retries", "rebuilt", "evictions", "n_events", "last_event", "queue", "title", "objective"}
+     "retries", "rebuilt", "evictions", "n_events", "last_event", "queue", "title", "objective",
+     "result"}
 )  # fmt: skip
 """Fields of a status that change while a job runs, or are told elsewhere."""
 
@@ -112,6 +113,11 @@ def _short(found: float) -> float | int:
 def brief(value: float) -> str:
     """A number to three figures."""
     return f"{value:.3g}"
+
+
+def percent(value: float) -> str:
+    """A share to three figures."""
+    return f"{100 * value:.3g}%"
 
 
 def iso(seconds: float) -> str | None:
@@ -769,7 +775,14 @@ MAKERS: tuple[Callable[[Seen, Heard], Panel | None], ...] = (
     _workers,
     _split,
     _memory,
-    _plain("work", "Work saved", {"of all distances": "distances"}, "share computed", log=True),
+    _plain(
+        "work",
+        "Work saved",
+        {"of all distances": "distances"},
+        "share computed",
+        log=True,
+        words=percent,
+    ),
     _batch,
     _mixture,
     _plain("components", "Components alive", {"components": "alive"}, "components", words=whole),

@@ -185,7 +185,19 @@ def test_every_figure_of_a_step_has_its_panel():
                                                 "rest": "0.0%"}  # fmt: skip
     assert panels["memory"]["words"] == "Last: row state 7.8 KiB, chunks 976.6 KiB."
     assert panels["bytes"]["words"] == "95.4 MiB so far, 976.6 KiB a second last."
-    assert panels["work"]["words"] == "Of all distances 0.01 last, 0.01 at its lowest."
+    assert panels["work"]["words"] == "Of all distances 1% last, 1% at its lowest."
+
+
+def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
+    board = board_of(started(), step(1), step(3))
+    board.know({"id": "7f3a", "state": "failed", "owner": "somebody",
+                "result": {"error": "DataError", "message": "row 7"}})  # fmt: skip
+    found = panels_of(board)
+    assert found["work"]["figures"] == [["of all distances", "33.3%"]]
+    assert found["work"]["table"]["rows"] == [["of all distances", "33.3%", "33.3%", "100%"]]
+    assert board.answer()["error"] == "DataError: row 7"
+    # What has come of it is among the facts, in words.
+    assert [row[0] for row in found["job"]["table"]["rows"]] == ["id", "state", "owner"]
 
 
 def test_what_happened_is_marked():
