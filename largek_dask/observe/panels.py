@@ -714,7 +714,8 @@ def _to_decimals(values: NDArray[np.float64], decimals: NDArray[np.int64]) -> ND
     """Each number to as many decimals; a negative number of them: to tens, hundreds and so on."""
     with np.errstate(over="ignore", invalid="ignore"):
         ten = TENS[np.minimum(np.abs(decimals), len(TENS) - 1)]
-        found = np.where(decimals >= 0, np.rint(values * ten) / ten, np.rint(values / ten) * ten)
+        finer, coarser = np.rint(values * ten) / ten, np.rint(values / ten) * ten
+    found: NDArray[np.float64] = np.where(decimals >= 0, finer, coarser)
     # Other powers of ten are no doubles: such numbers are few, and rounded one by one.
     others = np.isfinite(values) & ((np.abs(decimals) >= len(TENS)) | ~np.isfinite(found))
     for i in np.flatnonzero(others):
