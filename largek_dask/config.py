@@ -77,6 +77,14 @@ DEFAULTS: dict[str, Any] = {
         "retry-seconds": 300.0,
         # how long a scheduler that is shut down waits for its jobs' last checkpoints
         "shutdown-seconds": 25.0,
+        # looked after once an hour; never of jobs that are kept, and never a model or labels
+        "retention": {
+            # how long after its end a job's checkpoints are removed, such as 7d (None: never): to
+            # go on with it is then to begin anew
+            "checkpoints": "7d",
+            # how long after its end a job is, with its record, checkpoints and events
+            "jobs": None,
+        },
         # how long a submit waits for workers to say whether they can open the data
         "check-seconds": 20.0,
     },

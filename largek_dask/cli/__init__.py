@@ -28,6 +28,9 @@ from largek_dask.cli.predict import score as score_command
 from largek_dask.cli.queue import pause as pause_command
 from largek_dask.cli.queue import priority as priority_command
 from largek_dask.cli.queue import resume as resume_command
+from largek_dask.cli.removing import delete as delete_command
+from largek_dask.cli.removing import gc as gc_command
+from largek_dask.cli.removing import keep as keep_command
 from largek_dask.cli.report import report as report_command
 from largek_dask.cli.serve import serve as serve_command
 from largek_dask.cli.warmup import warmup as warmup_command
@@ -72,5 +75,8 @@ for command in (
     priority_command,
     logs_command,
     result_command,
+    keep_command,
+    delete_command,
+    gc_command,
 ):
     main.add_command(command)

@@ -163,6 +163,24 @@ class Folder:
 
         return patiently(ask)
 
+    def size_of(self, name: str) -> int:
+        """Bytes of a file, or of all files in a folder; 0 if it is not there."""
+
+        def ask() -> int:
+            self.fs.invalidate_cache()
+            found = self.fs.find(self.path(name), detail=True)
+            # Some drivers know nothing of a file that is asked for by its own name.
+            sizes = (
+                about["size"] if "size" in about else self.fs.size(path)
+                for path, about in found.items()
+            )
+            return sum(int(size or 0) for size in sizes)
+
+        try:
+            return patiently(ask)
+        except FileNotFoundError:
+            return 0
+
     def remove(self, name: str) -> None:
         """Remove a file or folder if it is there."""
         self._may_write()

@@ -513,6 +513,66 @@ class Service:
         ordered = sorted(rows.values(), key=lambda row: str(row.get("created", "~")))
         return ordered, recent["counts"]
 
+    def gc(
+        self,
+        older_than: datetime | str,
+        *,
+        state: str | Sequence[str] | None = None,
+        owner: str | None = None,
+        keep_last: int = 0,
+        outputs: bool = False,
+        dry_run: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Remove jobs that have ended long ago: their records, checkpoints and events.
+
+        None that is kept (:meth:`Job.keep`). They are removed one after the other, while others
+        run.
+
+        Parameters
+        ----------
+        older_than : datetime or str
+            Since when they have ended: how long ago, such as ``"30d"``, or a date such as
+            ``"2026-11-25"`` (UTC unless it says otherwise).
+        state : str or sequence of str, optional
+            How they ended, any of these: "finished", "failed", "cancelled".
+        owner : str, optional
+            Who submitted them.
+        keep_last : int
+            So many of these jobs, those that have ended last, stay whatever their age.
+        outputs : bool
+            Whether models and labels are removed as well; else they stay where they are.
+        dry_run : bool
+            Only tell them.
+
+        Returns
+        -------
+        list of dict
+            Of each job, the one that ended first first: ``id``, ``name``, ``state``, ``owner``,
+            ``ended`` (UTC), ``bytes`` of what is removed, ``removed`` (whether it is), and else
+            ``why`` not.
+
+        Raises
+        ------
+        ParameterError
+            A time in the future, a state of jobs that have not ended, or what is not of its kind.
+        """
+        when = older_than.isoformat() if isinstance(older_than, datetime) else older_than
+        asked = {
+            "older_than": when,
+            "state": [state] if isinstance(state, str) else _as_list(state),
+            "owner": owner,
+            "keep_last": keep_last,
+            "outputs": outputs,
+            "dry_run": dry_run,
+        }
+        rows: list[dict[str, Any]] = []
+        after = None
+        while True:
+            found = self.ask("sweep", asked={**asked, "after": after})
+            rows += found["jobs"]
+            if (after := found["after"]) is None:
+                return rows
+
     def statuses(self) -> list[dict[str, Any]]:
         """The :meth:`Job.status` of all jobs, the oldest first, in one question."""
         return list(self.ask_again("statuses"))

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
 
 __all__ = [
+    "CHECKPOINTS",
     "JOB_FILES",
     "LABELS",
     "MODEL",
+    "UNFINISHED_LABELS",
     "fit_into",
     "labels_in",
     "model_in",
@@ -42,10 +44,13 @@ JOB_FILES = (
     MODEL,
     LABELS,
     UNFINISHED_LABELS,
-    "claims",
     "results",
+    "claims",
 )
-"""All that a job writes into its folder."""
+"""All that a job writes into its folder, in the order in which it is removed: as long as anything
+is there the claims say whose it is, and labels that are not whole are marked as such."""
+CHECKPOINTS = ("checkpoints", "starts", "counted.json")
+"""What of it is only there to go on from."""
 
 
 def model_in(folder: Folder) -> Model | None:

@@ -15,7 +15,13 @@ from distributed.utils import silence_logging_cmgr
 
 from largek_dask.algorithms.objective import objective_in
 from largek_dask.driver.stopping import ENDS, parse_duration
-from largek_dask.errors import CancelledJobError, RecoveryWarning, SchedulerAwayError, warn
+from largek_dask.errors import (
+    CancelledJobError,
+    JobNotFoundError,
+    RecoveryWarning,
+    SchedulerAwayError,
+    warn,
+)
 from largek_dask.model import Model
 from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
@@ -59,14 +65,16 @@ class Job:
             while the scheduler cannot read its record, and tries again), ``reason`` (what it waits
             for: storage, workers, credentials, version), ``note`` (the same in words), ``needs``
             (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
-            covariances), while it is queued ``queue`` (its ``position`` ``of`` how many), and
+            covariances), ``kept`` (see :meth:`keep`), ``cleared`` (its checkpoints are removed by
+            their age), while it is queued ``queue`` (its ``position`` ``of`` how many), and
             while and after it runs on this scheduler: ``n_rows``, ``step`` (of several starts of
             ``start``, from 0, of ``starts``), ``cost``, ``rows_per_second``, ``elapsed`` and
             ``eta_s`` (seconds), sums over its steps (``rows``, ``bytes``, ``retries``,
             ``rebuilt``, ``evictions``, ``seconds`` by kind), ``state_bytes`` and ``cache_bytes``
             held now, figures by worker (``workers``), ``progress`` of the pass that runs (chunks
             ``done`` of ``n_chunks``; None where it is short), ``sizes`` of clusters,
-            ``last_event`` (time of the last sign, UTC), and in the end ``result``. A job that was
+            ``last_event`` (time of the last sign, UTC), and in the end ``result`` and ``ended``
+            (when, UTC). A job that was
             to go on and failed stays as it was, with its earlier ``result``; ``failure`` tells
             what happened.
         """
@@ -99,7 +107,7 @@ class Job:
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
             ``largek_dask.driver.events``, and queued, running, interrupted, pausing,
-            paused, resumed, priority, cancelling, finished, failed, cancelled.
+            paused, resumed, priority, kept, cancelling, finished, failed, cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 
@@ -342,9 +350,39 @@ class Job:
         )
         return found
 
-    def delete(self) -> None:
-        """Remove a job that has ended, with all that it has written."""
-        self._service.ask("delete", id=self.id)
+    def keep(self, kept: bool = True) -> None:
+        """Have the job stay, whatever its age and whoever removes jobs; ``False``: no longer.
+
+        Raises
+        ------
+        ParameterError
+            It is being removed.
+        """
+        self._service.ask_again("keep", id=self.id, kept=bool(kept))
+
+    def delete(self, *, outputs: bool = False) -> int | None:
+        """Remove a job that has ended: its record, checkpoints and events.
+
+        Parameters
+        ----------
+        outputs : bool
+            Whether its model and labels are removed as well; else they stay where they are.
+
+        Returns
+        -------
+        int or None
+            Bytes of its files; None where it is gone already.
+
+        Raises
+        ------
+        ParameterError
+            It has not ended, or is kept, or the values of storage options are needed for it.
+        """
+        try:
+            found: int = self._service.ask("delete", id=self.id, outputs=bool(outputs))
+        except JobNotFoundError:
+            return None
+        return found
 
     def __repr__(self) -> str:
         return f"<Job {self.id}>"

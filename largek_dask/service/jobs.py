@@ -17,7 +17,7 @@ from largek_dask.model.kinds import kind_holding
 from largek_dask.observe.metrics import JobsFigures
 from largek_dask.redaction import redactor
 from largek_dask.service.credentials import known_values, options_of, output_folder
-from largek_dask.service.fitting import JOB_FILES, MODEL
+from largek_dask.service.fitting import MODEL
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
@@ -29,6 +29,7 @@ from largek_dask.service.spec import JobSpec, check_asked
 from largek_dask.service.steering import Steering
 from largek_dask.service.store import Records, Result, checked_id
 from largek_dask.service.submissions import Check, Submissions
+from largek_dask.service.sweeping import Sweeper
 from largek_dask.service.tenure import Tenure
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Jobs:
     ----------
     steering : Steering
         What may be asked of jobs that have not ended.
+    sweeper : Sweeper
+        Removes jobs that have.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Jobs:
         self._queue = Queue(register, tenure, owner, connect)
         self._tender = Tender(register, tenure, *tend)
         self.steering = Steering(register)
+        self.sweeper = Sweeper(register, tenure)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -85,6 +89,7 @@ class Jobs:
         """Take the store, take up all jobs that have not ended, and run what is submitted."""
         self._queue.start()
         self._tender.start()
+        self.sweeper.start()
 
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop; a later scheduler goes on with it.
@@ -95,13 +100,14 @@ class Jobs:
             Jobs that had not stopped after ``seconds``.
         """
         self._tender.stop()
+        self.sweeper.stop()
         with self._changed:
             self._tenure.claim_no_more()
             runners = self._queue.close()
         until = time.monotonic() + seconds
         for runner in runners:
             runner.join(max(0.0, until - time.monotonic()))
-        for thread in (self._queue, self._tender):
+        for thread in (self._queue, self._tender, self.sweeper):
             if thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))
         self._tenure.give_back()
@@ -191,6 +197,8 @@ class Jobs:
                     "new job for that."
                 )
         with self._register.alone(job, "resumed", "wait until it has ended"):
+            if job.record.deleting is not None:
+                raise ParameterError(f"job {job_id} is being removed: submit a new one.")
             job.secrets.update(secrets)
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
@@ -208,6 +216,8 @@ class Jobs:
                 result=None,
                 before=ended if has_model else None,
                 failure=None,
+                ended=None,
+                cleared=False,
             )
         job.feed({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
@@ -330,7 +340,8 @@ class Jobs:
                 # Where its output is cannot be reached: that it has ended is known here alone.
                 ended = Result(job=job_id, run=job.record.run, token=0, state="cancelled")
             # (How it ended may be known since a moment ago: that is not to be forgotten.)
-            job.change_now(cancel=True, **({} if ended is None else {"result": ended}))
+            known = {} if ended is None else {"result": ended, "ended": time.time()}
+            job.change_now(cancel=True, **known)
             job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")
@@ -342,26 +353,9 @@ class Jobs:
         job.feed({"event": kind, "run": job.record.run, **told})
         return job.state
 
-    def delete(self, job_id: str) -> None:
-        """Remove a job that has ended, and all that it has written.
-
-        Raises
-        ------
-        ParameterError
-            It has not ended (a job that waits for credentials may be cancelled), or the values
-            of storage options are needed to remove its files.
-        """
-        job = self._register.find(job_id)
-        with self._register.alone(job, "deleted", "cancel it first"):
-            options = options_of(job.record.spec, job.secrets)
-            folder = output_folder(job.record.spec, options).guarded(self._tenure.records.check)
-            # A job that has failed because its folder is another's leaves that alone.
-            if claimed_for(folder) in (None, job_id):
-                for name in JOB_FILES:
-                    folder.remove(name)
-            self._tenure.records.remove(job_id)
-            self._register.remove(job_id)
-        job.feed({"event": "deleted", "run": job.record.run})
+    def delete(self, job_id: str, outputs: bool = True) -> int:
+        """Remove a job that has ended: see :meth:`Sweeper.delete`."""
+        return self.sweeper.delete(job_id, outputs)
 
     def redactor(self, secrets: Any) -> Callable[[Any], Any]:
         """A function that leaves out all secrets of all jobs, and these, of what is told."""

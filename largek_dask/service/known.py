@@ -75,6 +75,7 @@ class KnownJob:
         self.record = record
         self.is_kept = True
         """Whether the record is in the store as it is here."""
+        self._known_since = time.time()
         self.places = places
         self.secrets = dict(secrets)
         self.feed = Feed(record.id, tell, is_new, shelf)
@@ -165,6 +166,11 @@ class KnownJob:
         return None if waiting is None else waiting.reason
 
     @property
+    def ended(self) -> float:
+        """When it ended, in seconds since 1970; where that is not known, when it was first seen."""
+        return self._known_since if self.record.ended is None else self.record.ended
+
+    @property
     def is_held(self) -> bool:
         """Whether it is paused, and has ended what it was doing when that was asked."""
         return self.record.paused and not self.running
@@ -227,6 +233,11 @@ class KnownJob:
         """Whether the run was asked to end."""
         return self._stop.is_set()
 
+    def _note(self) -> str:
+        if self.record.deleting is not None:
+            return "it is being removed"
+        return self.note if self.waiting is None else self.waiting.text
+
     def status(self) -> dict[str, Any]:
         """Everything known, as plain values."""
         record, result = self.record, self.record.result
@@ -235,8 +246,8 @@ class KnownJob:
             "name": record.spec.name,
             "state": self.state,
             "reason": self.reason,
-            "note": self.note if self.waiting is None else self.waiting.text,
-            "needs": self.needs() if result is None else [],
+            "note": self._note(),
+            "needs": self.needs() if result is None or record.deleting else [],
             "owner": record.owner,
             "created": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds"),
             "run": record.run,
@@ -248,6 +259,8 @@ class KnownJob:
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
             "max_iter": record.spec.max_iter,
             "max_time": record.spec.max_time,
+            "kept": record.kept,
+            "cleared": record.cleared,
             # Who has all jobs knows its place among them.
             "queue": None,
             **record.spec.objective.told(),
@@ -255,6 +268,7 @@ class KnownJob:
         }
         if result is not None:
             about["result"] = result.model_dump(mode="json")
+            about["ended"] = datetime.fromtimestamp(self.ended, UTC).isoformat(timespec="seconds")
         if record.failure is not None:
             about["failure"] = record.failure.model_dump(mode="json")
         return about

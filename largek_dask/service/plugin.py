@@ -60,13 +60,15 @@ TOPIC = "largek"
 """Events of all jobs; those of one are under ``largek/ID`` as well."""
 MOST_LOGGED, MOST_LOGGED_OF_JOB = 1_000, 100
 """Events in Dask's log of all jobs, and of one that has not ended."""
+LET_GO_SECONDS = 0.1
+"""How long after a job is removed its topic is."""
 GOING_AWAY = "going away, will be back"
 TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
 ANSWERING_THREADS = 8
 """Threads of each pool."""
-POOLS = {"submit": "submit", "resume": "files", "delete": "files", "model": "files",
-         "events": "files"}  # fmt: skip
+POOLS = {"submit": "submit", "resume": "files", "delete": "files", "sweep": "files",
+         "model": "files", "events": "files"}  # fmt: skip
 """Pools of questions that may take long: whoever waits in one keeps nobody waiting in another.
 
 A submit waits for every worker, the others for files of a job. The rest is answered from memory.
@@ -98,6 +100,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.store = store
         self.storage_options = dict(storage_options or {})
         self._page: Page | None = None
+        self._letting_go: asyncio.TimerHandle | None = None
 
     async def start(self, scheduler: Any) -> None:
         """Called by Dask when the scheduler has started, or the plugin is registered."""
@@ -189,7 +192,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._log, event)
             if event["event"] == "deleted":
-                self._loop.call_soon_threadsafe(self._let_go)
+                self._loop.call_soon_threadsafe(self._let_go_soon)
 
     # --- on the event loop ------------------------------------------------------------------------
 
@@ -205,6 +208,11 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         if event["event"] in ENDS:
             # Who follows it has been sent the end; who comes now asks for what there is.
             topics[own].truncate()
+
+    def _let_go_soon(self) -> None:
+        """Do so once for many jobs that are removed one after the other."""
+        if self._letting_go is None or self._letting_go.when() <= self._loop.time():
+            self._letting_go = self._loop.call_later(LET_GO_SECONDS, self._let_go)
 
     def _let_go(self) -> None:
         """Forget the topics of jobs that are no more: Dask would keep each for ever.
@@ -298,8 +306,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 return jobs.steering.set_priority(given["id"], given["priority"])
             case "cancel":
                 return jobs.cancel(given["id"])
+            case "keep":
+                return jobs.sweeper.keep(given["id"], given["kept"])
             case "delete":
-                return jobs.delete(given["id"])
+                return jobs.delete(given["id"], given["outputs"])
+            case "sweep":
+                return jobs.sweeper.sweep(given["asked"])
         raise ParameterError(
             f"this scheduler has largek_dask {__version__}, which does not know {operation!r}: "
             "install the same version on both sides."

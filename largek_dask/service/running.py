@@ -412,7 +412,7 @@ class Runner(threading.Thread):
         if before is not None and result.digest is None:
             stands = self._still_there(before)
         failure = result if stands is not None and result.state == "failed" else None
-        job.change_now(result=stands or result, failure=failure)
+        job.change_now(result=stands or result, failure=failure, ended=time.time())
         try:
             job.keep(self._records.update)
         except Exception as error:

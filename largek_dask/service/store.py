@@ -40,10 +40,15 @@ from largek_dask.redaction import redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 
-__all__ = ["Record", "Records", "Result", "read_result", "write_result"]
+__all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_result"]
 
 FORMAT: Literal[1] = 1
+LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting")
+"""Fields that records have only where they say something."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+
+Deleting = Literal["files", "outputs"]
+"""What is being removed of a job: what its scheduler needs of it, or its model and labels too."""
 
 Text = Annotated[str, Field(max_length=1 << 17)]
 Word = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
@@ -117,6 +122,10 @@ class _Document(BaseModel):
     failure: Result | None = None
     paused: bool = False
     resumed: Annotated[float, Field(ge=0)] | None = None
+    ended: Annotated[float, Field(ge=0)] | None = None
+    kept: bool = False
+    cleared: bool = False
+    deleting: Deleting | None = None
     spec: dict[str, Any]
 
 
@@ -144,6 +153,15 @@ class Record:
     """Whether it is held until somebody lets it go on."""
     resumed: float | None = None
     """When that was, in seconds since 1970: it comes before others of its priority then."""
+    ended: float | None = None
+    """When this run ended, in seconds since 1970; None while it has not, or where an earlier
+    version has kept it."""
+    kept: bool = False
+    """Whether it is removed neither by its age nor on demand."""
+    cleared: bool = False
+    """Whether its checkpoints have been removed since it ended."""
+    deleting: Deleting | None = None
+    """What is being removed of it: a scheduler that comes back goes on with that."""
 
 
 class Records:
@@ -292,6 +310,10 @@ class Records:
             failure=found.failure,
             paused=found.paused,
             resumed=found.resumed,
+            ended=found.ended,
+            kept=found.kept,
+            cleared=found.cleared,
+            deleting=found.deleting,
         )
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
@@ -354,8 +376,7 @@ def _dumped(record: Record) -> bytes:
             )
         },
         # Earlier versions read records without what they do not know.
-        **({"paused": True} if record.paused else {}),
-        **({} if record.resumed is None else {"resumed": record.resumed}),
+        **{name: value for name in LATER if (value := getattr(record, name)) not in (None, False)},
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()

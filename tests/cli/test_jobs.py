@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.passes.worker import WorkPlugin
+from largek_dask.service.client import this_user
 from largek_dask.service.job import Job
 from largek_dask.service.lines import Lines
 from tests.checks import eventually
@@ -352,6 +353,41 @@ def test_a_running_job_is_paused_by_its_client(service, run, submit):
     assert job.wait("60s") == "cancelled"
 
 
+def test_jobs_are_kept_and_removed(run, submit, service, tmp_path):
+    job_id = submit("--max-iter", 2)
+    service.job(job_id).wait("60s")
+    assert json.loads(run("keep", job_id, "--json").stdout) == {
+        "jobs": [{"id": job_id, "kept": True}]
+    }
+    assert "is kept: let it go" in run("delete", job_id, code=1).stderr
+    quiet = ("--older-than", "0s", "--owner", this_user())
+    assert job_id not in run("gc", *quiet, "--dry-run").stdout
+    assert "need not stay" in run("keep", job_id, "--undo").stdout
+    shown = run("gc", *quiet, "--dry-run").stdout
+    assert job_id in shown
+    assert "would be removed" in shown
+    told = json.loads(run("delete", job_id, "--json").stdout)["jobs"]
+    assert [(job["id"], job["removed"]) for job in told] == [(job_id, True)]
+    assert told[0]["bytes"] > 0
+    assert run("delete", job_id).stdout == f"Job {job_id} is gone.\n"
+    assert json.loads(run("delete", job_id, "--json").stdout)["jobs"][0]["removed"] is False
+    assert (tmp_path / "run" / "model.zarr").exists()
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert service.job(submit_again := submit_to(run, tmp_path)).wait("60s") == "finished"
+    rows = json.loads(run("gc", *quiet, "--outputs", "--json").stdout)["jobs"]
+    assert {row["id"]: row["removed"] for row in rows}[submit_again]
+    assert not (tmp_path / "again" / "model.zarr").exists()
+    assert run("gc", *quiet).stdout == "no job is as old as that\n"
+    assert "is in the future" in run("gc", "--older-than", "2999-01-01", code=1).stderr
+
+
+def submit_to(run, tmp_path):
+    data = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
+    np.save(tmp_path / "few.npy", data)
+    asked = ("submit", tmp_path / "few.npy", "-k", 2, "--out", tmp_path / "again", "--json")
+    return json.loads(run(*asked).stdout)["id"]
+
+
 # --- wrong usage --------------------------------------------------------------------------------
 
 
@@ -373,6 +409,9 @@ def test_a_running_job_is_paused_by_its_client(service, run, submit):
         (["pause", "lk-1"], 1, "there is no job lk-1"),
         (["resume"], 2, "Missing argument 'ID...'"),
         (["priority", "lk-1", "high"], 2, "'high' is not a valid integer"),
+        (["delete", "../x"], 1, "'../x' is no id of a job"),
+        (["gc"], 2, "Missing option '--older-than'"),
+        (["gc", "--older-than", "1d", "--state", "running"], 1, "have not ended are not removed"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),
         (["logs", "lk-1"], 1, "there is no job lk-1"),
         (["result", "lk-1"], 1, "there is no job lk-1"),

@@ -18,6 +18,7 @@ import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.cli.demo import summary as demo_summary
 from largek_dask.cli.jobs import _listing, _summary
+from largek_dask.cli.removing import _listing as _removed
 from largek_dask.observe.showing import JOB_COLUMNS, Seen, job_row
 from largek_dask.service.terminal import view
 
@@ -71,6 +72,13 @@ DEMO = {"out": "here", "n_rows": 133_140, "n_features": 192, "n_clusters": 256, 
         "seconds": 9.0, "seconds_fit": 3.0}  # fmt: skip
 OTHERS = {
     "jobs": lambda: _listing([JOB, ENDED], {"running": 1, "finished": 1}, "QQ" * 50, "store"),
+    "gc": lambda: _removed(
+        [
+            JOB | {"owner": "somebody-else", "ended": JOB["created"], "bytes": 3 << 30, "why": why}
+            for why in (None, "storage_options['key'] has not been supplied: call supply()")
+        ],
+        dry_run=False,
+    ),
     "watch": lambda: view(Seen(JOB)),
     "result": lambda: _summary_table(ENDED),
     "demo": lambda: demo_summary(DEMO, "here/codebook.png"),
@@ -147,7 +155,8 @@ def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
     # These print lines, ids and words, or serve until they are stopped; `warmup` compiles, and has
     # names and values like `fit`.
-    lines = {"submit", "cancel", "pause", "resume", "priority", "logs", "serve", "warmup"}
+    lines = {"submit", "cancel", "pause", "resume", "priority", "logs", "serve", "warmup",
+             "keep", "delete"}  # fmt: skip
     assert set(main.commands) == told | lines
 
 

@@ -82,7 +82,9 @@ ASKED = {
     "resume of a paused one": lambda _, job: job.resume(),
     "priority": lambda _, job: job.set_priority(1),
     "cancel": lambda _, job: job.cancel(),
+    "keep": lambda _, job: job.keep(),
     "delete": lambda _, job: job.delete(),
+    "gc": lambda service, _: service.gc("30d"),
     "card of a job": lambda _, job: job._repr_html_(),
 }
 
