@@ -1,5 +1,6 @@
 # syntax=docker/dockerfile:1
-# One image for scheduler, workers and notebooks: docker build -t largek_dask .
+# One image for scheduler and workers: docker build -t largek_dask .
+# With JupyterLab, for notebooks: docker build -t largek_dask:notebook --target notebook .
 ARG BASE=python:3.12-slim-bookworm
 
 FROM ${BASE} AS build
@@ -9,7 +10,10 @@ COPY largek_dask ./largek_dask
 RUN python3 -m venv /opt/largek \
     && /opt/largek/bin/pip install --no-cache-dir --no-compile ".[s3,parquet,hdf5,metrics]"
 
-FROM ${BASE}
+FROM build AS build-notebook
+RUN /opt/largek/bin/pip install --no-cache-dir --no-compile ".[plots]" "jupyterlab>=4.2"
+
+FROM ${BASE} AS run
 LABEL org.opencontainers.image.title="largek_dask" \
       org.opencontainers.image.description="Large-scale clustering on Dask" \
       org.opencontainers.image.licenses="BSD-3-Clause"
@@ -23,11 +27,28 @@ ENV PATH=/opt/largek/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     XDG_CACHE_HOME=/opt/largek/cache \
     OPENBLAS_NUM_THREADS=1 \
-    OMP_NUM_THREADS=1
+    OMP_NUM_THREADS=1 \
+    LARGEK_HEALTH=http://127.0.0.1:8787/health
 # Kernels that usual fits need are compiled here for the machine that builds; where another
 # processor needs others, they are compiled in memory, as the image cannot be written.
 RUN largek warmup && chmod -R a+rX /opt/largek/cache
 USER 1000:1000
 WORKDIR /scratch
 STOPSIGNAL SIGTERM
+# Of a scheduler; LARGEK_HEALTH is the address of whatever else runs here.
+HEALTHCHECK --interval=5s --timeout=15s --start-period=120s --retries=12 CMD ["python", "-c", \
+    "import os, urllib.request as u; u.urlopen(os.environ[\"LARGEK_HEALTH\"], timeout=10)"]
 CMD ["largek", "--help"]
+
+FROM run AS notebook
+USER 0
+COPY --from=build-notebook /opt/largek /opt/largek
+RUN install -d -o 1000 -g 1000 /notebooks
+USER 1000:1000
+WORKDIR /notebooks
+ENV HOME=/notebooks \
+    LARGEK_HEALTH=http://127.0.0.1:8888/api
+CMD ["jupyter", "lab", "--ip=0.0.0.0", "--port=8888", "--no-browser"]
+
+# The last one is what is built without --target.
+FROM run AS largek

@@ -46,8 +46,25 @@ def test_what_is_copied_is_there_and_not_ignored():
     assert {line[1:] for line in ignored if line.startswith("!")} == names
 
 
+def stages():
+    """What is in each stage, with what it begins from."""
+    found = {}
+    for base, name, text in re.findall(
+        r"^FROM (\S+) AS (\S+)$(.*?)(?=^FROM |\Z)", TEXT, re.M | re.S
+    ):
+        found[name] = found.get(base, "") + text
+    assert len(found) == len(re.findall("^FROM ", TEXT, re.M))
+    return found
+
+
 def test_the_last_stage_is_no_root_and_has_no_compiler():
-    last = TEXT.rpartition("\nFROM ")[2]
-    assert "USER 1000:1000" in last
+    found = stages()
+    assert list(found)[-1] == "largek"
+    for name in ("largek", "notebook"):
+        assert re.findall(r"^USER (.*)$", found[name], re.M)[-1] == "1000:1000"
+        assert "HEALTHCHECK" in found[name]
+    # A notebook's pip is of another stage, and so is what it leaves behind.
+    assert "pip" not in found["largek"] + found["notebook"]
+    assert "jupyter" not in found["largek"]
     assert "apt-get" not in TEXT
     assert not re.search(r"(?i)secret|password|token", TEXT)

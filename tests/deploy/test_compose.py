@@ -1,0 +1,434 @@
+"""`docker-compose.yml`: by its schema, by yamllint, and by how its parts fit together.
+
+There is no engine here: what it would refuse beyond the schema is looked for by `faults`.
+"""
+
+import copy
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from largek_dask import config
+from tests.deploy import composed
+from tests.deploy.running import DEPLOY, ROOT, program
+
+FOLDER = DEPLOY / "compose"
+KUBERNETES = DEPLOY / "kubernetes" / "base"
+OURS = ("bucket", "scheduler", "worker", "jupyter")
+OVERLAY = composed.OVERLAY.read_text()
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def faults(document):
+    """What does not fit together, in words."""
+    found = []
+    if not re.fullmatch("[a-z0-9][a-z0-9_-]*", document["name"]):
+        found.append("the project has a name that no engine takes")
+    for name, service in document["services"].items():
+        found += [f"{name}: {text}" for text in service_faults(service)]
+        found += [f"{name}: {text}" for text in name_faults(service, document)]
+        found += [f"{name}: {text}" for text in address_faults(service, document)]
+    for kind in ("configs", "secrets", "volumes"):
+        used = {one for service in document["services"].values() for one in uses(service, kind)}
+        found += [f"nobody uses {kind} {one}" for one in document[kind] if one not in used]
+    for name, one in document["configs"].items():
+        if not (ROOT / one["file"]).is_file():
+            found.append(f"configs {name}: there is no file {one['file']}")
+    return found
+
+
+def uses(service, kind):
+    """Names of one kind that a service takes."""
+    if kind == "volumes":
+        texts = [one for one in service.get("volumes", ()) if isinstance(one, str)]
+        return [one.partition(":")[0] for one in texts if ":" in one]
+    return [one if isinstance(one, str) else one["source"] for one in service.get(kind, ())]
+
+
+def service_faults(service):
+    """Of one service by itself: what it may do, what it takes, when it ends."""
+    if service.get("read_only") is not True:
+        yield "may write its root"
+    if service.get("cap_drop") != ["ALL"] or "cap_add" in service or "privileged" in service:
+        yield "has capabilities"
+    if service.get("security_opt") != ["no-new-privileges:true"]:
+        yield "may gain privileges"
+    if not re.fullmatch(r"[1-9]\d*:\d+", str(service.get("user"))):
+        yield "may run as root"
+    if service.get("init") is not True:
+        yield "leaves ended processes about"
+    if not re.fullmatch(r"[1-9]\d*[mg]", str(service.get("mem_limit"))):
+        yield "has no limit of memory"
+    grace = int(str(service.get("stop_grace_period", "10s")).removesuffix("s"))
+    if grace <= config.get("service.shutdown-seconds"):
+        yield "is killed before its last checkpoint"
+    ends = service.get("healthcheck", {}).get("disable") is True
+    if service.get("restart") != ("on-failure" if ends else "unless-stopped"):
+        yield "is not started again"
+    if not ends and not service.get("healthcheck", {}).get("test"):
+        yield "has no health check"
+    if not re.search(r":[\w.-]+$", service["image"]):
+        yield "is of no version"
+    if "network_mode" in service or "pid" in service:
+        yield "shares what is the machine's"
+    for port in service.get("ports", ()):
+        if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+", str(port)):
+            yield f"port {port} is open to others"
+    for name, value in service.get("environment", {}).items():
+        if re.search("(?i)secret|password|token", name) and not value.startswith("/run/secrets/"):
+            yield f"{name} says a secret"
+
+
+def name_faults(service, document):
+    """Names that lead nowhere, and waiting for what nobody tells."""
+    for kind in ("configs", "secrets", "volumes"):
+        for one in uses(service, kind):
+            if one not in document[kind]:
+                yield f"there is no {kind} {one}"
+    for name, how in service.get("depends_on", {}).items():
+        other = document["services"].get(name)
+        if other is None:
+            yield f"waits for {name}, which is not there"
+            continue
+        if set(other.get("profiles", ())) - set(service.get("profiles", ())):
+            yield f"waits for {name} of another profile"
+        ends = other["healthcheck"].get("disable") is True
+        wanted = "service_completed_successfully" if ends else "service_healthy"
+        if how.get("condition") != wanted:
+            yield f"does not wait until {name} is ready"
+    seen = composed.mounted(service, document)
+    environment = service.get("environment", {})
+    texts = [*service.get("command", ()), *map(str, environment.values())]
+    for path in re.findall(r"(?:^|=)(/(?:run|etc)/[\w./]+)", "\n".join(texts), re.M):
+        if not any(target == path or target.startswith(path + "/") for target in seen):
+            yield f"{path} is not mounted"
+    targets = [one["target"] for one in service.get("configs", ())]
+    if len(set(targets)) < len(targets):
+        yield "two files of settings in one place"
+
+
+def listens(service):
+    """Ports that a service's own command says that it has."""
+    text = "\n".join(service.get("command", ()))
+    flags = r"^--?(?:port|dashboard-address|s3\.port|web\.listen-address)=:?(\d+)$"
+    found = set(re.findall(flags, text, re.M))
+    known = {"prom/prometheus": "9090", "grafana/grafana": "3000"}
+    return found | {known[one] for one in known if service["image"].startswith(one)}
+
+
+def address_faults(service, document):
+    """Addresses at which nobody is."""
+    own = listens(service)
+    for port in service.get("ports", ()):
+        if str(port).rpartition(":")[2] not in own:
+            yield f"publishes {port}, where it does not listen"
+    environment = [str(value) for value in service.get("environment", {}).values()]
+    check = service.get("healthcheck", {}).get("test", ())
+    for text in [*service.get("command", ()), *environment, *check]:
+        for host, port in re.findall(r"^(?:tcp|tls|http)://([\w.]+):(\d+)(?:/|$)", text):
+            other = service if host == "127.0.0.1" else document["services"].get(host)
+            if other is None or port not in listens(other):
+                yield f"nobody is at {host}:{port}"
+
+
+# --- what is there --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlays", [[], [OVERLAY]], ids=["plain", "tls"])
+def test_parts_fit_together(overlays):
+    document = composed.loaded(*overlays)
+    assert faults(document) == []
+    assert set(document["services"]) == {"store", *OURS, "prometheus", "grafana"}
+    profiles = {name: one.get("profiles") for name, one in document["services"].items()}
+    assert profiles["jupyter"] == ["notebook"]
+    assert profiles["prometheus"] == profiles["grafana"] == ["observe"]
+    assert sum(one is None for one in profiles.values()) == 4
+
+
+def test_variables():
+    """Every one that is read is in the example and names itself; and all of that are read."""
+    found = {}
+    for path in (composed.FILE, composed.OVERLAY):
+        found |= composed.variables(path.read_text())
+    assert set(found) == set(composed.example())
+    assert all(found.values())
+    assert all(composed.example().values())
+    # The check itself.
+    assert composed.variables("a: ${A}\nb: $B\n# $C\nd: $$D ${E:?it}\n") == {
+        "A": False, "B": False, "E": True
+    }  # fmt: skip
+
+
+def refused(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    assert bool(done.returncode) == ("Error" in done.stdout or "error" in done.stdout), done.stdout
+    return done.returncode == 1
+
+
+SCHEMA_FAULTS = [
+    ("restart: unless-stopped", "restarts: unless-stopped"),
+    ("read_only: true", "read-only: true"),
+    ("cap_drop: [ALL]", "cap_drop: ALL"),
+    ("condition: service_healthy", "condition: healthy"),
+    ("    depends_on:", "    depend_on:"),
+    ("mem_limit: 512m", "mem_limits: 512m"),
+    ("start_period: 120s", "start-period: 120s"),
+    ("volumes: [/scratch]", "volumes: /scratch"),
+    ("secrets:\n  s3.json: {file:", "secrets:\n  s3.json: {path:"),
+]
+
+
+def test_schema_of_compose(tmp_path):
+    check = program("check-jsonschema", "PyPI's check-jsonschema (the extra deploy)")
+    command = [check, "--builtin-schema", "vendor.compose-spec"]
+    assert not refused(*command, str(composed.FILE), str(composed.OVERLAY))
+    text = composed.FILE.read_text()
+    files = []
+    for number, (old, new) in enumerate(SCHEMA_FAULTS):
+        assert old in text
+        files.append(tmp_path / f"{number}.yml")
+        files[-1].write_text(text.replace(old, new))
+    done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True)
+    passed = [path.name for path in files if f"{path}::" not in done.stdout]
+    assert passed == []
+
+
+def test_yamllint(tmp_path):
+    """Of all files of settings, those for Kubernetes too."""
+    lint = program("yamllint", "PyPI's yamllint (the extra deploy)")
+    command = [lint, "--strict", "-c", str(ROOT / ".yamllint")]
+    done = subprocess.run(
+        [*command, str(composed.FILE), str(DEPLOY)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    bad = tmp_path / "bad.yml"
+    for text in ("a: 1\na: 2\n", "a:\n    b: 1\n  c: 2\n", "a: yes\n", f"a: {'b ' * 60}\n"):
+        bad.write_text(text)
+        assert subprocess.run([*command, str(bad)], capture_output=True).returncode == 1, text
+
+
+# --- the same as elsewhere ------------------------------------------------------------------------
+
+
+def kubernetes(file, kind):
+    """The document of one kind in a file of Kubernetes' base."""
+    documents = yaml.safe_load_all((KUBERNETES / file).read_text())
+    [found] = [one for one in documents if one["kind"] == kind]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "kind"),
+    [
+        ("scheduler", "scheduler.yaml", "Deployment"),
+        ("worker", "workers.yaml", "StatefulSet"),
+    ],
+)
+def test_commands_are_those_of_kubernetes(name, file, kind):
+    [box] = kubernetes(file, kind)["spec"]["template"]["spec"]["containers"]
+    service = composed.loaded()["services"][name]
+    assert service["command"] == box["args"]
+    there = {one["name"]: one["value"] for one in box["env"]}
+    assert service["environment"]["DASK_CONFIG"] == there["DASK_CONFIG"]
+    # Ready is the same question of both.
+    probe = box["readinessProbe"]["httpGet"]
+    [port] = [p["containerPort"] for p in box["ports"] if p["name"] == probe["port"]]
+    assert service["environment"]["LARGEK_HEALTH"] == f"http://127.0.0.1:{port}{probe['path']}"
+    settings = kubernetes("configuration.yaml", "ConfigMap")["data"]["largek.yaml"]
+    mine = (FOLDER / "largek.yaml").read_text()
+    assert "\n".join(mine.splitlines()[1:]) == settings.rstrip("\n")
+
+
+def test_tls_changes_no_more_than_the_protocol():
+    plain, encrypted = composed.loaded()["services"], composed.loaded(OVERLAY)["services"]
+    assert [*plain["scheduler"]["command"], "--protocol=tls"] == encrypted["scheduler"]["command"]
+    for name in ("worker", "jupyter"):
+        old, new = (str([one[name]["command"], one[name]["environment"]]) for one in
+                    (plain, encrypted))  # fmt: skip
+        assert old.count("tcp://") == 1
+        assert old.replace("tcp://", "tls://") == new
+    text = (DEPLOY / "tls" / "tls.yaml").read_text()
+    folders = set(re.findall(r": (/.*)/\w+\.\w+$", text, re.M))
+    for name in ("scheduler", "worker", "jupyter"):
+        assert set(encrypted[name]["volumes"][-1]) == {"type", "source", "target", "read_only"}
+        assert {encrypted[name]["volumes"][-1]["target"]} == folders
+        assert encrypted[name]["configs"][-1] == {"source": "tls", "target": "/etc/dask/tls.yaml"}
+    for name in ("store", "bucket", "prometheus", "grafana"):
+        assert plain[name] == encrypted[name]
+
+
+def test_checks_of_health_are_the_images():
+    text = (ROOT / "Dockerfile").read_text()
+    [check] = re.findall(r"^HEALTHCHECK (.*)\\\n(.*)$", text, re.M)
+    options, _, test = "".join(check).partition("CMD ")
+    services = composed.loaded()["services"]
+    for name in OURS[1:]:
+        mine = services[name]["healthcheck"]
+        assert ["CMD", *yaml.safe_load(test)] == mine["test"]
+        told = dict(re.findall(r"--([\w-]+)=(\w+)", options))
+        assert told == {key.replace("_", "-"): str(mine[key]) for key in mine if key != "test"}
+    for name in OURS[:3]:
+        assert services[name]["build"]["target"] == "largek"
+    assert services["jupyter"]["build"]["target"] == "notebook"
+    for target in ("largek", "notebook"):
+        assert re.search(rf"^FROM \S+ AS {target}$", text, re.M)
+
+
+def test_what_prometheus_and_grafana_read():
+    services = composed.loaded()["services"]
+    scrape = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+    asked = {
+        (target.partition(":")[0], target.partition(":")[2])
+        for job in scrape["scrape_configs"]
+        for one in job.get("static_configs", ())
+        for target in one["targets"]
+    } | {
+        (name, str(one["port"]))
+        for job in scrape["scrape_configs"]
+        for one in job.get("dns_sd_configs", ())
+        for name in one["names"]
+    }
+    assert asked == {("scheduler", "8787"), ("worker", "8788")}
+    assert all(port in listens(services[host]) for host, port in asked)
+    seen = composed.mounted(services["prometheus"], composed.loaded())
+    for rules in scrape["rule_files"]:
+        assert Path(seen[f"/etc/prometheus/{rules}"]).name == "alerts.yml"
+    seen = composed.mounted(services["grafana"], composed.loaded())
+    [source] = yaml.safe_load((FOLDER / "grafana/datasources.yml").read_text())["datasources"]
+    host, port = re.fullmatch(r"http://(\w+):(\d+)", source["url"]).groups()
+    assert port in listens(services[host])
+    # The dashboard takes whichever source is a Prometheus.
+    assert source["type"] == "prometheus"
+    [provider] = yaml.safe_load((FOLDER / "grafana/dashboards.yml").read_text())["providers"]
+    [shown] = [one for one in seen if one.startswith(provider["options"]["path"] + "/")]
+    assert (ROOT / seen[shown]).samefile(DEPLOY / "grafana" / "largek.json")
+
+
+def test_prometheus_takes_its_settings(tmp_path):
+    promtool = program("promtool", "Debian's prometheus")
+    text = (FOLDER / "prometheus.yml").read_text()
+    (tmp_path / "alerts.yml").write_bytes((DEPLOY / "prometheus" / "alerts.yml").read_bytes())
+
+    def taken(text):
+        (tmp_path / "prometheus.yml").write_text(text)
+        command = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    assert taken(text)
+    for old, new in (
+        ("targets:", "target:"), ("[alerts.yml]", "[alert.yml]"), ("type: A", "type: B")
+    ):  # fmt: skip
+        assert old in text
+        assert not taken(text.replace(old, new))
+
+
+# --- what would be refused ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("name", "Largek Dask", "a name that no engine takes"),
+        ("services/scheduler/ports/0", "8786:8786", "port 8786:8786 is open to others"),
+        ("services/scheduler/ports/1", "0.0.0.0:8787:8787", "is open to others"),
+        ("services/store/ports/0", "127.0.0.1:8333:8334", "where it does not listen"),
+        ("services/worker/read_only", None, "worker: may write its root"),
+        ("services/store/read_only", False, "store: may write its root"),
+        ("services/grafana/cap_drop", None, "grafana: has capabilities"),
+        ("services/worker/cap_add", ["NET_ADMIN"], "worker: has capabilities"),
+        ("services/worker/privileged", True, "worker: has capabilities"),
+        ("services/jupyter/security_opt", None, "jupyter: may gain privileges"),
+        ("services/scheduler/user", None, "scheduler: may run as root"),
+        ("services/store/user", "0:0", "store: may run as root"),
+        ("services/worker/init", None, "worker: leaves ended processes"),
+        ("services/worker/mem_limit", None, "worker: has no limit of memory"),
+        ("services/worker/network_mode", "host", "worker: shares"),
+        ("services/scheduler/stop_grace_period", "20s", "killed before its last checkpoint"),
+        ("services/scheduler/stop_grace_period", None, "killed before its last checkpoint"),
+        ("services/scheduler/restart", "no", "scheduler: is not started again"),
+        ("services/bucket/restart", "unless-stopped", "bucket: is not started again"),
+        ("services/worker/healthcheck", {}, "worker: has no health check"),
+        ("services/prometheus/image", "prom/prometheus", "prometheus: is of no version"),
+        ("services/jupyter/environment/JUPYTER_TOKEN", "abc", "JUPYTER_TOKEN says a secret"),
+        ("services/worker/depends_on", {"sheduler": {}}, "waits for sheduler, which is not there"),
+        ("services/worker/depends_on/scheduler", {}, "does not wait until scheduler is ready"),
+        ("services/scheduler/depends_on/bucket/condition", "service_started", "is ready"),
+        ("services/scheduler/depends_on", {"grafana": {}}, "grafana of another profile"),
+        ("services/worker/secrets/0", "credential", "there is no secrets credential"),
+        ("services/worker/secrets", [], "/run/secrets/credentials is not mounted"),
+        ("services/worker/configs", [], "/etc/dask is not mounted"),
+        ("services/worker/configs/0/source", "setting", "there is no configs setting"),
+        ("services/store/volumes/0", "stores:/data", "there is no volumes stores"),
+        ("services/worker/command/2", "tcp://scheduler:8785", "nobody is at scheduler:8785"),
+        ("services/worker/command/2", "tcp://boss:8786", "nobody is at boss:8786"),
+        ("services/scheduler/command/3", "--port=87", "nobody is at scheduler:8786"),
+        ("services/scheduler/environment/AWS_ENDPOINT_URL", "http://s3:8333", "nobody is at s3"),
+        ("services/worker/environment/LARGEK_HEALTH", "http://127.0.0.1:8787/", "nobody is at"),
+        ("configs/alerts/file", "./deploy/prometheus/alert.yml", "there is no file"),
+        ("secrets/more", {"file": "./more"}, "nobody uses secrets more"),
+        ("volumes/more", {}, "nobody uses volumes more"),
+    ],
+)
+def test_what_does_not_fit_is_refused(path, value, says):
+    document = copy.deepcopy(composed.loaded())
+    *way, last = path.split("/")
+    at = document
+    for step in way:
+        at = at[int(step) if step.isdigit() else step]
+    if value is None:
+        del at[last]
+    else:
+        at[int(last) if last.isdigit() else last] = value
+    assert any(says in text for text in faults(document)), faults(document)
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def secrets(*arguments):
+    program("openssl", "Debian's openssl")
+    command = [str(FOLDER / "secrets.sh"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_secrets_are_made_once_and_for_nobody_else(tmp_path):
+    out = tmp_path / "secrets"
+    done = secrets(out)
+    assert done.returncode == 0, done.stderr
+    made = {path.name: path for path in out.iterdir()}
+    assert set(made) == set(composed.loaded()["secrets"])
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made.values()} == {0o444}
+    [identity] = yaml.safe_load(made["s3.json"].read_text())["identities"]
+    [pair] = identity["credentials"]
+    told = dict(re.findall(r"^(\w+) = (\w+)$", made["credentials"].read_text(), re.M))
+    assert told["aws_access_key_id"] == pair["accessKey"]
+    assert told["aws_secret_access_key"] == pair["secretKey"]
+    before = {name: path.read_text() for name, path in made.items()}
+    assert all(re.fullmatch(r"\w{32}", before[name]) for name in before if "_" in name)
+    assert len(set(before.values())) == len(before)
+    assert not any(value in done.stdout for value in (pair["secretKey"], before["jupyter_token"]))
+    again = secrets(out)
+    assert again.returncode == 1
+    assert f"{out} is there already" in again.stderr
+    assert before == {name: path.read_text() for name, path in made.items()}
+
+
+def test_secrets_are_left_out_of_images_and_of_the_repository():
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert {"/.env", "/secrets/", "/tls/"} <= set(ignored)
+    assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
+
+
+def test_secrets__what_is_asked_wrongly(tmp_path):
+    for arguments, says in ((("--out",), "unknown option"), ((tmp_path / "a", "b"), "one folder")):
+        done = secrets(*arguments)
+        assert done.returncode == 1
+        assert says in done.stderr
+    assert "jupyter_token" in secrets("--help").stdout
