@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 from largek_dask import config
 
-__all__ = ["Trouble", "outlast", "patiently", "trouble"]
+__all__ = ["Trouble", "outlast", "patiently", "trouble", "unanswered"]
 
 T = TypeVar("T")
 
@@ -46,6 +46,17 @@ def trouble(error: BaseException) -> Trouble | None:
         if kind is not None:
             return kind
     return None
+
+
+def unanswered(error: BaseException) -> bool:
+    """Whether an error of reading says nothing of what is stored.
+
+    Storage is away, or lets nobody read (a key that has run out): what lies there may be whole.
+    What is not there, or makes no sense, is another matter.
+    """
+    return trouble(error) == "away" or any(
+        isinstance(found, PermissionError) for found in _causes(error)
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

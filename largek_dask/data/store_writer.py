@@ -18,7 +18,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
-from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local, remote_store
+from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local, is_there, remote_store
 from largek_dask.errors import DataError, OutputError, ParameterError
 
 __all__ = ["StoreWriter", "refuse_existing", "refuse_file", "remove_store", "unfinished"]
@@ -63,7 +63,7 @@ def refuse_existing(
         fs, path = filesystem(out, storage_options)
         # another process may have written since this one listed
         fs.invalidate_cache()
-        exists = fs.exists(path)
+        exists = is_there(fs, path)
         names = (
             [os.path.basename(p.rstrip("/")) for p in fs.ls(path, detail=False)]
             if (exists and fs.isdir(path))
@@ -125,13 +125,13 @@ def unfinished(out: str, storage_options: Mapping[str, Any] | None = None) -> It
 def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> None:
     """Remove a Zarr store, if there is one."""
     fs, path = filesystem(out, storage_options)
-    if not fs.exists(path):
+    if not is_there(fs, path):
         return
     # its own description first: a kill in between must not leave a store that looks whole
     for name in _ZARR_FILES:
-        if fs.exists(f"{path}/{name}"):
+        if is_there(fs, f"{path}/{name}"):
             fs.rm(f"{path}/{name}")
-    if fs.exists(path):
+    if is_there(fs, path):
         fs.rm(path, recursive=True)
 
 

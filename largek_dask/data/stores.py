@@ -13,6 +13,8 @@ from typing import Any
 import fsspec
 import numpy as np
 import zarr
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
 from fsspec.core import split_protocol
 from numpy.typing import NDArray
 from zarr.core.sync import sync
@@ -27,6 +29,7 @@ __all__ = [
     "check_no_secret",
     "filesystem",
     "is_local",
+    "is_there",
     "limited",
     "list_stamps",
     "location_of",
@@ -145,17 +148,41 @@ def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str
     return options
 
 
+def protocols_of(fs: Any) -> frozenset[str]:
+    """Protocols that a file system serves."""
+    return frozenset((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+
+
 def limited(fs: Any) -> Any:
     """The same file system; one of S3 repeats no calls by itself, and waits for no upload for ever.
 
     What it is made with can say neither: that has to be JSON (``zarr``), and there is no option.
     """
-    if not set(S3).isdisjoint((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
+    if not protocols_of(fs).isdisjoint(S3):
         from largek_dask.data.uploads import UploadSession
 
         fs.retries = 1
         fs.config_kwargs = {"http_session_cls": UploadSession, **fs.config_kwargs}
     return fs
+
+
+def is_there(fs: Any, path: str) -> bool:
+    """Whether a file system has something at a path; what it says instead is raised.
+
+    To ``exists`` of most of them any error is a no, also that nobody answers.
+    """
+    try:
+        if getattr(fs, "asynchronous", False):
+            sync(fs._info(path))
+        else:
+            fs.info(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        # That of HTTP says so whatever has happened, and is raised from that.
+        behind = error.__cause__
+        if behind is not None and trouble(behind) == "away" and protocols_of(fs) & {*HTTP}:
+            raise behind from None
+        return False
+    return True
 
 
 def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
@@ -338,7 +365,10 @@ def _stored_pieces(
 
 
 def _is_stored(array: Any, key: str) -> bool:
-    return bool(sync((array.store_path / key).exists()))
+    place = array.store_path / key
+    if isinstance(place.store, FsspecStore):
+        return is_there(place.store.fs, f"{place.store.path.rstrip('/')}/{place.path}")
+    return bool(sync(place.exists()))
 
 
 def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | None:
@@ -377,6 +407,31 @@ def _raise(error: OSError) -> None:
     raise error
 
 
+def _found(fs: Any, root: str) -> dict[str, Any]:
+    """Everything below a folder; what cannot be listed raises.
+
+    fsspec's own ``find`` leaves out folders that nobody answers for, and its option
+    ``on_error="raise"`` holds of the first one alone.
+    """
+    name, usual = "find", AbstractFileSystem
+    if isinstance(fs, AsyncFileSystem):
+        name, usual = "_find", AsyncFileSystem
+    found: dict[str, Any] = {}
+    if getattr(type(fs), name) is not getattr(usual, name):
+        found = fs.find(root, detail=True)
+        return found
+    folders = [root.rstrip("/")]
+    while folders:
+        folder = folders.pop()
+        for entry in fs.ls(folder, detail=True):
+            path = entry["name"].rstrip("/")
+            if entry["type"] != "directory":
+                found[path] = entry
+            elif path != folder:
+                folders.append(path)
+    return found
+
+
 def list_stamps(
     location: str, component: str | None, storage_options: Mapping[str, Any] | None
 ) -> dict[str, str]:
@@ -396,7 +451,7 @@ def list_stamps(
     root = f"{path}/{component}" if component else path
     # another process may have written since this one listed
     fs.invalidate_cache()
-    for name, entry in fs.find(root, detail=True).items():
+    for name, entry in _found(fs, root).items():
         fields = (entry.get(k) for k in ("ETag", "etag", "LastModified", "mtime", "created"))
         version = next((str(f) for f in fields if f is not None), "")
         stamps[name.removeprefix(root).lstrip("/")] = f"{entry['size']}-{version}"

@@ -9,10 +9,12 @@ A job's folder::
 
 A checkpoint counts once its JSON file is there, and that file appears whole or not at all. What
 it names is checked byte for byte on reading; a damaged checkpoint falls back to the one before.
+One that cannot be read now, as its storage does not answer, is not damaged: it is waited for.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -27,6 +29,7 @@ from numpy.typing import NDArray
 from largek_dask import config
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.data.fingerprint import same_data
+from largek_dask.data.patience import unanswered
 from largek_dask.driver.encoding import decode, encode
 from largek_dask.driver.event_log import NAME as EVENTS
 from largek_dask.driver.event_log import JsonLines
@@ -101,6 +104,13 @@ class Checkpoints(Generic[State]):
     def latest(self) -> Progress[State] | None:
         """The newest checkpoint that is whole, None without one.
 
+        Raises
+        ------
+        OSError
+            Storage does not answer, or is gone: it cannot be said which one is whole.
+        CheckpointError
+            It is of a newer version.
+
         Warns
         -----
         RecoveryWarning
@@ -111,6 +121,11 @@ class Checkpoints(Generic[State]):
             try:
                 progress = self._read(n)
             except (DamagedError, OSError) as error:
+                if unanswered(error):
+                    raise
+                if n not in self._published():
+                    where = self.folder.url
+                    raise FileNotFoundError(errno.ENOENT, "the store is gone", where) from error
                 self._damaged.add(n)
                 broken.append(f"{self.folder.url}/{n:06d} ({error})")
                 continue

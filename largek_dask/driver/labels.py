@@ -16,7 +16,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.problem import LABELS, RowValues
-from largek_dask.data.patience import patiently
+from largek_dask.data.patience import patiently, unanswered
 from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
 from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
@@ -225,7 +225,9 @@ class LabelStore:
         """Whether the array is one: on a store that tears files a kill may have left half of it."""
         try:
             patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
-        except (OSError, KeyError, ValueError, TypeError):
+        except (OSError, KeyError, ValueError, TypeError) as error:
+            if unanswered(error):
+                raise
             return False
         return True
 

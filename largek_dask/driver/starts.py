@@ -216,7 +216,9 @@ class Starts:
             final = self._count(result, labels=self.labels, out=self.out)
             return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         objective = self.algorithm.objective
-        known = None if folder is None else counted_value(folder, result.n_iter, objective)
+        known = None
+        if folder is not None:
+            known = self.passes.outlast(partial(counted_value, folder, result.n_iter, objective))
         if known is not None:
             return StartResult(stream, result, reason, known, None)
         labels = self.labels and self.out is None

@@ -24,8 +24,15 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
-from largek_dask.data.patience import patiently
-from largek_dask.data.stores import filesystem, is_local, normalize, remote_store
+from largek_dask.data.patience import patiently, unanswered
+from largek_dask.data.stores import (
+    filesystem,
+    is_local,
+    is_there,
+    normalize,
+    protocols_of,
+    remote_store,
+)
 from largek_dask.errors import LargekError, OutputError
 
 __all__ = ["DamagedError", "Folder", "canonical_json", "sha256_of"]
@@ -85,10 +92,7 @@ class Folder:
         self.storage_options = dict(storage_options or {})
         self.fs, root = filesystem(self.url, self.storage_options)
         self.root = root.rstrip("/")
-        protocols = self.fs.protocol
-        self._has_no_folders = not OBJECT_STORES.isdisjoint(
-            (protocols,) if isinstance(protocols, str) else protocols
-        )
+        self._has_no_folders = not OBJECT_STORES.isdisjoint(protocols_of(self.fs))
         self._may_write: Callable[[], None] = _always
         self._is_private = False
 
@@ -155,11 +159,17 @@ class Folder:
         return list(self.fs.ls(self.root, detail=False))
 
     def exists(self, name: str = "") -> bool:
-        """Whether ``name`` is there, as a file or as a folder."""
+        """Whether ``name`` is there, as a file or as a folder.
+
+        Raises
+        ------
+        OSError
+            That cannot be said now.
+        """
 
         def ask() -> bool:
             self.fs.invalidate_cache()
-            return bool(self.fs.exists(self.path(name)))
+            return is_there(self.fs, self.path(name))
 
         return patiently(ask)
 
@@ -462,6 +472,8 @@ class Folder:
         DamagedError
             An array is missing, of another shape or type than its record says, or its hash
             differs.
+        OSError
+            They cannot be read now, whatever they are.
         """
         where = f"{self.url}/{name}"
         arrays = {}
@@ -469,6 +481,8 @@ class Folder:
             try:
                 array = patiently(partial(self._array, name, key, record))
             except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+                if unanswered(error):
+                    raise
                 # Whatever a torn or flipped file makes zarr say: it cannot be read.
                 raise DamagedError(f"{where}/{key} cannot be read: {error!r}") from error
             if sha256_of(array) != record["sha256"]:

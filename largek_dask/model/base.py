@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.objective import Objective
 from largek_dask.data.columns import ColumnRows, listed, order_by_name
 from largek_dask.data.dithered_rows import DitheredRows
-from largek_dask.data.patience import patiently
+from largek_dask.data.patience import patiently, unanswered
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import refuse_file
@@ -487,6 +487,8 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
     ------
     ModelFormatError
         There is none.
+    OSError
+        It cannot be read now.
     """
     try:
         node = json.loads(place.read(DESCRIPTION, LARGEST_DESCRIPTION))
@@ -498,6 +500,8 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
             "Save it again."
         ) from error
     except (OSError, DamagedError) as error:
+        if unanswered(error):
+            raise
         raise ModelFormatError(
             f"{place.url} is not a model that can be read: {error}; check that it is whole."
         ) from error
@@ -546,6 +550,8 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     ModelFormatError
         Not a model, a damaged one, or one of a newer format or of a kind that this version does
         not know.
+    OSError
+        Its storage does not answer, or lets nobody read.
     """
     place = Folder.of(url, storage_options)
     if not place.exists(DESCRIPTION) and place.exists(f"{NAME}/{DESCRIPTION}"):

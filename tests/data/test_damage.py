@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
+from fsspec import AbstractFileSystem
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 
 import largek_dask as lk
 from largek_dask.data.sources import open_rows, read_integers
+from largek_dask.data.stores import list_stamps
 from largek_dask.errors import DataError
 from tests.data.helpers import read_all
 from tests.data.test_csr_rows import write_anndata
+from tests.faults.stores import FaultyFileSystem
+from tests.memory_files import MemoryFiles
 
 CHECKED = {"compressors": [Crc32cCodec()]}
 LAYOUTS: dict[str, tuple[dict[str, Any], str, bool]] = {
@@ -126,6 +130,55 @@ def test_a_chunk_of_ingest_that_is_not_there(x: np.ndarray, tmp_path: Path) -> N
         told = re.escape(f"the stored chunk 'c/3/0' ({file}) is missing")
         with pytest.raises(DataError, match=told):
             rows.read(0)
+
+
+def test_a_chunk_that_nobody_can_look_for_is_not_missing(monkeypatch: Any) -> None:
+    """To a file system with fsspec's own ``exists`` whatever goes wrong is a no."""
+    FaultyFileSystem.clear()
+    url = "faulty://unknown/x.zarr"
+    lk.ingest(np.zeros((300, 2), np.float32), url, chunk_rows=100, progress=False)
+    away = [True]
+
+    def info(self: Any, path: str, **kwargs: Any) -> Any:
+        if away[0] and "/c/" in path:
+            raise TimeoutError("no answer")
+        return MemoryFiles.info(self, path, **kwargs)
+
+    monkeypatch.setattr(FaultyFileSystem, "info", info)
+    monkeypatch.setattr(FaultyFileSystem, "exists", AbstractFileSystem.exists)
+    monkeypatch.setattr("largek_dask.data.patience.time.sleep", lambda _: None)
+    rows = open_rows(url)
+    assert not FaultyFileSystem().exists("/unknown/x.zarr/c/0/0")
+    with pytest.raises(DataError, match="no answer"):
+        rows.read(0)
+    away[0] = False
+    assert not rows.read(0).any()
+    FaultyFileSystem.clear()
+
+
+def test_a_folder_that_nobody_can_list_is_not_empty(monkeypatch: Any) -> None:
+    """Its chunks would have no stamps, as if all were written again."""
+    FaultyFileSystem.clear()
+    url = "faulty://unlisted/x.zarr"
+    lk.ingest(np.ones((300, 2), np.float32), url, chunk_rows=100, progress=False)
+    away = [False]
+
+    def ls(self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+        if away[0] and path.endswith("/c"):
+            raise TimeoutError("no answer")
+        return MemoryFiles.ls(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(FaultyFileSystem, "ls", ls)
+    monkeypatch.setattr(FaultyFileSystem, "find", AbstractFileSystem.find)
+    monkeypatch.setattr("largek_dask.data.patience.time.sleep", lambda _: None)
+    stamps = list_stamps(url, None, None)
+    assert any("/" in key for key in stamps)
+    away[0] = True
+    with pytest.raises(TimeoutError, match="no answer"):
+        list_stamps(url, None, None)
+    with pytest.raises((DataError, TimeoutError), match="no answer"):
+        open_rows(url).fingerprint()
+    FaultyFileSystem.clear()
 
 
 def test_storage_that_is_away_is_not_asked_chunk_by_chunk(

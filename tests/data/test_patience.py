@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import dask
 import pytest
 
-from largek_dask.data.patience import outlast, patiently, trouble
+from largek_dask.data.patience import outlast, patiently, trouble, unanswered
 from largek_dask.errors import DataError, LostJobError, OutputError
 
 
@@ -142,6 +142,25 @@ def raised_while(error, other):
 )
 def test_trouble(error, expected):
     assert trouble(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TimeoutError(), True),
+        (ConnectionClosed(), True),
+        (PermissionError(), True),
+        (raised_from(DataError("damaged"), PermissionError()), True),
+        (raised_while(ValueError("no JSON"), ConnectionRefusedError()), True),
+        (FileNotFoundError(), False),
+        (IsADirectoryError(), False),
+        (ConnectionClosed(404), False),
+        (ValueError("no JSON"), False),
+        (raised_from(DataError("damaged"), FileNotFoundError()), False),
+    ],
+)
+def test_unanswered(error, expected):
+    assert unanswered(error) == expected
 
 
 @pytest.mark.parametrize(

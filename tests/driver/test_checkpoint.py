@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 
@@ -20,7 +22,9 @@ from largek_dask.errors import CheckpointError, DataChangedError, RecoveryWarnin
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from tests.driver.test_run import assert_same, every_step, go
 from tests.driver.toy import ToyPasses, ToyState, toy_rows
-from tests.faults.stores import Dies, FaultyFileSystem, Plan
+from tests.faults.stores import Away, Dies, FaultyFileSystem, Plan
+
+ONCE = {"largek.stores.tries": 1}
 
 
 def state_of(step: int) -> ToyState:
@@ -165,6 +169,75 @@ def test_a_newer_format_is_named(after_five: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps(record))
     with pytest.raises(CheckpointError, match="newer largek_dask"):
         every_step(Folder(str(job))).latest()
+
+
+# --- storage that does not answer
+
+
+def unanswered_errors() -> dict[str, Exception]:
+    """What file systems and drivers raise where nobody answers, or nobody may read."""
+    from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
+    from fsspec.exceptions import FSTimeoutError
+
+    where = "http://127.0.0.1:9/jobs"
+    return {
+        "connect-timeout": ConnectTimeoutError(endpoint_url=where),
+        "read-timeout": ReadTimeoutError(endpoint_url=where),
+        "no-connection": EndpointConnectionError(endpoint_url=where),
+        "fsspec-timeout": FSTimeoutError(),
+        "timeout": TimeoutError("no answer"),
+        "refused": ConnectionRefusedError(errno.ECONNREFUSED, "refused"),
+        "stale": OSError(errno.ESTALE, "the folder was mounted anew"),
+        "forbidden": PermissionError(errno.EACCES, "the token is too old"),
+    }
+
+
+# Nobody asks for the description of the group, which holds nothing but these arrays.
+@pytest.mark.parametrize("file", [f for f in files_of_checkpoint(5) if "5.zarr/zarr" not in f])
+@pytest.mark.parametrize("kind", unanswered_errors())
+def test_a_checkpoint_out_of_reach_is_not_damaged(
+    kind: str, file: str, machine: type[FaultyFileSystem]
+) -> None:
+    folder = Folder("faulty://job")
+    go(StopRules(max_iter=5, tol=0), checkpoints=every_step(folder))
+    machine.follow(plan := Away(unanswered_errors()[kind], file))
+    checkpoints = every_step(folder)
+    plan.gone.set()
+    # Warnings are errors here: nobody is told of damage.
+    with dask.config.set(ONCE), pytest.raises(OSError):
+        checkpoints.latest()
+    assert plan.asked > 0
+    plan.gone.clear()
+    latest = checkpoints.latest()
+    assert latest is not None
+    assert latest.n_iter == 5
+    checkpoints.save(progress_of(6))
+    assert "000005.json" in checkpoints.folder.names()
+
+
+def test_a_store_that_goes_after_its_list_was_read_is_not_damaged(
+    machine: type[FaultyFileSystem],
+) -> None:
+    class Gone(Plan):
+        """Nothing is mounted any more once a record is asked for."""
+
+        hit = False
+
+        def read(self, path: str) -> None:
+            self.hit = self.hit or path.endswith("000005.json")
+            if self.hit:
+                raise FileNotFoundError(errno.ENOENT, "nothing is mounted", path)
+
+    folder = Folder("faulty://job")
+    go(StopRules(max_iter=5, tol=0), checkpoints=every_step(folder))
+    machine.follow(plan := Gone())
+    with pytest.raises(FileNotFoundError, match="the store is gone"):
+        every_step(folder).latest()
+    assert plan.hit
+    machine.follow(Plan())
+    latest = every_step(folder).latest()
+    assert latest is not None
+    assert latest.n_iter == 5
 
 
 # --- a writer that dies

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
+import dask
 import fsspec
 import pytest
+from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from largek_dask.driver import storage
@@ -86,3 +89,35 @@ def test_folders_are_made_only_where_there_are_any(
     folder.publish("a/b", b"1")
     assert folder.read("a/b") == b"1"
     assert (fs.made == []) is not has_folders
+
+
+class SilentFileSystem(AbstractFileSystem):
+    """Answers nothing, and has the ``exists`` that most file systems have."""
+
+    protocol = "silent"
+
+    def info(self, path: str, **kwargs: Any) -> Any:
+        raise TimeoutError(f"no answer for {path}")
+
+
+fsspec.register_implementation("silent", SilentFileSystem, clobber=True)
+
+
+@pytest.mark.parametrize("name", ["labels.zarr", ""])
+def test_exists__what_nobody_answers_is_neither_yes_nor_no(name: str) -> None:
+    folder = Folder("silent://job")
+    assert not folder.fs.exists(folder.path(name)), "to fsspec it is not there"
+    with dask.config.set({"largek.stores.tries": 1}), pytest.raises(TimeoutError, match="job"):
+        folder.exists(name)
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_exists__of_files_folders_and_nothing(place: str, tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path / "job") if place == "local" else "memory://exists/job")
+    assert not folder.exists()
+    folder.publish("inner/file", b"1")
+    assert folder.exists()
+    assert folder.exists("inner")
+    assert folder.exists("inner/file")
+    assert not folder.exists("inner/file/below")
+    assert not folder.exists("fil")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import threading
 import time
@@ -123,18 +124,22 @@ class Full(Plan):
 
 
 class Away(Plan):
-    """Nothing answers while it is away; what is asked meanwhile fails with this error."""
+    """Nothing answers while it is away; what is asked meanwhile fails with this error.
 
-    def __init__(self, error: OSError) -> None:
-        self._error = error
+    With ``part`` only files whose path has that in it are away.
+    """
+
+    def __init__(self, error: Exception, part: str = "") -> None:
+        self._error, self._part = error, part
         self.gone = threading.Event()
         self.asked = 0
         """Operations that have failed."""
 
     def read(self, path: str) -> None:
-        if self.gone.is_set():
+        if self.gone.is_set() and self._part in path:
             self.asked += 1
-            raise type(self._error)(*self._error.args)
+            # A new one each time, which no traceback has grown on.
+            raise copy.copy(self._error)
 
     def change(self, path: str, data: bytes | None) -> bytes | None:
         self.read(path)
@@ -190,6 +195,10 @@ class FaultyFileSystem(MemoryFiles):
     def exists(self, path: str, **kwargs: Any) -> bool:
         self.plan.read(path)
         return super().exists(path, **kwargs)
+
+    def info(self, path: str, **kwargs: Any) -> Any:
+        self.plan.read(path)
+        return super().info(path, **kwargs)
 
 
 class _Plain(MemoryFiles):

@@ -18,8 +18,10 @@ import pytest
 
 import largek_dask as lk
 from largek_dask import points
+from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.storage import Folder
 from largek_dask.model import Model, load_model
+from largek_dask.service.fitting import model_in
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from tests.checks import eventually, fit_asked
 from tests.faults.inprocess import OUTPUT, ended, quick, scheduler
@@ -303,6 +305,84 @@ def test_a_checkpoint_that_cannot_be_written_ends_nothing(tmp_path, steps, clean
     assert "a cable is loose" in warned[0]
 
 
+@pytest.mark.parametrize("part", ["/checkpoints/00000", ".zarr/a0/c"])
+def test_a_job_waits_for_its_checkpoints_and_goes_on_from_the_last(tmp_path, part, clean):
+    """Storage that answers, but not for them: no older one is taken, and none begun again."""
+    FaultyFileSystem.follow(plan := Away(ERRORS["away"]))
+    data = ingest(str(tmp_path / "x.zarr"))
+    strike = Strike(plan.gone.set, nth=3)
+    with dask.config.set({"largek.service.patience-seconds": 3600}), scheduler() as jobs:
+        job_id = jobs.submit(document(data), {}, "somebody")
+        assert strike.done.wait(SECONDS)
+        seen_waiting(jobs, job_id)
+        FaultyFileSystem.follow(plan := Away(ERRORS["slow"], part))
+        plan.gone.set()
+        eventually(lambda: tried_again(jobs, job_id, plan.asked >= 20), "many tries")
+        plan.gone.clear()
+        assert_clean(ended(jobs, job_id), clean)
+        events = jobs.events(job_id, 0, 10_000)
+    begun = [event["n_iter"] for event in events if event["event"] == "started"]
+    assert begun == [0, 2], "the third step was struck before it was kept"
+    assert not [event for event in events if event.get("topic") == "RecoveryWarning"]
+
+
+def test_a_plain_fit_waits_for_its_checkpoints(tmp_path, clean):
+    data = ingest(str(tmp_path / "x.zarr"))
+    place = "faulty://data/fit"
+    assert fitted(data, checkpoint=place, callbacks=[lambda s: s.record["step"] == 3]).n_iter == 3
+    FaultyFileSystem.follow(plan := Away(ERRORS["slow"], "000003.zarr"))
+    plan.gone.set()
+    told = []
+
+    def hear(event):
+        told.append(event)
+        if event["event"] == "warning" and event["topic"] == "storage":
+            plan.gone.clear()
+
+    with dask.config.set({"largek.stores.patience-seconds": SECONDS}):
+        result = fitted(data, checkpoint=place, events=[hear])
+    assert plan.asked > 0
+    assert Model.of(result).digest() == clean
+    assert [event["n_iter"] for event in told if event["event"] == "started"] == [3]
+    topics = [event["topic"] for event in told if event["event"] == "warning"]
+    assert topics == ["storage", "back"]
+
+
+def test_labels_that_cannot_be_read_are_not_begun_again():
+    store = LabelStore("faulty://data/labels.zarr", np.array([0, 4, 8]), {})
+    assert store.begin("model") == (0, {})
+    store.write(0, np.zeros(4, np.int32))
+    store.record(1, {})
+    FaultyFileSystem.follow(plan := Away(ERRORS["slow"], "labels.zarr/zarr.json"))
+    plan.gone.set()
+    with pytest.raises(TimeoutError):
+        store.begin("model")
+    assert plan.asked > 0
+    plan.gone.clear()
+    assert store.begin("model")[0] == 1
+
+
+@pytest.mark.parametrize("error", ["away", "slow", "forbidden"])
+@pytest.mark.parametrize("part", ["model.zarr/zarr.json", "model.zarr/centers"])
+def test_a_model_out_of_reach_is_neither_damaged_nor_missing(tmp_path, error, part):
+    folder = Folder("faulty://data/fit")
+    model = Model.of(fitted(ingest(str(tmp_path / "x.zarr"))))
+    model.save(folder.sub("model.zarr"))
+    FaultyFileSystem.follow(plan := Away(ERRORS[error], part))
+    plan.gone.set()
+    with pytest.raises(type(ERRORS[error])):
+        model_in(folder)
+    assert plan.asked > 0
+    if part.endswith("zarr.json"):
+        # Nobody knows what would be replaced.
+        with pytest.raises(type(ERRORS[error])):
+            model.save(folder.sub("model.zarr"), overwrite=True)
+    plan.gone.clear()
+    found = model_in(folder)
+    assert found is not None
+    assert found.digest() == model.digest()
+
+
 def test_rows_of_a_remote_npy_are_asked_for_again():
     file = io.BytesIO()
     np.save(file, X)
@@ -427,6 +507,19 @@ def test_a_web_server_is_stopped_and_started(tmp_path, clean):
             assert_clean(ended(jobs, job_id), clean)
     finally:
         server.stop()
+
+
+def test_a_web_server_that_is_stopped_says_nothing_of_its_files(tmp_path):
+    pytest.importorskip("aiohttp")
+    (tmp_path / "there.txt").write_text("there")
+    server = Server(tmp_path)
+    folder = Folder(server.url)
+    assert folder.exists("there.txt")
+    assert not folder.exists("elsewhere.txt")
+    server.stop()
+    assert not folder.fs.exists(folder.path("there.txt")), "to fsspec it is not there"
+    with pytest.raises(OSError, match="Cannot connect"):
+        folder.exists("there.txt")
 
 
 def test_an_object_store_is_stopped_and_started(monkeypatch, clean):
