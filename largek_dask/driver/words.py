@@ -8,7 +8,9 @@ __all__ = ["count_of", "human_bytes", "human_count", "human_seconds", "printable
 
 def printable(text: object) -> str:
     """Text without control characters: it can neither forge a line nor steer a terminal."""
-    return "".join(c if c.isprintable() else " " for c in str(text))
+    words = str(text)
+    # Nearly all are, and a page has thousands.
+    return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
 
 
 FIGURES = 6

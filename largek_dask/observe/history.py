@@ -263,7 +263,8 @@ class Series:
 
 def _interrupted(points: Points, begins: NDArray[np.bool_]) -> Points:
     """Points with a row of NaN before each that begins a line anew."""
-    return np.insert(points, np.flatnonzero(begins), math.nan, axis=0)
+    places = np.flatnonzero(begins)
+    return np.insert(points, places, math.nan, axis=0) if len(places) else points
 
 
 def key_of(start: float, step: float) -> float:
