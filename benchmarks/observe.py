@@ -261,8 +261,9 @@ def opened(url: str) -> dict[str, float]:
         _, job, tag = get(f"{url}largek/data/job.json?job={LONG}")
     stall = json.loads(get(f"{url}cost")[1])["most"]
     text = gzip.decompress(html).decode()
-    own = [get(url + path)[1] for path in re.findall(r'(?:src|href)="(largek/static/[^"]+)"', text)]
-    bokeh = get(url + re.findall(r'data-bokeh="([^"]+)"', text)[0])[1]
+    [script] = set(re.findall(r'data-bokeh="([^"]+)"', text))
+    paths = set(re.findall(r'(?:src|href)="(largek/static/[^"]+)"', text)) - {script}
+    own, bokeh = [get(url + path)[1] for path in paths], get(url + script)[1]
     first = len(html) + sum(map(len, own)) + len(job)
     unchanged = get(f"{url}largek/data/job.json?job={LONG}", tag)
     assert unchanged[0] == 304

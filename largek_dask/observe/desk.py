@@ -126,6 +126,9 @@ def answer_of(content: Any, status: int = 200) -> Answer:
 class Reader(threading.Thread):
     """Reads events of earlier times from files, so that nobody waits for a store.
 
+    It reads on while it is waited for. Two threads that want Python's lock all the time would keep
+    it from the event loop of this process for longer than one does.
+
     Parameters
     ----------
     source : Source
@@ -143,7 +146,8 @@ class Reader(threading.Thread):
         super().__init__(name=f"largek-reader-{job_id}", daemon=True)
         self.trouble = ""
         self._source, self._job_id, self._until = source, job_id, until
-        self._read: queue.Queue[list[Event]] = queue.Queue(4)
+        self._read: queue.Queue[list[Event]] = queue.Queue(1)
+        self._is_wanted = threading.Event()
         self._is_over = False
 
     def run(self) -> None:
@@ -157,7 +161,6 @@ class Reader(threading.Thread):
                 if len(piece) == READ_AT_ONCE:
                     self._hand_on(piece)
                     piece = []
-                    time.sleep(BREATH_SECONDS)
                 if self._is_over:
                     return
         except Exception as error:
@@ -168,13 +171,19 @@ class Reader(threading.Thread):
             self._hand_on([])
 
     def _hand_on(self, piece: list[Event]) -> None:
+        """Hand on a piece, and wait until another one is wanted."""
         while not self._is_over:
             with contextlib.suppress(queue.Full):
                 self._read.put(piece, timeout=1.0)
-                return
+                break
+        while piece and not self._is_over:
+            if self._is_wanted.wait(1.0):
+                break
+        self._is_wanted.clear()
 
     def next(self, until: float) -> list[Event] | None:
         """The next piece, waited for until this time at most; empty: that was all."""
+        self._is_wanted.set()
         try:
             return self._read.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
