@@ -190,12 +190,19 @@ class Series:
 
     def extremes(self) -> tuple[Point, Point] | None:
         """The first of the lowest points, and of the highest."""
-        points = self._points()
-        if not len(points):
-            return None
-        low = points[int(np.argmin(points[:, LOW, Y])), LOW]
-        high = points[int(np.argmax(points[:, HIGH, Y])), HIGH]
-        return tuple(low.tolist()), tuple(high.tolist())
+        held = np.array(self._done, np.float64).reshape(-1, self._size)
+        found: list[Point] = []
+        for place, best in ((LOW, np.argmin), (HIGH, np.argmax)):
+            begin = 1 if self._is_single else HEAD + place * self._width
+            points = held[:, begin : begin + self._width]
+            known = [tuple(points[int(best(points[:, Y]))].tolist())] if len(points) else []
+            if self._open:
+                known.append(self._open[place])
+            if not known:
+                return None
+            # Of equal ones the first, which is a full bucket's.
+            found.append(known[int(best([point[Y] for point in known]))])
+        return found[0], found[1]
 
     def before(self, x: float) -> Point | None:
         """The last point known at or before ``x``."""

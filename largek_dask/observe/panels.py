@@ -756,8 +756,8 @@ def _lowest(series: Series, words: Words = brief) -> str:
 def _row(name: str, series: Series, words: Words = brief) -> tuple[str, str, str, str]:
     """A line as a row of a table."""
     found = series.extremes()
-    highest = NONE if found is None else words(found[1][Y])
-    return name, _last_of(series, words), _lowest(series, words), highest
+    lowest, highest = (NONE, NONE) if found is None else (words(point[Y]) for point in found)
+    return name, _last_of(series, words), lowest, highest
 
 
 MAKERS: tuple[Callable[[Seen, Heard], Panel | None], ...] = (
