@@ -15,6 +15,7 @@ from zipfile import ZipFile
 import pytest
 
 from hatch_build import links, standalone
+from largek_dask.cli.slurm import FILES
 from largek_dask.version import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -60,7 +61,10 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel: ZipFile) -> None:
     assert (ROOT / "largek_dask" / "DESIGN.md").exists()
     names = [name for name in wheel.namelist() if ".dist-info/" not in name]
     assert {name.split("/")[0] for name in names} == {"largek_dask"}
-    assert {Path(name).suffix for name in names} == {".py", ".typed", ".css", ".js"}
+    templates = {f"largek_dask/cli/templates/{name}" for name in FILES}
+    assert templates <= set(names)
+    others = {Path(name).suffix for name in set(names) - templates}
+    assert others == {".py", ".typed", ".css", ".js"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "largek_dask").rglob("*.py")}
     assert modules <= set(names)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from largek_dask.cli.cluster import cluster as cluster_command
 from largek_dask.cli.common import Group
 from largek_dask.cli.coreset import coreset as coreset_command
 from largek_dask.cli.demo import demo as demo_command
@@ -78,5 +79,6 @@ for command in (
     keep_command,
     delete_command,
     gc_command,
+    cluster_command,
 ):
     main.add_command(command)

@@ -23,6 +23,7 @@ __all__ = [
     "FAILED",
     "OUT_OF_SIGHT",
     "Command",
+    "CommandGroup",
     "Group",
     "connected",
     "emit",
@@ -71,16 +72,8 @@ class Group(click.Group):
                 ctx.exit(FAILED)
 
 
-class Command(click.Command):
-    """A command with ``--json``, ``--debug`` and an example in its help.
-
-    Parameters
-    ----------
-    example : str
-        As it is typed.
-    json_help : str
-        What ``--json`` prints.
-    """
+class _WithExample(click.Command):
+    """``--json``, ``--debug`` and an example in the help."""
 
     def __init__(
         self,
@@ -108,6 +101,22 @@ class Command(click.Command):
         with formatter.section("Example"):
             for line in self.example.strip().splitlines():
                 formatter.write(f"  {line.strip()}\n")
+
+
+class Command(_WithExample):
+    """A command with ``--json``, ``--debug`` and an example in its help.
+
+    Parameters
+    ----------
+    example : str
+        As it is typed.
+    json_help : str
+        What ``--json`` prints.
+    """
+
+
+class CommandGroup(_WithExample, Group):
+    """A command with all that :class:`Command` has, and with commands of its own."""
 
 
 def _remember_debug(ctx: click.Context, _option: click.Parameter, value: bool) -> None:

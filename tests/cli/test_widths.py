@@ -19,6 +19,8 @@ from largek_dask.cli import main
 from largek_dask.cli.demo import summary as demo_summary
 from largek_dask.cli.jobs import _listing, _summary
 from largek_dask.cli.removing import _listing as _removed
+from largek_dask.cli.slurm import QueuedJob
+from largek_dask.cli.slurm import table as slurm_table
 from largek_dask.observe.showing import JOB_COLUMNS, Seen, job_row
 from largek_dask.service.terminal import view
 
@@ -70,6 +72,11 @@ ENDED = JOB | {
 DEMO = {"out": "here", "n_rows": 133_140, "n_features": 192, "n_clusters": 256, "n_iter": 12,
         "stop_reason": "max_iter", "inertia": 1.5e9, "psnr": {"china": 25.0, "flower": 30.0},
         "seconds": 9.0, "seconds_fit": 3.0}  # fmt: skip
+QUEUED = [
+    QueuedJob("4711000", True, "RUNNING", "11:59:50", "node0001.cluster.example.org", "None"),
+    QueuedJob("4711001_1023", False, "PENDING", "1-12:00:00", "",
+              "Nodes required for job are DOWN, DRAINED or reserved for jobs in other partitions"),
+]  # fmt: skip
 OTHERS = {
     "jobs": lambda: _listing([JOB, ENDED], {"running": 1, "finished": 1}, "QQ" * 50, "store"),
     "gc": lambda: _removed(
@@ -82,6 +89,7 @@ OTHERS = {
     "watch": lambda: view(Seen(JOB)),
     "result": lambda: _summary_table(ENDED),
     "demo": lambda: demo_summary(DEMO, "here/codebook.png"),
+    "cluster": lambda: slurm_table(QUEUED, ["Scheduler: tcp://10.0.0.1:45321 since 03:00"]),
 }
 """Tables that take a cluster, or long, as they are made of what was told."""
 

@@ -64,10 +64,9 @@ def commands(group: click.Group, above: click.Context) -> Iterator[str]:
         command = group.get_command(above, name)
         assert command is not None
         context = click.Context(command, info_name=name, parent=above)
+        yield section(command, context)
         if isinstance(command, click.Group):
             yield from commands(command, context)
-        else:
-            yield section(command, context)
 
 
 def section(command: click.Command, context: click.Context) -> str:

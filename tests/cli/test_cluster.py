@@ -1,0 +1,398 @@
+"""``largek cluster slurm``: its files, and what it says to programs of SLURM that are made up."""
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from largek_dask.cli import main
+from largek_dask.cli import slurm as module
+from largek_dask.cli.slurm import FILES, Layout
+from largek_dask.errors import OutputError
+
+ROOT = Path(__file__).parents[2]
+FAKE = """#!/bin/bash
+# Keeps what it is asked, says what it is told, and fails where it is told to.
+name=$(basename "$0")
+echo "$name $*" >>"$SLURM_FAKE/calls"
+for refused in "$SLURM_FAKE"/refused.*; do
+    if [ -e "$refused" ] && [[ "$name $*" == *${refused##*/refused.}* ]]; then
+        cat "$refused" >&2
+        exit 1
+    fi
+done
+if [ "$name" = sbatch ] && [[ "$*" == *--parsable* ]]; then
+    echo $((4710 + $(grep -c parsable "$SLURM_FAKE/calls")))
+elif [ -e "$SLURM_FAKE/$name.out" ]; then
+    cat "$SLURM_FAKE/$name.out"
+fi
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """A folder that has what programs of SLURM say and were asked."""
+    folder = tmp_path / "fake"
+    (folder / "bin").mkdir(parents=True)
+    for name in ("sbatch", "squeue", "scancel", "scontrol"):
+        (folder / "bin" / name).write_text(FAKE)
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "calls").touch()
+    (folder / "scontrol.out").write_text("MaxArraySize            = 1001\n")
+    monkeypatch.setenv("SLURM_FAKE", str(folder))
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path):
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+def calls(fake, name=""):
+    return [line for line in (fake / "calls").read_text().splitlines() if line.startswith(name)]
+
+
+def queue(fake, home, *lines):
+    """Have ``squeue`` say jobs: ``id what state``, where what is scheduler or workers."""
+    rows = [line.split() for line in lines]
+    text = [f"{one}|largek-{what}:{home}|{state}|11:00|n1|None" for one, what, state in rows]
+    (fake / "squeue.out").write_text("\n".join(text))
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["cluster", "slurm", *map(str, arguments)])
+
+
+def test_the_files_of_deploy_are_those_that_are_printed():
+    told = json.loads(run("--print", "--json").stdout)["files"]
+    assert list(told) == list(FILES)
+    for name, text in told.items():
+        assert (ROOT / "deploy" / "slurm" / name).read_text() == text
+    assert sorted(path.name for path in (ROOT / "deploy" / "slurm").glob("*.s*")) == sorted(
+        name for name in FILES if name != "site.env.example"
+    )
+    plain = run("--print").stdout
+    assert all(f"### {name}\n{text}" in plain for name, text in told.items())
+
+
+def test_files_have_what_is_asked_for(home):
+    given = shlex.split(
+        f"--home {home}/ --workers 12 --workers-per-node 3 --cpus 4 --mem 1.5G --time 36h "
+        "--scheduler-mem 6000M --partition day --scheduler-partition long --account a1 --qos low "
+        "--interface ib0 --scratch /local --setup 'module load python' "
+        "--sbatch --constraint=icelake --sbatch --exclude=n7"
+    )
+    files = json.loads(run("--print", "--json", *given).stdout)["files"]
+    assert not re.search(r"\{\{\w+\}\}", "".join(files.values()))
+    scheduler, workers = (
+        set(re.findall(r"^#SBATCH (.*)$", files[name], re.MULTILINE)) for name in FILES[:2]
+    )
+    both = {"--time=1-12:00:00", "--account=a1", "--qos=low", "--requeue", "--open-mode=append"}
+    both |= {"--constraint=icelake", "--exclude=n7"}
+    assert scheduler - both == {
+        f"--job-name=largek-scheduler:{home}", "--ntasks=1", "--cpus-per-task=2", "--mem=6000M",
+        f"--output={home}/logs/scheduler-%j.log", "--dependency=singleton",
+        "--signal=B:USR1@300", "--partition=long",
+    }  # fmt: skip
+    assert workers - both == {
+        f"--job-name=largek-workers:{home}", "--array=0-3", "--nodes=1", "--ntasks=3",
+        "--cpus-per-task=4", "--mem=4608M", f"--output={home}/logs/workers-%A_%a.log",
+        "--signal=B:USR1@180", "--partition=day",
+    }  # fmt: skip
+    assert both <= scheduler & workers
+    for name in ("scheduler.sbatch", "step.sh"):
+        assert "\nmodule load python\n" in files[name]
+        assert "\ninterface=ib0\n" in files[name]
+    assert "\nscratch=/local\n" in files["workers.sbatch"]
+    assert f"\nstep={home}/step.sh\n" in files["workers.sbatch"]
+
+
+def test_both_jobs_are_submitted(fake, home):
+    done = run("--home", home, "--workers", 4, "--submit")
+    assert done.exit_code == 0, done.output
+    scheduler, workers = f"{home}/scheduler.sbatch", f"{home}/workers.sbatch"
+    assert calls(fake, "sbatch") == [
+        f"sbatch --test-only {scheduler}",
+        f"sbatch --test-only {workers}",
+        f"sbatch --parsable {scheduler}",
+        f"sbatch --parsable {workers}",
+    ]
+    assert "Scheduler: job 4711. Workers: job 4712, an array of 4." in done.stdout
+    assert f'lk.connect("{home}/jobs/scheduler.json")\n' in done.stdout
+    assert {path.name for path in home.iterdir()} == {*FILES, "jobs", "logs", "kernels"}
+
+
+def test_nothing_is_submitted_where_one_is_refused(fake, home):
+    refused = "sbatch: error: invalid partition specified: nope\n"
+    (fake / "refused.workers.sbatch").write_text(refused)
+    done = run("--home", home, "--partition", "nope", "--submit")
+    assert done.exit_code == 1
+    assert "sbatch says: sbatch: error: invalid partition specified: nope" in done.stderr
+    assert "Check --partition, --cpus, --mem and --time; nothing was submitted" in done.stderr
+    assert not [line for line in calls(fake) if "--parsable" in line]
+
+
+def test_a_scheduler_without_workers_is_taken_back(fake, home):
+    (fake / "refused.--parsable *workers.sbatch").write_text("sbatch: error: no more jobs\n")
+    done = run("--home", home, "--submit")
+    assert done.exit_code == 1
+    assert "no more jobs" in done.stderr
+    assert calls(fake, "scancel") == ["scancel 4711"]
+
+
+def test_jobs_that_are_there_are_not_submitted_again(fake, home):
+    queue(fake, home, "4711 scheduler RUNNING")
+    done = run("--home", home, "--submit")
+    assert done.exit_code == 1
+    assert "in the queue of SLURM already, such as 4711" in done.stderr
+    assert calls(fake, "sbatch") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--time 14m", "at least 15min"),
+        ("--time soon", "'soon', which is no time"),
+        ("--mem 1000M", "at least 1G"),
+        ("--mem much", "which is no size"),
+        ("--scheduler-mem much", "--scheduler-mem is 'much'"),
+        ("--home here", "absolute path"),
+        ("--home /nowhere/at/all", "is not there"),
+        ("--home '/tmp/a b'", "letters, digits"),
+        ("--home /tmp/a,b", "comma"),
+        ("--scratch here", "--scratch is 'here': give an absolute path"),
+        ("--partition 'a b'", "--partition is 'a b'"),
+        ("--sbatch constraint=x", "no option of sbatch"),
+        ("--workers 5 --workers-per-node 2", "multiple"),
+        ("--workers 2000", "MaxArraySize 1001"),
+        ("--workers 1002", "MaxArraySize 1001"),
+        ("--workers 0", "0 is not in the range"),
+        ("--print", "give one of --submit, --out DIR and --print"),
+    ],
+)
+def test_bad_input(given, told, fake, home):
+    done = run("--home", home, "--submit", *shlex.split(given))
+    assert done.exit_code in (1, 2)
+    assert told in done.stderr
+    assert not [line for line in calls(fake, "sbatch") if "--parsable" in line]
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("15min", 900), ("2 h", 7200), ("1-00:30:05", 88205)]
+)
+def test_times(given, seconds):
+    assert module.seconds(given) == seconds
+
+
+def test_a_folder_that_is_none(home, monkeypatch):
+    with pytest.raises(OutputError, match="is not there"):
+        module.check_home(str(home / "more"))
+    monkeypatch.setattr(module, "_create", lambda path: Path(path).touch())
+    with pytest.raises(OutputError, match="creates a file that is there already"):
+        module.check_home(str(home))
+    assert list(home.iterdir()) == []
+
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(module, "_create", refuse)
+    with pytest.raises(OutputError, match="cannot be written"):
+        module.check_home(str(home))
+
+
+def test_a_folder_is_left_as_it_was(home):
+    module.check_home(str(home))
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "action", ["--submit --home", "status --home", "stop --home", "scale 3 --home"]
+)
+def test_a_machine_without_slurm(action, home, monkeypatch):
+    monkeypatch.setenv("PATH", str(home))
+    done = run(*action.split(), home)
+    assert done.exit_code == 1
+    assert "there is no sbatch on this machine" in done.stderr
+
+
+def test_files_are_written_elsewhere(fake, home, tmp_path):
+    done = run("--home", home, "--out", tmp_path / "files", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["files"] == [f"{tmp_path}/files/{name}" for name in FILES]
+    assert f"step={tmp_path}/files/step.sh\n" in (tmp_path / "files/workers.sbatch").read_text()
+    assert calls(fake) == []
+
+
+def test_status(fake, home):
+    queue(fake, home, "4712_10 workers PENDING", "4712_9 workers RUNNING", "4711 scheduler RUNNING")
+    told = json.loads(run("status", "--home", home, "--json").stdout)
+    assert [job["id"] for job in told["jobs"]] == ["4711", "4712_9", "4712_10"]
+    assert told["jobs"][0] == {
+        "id": "4711", "is_scheduler": True, "state": "RUNNING", "left": "11:00", "nodes": "n1",
+        "reason": "None",
+    }  # fmt: skip
+    assert told["scheduler"] is None
+    assert "there is no" in told["why"]
+    said = {"format": 1, "type": "Scheduler", "address": "tcp://10.0.0.1:99", "token": 1,
+            "version": "1", "started": "2026-11-25T03:00:00Z"}  # fmt: skip
+    (home / "jobs").mkdir()
+    (home / "jobs/scheduler.json").write_text(json.dumps(said))
+    shown = run("status", "--home", home).stdout
+    assert "tcp://10.0.0.1:99" in shown
+    assert shown.index("4712_9") < shown.index("4712_10")
+
+
+def test_scale(fake, home):
+    assert "there is no" in run("scale", 3, "--home", home).stderr
+    run("--home", home, "--workers", 4, "--submit")
+    queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(4)), "4711 scheduler RUNNING")
+    assert run("scale", 6, "--home", home).exit_code == 0
+    assert calls(fake)[-2] == f"sbatch --parsable --array=0-1 {home}/workers.sbatch"
+    queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(4)), "4720_0 workers PENDING")
+    assert run("scale", 2, "--home", home).exit_code == 0
+    assert calls(fake, "scancel") == ["scancel 4712_2 4712_3 4720_0"]
+    assert run("scale", 5, "--home", home).exit_code == 0
+    assert calls(fake, "scancel") == ["scancel 4712_2 4712_3 4720_0"]
+    for bad in ("0", "-1"):
+        assert run("scale", "--home", home, "--", bad).exit_code == 2
+
+
+def test_scale_with_several_workers_in_a_job(fake, home):
+    run("--home", home, "--workers", 4, "--workers-per-node", 2, "--submit")
+    queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(2)))
+    assert "multiple" in run("scale", 5, "--home", home).stderr
+    assert run("scale", 6, "--home", home).exit_code == 0
+    assert f"sbatch --parsable --array=0-0 {home}/workers.sbatch" in calls(fake)
+
+
+def test_stop_ends_the_scheduler_first(fake, home, monkeypatch):
+    queue(fake, home, "4712_0 workers RUNNING", "4711 scheduler RUNNING")
+    asked = []
+
+    def sleep(_seconds):
+        asked.append(calls(fake, "scancel"))
+        queue(fake, home, "4712_0 workers RUNNING")
+
+    monkeypatch.setattr("time.sleep", sleep)
+    done = run("stop", "--home", home, "--json")
+    assert json.loads(done.stdout) == {"cancelled": ["4711", "4712_0"]}
+    assert asked == [["scancel 4711"]]
+    assert calls(fake, "scancel") == ["scancel 4711", "scancel 4712_0"]
+
+
+def test_stop_of_nothing(fake, home):
+    assert "no jobs of this folder" in run("stop", "--home", home).stdout
+    assert calls(fake, "scancel") == []
+
+
+def test_options_stand_behind_their_command(fake, home):
+    done = run("--home", home, "status")
+    assert done.exit_code == 2
+    assert "write options behind status" in done.stderr
+    assert "give --home DIR" in run("status").stderr
+    assert "absolute" in run("status", "--home", "here").stderr
+
+
+# --- the scripts ----------------------------------------------------------------------------------
+
+
+def script(home, name, **given):
+    """One of the files, written and looked through by bash."""
+    path = home / name
+    path.write_text(Layout(home=str(home), **given).rendered()[name])
+    subprocess.run(["bash", "-n", path], check=True)
+    return path
+
+
+def function(path, *names):
+    """Functions of a script."""
+    text = path.read_text()
+    return "\n".join(
+        re.search(rf"^{name}\(\) \{{(?: [^\n]*\}}$|.*?^\}}$)", text, re.M | re.S)[0]
+        for name in names
+    )
+
+
+def bash(code, **env):
+    """What a script says; its Python is that of the tests."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, **env}
+    done = subprocess.run(["bash", "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ("0:08", 8),
+        ("59:09", 59 * 60 + 9),
+        ("11:08:09", 11 * 3600 + 8 * 60 + 9),
+        ("1-02:00:00", 26 * 3600),
+        ("UNLIMITED", 31_536_000),
+        ("", 31_536_000),
+    ],
+)
+def test_time_that_is_left(told, seconds, fake, home):
+    (fake / "squeue.out").write_text(told)
+    code = function(script(home, "step.sh"), "time_left") + "\ntime_left"
+    assert bash(code, SLURM_JOB_ID="1") == str(seconds)
+
+
+def test_why_a_worker_waits(fake, home):
+    code = function(script(home, "step.sh"), "said", "why_not", "other_folder")
+    file = home / "jobs" / "scheduler.json"
+    names = f"file={file}; version=1.2.3; LARGEK_HOME={home}\n{code}\n"
+    assert bash(f"{names}why_not") == f"there is no {file} yet"
+    file.parent.mkdir()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        said = {"address": f"tcp://{address}", "slurm_job": "4711", "version": "1.2.3"}
+        file.write_text(json.dumps(said, indent=2))
+        assert bash(f"{names}why_not") == f"nobody answers at {address}, which {file} says"
+        listening.listen()
+        assert bash(f"{names}why_not") == ""
+        file.write_text(json.dumps(said | {"version": "1.2.4"}, indent=2))
+        assert "has largek_dask 1.2.4, and here is 1.2.3" in bash(f"{names}why_not")
+    (fake / "squeue.out").write_text("4711\n")
+    assert bash(f"{names}other_folder") == ""
+    (fake / "squeue.out").write_text("4713\n")
+    assert "this node sees another folder" in bash(f"{names}other_folder")
+    assert f"--name=largek-scheduler:{home}" in calls(fake)[-1]
+
+
+@pytest.mark.parametrize("name", ["scheduler.sbatch", "step.sh"])
+def test_an_interface_that_is_not_there(name, home):
+    path = script(home, name, interface="nosuch0")
+    told = bash(f"bash {path}")
+    assert "there is no interface nosuch0; give one of" in told
+    assert "lo" in told.rpartition("give one of ")[2].split()
+
+
+@pytest.mark.parametrize("name", ["scheduler.sbatch", "step.sh"])
+def test_a_python_without_the_package(name, home):
+    (home / "bin").mkdir()
+    (home / "bin" / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (home / "bin" / "python3").chmod(0o755)
+    (home / "site.env").write_text(f"PATH={home}/bin:$PATH\n")
+    path = script(home, name)
+    told = bash(f"bash {path}", LARGEK_HOME=str(home))
+    assert f"there is no largek_dask for {home}/bin/python3: load it in {home}/site.env" in told
+
+
+def test_a_node_that_does_not_see_the_folder(home):
+    path = script(home, "scheduler.sbatch")
+    (home / "jobs").touch()
+    assert "must be a folder that all nodes see" in bash(f"bash {path}")
+    path = script(home, "workers.sbatch")
+    assert f"there is no {home}/step.sh here" in bash(f"bash {path}")
