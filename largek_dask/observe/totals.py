@@ -53,6 +53,10 @@ class Totals:
         """Bytes of what grows with the number of workers, about."""
         return self._workers.nbytes
 
+    def forget_workers(self) -> None:
+        """Let go of what grows with the number of workers."""
+        self._workers = WorkerFigures()
+
     def count(self, event: Event) -> None:
         """Take in an event; those that tell no figures change nothing."""
         self._workers.hear(event)

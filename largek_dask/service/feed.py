@@ -199,9 +199,11 @@ class Feed:
         self._make_room()
 
     def unload(self) -> None:
-        """Let the events of a job that has ended go: its file has them."""
+        """Let the events of a job that has ended go, and figures of workers: its file has them."""
         with self._lock:
             self._clear()
+            self._totals.forget_workers()
+            self._of_workers = 0
             self.is_loaded = False
         self._shelf.note(self, 0)
 

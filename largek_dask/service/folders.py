@@ -8,10 +8,12 @@ there, so that a store which does not answer keeps nobody waiting; nothing is wr
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import re
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,11 +29,13 @@ from largek_dask.errors import JobNotFoundError, LargekError, ParameterError
 from largek_dask.redaction import redactor
 from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.feed import Feed
-from largek_dask.service.known import KnownJob
+from largek_dask.service.known import KnownJob, unreadable_status
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record, Records
 
 __all__ = ["Folders"]
+
+logger = logging.getLogger(__name__)
 
 LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 5.0
 """Pauses between two looks into a folder of this machine, and into one elsewhere."""
@@ -44,6 +48,8 @@ MOST_EVENTS = 2_000
 ODD = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What is raised over an event of a file that anybody could have written: a field may be missing,
 of another type, infinite, or nested without end. Such an event is passed over."""
+FORESEEN = (LargekError, OSError)
+"""What is raised where a store is away, or holds something else."""
 
 
 class Trouble:
@@ -61,6 +67,17 @@ class Trouble:
     def over(self) -> None:
         """It can be read."""
         self.text = ""
+
+    def failed(self, what: str, error: Exception, options: Mapping[str, Any]) -> None:
+        """It cannot be read now because of an error; of one that nobody foresaw the log has more.
+
+        Such as one of a storage driver's own kind. The next look may go well.
+        """
+        clean = redactor(options)
+        if not isinstance(error, FORESEEN) and not self.text:
+            lines = "".join(traceback.format_exception(error))
+            logger.error("%s cannot be read, and nobody foresaw why: %s", what, clean(lines))
+        self.told(what, printable(clean(f"{type(error).__name__}: {error}")))
 
 
 class FolderJob:
@@ -110,10 +127,9 @@ class FolderJob:
         except FileNotFoundError:
             gone = "its events are gone" if self.n_events else "it holds no events yet"
             self.trouble.told("The folder" if folder is None else folder.url, gone)
-        except (LargekError, OSError) as error:
+        except Exception as error:
             options = {} if folder is None else folder.storage_options
-            reason = printable(redactor(options)(f"{type(error).__name__}: {error}"))
-            self.trouble.told("The folder" if folder is None else folder.url, reason)
+            self.trouble.failed("The folder" if folder is None else folder.url, error, options)
         else:
             self.trouble.over()
 
@@ -251,6 +267,8 @@ class Root(threading.Thread):
         self.trouble = Trouble()
         self.has_looked = threading.Event()
         self.jobs: dict[str, FolderJob] = {}
+        self.unreadable: dict[str, str] = {}
+        """Jobs whose records cannot be read, as those of a newer version, and why."""
         self._folder, self._label = folder, name
         self._over = threading.Event()
 
@@ -258,7 +276,11 @@ class Root(threading.Thread):
         """Look again and again."""
         pause = LOCAL_SECONDS if self._folder.is_local else REMOTE_SECONDS
         while True:
-            self.look()
+            try:
+                self.look()
+            except Exception as error:
+                # One look that fails is no reason to look no more.
+                self.trouble.failed(self.url, error, self._folder.storage_options)
             self.has_looked.set()
             if self._over.wait(pause):
                 return
@@ -275,22 +297,27 @@ class Root(threading.Thread):
                 self._look_for_jobs()
             elif self._label not in self.jobs and {"events", "events.jsonl"} & set(names):
                 self.jobs[self._label] = FitJob(self._label, self._folder)
-            if self.jobs or "jobs" in names:
+            if "jobs" not in names and any(isinstance(job, StoreJob) for job in self.jobs.values()):
+                self.trouble.told(self.url, "its records of jobs are gone")
+            elif self.jobs or "jobs" in names:
                 self.trouble.over()
             else:
                 self.trouble.told(self.url, "it holds neither events of a fit nor a store of jobs")
-        except (LargekError, OSError) as error:
-            reason = redactor(self._folder.storage_options)(f"{type(error).__name__}: {error}")
-            self.trouble.told(self.url, printable(reason))
+        except Exception as error:
+            self.trouble.failed(self.url, error, self._folder.storage_options)
         now = time.monotonic()
         for job in list(self.jobs.values()):
             if self._over.is_set():
                 return
             if not job.has_ended or now - job.asked_at < WATCHED_SECONDS:
-                job.look()
+                try:
+                    job.look()
+                except Exception as error:
+                    # Whatever is wrong with one job, the others are looked at.
+                    job.trouble.failed("The folder", error, self._folder.storage_options)
 
     def _look_for_jobs(self) -> None:
-        records, _ = Records(self._folder).all()
+        records, self.unreadable = Records(self._folder).found()
         found = {record.id: record for record in records}
         for job_id, record in found.items():
             job = self.jobs.get(job_id)
@@ -344,10 +371,16 @@ class Folders:
         until = time.monotonic() + PATIENCE_SECONDS
         for root in self._roots:
             root.has_looked.wait(max(0.0, until - time.monotonic()))
-        return [job.status() for root in self._roots for job in list(root.jobs.values())]
+        known = [job.status() for root in self._roots for job in list(root.jobs.values())]
+        unreadable = [about for root in self._roots for about in root.unreadable.items()]
+        return [*known, *(unreadable_status(*about) for about in unreadable)]
 
     def status(self, job_id: str) -> dict[str, Any]:
         """That of one."""
+        for root in self._roots:
+            root.has_looked.wait(PATIENCE_SECONDS)
+            if (reason := root.unreadable.get(job_id)) is not None:
+                return unreadable_status(job_id, reason)
         return self._find(job_id).status()
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from largek_dask.observe.metrics import JobsFigures
 from largek_dask.redaction import redactor
 from largek_dask.service.credentials import known_values, options_of, output_folder
 from largek_dask.service.fitting import MODEL
-from largek_dask.service.known import KnownJob
+from largek_dask.service.known import KnownJob, unreadable_status
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
@@ -243,7 +243,7 @@ class Jobs:
         checked_id(job_id)
         self._register.wait_until_ready()
         if (reason := self._register.unreadable.get(job_id)) is not None:
-            return _unreadable(job_id, reason)
+            return unreadable_status(job_id, reason)
         return self._placed([self._register.find(job_id).status()])[0]
 
     def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -268,7 +268,7 @@ class Jobs:
         with self._changed:
             jobs = sorted(self._register.jobs(), key=lambda job: job.record.created)
             unreadable = [
-                _unreadable(*about) for about in sorted(self._register.unreadable.items())
+                unreadable_status(*about) for about in sorted(self._register.unreadable.items())
             ]
         return [*self._placed([*map(status, jobs)]), *unreadable]
 
@@ -411,18 +411,3 @@ class Jobs:
                 f"(digest {model.digest()}, not {result.digest})."
             )
         return model
-
-
-def _unreadable(job_id: str, reason: str) -> dict[str, Any]:
-    """The status of a job whose record cannot be read."""
-    unknown = ("created", "owner", "data", "output", "algorithm", "n_clusters", "max_iter")
-    return {
-        "id": job_id,
-        "name": None,
-        "state": "unreadable",
-        "note": f"its record cannot be read: {reason}",
-        "reason": None,
-        "needs": [],
-        "n_events": 0,
-        **dict.fromkeys(unknown),
-    }

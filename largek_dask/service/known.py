@@ -22,7 +22,7 @@ from largek_dask.service.lease import Contender, Lease
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record
 
-__all__ = ["ACTIVE", "STATES", "KnownJob", "Reason"]
+__all__ = ["ACTIVE", "STATES", "KnownJob", "Reason", "unreadable_status"]
 
 ACTIVE = ("queued", "waiting", "running", "paused")
 """States of a job that has not ended."""
@@ -272,3 +272,18 @@ class KnownJob:
         if record.failure is not None:
             about["failure"] = record.failure.model_dump(mode="json")
         return about
+
+
+def unreadable_status(job_id: str, reason: str) -> dict[str, Any]:
+    """The status of a job whose record cannot be read."""
+    unknown = ("created", "owner", "data", "output", "algorithm", "n_clusters", "max_iter")
+    return {
+        "id": job_id,
+        "name": None,
+        "state": "unreadable",
+        "note": f"its record cannot be read: {reason}",
+        "reason": None,
+        "needs": [],
+        "n_events": 0,
+        **dict.fromkeys(unknown),
+    }

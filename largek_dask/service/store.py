@@ -35,10 +35,12 @@ from pydantic import (
 from largek_dask.algorithms.objective import MOST_TEXT, Sense
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder
+from largek_dask.driver.words import printable
 from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning, warn
 from largek_dask.redaction import redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
+from largek_dask.version import __version__
 
 __all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_result"]
 
@@ -289,6 +291,11 @@ class Records:
                 f"there is no job {job_id} in {self.url}: see jobs() for those there are."
             ) from None
         except (ValueError, RecursionError, DamagedError) as error:
+            if (other := _other_format(error)) is not None:
+                raise ParameterError(
+                    f"{self._folder.url}/{name} is the record of a job in {other}: install the "
+                    "version of largek_dask that wrote it, or move it away."
+                ) from None
             reason = error.__class__.__name__ if isinstance(error, ValidationError) else error
             raise ParameterError(
                 f"{self._folder.url}/{name} is no record of a job: {reason}; restore it, or move "
@@ -317,12 +324,22 @@ class Records:
         )
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
-        """Every job, the oldest first, and those whose records cannot be read now, with the reason.
+        """What :meth:`found` gives, and a warning of each record that cannot be read.
 
         Warns
         -----
         RecoveryWarning
             A record cannot be read; names it. The others are not affected.
+        """
+        records, unreadable = self.found()
+        for job_id, reason in unreadable.items():
+            warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
+        return records, unreadable
+
+    def found(self) -> tuple[list[Record], dict[str, str]]:
+        """Every job, the oldest first, and those whose records cannot be read now, with the reason.
+
+        For whoever looks again and again: nothing is said of them.
         """
         records, unreadable = [], {}
         for name in self._folder.names():
@@ -335,13 +352,21 @@ class Records:
                 continue
             except (ParameterError, OSError) as error:
                 unreadable[job_id] = self.reason(error)
-                warn(f"Job {job_id} is passed over: {unreadable[job_id]}", RecoveryWarning)
         return sorted(records, key=lambda record: (record.created, record.id)), unreadable
 
     def reason(self, error: Exception) -> str:
         """Why a record cannot be read, without the secrets that a driver may tell."""
         text: str = redactor(self.folder.storage_options)(f"{type(error).__name__}: {error}")
         return text[:1_000]
+
+
+def _other_format(error: Exception) -> str | None:
+    """Which format a document is of that another version has written, in words; None if neither."""
+    for one in error.errors() if isinstance(error, ValidationError) else ():
+        if one["loc"][-1:] == ("format",) and one["type"] == "literal_error":
+            found = printable(str(one["input"])[:40])
+            return f"format {found}, and largek_dask {__version__} reads format {FORMAT}"
+    return None
 
 
 def checked_id(job_id: str) -> str:
@@ -400,6 +425,11 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
     except FileNotFoundError:
         return None
     except (ValueError, DamagedError) as error:
+        if (other := _other_format(error)) is not None:
+            raise ParameterError(
+                f"{folder.url}/{name} is the result of a job in {other}: install the version of "
+                "largek_dask that wrote it, or choose another output."
+            ) from None
         raise ParameterError(
             f"{folder.url}/{name} is no result of a job ({type(error).__name__}): choose another "
             "output."

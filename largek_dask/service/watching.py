@@ -13,6 +13,13 @@ from largek_dask.service.store import Record
 __all__ = ["JobsSource", "memory_of"]
 
 
+NOT_LISTED = frozenset({"workers", "seconds", "sizes", "progress"})
+"""Fields of a status that grow with workers or clusters, and that no list of jobs shows."""
+RESULTS = ("result", "failure")
+TEXTS = frozenset({"message", "traceback"})
+"""What a result holds that may be long."""
+
+
 class JobsSource:
     """The jobs of one scheduler, as ``observe.desk.Source`` asks for them.
 
@@ -30,7 +37,7 @@ class JobsSource:
         self._memory = memory
         self._ended: dict[str, tuple[Record, dict[str, Any]]] = {}
         """Statuses of jobs that have ended, and the records that they are of: there may be very
-        many, and nothing changes in them."""
+        many, and nothing changes in them. Without what no list shows, which may be large."""
 
     def jobs(self) -> Sequence[dict[str, Any]]:
         """The status of every job."""
@@ -47,7 +54,7 @@ class JobsSource:
             return job.status()
         kept = self._ended.get(record.id)
         if kept is None or kept[0] is not record:
-            kept = self._ended[record.id] = record, job.status()
+            kept = self._ended[record.id] = record, _for_a_list(job.status())
         return kept[1]
 
     def trouble(self) -> Sequence[str]:
@@ -73,6 +80,15 @@ class JobsSource:
     def cancel(self, job_id: str, who: str) -> str:
         """Ask a job to end."""
         return self._jobs.cancel(job_id, who)
+
+
+def _for_a_list(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The status of a job that has ended, without what only its own page shows."""
+    kept = {name: value for name, value in status.items() if name not in NOT_LISTED}
+    for name in RESULTS:
+        if isinstance(result := kept.get(name), Mapping):
+            kept[name] = {key: value for key, value in result.items() if key not in TEXTS}
+    return kept
 
 
 def memory_of(scheduler: Any) -> dict[str, dict[str, Any]]:

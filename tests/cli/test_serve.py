@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import socket
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,11 +15,13 @@ from click.testing import CliRunner
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.cli import serve as module
-from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.event_log import JsonLines, Tail
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import JobNotFoundError, ParameterError
 from largek_dask.service import folders
 from largek_dask.service.folders import Folders
+from largek_dask.service.spec import JobSpec
+from largek_dask.service.store import Records, Result
 from tests.checks import eventually
 from tests.observe.sources import started, step
 
@@ -189,9 +194,120 @@ def test_folders__a_fit_and_what_it_is_of(tmp_path, source):
     assert status["data"] == "rows in memory"
 
 
-def test_tail__broken_lines_parts_and_earlier_versions(tmp_path):
-    from largek_dask.driver.event_log import Tail
+@pytest.fixture
+def jobs(tmp_path):
+    """Ids of two jobs of a store, the first of which ends; their folders are one and two."""
+    records = Records(Folder(str(tmp_path / "store")))
+    found = []
+    for name in ("one", "two"):
+        output = str(tmp_path / name)
+        spec = JobSpec.parse({"data": "/x.zarr", "output": output, "n_clusters": 3})
+        found.append(records.create(spec, "me", float(len(found))))
+        write(output, started(), step(1), *([step(2)] if name == "two" else []))
+    ended = Result(job=found[0].id, run=1, token=1, state="finished")
+    records.update(replace(found[0], result=ended))
+    return [record.id for record in found]
 
+
+def states(found):
+    return {job["id"]: job["state"] for job in found.jobs()}
+
+
+def test_folders__what_nobody_foresaw_is_said_once_and_the_rest_goes_on(
+    jobs, tmp_path, source, monkeypatch, caplog
+):
+    """A storage driver has errors of its own: neither a thread nor another job ends by them."""
+    bad, good = jobs
+    usual, fails = Tail.new, [True]
+
+    def broken(tail):
+        if fails and tail._folder.url.endswith("one"):
+            raise EOFError("of a driver")
+        return usual(tail)
+
+    monkeypatch.setattr(Tail, "new", broken)
+    found = source(str(tmp_path / "store"))
+    eventually(lambda: "EOFError" in found.status(bad).get("note", ""), "it is said")
+    write(str(tmp_path / "two"), step(3))
+    eventually(lambda: found.status(good)["step"] == 3, "the other one is followed")
+    told = [record.getMessage() for record in caplog.records]
+    assert len([text for text in told if "nobody foresaw why" in text]) == 1
+    assert "test_serve.py" in told[0], "where it came from"
+    fails.clear()
+    eventually(lambda: not found.status(bad)["note"], "it can be read again")
+    assert found.status(bad)["step"] == 1
+    # And where even the list of what is there cannot be had.
+    monkeypatch.setattr(Records, "found", lambda self: (_ for _ in ()).throw(EOFError("odd")))
+    eventually(lambda: found.trouble(), "that is said as well")
+    assert "EOFError: odd" in found.trouble()[0]
+    (root,) = found._roots
+    assert root.is_alive()
+    monkeypatch.undo()
+    eventually(lambda: not found.trouble(), "it is over")
+
+
+def test_folders__a_look_that_fails_as_a_whole_is_not_the_last(tmp_path, source, monkeypatch):
+    write(str(tmp_path / "run"), started(), step(1))
+    usual, fails = folders.Root.look, [True]
+
+    def look(root):
+        if fails:
+            raise EOFError("odd")
+        usual(root)
+
+    monkeypatch.setattr(folders.Root, "look", look)
+    found = source(str(tmp_path / "run"))
+    assert found.jobs() == []
+    assert "EOFError: odd" in found.trouble()[0]
+    fails.clear()
+    eventually(lambda: len(found.jobs()) == 1, "it is looked into again")
+    assert found.trouble() == []
+
+
+def test_folders__a_record_of_a_newer_version_is_shown_as_one_that_cannot_be_read(
+    jobs, tmp_path, source, caplog
+):
+    newer, other = jobs
+    file = tmp_path / "store" / "jobs" / f"{newer}.json"
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps({**known, "format": 2, "more": []}))
+    # Here, where warnings are errors: of what is looked at again and again none is right.
+    root = folders.Root(Folder(str(tmp_path / "store")), "store")
+    for _ in range(3):
+        root.look()
+    assert set(root.jobs) == {other}
+    found = source(str(tmp_path / "store"))
+    eventually(lambda: states(found) == {other: "queued", newer: "unreadable"}, "both are listed")
+    note = found.status(newer)["note"]
+    assert re.search(r"in format 2, and largek_dask \S+ reads format 1: install", note)
+    assert found.trouble() == []
+    assert caplog.records == []
+    file.write_text(json.dumps(known))
+    eventually(lambda: states(found)[newer] == "finished", "it can be read again")
+
+
+def test_folders__of_a_job_that_is_deleted_the_page_keeps_what_it_knows(jobs, tmp_path, source):
+    gone, other = jobs
+    found = source(str(tmp_path / "store"))
+    eventually(lambda: found.status(gone).get("step") == 1, "it is shown")
+    shutil.rmtree(tmp_path / "one")
+    note = eventually(lambda: found.status(gone).get("note"), "it says so")
+    assert re.search(r"one cannot be read since .*: its events are gone", note)
+    assert (found.status(gone)["state"], found.status(gone)["step"]) == ("finished", 1)
+    write(str(tmp_path / "two"), step(3))
+    eventually(lambda: found.status(other)["step"] == 3, "the other one is followed")
+    # Its record as well: then there is no such job.
+    (tmp_path / "store" / "jobs" / f"{gone}.json").unlink()
+    eventually(lambda: states(found) == {other: "queued"}, "it is no longer listed")
+    with pytest.raises(JobNotFoundError):
+        found.status(gone)
+    shutil.rmtree(tmp_path / "store")
+    eventually(found.trouble, "the records are gone")
+    assert "its records of jobs are gone" in found.trouble()[0]
+    assert states(found) == {other: "queued"}, "what is known is shown"
+
+
+def test_tail__broken_lines_parts_and_earlier_versions(tmp_path):
     tail = Tail(Folder(str(tmp_path)))
     with pytest.raises(FileNotFoundError):
         list(tail.new())

@@ -405,6 +405,17 @@ def test_no_event_and_no_status_raises(events, status):
     strict(row(status))
 
 
+def test_what_a_newer_version_tells_beside_is_passed_over():
+    """Kinds and fields that are not known here: all else is drawn as if they were not there."""
+    known = [started(), *(step(n) for n in range(1, 8)), workers(2, 3), workers(2, 9, 9),
+             {"event": "sizes", "edges": [1, 2, 3], "counts": [4, 5]}]  # fmt: skip
+    newer = {"event": "a newer kind", "format": 99, "time": "2026-11-25T06:00:05+00:00", "step": 3,
+             "cost": {"value": 1.0}, "workers": [1]}  # fmt: skip
+    told = [e for event in known for e in ({**event, "format": 99, "more": {"a": [1]}}, newer)]
+    assert panels_of(board_of(*told)) == panels_of(board_of(*known))
+    assert {"cost", "workers", "sizes"} <= set(panels_of(board_of(*known)))
+
+
 def test_texts_are_cut_and_cannot_steer():
     name = "\x1b[31m</script>" + "x" * 10_000
     board = board_of(started(), step(1), {"event": "warning", "message": name})

@@ -171,6 +171,18 @@ def test_feeds_count_what_is_known_of_workers_and_no_less_than_it_takes():
     assert held < 1.25 * counted
 
 
+def test_a_job_that_ended_long_ago_keeps_nothing_of_its_workers():
+    shelf = Shelf()
+    feed = Feed("a", lambda event: None, True, shelf)
+    feed(of_workers(1_024))
+    feed(text_of(1))
+    assert len(feed.figures()["workers"]) == 1_024
+    assert sum(shelf._sizes[feed]) > 100_000
+    feed.unload()
+    assert (shelf._sizes[feed], feed.figures()["workers"]) == ((0, 0), {})
+    assert feed._totals.nbytes < 1_000
+
+
 def test_a_feed_that_is_larger_than_all_may_be_keeps_its_last_event():
     feed = Feed("a", lambda event: None, True, Shelf(most=100))
     for n in range(3):
