@@ -24,6 +24,7 @@ from typing import Any
 from bokeh.embed import json_item
 from bokeh.models import (
     AdaptiveTicker,
+    BasicTicker,
     BasicTickFormatter,
     ColumnDataSource,
     DataRange1d,
@@ -32,6 +33,7 @@ from bokeh.models import (
     Legend,
     LegendItem,
     Model,
+    NoOverlap,
     NumeralTickFormatter,
     Quad,
     Range1d,
@@ -54,10 +56,18 @@ HEIGHT = 280
 """Pixels of a figure; it is as wide as there is room."""
 MOST_NAMED = 10
 """Lines up to which a legend names them; the table names all, and each tells its name on hover."""
-SHORT_NAMES = 48
-"""Letters of all names together up to which they stand in one row."""
+LEGEND_WIDTH = 240
+"""Pixels that a legend may be wide: what a telephone of 390 pixels has beside the upright axis."""
+NAME_WIDTH, LETTER_WIDTH, NAME_GAP = 25.0, 6.5, 8
+"""Pixels of a name in a legend beside its letters, of each of these, and between two names."""
 NAME_HEIGHT = 20
-"""Pixels of a name in a legend."""
+"""Pixels of a row of names in a legend."""
+N_TICKS = 5
+"""Numbers beside an axis, about: of a time as many as there is room for on a telephone."""
+LABEL_GAP = 8
+"""Pixels between two numbers beside an axis; what would be nearer is left out."""
+DAY = 86.4e6
+"""Milliseconds of a day; of a longer job a time of day alone would say too little."""
 MARKS = "marks"
 USUAL: tuple[Event, ...] = (
     {"event": "started", "n_rows": 1},
@@ -99,7 +109,15 @@ def key(
         bool(panel["log"] if log is None else log) and not LOOKS.get(panel["kind"], Look()).bars,
         theme if theme in THEMES else "light",
         axis != panel["x"],
+        axis == "elapsed" and _latest(panel) > DAY,
     )
+
+
+def _latest(panel: Panel) -> float:
+    """Where the lines of a panel end."""
+    ends = (next((x for x in reversed(line["x"]) if x is not None), 0.0)
+            for line in panel["series"])  # fmt: skip
+    return float(max(ends, default=0.0))
 
 
 def item(
@@ -207,11 +225,11 @@ def _nan(values: Iterable[float | None]) -> list[float]:
 
 def _figure(about: tuple[Any, ...]) -> Any:
     """A figure without data."""
-    kind, label, names, columns, axis, log, theme_name, is_other = about
+    kind, label, names, columns, axis, log, theme_name, is_other, is_long = about
     look, theme = LOOKS.get(kind, Look()), THEMES[theme_name]
     found = new_figure(
         name=kind,
-        height=HEIGHT + (0 if _is_short(names) else NAME_HEIGHT * len(names)),
+        height=HEIGHT + (NAME_HEIGHT + NAME_GAP) * max(0, _legend_rows(names) - 1),
         sizing_mode="stretch_width",
         x_axis_type="log" if look.bars else "datetime" if axis in TIMES else "linear",
         y_axis_type="log" if log else "linear",
@@ -234,11 +252,14 @@ def _figure(about: tuple[Any, ...]) -> Any:
     # What happened does not widen the axes.
     for level in (found.x_range, found.y_range):
         level.renderers = [renderers[0] for renderers in drawn]
-    found.add_tools(_hover([renderers[-1] for renderers in drawn], x, y, axis))
+    found.add_tools(_hover([renderers[-1] for renderers in drawn], x, y, axis, is_long))
     if axis in ("elapsed", "time", "passes"):
         _draw_marks(found, kind, theme)
     _legend(found, names, drawn, theme)
     _style(found, theme, axis, look, log)
+    if axis in TIMES:
+        found.xaxis.formatter = _time_formatter(axis, is_long)
+        found.xaxis.ticker.desired_num_ticks = N_TICKS
     return found
 
 
@@ -273,9 +294,10 @@ def _draw(
     ]
 
 
-def _hover(renderers: Sequence[Any], x: str, y: str, axis: str) -> HoverTool:
+def _hover(renderers: Sequence[Any], x: str, y: str, axis: str, is_long: bool) -> HoverTool:
     """What a point tells: whose it is, where, how much."""
-    form = {"time": "%F %T", "elapsed": "%T"}.get(axis, "0,0.[00]")
+    used = "day %-j %T" if is_long else "%T"
+    form = {"time": "%F %T", "elapsed": used}.get(axis, "0,0.[00]")
     formatters = {f"@{x}": "datetime"} if axis in TIMES else {}
     formatters[f"@{y}"] = "printf"
     return HoverTool(
@@ -308,10 +330,11 @@ def _legend(found: Any, names: Sequence[str], drawn: Sequence[list[Any]], theme:
         LegendItem(label={"value": name}, renderers=renderers)
         for name, renderers in zip(names, drawn, strict=True)
     ]
-    is_short = _is_short(names)
     legend = Legend(
         items=items,
-        orientation="horizontal" if is_short else "vertical",
+        # Row by row, as it is read.
+        orientation="horizontal",
+        ncols=_legend_columns(names),
         click_policy="hide",
         background_fill_color=theme.paper,
         label_text_color=theme.ink,
@@ -319,14 +342,24 @@ def _legend(found: Any, names: Sequence[str], drawn: Sequence[list[Any]], theme:
         border_line_color=None,
         padding=0,
         margin=4,
-        spacing=12 if is_short else 0,
+        spacing=NAME_GAP,
     )
     found.add_layout(legend, "below")
 
 
-def _is_short(names: Sequence[str]) -> bool:
-    """Whether a legend takes no more than one row."""
-    return len(names) > MOST_NAMED or sum(map(len, names)) <= SHORT_NAMES
+def _legend_columns(names: Sequence[str]) -> int:
+    """In how many columns names stand, row by row: as many as have room on a telephone."""
+    widths = [NAME_WIDTH + LETTER_WIDTH * len(name) for name in names]
+    for n in range(len(names), 1, -1):
+        columns = [max(widths[i::n]) for i in range(n)]
+        if sum(columns) + NAME_GAP * (n - 1) <= LEGEND_WIDTH:
+            return n
+    return 1
+
+
+def _legend_rows(names: Sequence[str]) -> int:
+    """How many rows of names there are below a figure."""
+    return -(-len(names) // _legend_columns(names)) if 1 < len(names) <= MOST_NAMED else 0
 
 
 def _style(found: Any, theme: Theme, axis: str, look: Look, log: bool) -> None:
@@ -344,16 +377,9 @@ def _style(found: Any, theme: Theme, axis: str, look: Look, log: bool) -> None:
         line.axis_label_text_font_style = "normal"
     found.grid.grid_line_color = theme.rule
     found.xgrid.grid_line_color = None
-    if axis == "elapsed":
-        found.xaxis.formatter = DatetimeTickFormatter(
-            microseconds="%-S.%f s", milliseconds="%-S.%3N s", seconds="%T", minsec="%T",
-            minutes="%R", hourmin="%R", hours="%R", days="day %-d", months="day %-j",
-            years="day %-j",
-            # A time of 0 is no day; earlier versions of Bokeh cannot be told so.
-            **({"boundary_scaling": False}
-               if "boundary_scaling" in DatetimeTickFormatter.properties() else {}),
-        )  # fmt: skip
-    elif axis == "passes" or look.bars:
+    for line in (*found.xaxis, *found.yaxis):
+        line.major_label_policy = NoOverlap(min_distance=LABEL_GAP)
+    if axis == "passes" or look.bars:
         found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     found.yaxis.formatter = (
         NumeralTickFormatter(format=NUMBERS[look.numbers])
@@ -363,3 +389,23 @@ def _style(found: Any, theme: Theme, axis: str, look: Look, log: bool) -> None:
     if look.numbers in BASES and not log:
         base, mantissas = BASES[look.numbers]
         found.yaxis.ticker = AdaptiveTicker(base=base, mantissas=list(mantissas))
+    elif look.numbers == "whole" and not log:
+        # Of few there would be several numbers between two whole ones, all written as these.
+        found.yaxis.ticker = BasicTicker(min_interval=1)
+
+
+def _time_formatter(axis: str, is_long: bool) -> DatetimeTickFormatter:
+    """Times as they stand below every chart: hours, minutes and seconds; of a long job its day."""
+    if axis == "time":
+        return DatetimeTickFormatter(
+            microseconds="%T.%f", milliseconds="%T.%3N", seconds="%T", minsec="%T", minutes="%R",
+            hourmin="%R", hours="%R", days="%-d %b", months="%b %Y", years="%Y",
+        )  # fmt: skip
+    hours = "day %-j %R" if is_long else "%T"
+    return DatetimeTickFormatter(
+        microseconds="%T.%f", milliseconds="%T.%3N", seconds="%T", minsec="%T", minutes=hours,
+        hourmin=hours, hours=hours, days="day %-j", months="day %-j", years="day %-j",
+        # A time of 0 is no day; earlier versions of Bokeh cannot be told so.
+        **({"boundary_scaling": False}
+           if "boundary_scaling" in DatetimeTickFormatter.properties() else {}),
+    )  # fmt: skip

@@ -192,6 +192,8 @@ def _style_values(axes: Axes, panel: Mapping[str, Any], look: Look) -> None:
         axes.set_ylim(bottom=0)
         if look.numbers in UNITS:
             axes.set_yticks(round_ticks(look.numbers, axes.get_ylim()[1]))
+    if look.numbers == "whole" and not is_log:
+        axes.locator_params(axis="y", integer=True)
     if look.numbers in NUMBERS:
         axes.yaxis.set_major_formatter(NUMBERS[look.numbers])
     elif not is_log:

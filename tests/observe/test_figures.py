@@ -83,6 +83,31 @@ def test_items_depend_on_kind_names_and_theme_alone():
     assert key(cost, x="nonsense", theme="nonsense") == key(cost)
 
 
+def test_times_have_one_form_and_of_more_than_a_day_say_which():
+    forms = set()
+    for last in (90.0, 86_400.0, 86_401.0):
+        answer = board_of(started(), step(1), step(2, elapsed=last)).answer()
+        for panel in answer["panels"]:
+            if panel["series"] and panel["x"] == "elapsed":
+                form = figure(panel).xaxis[0].formatter
+                told = {form.seconds, form.minsec, form.minutes, form.hourmin, form.hours}
+                forms.add((last, " or ".join(sorted(told))))
+    assert forms == {(90.0, "%T"), (86_400.0, "%T"), (86_401.0, "%T or day %-j %R")}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_names_of_lines_have_room_on_a_telephone(kind):
+    """A letter is 7 pixels wide at most, on the average; what stands before a name takes 25."""
+    drawn = figure(DRAWN[kind])
+    for legend in drawn.legend:
+        names = [item.label.value for item in legend.items]
+        assert names == [series["name"] for series in DRAWN[kind]["series"]]
+        columns = [names[i :: legend.ncols] for i in range(legend.ncols)]
+        wide = sum(25 + 7 * max(map(len, column)) for column in columns)
+        assert legend.ncols == 1 or wide + legend.spacing * (legend.ncols - 1) <= 260
+        assert drawn.height >= 280 + 20 * (max(map(len, columns)) - 1)
+
+
 def test_the_usual_charts_are_made_beforehand(tmp_path):
     x = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
     KMeans(5, algorithm="lloyd", random_state=0, checkpoint=str(tmp_path)).fit(x)

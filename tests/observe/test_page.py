@@ -54,6 +54,45 @@ LINE = """kind => {
 """The line that Bokeh draws of a source."""
 
 
+def see_charts(tab: Tab) -> None:
+    """Scroll along a job until each of its charts is drawn."""
+    for number in range(tab.page.locator(".chart:visible").count()):
+        chart = tab.page.locator(".chart:visible").nth(number)
+        chart.scroll_into_view_if_needed()
+        chart.locator(":scope > *").wait_for()
+
+
+FIGURES = """() => [...Bokeh.index].filter(view => view.axis_views).map(view => {
+    const frame = view.el.getBoundingClientRect();
+    const outside = [...view.renderer_views.values()].filter(part => part.model.type === "Legend")
+        .map(part => part.el.getBoundingClientRect())
+        .filter(box => box.left < frame.left || box.right > frame.right
+            || box.bottom > frame.bottom);
+    return {kind: view.model.name, outside: outside.length, axes: view.axis_views.map(axis => ({
+        policy: axis.model.major_label_policy.type,
+        is_time: axis.model.type === "DatetimeAxis",
+        texts: axis.model.formatter.doFormat(axis.tick_coords.major[axis.dimension], axis),
+    }))};
+})"""
+"""What is written beside the axes of each chart, and how many of its legends do not fit in."""
+
+
+def check_charts(tab: Tab) -> None:
+    """Numbers beside axes are told apart and do not overlap, times have one form, legends fit."""
+    figures = tab.page.evaluate(FIGURES)
+    assert {"cost", "split", "sizes"} <= {figure["kind"] for figure in figures}
+    assert [figure["kind"] for figure in figures if figure["outside"]] == []
+    times = set()
+    for figure in figures:
+        for axis in figure["axes"]:
+            texts = axis["texts"]
+            assert len(set(texts)) == len(texts) > 1, figure
+            assert axis["policy"] == "NoOverlap"
+            if axis["is_time"]:
+                times |= {re.sub(r"\d", "0", text) for text in texts}
+    assert times in ({"00:00:00"}, {"00:00:00.000"})
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     with browser() as found:
@@ -135,6 +174,8 @@ def test_a_job_that_has_ended__numbers_equal_its_events(preloaded, tabs):
     assert facts["digest"] == status["result"]["digest"]
     assert f"{steps[-1]['cost']:.8g}" in facts["cost"]
     assert tab.text(".panel dl.figures dd") == f"{panel['figures'][0][1]}"
+    chart = tab.page.get_by_role("group", name=f"Chart of {panel['title']}: {panel['words']}")
+    assert chart.count() == 1, "what is drawn, for whoever hears it"
     tab.wait(f"kind => ({LINE})(kind) !== null", "cost/on all rows")
     x, y = tab.page.evaluate(LINE, "cost/on all rows")
     (series,) = panel["series"]
@@ -179,10 +220,8 @@ def test_looks(width, scheme, preloaded, tabs):
     tab.picture(f"list-{width}-{scheme}")
     tab.page.get_by_text("a name").click()
     tab.wait("() => window.Bokeh && Bokeh.documents.length >= 1")
-    for number in range(tab.page.locator(".chart:visible").count()):
-        chart = tab.page.locator(".chart:visible").nth(number)
-        chart.scroll_into_view_if_needed()
-        chart.locator(":scope > *").wait_for()
+    see_charts(tab)
+    check_charts(tab)
     assert not tab.scrolls_sideways()
     no_serious_finding(tab)
     tab.picture(f"job-{width}-{scheme}")
@@ -299,8 +338,13 @@ def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromiu
             eventually(lambda: len(job.status()["workers"]) == 2, "two workers")
             os.kill(rig.worker_pids()[0], signal.SIGKILL)
             tab.wait("() => /worker \\S+ left/.test(document.querySelector('.marks').innerText)")
-            tab.page.mouse.wheel(0, 0)
-            tab.picture("killed-worker-1280-light")
+            for width, scheme in ((390, "dark"), (1280, "light")):
+                tab.page.set_viewport_size({"width": width, "height": 900})
+                tab.page.emulate_media(color_scheme=scheme)
+                see_charts(tab)
+                assert not tab.scrolls_sideways()
+                no_serious_finding(tab)
+                tab.picture(f"killed-worker-{width}-{scheme}")
             assert tab.faults == []
             rig.scheduler.hold()
             tab.wait_text("#note", "What is shown is old")
@@ -379,6 +423,17 @@ def test_serve__the_same_from_folders_alone(preloaded, tabs, tmp_path):
         shutil.rmtree(grows.parent)
         tab.wait_text("main", "cannot be read since")
         assert tab.text(".tiles>div:nth-child(2) dd span") == "333.33333"
+        # The server goes on, also where the outputs of a scheduler's job are gone.
+        shutil.copytree(folder / "out", tmp_path / "kept")
+        shutil.rmtree(folder / "out")
+        try:
+            tab.open(f"{url}?job={job.id}")
+            tab.wait_text("main", "its events are gone")
+            tab.wait_text(".state", "finished")
+            tab.open(url)
+            tab.wait_text("tbody", "a name")
+        finally:
+            shutil.copytree(tmp_path / "kept", folder / "out")
 
 
 # --- jobs that are made up ------------------------------------------------------------------------
@@ -543,21 +598,49 @@ def test_search__among_ten_thousand(tabs):
 
 def test_hidden__nothing_is_asked(tabs):
     with page_of(made_up()) as url:
-        tab = tabs().open(f"{url}?job=lk-nasty")
+        tab = tabs()
+        tab.page.clock.install()
+        tab.open(f"{url}?job=lk-nasty")
         tab.wait_text("h1", "</script>")
         hide = """state => {
             Object.defineProperty(document, "hidden", {configurable: true, get: () => state});
             document.dispatchEvent(new Event("visibilitychange"));
         }"""
-        before = len(tab.requests)
-        eventually(lambda: (tab.page.wait_for_timeout(200), len(tab.requests) > before)[1], "asks")
+        asks(tab, 1)
         tab.page.evaluate(hide, True)
-        tab.page.wait_for_timeout(500)
         before = len(tab.requests)
-        tab.page.wait_for_timeout(2_500)
-        assert len(tab.requests) == before
+        tab.page.clock.run_for(60_000)
+        tab.page.evaluate("fetch(location.href)")
+        assert len(tab.requests) == before + 1, "none but this one"
         tab.page.evaluate(hide, False)
-        eventually(lambda: (tab.page.wait_for_timeout(200), len(tab.requests) > before)[1], "again")
+        asks(tab, 1)
+
+
+def asks(tab: Tab, times: int) -> None:
+    """Let the page's clock go on until it has asked as often."""
+    wanted = len(tab.requests) + times
+    eventually(lambda: (tab.page.clock.run_for(500), len(tab.requests) >= wanted)[1], "questions")
+
+
+def test_failures__three_are_said_and_then_it_asks_every_ten_seconds(tabs):
+    with page_of(made_up()) as url:
+        tab = tabs()
+        tab.page.clock.install()
+        tab.open(f"{url}?job=lk-nasty")
+        tab.wait_text("h1", "</script>")
+        tab.page.route(re.compile("data/job.json"), lambda route: route.abort())
+        asks(tab, 3)
+        tab.wait_text("#note", "(nobody answers). Asking again every 10 s.")
+        before = len(tab.requests)
+        tab.page.clock.run_for(9_000)
+        tab.page.evaluate("fetch(location.href)")
+        assert len(tab.requests) == before + 1, "none but this one"
+        tab.page.clock.run_for(2_000)
+        tab.page.unroute_all()
+        asks(tab, 1)
+        tab.wait("() => document.querySelector('#note>div').hidden")
+        assert len([fault for fault in tab.faults if "job.json" in fault]) >= 3
+        tab.faults.clear()
 
 
 def test_without_bokehjs__all_numbers_are_there(tabs):
