@@ -1,6 +1,6 @@
 #!/bin/bash
 # One worker of largek, started again whenever it ends before its time; workers.sbatch has srun
-# run this, once for each task. It ends with 75 when the time limit of SLURM is near.
+# run this, once for each task. It ends with 75 where SLURM asks it to end, or its time limit is near.
 
 say() { echo "largek: $(date '+%F %T') $(hostname): $*"; }
 
@@ -111,4 +111,4 @@ while [ -z "$ending" ]; do
     if [ -z "$ending" ]; then say "the worker has ended with $code"; sleep 1; fi
     waited=$SECONDS say_next=$((SECONDS + 10))
 done
-exit 0
+exit 75
