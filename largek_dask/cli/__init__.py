@@ -11,6 +11,8 @@ import click
 from largek_dask.cli.cluster import cluster as cluster_command
 from largek_dask.cli.common import Group
 from largek_dask.cli.coreset import coreset as coreset_command
+from largek_dask.cli.crew import drain as drain_command
+from largek_dask.cli.crew import workers as workers_command
 from largek_dask.cli.demo import demo as demo_command
 from largek_dask.cli.doctor import doctor as doctor_command
 from largek_dask.cli.elbow import elbow as elbow_command
@@ -76,6 +78,8 @@ for command in (
     priority_command,
     logs_command,
     result_command,
+    workers_command,
+    drain_command,
     keep_command,
     delete_command,
     gc_command,

@@ -32,6 +32,7 @@ __all__ = ["cancel", "jobs", "logs", "result", "service_at", "submit", "watch"]
 
 ASIDE = ("data", "resume", "wait", "away", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
+DRAINED = "the scheduler is drained; largek drain --undo ends that"
 ALL_AT_ONCE = 1_000
 """Jobs in one answer, where all are asked for."""
 
@@ -262,9 +263,9 @@ def jobs(
             rows, counts, after = _asked_for(service, query, every)
         else:
             rows, counts = service.overview()
-        store = service.store
-    told = {"store": store, "jobs": rows, "counts": counts, "after": after}
-    emit(told, as_json, lambda: _listing(rows, counts, after, store))
+        store, draining = service.store, service.draining
+    told = {"store": store, "jobs": rows, "counts": counts, "after": after, "draining": draining}
+    emit(told, as_json, lambda: _listing(rows, counts, after, store, draining))
 
 
 def _asked_for(
@@ -286,15 +287,21 @@ def _asked_for(
 
 
 def _listing(
-    rows: list[dict[str, Any]], counts: Mapping[str, int], after: str | None, store: str
+    rows: list[dict[str, Any]],
+    counts: Mapping[str, int],
+    after: str | None,
+    store: str,
+    draining: bool = False,
 ) -> Any:
     from rich.console import Group as Lines
     from rich.text import Text
 
+    drained = [Text(f"no job begins: {DRAINED}")] if draining else []
     if not rows:
-        return Text(f"no jobs in {store}" if not counts else "none of the jobs is of these states")
+        none = f"no jobs in {store}" if not counts else "none of the jobs is of these states"
+        return Lines(Text(none), *drained)
     told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    lines = [Text(f"{told} · {len(rows):,} shown")]
+    lines = [Text(f"{told} · {len(rows):,} shown"), *drained]
     if after is not None:
         lines.append(Text(f"more: --after {after}", overflow="fold"))
     return Lines(_table(rows), *lines)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import pickle
+import re
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from largek_dask.passes.local import state_budget
 from largek_dask.passes.network import Network, WorkerInfo
 from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, drop_job, versions
 
-__all__ = ["Workers", "check_workers"]
+__all__ = ["Workers", "check_workers", "differences", "told_of"]
 
 WAIT_SECONDS = 0.2
 """How often a cluster without workers is asked whether there are any."""
@@ -345,6 +346,21 @@ def _differences(found: dict[str, str], wanted: dict[str, str]) -> str:
         for name, version in wanted.items()
         if found.get(name) != version
     )
+
+
+def told_of(message: str, address: str) -> str | None:
+    """What a message of :class:`Workers` says of this worker; None if nothing."""
+    begin = re.search(rf"(?:^|[:;] ){re.escape(address)} ", message)
+    if begin is None:
+        return None
+    rest = message[begin.end() :].removesuffix("; waiting for one")
+    # As far as the next worker: their addresses have a protocol.
+    return re.split(r"; \w+://\S+ ", rest)[0]
+
+
+def differences(found: dict[str, str]) -> str:
+    """What a worker has of other versions than this process, by what it says; empty if nothing."""
+    return _differences(found, versions())
 
 
 def check_workers(client: Client, rows: Rows, seconds: float) -> None:

@@ -57,6 +57,8 @@ __all__ = ["JobList", "Service", "connect", "this_user"]
 WITHOUT_JOBS_SECONDS = 60.0
 """How long a scheduler may answer that it has no jobs: while it starts, or for ever."""
 PAUSE_SECONDS = 0.5
+DRAIN_SECONDS = 0.1
+"""How often it is looked whether all is on disk."""
 RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 15.0
 """Without an answer for so long it is looked whether a file names another scheduler meanwhile; the
@@ -573,6 +575,77 @@ class Service:
             if (after := found["after"]) is None:
                 return rows
 
+    def drain(self, timeout: float | str | None = None, *, undo: bool = False) -> None:
+        """Begin no job any more, hold those that run, and wait until all of it is on disk.
+
+        The scheduler may be stopped then, for an upgrade for one. Jobs may be submitted meanwhile;
+        none begins, also after a restart, until ``undo=True``. Those that ran come first then.
+
+        Parameters
+        ----------
+        timeout : float or str, optional
+            How long to wait; it is drained nevertheless.
+        undo : bool
+            Have jobs begin again; nothing is waited for.
+
+        Raises
+        ------
+        TimeoutError
+            Not all is on disk yet.
+        """
+        until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
+        left = self.ask_again("drain", drained=not undo)
+        while not undo and (left["running"] or left["unkept"]):
+            if until is not None and time.monotonic() > until:
+                what = ", ".join([*left["running"], *left["unkept"]][:5])
+                raise TimeoutError(f"not all is on disk yet ({what}); no job begins.")
+            time.sleep(DRAIN_SECONDS)
+            left = self.ask_again("left")
+            if not left["draining"]:
+                raise ClusterError(
+                    f"the draining of {self._where} was undone meanwhile: call drain() again."
+                )
+
+    @property
+    def draining(self) -> bool:
+        """Whether no job begins, since :meth:`drain`."""
+        return bool(self.ask_again("left")["draining"])
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The workers of the cluster, by name.
+
+        Returns
+        -------
+        list of dict
+            ``address``, ``name``, ``tags`` (Dask's resources of the worker), ``version`` of this
+            package there (None: it does not say), ``threads``, ``status`` (Dask's), ``chunks``
+            that it has computed for running jobs, ``memory`` and ``memory_limit`` (bytes),
+            ``silent`` (seconds since its last sign), ``why`` (it is left out, else None).
+        """
+        return list(self.ask_again("workers"))
+
+    def retire(self, worker: str) -> str:
+        """Let a worker go: what it holds is brought to others, and its process ends.
+
+        Parameters
+        ----------
+        worker : str
+            Its address or name.
+
+        Returns
+        -------
+        str
+            Its address.
+
+        Raises
+        ------
+        ParameterError
+            There is none.
+        ClusterError
+            No other worker takes what it holds.
+        """
+        return str(self.ask("retire", worker=worker))
+
     def statuses(self) -> list[dict[str, Any]]:
         """The :meth:`Job.status` of all jobs, the oldest first, in one question."""
         return list(self.ask_again("statuses"))
@@ -609,6 +682,8 @@ class JobList(list[Job]):
         How many jobs there are by state, among those that are asked for but for their state.
     total : int
         How many jobs are asked for: those of this list, and others beyond its limit.
+    draining : bool
+        Whether no job begins, since :meth:`Service.drain`.
     after : str or None
         To be given to the next question, for those that follow; None where none do.
     """
@@ -618,6 +693,7 @@ class JobList(list[Job]):
         self.rows: list[dict[str, Any]] = found["jobs"]
         self.counts: dict[str, int] = found["counts"]
         self.total: int = found["total"]
+        self.draining: bool = found.get("draining", False)
         self.after: str | None = found["after"]
 
     def _repr_html_(self) -> str:

@@ -122,6 +122,10 @@ class Jobs:
         """Figures for Prometheus; never waits."""
         return metered(self._register.jobs())
 
+    def running(self) -> list[KnownJob]:
+        """Jobs that run; never waits."""
+        return [job for job in self._register.jobs() if job.running]
+
     def ids(self) -> frozenset[str]:
         """Ids of all jobs that there are; never waits."""
         return self._register.ids()
@@ -247,7 +251,9 @@ class Jobs:
         return self._placed([self._register.find(job_id).status()])[0]
 
     def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Statuses with the places of queued jobs in the queue."""
+        """Statuses with the places of queued jobs in the queue, and whether none begins."""
+        for status in statuses:
+            status["draining"] = self._register.is_drained
         if queued := [status for status in statuses if status["state"] == "queued"]:
             positions = self._queue.positions()
             for status in queued:
@@ -282,7 +288,8 @@ class Jobs:
         """
         query = Query.of(asked)
         self._register.wait_until_ready()
-        return listing(self._register.jobs(), dict(self._register.unreadable), query)
+        found = listing(self._register.jobs(), dict(self._register.unreadable), query)
+        return {**found, "draining": self._register.is_drained}
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on."""

@@ -29,7 +29,7 @@ ACTIVE = ("queued", "waiting", "running", "paused")
 STATES = (*ACTIVE, *ENDS, "unreadable")
 """All states of a job; the last is that of one whose record cannot be read."""
 
-Why = Literal["cancel", "pause", "shutdown", "lost"]
+Why = Literal["cancel", "pause", "drain", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version"]
 """What a job can wait for."""
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
@@ -90,6 +90,8 @@ class KnownJob:
         self.waits_since = 0.0
         """When the first of these attempts began to wait (``time.monotonic``)."""
         self._farthest: tuple[float, ...] = ()
+        self.about_workers = ""
+        """What the run has said last of workers that it goes on without."""
         self.has_run = not is_new
         """What it needs was there once: if that is gone, it is worth waiting for."""
         self.lease: Lease | None = None
@@ -188,6 +190,8 @@ class KnownJob:
     def heed(self, event: Event) -> None:
         """Take up what an event of a run tells of whether it waits."""
         kind, topic = event["event"], event.get("topic")
+        if kind == "warning" and topic in ("waiting", "workers"):
+            self.about_workers = str(event["message"])
         if kind == "warning" and topic in WAITS:
             self.waiting = Waiting(WAITS[topic], str(event["message"]))
         elif kind in ("started", "step", "labels") or (kind == "warning" and topic in GOES_ON):
@@ -222,6 +226,7 @@ class KnownJob:
         """Forget what an earlier attempt was stopped for."""
         self._why = None
         self._stop.clear()
+        self.about_workers = ""
         self.running, self.note = True, ""
 
     @property

@@ -40,6 +40,7 @@ from largek_dask.observe.logs import set_up as set_up_logs
 from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
+from largek_dask.service.crew import Crew
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.ready import answer_on, prefix_of
 from largek_dask.service.scheduler_file import SchedulerFile
@@ -68,10 +69,11 @@ TARGET = "adaptive_target"
 ANSWERING_THREADS = 8
 """Threads of each pool."""
 POOLS = {"submit": "submit", "resume": "files", "delete": "files", "sweep": "files",
-         "model": "files", "events": "files"}  # fmt: skip
+         "model": "files", "events": "files", "workers": "crew", "retire": "crew"}  # fmt: skip
 """Pools of questions that may take long: whoever waits in one keeps nobody waiting in another.
 
-A submit waits for every worker, the others for files of a job. The rest is answered from memory.
+A submit waits for every worker, as does who asks about these, the others for files of a job. The
+rest is answered from memory.
 """
 MOST_EVENTS = 1_000
 """Most events in one answer."""
@@ -122,6 +124,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         url = self.store or config.get("store") or default_store()
         self._jobs = await self._aside("answer", self._open, url, owner)
         self.store = url
+        self._crew = Crew(scheduler, self._jobs.running, self._connect, self._loop)
         self._why_not_ready = self._jobs.why_not_ready
         self._jobs.start()
         scheduler.handlers[HANDLER] = self._answer
@@ -302,6 +305,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 return jobs.steering.pause(given["id"])
             case "unpause":
                 return jobs.steering.resume(given["id"])
+            case "drain":
+                return jobs.steering.drain(given["drained"])
+            case "left":
+                return jobs.steering.left_to_drain()
+            case "workers":
+                return self._crew.rows()
+            case "retire":
+                return self._crew.retire(given["worker"])
             case "priority":
                 return jobs.steering.set_priority(given["id"], given["priority"])
             case "cancel":

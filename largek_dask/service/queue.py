@@ -102,6 +102,8 @@ class Queue(threading.Thread):
         ]
         # Ending a job takes no place of one that computes.
         chosen = [job for job in waiting if job.record.cancel]
+        if self._register.is_drained:
+            return chosen
         waiting = [job for job in waiting if not (job.record.cancel or job.record.paused)]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
         return [*chosen, *itertools.islice(self._in_turn(waiting, jobs), max(0, free))]

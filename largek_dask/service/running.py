@@ -159,8 +159,9 @@ class Runner(threading.Thread):
     # --- telling ----------------------------------------------------------------------------------
 
     def _feed(self, event: Event) -> None:
-        self.job.heed(event)
-        self.job.feed(self._redact(event))
+        told = self._redact(event)
+        self.job.heed(told)
+        self.job.feed(told)
 
     def _emit(self, kind: str, **values: Any) -> None:
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -329,7 +330,7 @@ class Runner(threading.Thread):
             log=False,
             callbacks=(self._remember,),
             cancelled=job.is_stopped,
-            held=lambda: job.stopped_for == "pause",
+            held=lambda: job.stopped_for in ("pause", "drain"),
         )
         if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
             return None

@@ -1,8 +1,12 @@
-"""What may be asked of a job that has not ended: to pause, to go on, to come sooner."""
+"""What may be asked of jobs that have not ended: to pause, to go on, to come sooner.
+
+Of all together: to end what they are doing, so that the scheduler can be stopped.
+"""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import ParameterError
@@ -101,6 +105,46 @@ class Steering:
             self._changed.notify_all()
         self._register.keep(job)
         self._tell(job, "priority", priority=priority)
+
+    def drain(self, drained: bool) -> dict[str, Any]:
+        """Begin no job from now on, also after a restart, and hold those that run; or begin again.
+
+        Whoever is held comes first of its priority when jobs begin again.
+
+        Returns
+        -------
+        dict
+            See :meth:`left_to_drain`.
+
+        Raises
+        ------
+        OutputError
+            That cannot be kept; nothing has changed.
+        """
+        self._register.wait_until_ready()
+        self._register.set_drained(drained)
+        held = []
+        if drained:
+            with self._changed:
+                for job in self._register.jobs():
+                    if job.running and job.stopped_for is None and job.state not in ENDS:
+                        job.change_now(resumed=job.record.resumed or time.time())
+                        self._tell(job, "draining")
+                        job.ask_to_stop("drain")
+                        held.append(job)
+        for job in held:
+            self._register.keep(job)
+        return self.left_to_drain()
+
+    def left_to_drain(self) -> dict[str, Any]:
+        """What is not on disk yet: ``running`` jobs, those of ``unkept`` records; ``draining``."""
+        self._register.wait_until_ready()
+        jobs = self._register.jobs()
+        return {
+            "draining": self._register.is_drained,
+            "running": [job.record.id for job in jobs if job.running],
+            "unkept": [job.record.id for job in jobs if not job.is_kept],
+        }
 
     def _check_goes_on(self, job: KnownJob, done: str) -> None:
         if (state := job.state) in ENDS:

@@ -7,6 +7,7 @@ there, one scheduler a store (see ``lease.py``)::
     jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
     claims/000001.json          who has the store
     scheduler.json              where that one is, for clients and workers (scheduler_file.py)
+    drained.json                there while no job is to begin
 
 In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
 two schedulers that both think the job is theirs, one publishes::
@@ -47,6 +48,8 @@ __all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_resu
 FORMAT: Literal[1] = 1
 LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting")
 """Fields that records have only where they say something."""
+DRAINED = "drained.json"
+"""A file of the store that is there while no job is to begin."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Deleting = Literal["files", "outputs"]
@@ -226,6 +229,25 @@ class Records:
             It cannot be written.
         """
         self.folder.guarded(self.check).publish(name, document)
+
+    def is_drained(self) -> bool:
+        """Whether no job is to begin, whichever scheduler has the store."""
+        return self.folder.exists(DRAINED)
+
+    def set_drained(self, drained: bool) -> None:
+        """Have no job begin from now on; or again.
+
+        Raises
+        ------
+        LostJobError
+            Another scheduler has taken the store.
+        OutputError
+            It cannot be written.
+        """
+        if drained:
+            self.post(DRAINED, b'{"format": 1}\n')
+        else:
+            self.folder.guarded(self.check).remove(DRAINED)
 
     def check_writable(self) -> None:
         """Find out at the start that no job could be kept.

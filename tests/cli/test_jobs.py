@@ -381,6 +381,19 @@ def test_jobs_are_kept_and_removed(run, submit, service, tmp_path):
     assert "is in the future" in run("gc", "--older-than", "2999-01-01", code=1).stderr
 
 
+def test_a_scheduler_is_drained_and_its_workers_are_listed(run, service):
+    rows = json.loads(run("workers", "--json").stdout)
+    assert [row["version"] for row in rows["workers"]] == [lk.__version__]
+    assert rows["workers"][0]["address"] in run("workers").stdout
+    assert json.loads(run("drain", "--timeout", "60s", "--json").stdout) == {"draining": True}
+    assert service.draining
+    assert service.jobs().draining
+    assert "no job begins: the scheduler is drained" in run("jobs").stdout
+    assert json.loads(run("jobs", "--json").stdout)["draining"] is True
+    assert run("drain", "--undo").stdout == "Jobs begin again.\n"
+    assert not service.draining
+
+
 def submit_to(run, tmp_path):
     data = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
     np.save(tmp_path / "few.npy", data)
@@ -410,6 +423,8 @@ def submit_to(run, tmp_path):
         (["resume"], 2, "Missing argument 'ID...'"),
         (["priority", "lk-1", "high"], 2, "'high' is not a valid integer"),
         (["delete", "../x"], 1, "'../x' is no id of a job"),
+        (["drain", "--undo", "--timeout", "1s"], 2, "not both"),
+        (["workers", "--retire", "nobody"], 1, "there is no worker 'nobody'"),
         (["gc"], 2, "Missing option '--older-than'"),
         (["gc", "--older-than", "1d", "--state", "running"], 1, "have not ended are not removed"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import largek_dask as lk
 from largek_dask.cli import main
+from largek_dask.cli.crew import _listing as _workers
 from largek_dask.cli.demo import summary as demo_summary
 from largek_dask.cli.jobs import _listing, _summary
 from largek_dask.cli.removing import _listing as _removed
@@ -85,6 +86,25 @@ OTHERS = {
             for why in (None, "storage_options['key'] has not been supplied: call supply()")
         ],
         dry_run=False,
+    ),
+    "workers": lambda: _workers(
+        [
+            {
+                "address": name,
+                "name": f"gpu-node-{name[12]}-worker",
+                "tags": {"bigmem": 1.0, "fast": 2.0},
+                "version": "0.1.0",
+                "threads": 64,
+                "status": "running",
+                "chunks": 12_345,
+                "memory": 100 << 30,
+                "memory_limit": 256 << 30,
+                "silent": 0.4,
+                "why": f"cannot open {JOB['data']}: FileNotFoundError (job lk-1)",
+            }
+            for name in WORKERS
+        ],
+        ["tcp://10.0.0.9:45321"],
     ),
     "watch": lambda: view(Seen(JOB)),
     "result": lambda: _summary_table(ENDED),
@@ -164,7 +184,7 @@ def test_every_command_with_a_table_is_here() -> None:
     # These print lines, ids and words, or serve until they are stopped; `warmup` compiles, and has
     # names and values like `fit`.
     lines = {"submit", "cancel", "pause", "resume", "priority", "logs", "serve", "warmup",
-             "keep", "delete"}  # fmt: skip
+             "keep", "delete", "drain"}  # fmt: skip
     assert set(main.commands) == told | lines
 
 

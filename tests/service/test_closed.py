@@ -84,6 +84,10 @@ ASKED = {
     "cancel": lambda _, job: job.cancel(),
     "keep": lambda _, job: job.keep(),
     "delete": lambda _, job: job.delete(),
+    "drain": lambda service, _: service.drain(),
+    "draining": lambda service, _: service.draining,
+    "workers": lambda service, _: service.workers(),
+    "retire": lambda service, _: service.retire("one"),
     "gc": lambda service, _: service.gc("30d"),
     "card of a job": lambda _, job: job._repr_html_(),
 }

@@ -206,6 +206,8 @@ def test_pause__its_time_does_not_count(open_jobs, document, pausing):
     threading.Event().wait(0.5)
     jobs.steering.resume(job_id)
     wait_until(jobs, job_id, "finished")
+    # It is told a moment after the state is known.
+    eventually(lambda: kinds(jobs, job_id)[-1] == "finished", "the end to be told")
     events = jobs.events(job_id, 0, 1000)
     at = [datetime.fromisoformat(e["time"]).timestamp() for e in events]
     when = {e["event"]: moment for e, moment in zip(events, at, strict=True)}
