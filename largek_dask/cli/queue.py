@@ -102,5 +102,7 @@ def priority(
         status = job.status()
     told = {name: status[name] for name in ("id", "state", "priority", "queue")}
     place = told["queue"]
-    words = f"it is number {place['position']} of {place['of']}" if place else "it is held"
+    words = f"it is {status['state']}: {place['why']}" if place else "it is held"
+    if place and place["position"] is not None:
+        words = f"it is number {place['position']} of {place['of']}"
     emit(told, as_json, lambda: f"Job {job_id} has priority {priority}; {words}.")

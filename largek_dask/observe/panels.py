@@ -37,6 +37,7 @@ from largek_dask.observe.showing import (
     is_number,
     left_of,
     precise,
+    waits_of,
     whole,
     worker_rows,
 )
@@ -183,8 +184,7 @@ def _alive(seen: Seen, heard: Heard) -> Panel | None:
         return None
     state, takes = shown(seen.state), heard.step_seconds()
     figures = [("state", state)]
-    if note := seen.status.get("note"):
-        figures.append(("waits", str(note)))
+    figures += [("waits", text) for text in waits_of(seen.status)]
     progress = seen.status.get("progress")
     done, n_chunks = number_in(progress, "done"), number_in(progress, "n_chunks")
     if done is not None and n_chunks and seen.state not in ENDS:

@@ -34,9 +34,11 @@ __all__ = [
     "left_of",
     "on_sample",
     "precise",
+    "queue_words",
     "seconds_of",
     "shape_of",
     "sparkline",
+    "waits_of",
     "whole",
     "worker_rows",
 ]
@@ -269,8 +271,7 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
     ]
     if isinstance(needs := s.get("needs"), list | tuple) and needs:
         found.append(("waits", f"for the storage options {', '.join(map(str, needs))}"))
-    if s.get("note"):
-        found.append(("waits", s["note"]))
+    found += [("waits", text) for text in waits_of(s)]
     if seen.compiling and seen.state not in ENDS:
         found.append(("now", seen.compiling))
     if "step" in s:
@@ -304,6 +305,22 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
     if failure := _mapping(s.get("failure")):
         found.append(("going on", f"failed: {failure.get('error')}: {failure.get('message')}"))
     return [(name, printable(text)) for name, text in found]
+
+
+def waits_of(status: Mapping[str, Any]) -> list[str]:
+    """What a job waits for, in sentences of which none says what another one does."""
+    words, note = queue_words(status), str(status.get("note") or "")
+    return [text for text in (note if note not in words else "", words) if text]
+
+
+def queue_words(status: Mapping[str, Any]) -> str:
+    """Where a job stands that is queued, and what it waits for; empty of any other."""
+    place = _mapping(status.get("queue"))
+    n, of = place.get("position"), place.get("of")
+    if not (is_number(n) and is_number(of)):
+        return ""
+    why = f": {place['why']}" if place.get("why") else ""
+    return f"number {whole(n)} of {whole(of)} in the queue{why}"
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

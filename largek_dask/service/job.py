@@ -66,13 +66,14 @@ class Job:
             for: storage, workers, credentials, version), ``note`` (the same in words), ``needs``
             (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
             covariances), ``kept`` (see :meth:`keep`), ``cleared`` (its checkpoints are removed by
-            their age), ``draining`` (no job begins: ``Service.drain``), while it is queued
-            ``queue`` (its ``position`` ``of`` how many), and while and after it runs on this
-            scheduler: ``n_rows``, ``step`` (of several starts of ``start``, from 0, of
-            ``starts``), ``cost``, ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums
-            over its steps (``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions``,
-            ``seconds`` by kind), ``state_bytes`` and ``cache_bytes`` held now, figures by worker
-            (``workers``), ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``;
+            their age), ``draining`` (no job begins: ``Service.drain``), while it is queued or
+            waits ``queue`` (its ``position`` ``of`` how many that are queued; ``waits_for``: place,
+            paused, which is that no job begins, or a reason as above; ``why``, a sentence), and
+            while and after it runs on this scheduler: ``n_rows``, ``step`` (of several starts of
+            ``start``, from 0, of ``starts``), ``cost``, ``rows_per_second``, ``elapsed`` and
+            ``eta_s`` (seconds), sums over its steps (``rows``, ``bytes``, ``retries``,
+            ``rebuilt``, ``evictions``, ``seconds`` by kind), ``state_bytes`` and ``cache_bytes``
+            held now, figures by worker (``workers``), ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``;
             None where it is short), ``sizes`` of clusters, ``last_event`` (time of the last sign,
             UTC), and in the end ``result`` and ``ended`` (when, UTC). A job that was to go on and
             failed stays as it was, with its earlier ``result``; ``failure`` tells what happened.

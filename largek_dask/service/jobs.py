@@ -251,12 +251,12 @@ class Jobs:
         return self._placed([self._register.find(job_id).status()])[0]
 
     def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Statuses with the places of queued jobs in the queue, and whether none begins."""
+        """Statuses with what jobs wait for, their places in the queue, and whether none begins."""
         for status in statuses:
             status["draining"] = self._register.is_drained
-        if queued := [status for status in statuses if status["state"] == "queued"]:
+        if wait := [status for status in statuses if status["state"] in ("queued", "waiting")]:
             positions = self._queue.positions()
-            for status in queued:
+            for status in wait:
                 status["queue"] = positions.get(status["id"])
         return statuses
 

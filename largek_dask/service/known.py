@@ -238,6 +238,13 @@ class KnownJob:
         """Whether the run was asked to end."""
         return self._stop.is_set()
 
+    @property
+    def told(self) -> str:
+        """What it waits for, in a sentence; nothing if it does not."""
+        if self.reason == "credentials" and (needs := self.needs()):
+            return f"it needs values of the storage options {', '.join(needs)}: supply() them"
+        return self._note()
+
     def _note(self) -> str:
         if self.record.deleting is not None:
             return "it is being removed"

@@ -13,10 +13,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
 from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.words import count_of
 from largek_dask.service.known import ACTIVE, KnownJob
 from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
@@ -108,14 +109,38 @@ class Queue(threading.Thread):
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
         return [*chosen, *itertools.islice(self._in_turn(waiting, jobs), max(0, free))]
 
-    def positions(self) -> dict[str, dict[str, int]]:
-        """``position`` (from 1) of all jobs that are queued, and ``of`` how many, by id."""
+    def positions(self) -> dict[str, dict[str, Any]]:
+        """Where all jobs that are queued or wait stand, by id.
+
+        ``position`` (from 1; None of one that has to wait for something first) ``of`` how many
+        that are queued, ``waits_for`` one of place, paused (no job begins), storage, workers,
+        credentials and version, and ``why``, a sentence.
+        """
         jobs = self._register.jobs()
         queued = [job for job in jobs if job.state == "queued"]
-        return {
-            job.record.id: {"position": n, "of": len(queued)}
-            for n, job in enumerate(self._in_turn(queued, jobs), start=1)
-        }
+        wanted, why = self._wanted(sum(job.running for job in jobs))
+        found: dict[str, dict[str, Any]] = {}
+        for n, job in enumerate(self._in_turn(queued, jobs), start=1):
+            told = job.note if wanted == "place" and job.note else why
+            about = {"position": n, "of": len(queued), "waits_for": wanted, "why": told}
+            found[job.record.id] = about
+        for job in jobs:
+            if (reason := job.reason) is not None:
+                about = {"position": None, "of": len(queued), "waits_for": reason}
+                found[job.record.id] = {**about, "why": job.told}
+        return found
+
+    def _wanted(self, running: int) -> tuple[str, str]:
+        """What jobs that are queued wait for, and that in words."""
+        most = int(config.get("service.concurrent-jobs"))
+        if self._register.is_drained:
+            return "paused", "the scheduler is drained, no job begins until that is undone"
+        if running < most:
+            return "place", "it begins in a moment"
+        told = f"{count_of(running, 'job')} {'runs' if running == 1 else 'run'}"
+        if not running:
+            told = "no job runs"
+        return "place", f"{told}, as many as may (largek.service.concurrent-jobs: {most})"
 
     def _in_turn(self, waiting: Iterable[KnownJob], jobs: Iterable[KnownJob]) -> Iterator[KnownJob]:
         """Jobs that wait, in the order in which they would begin if none came or ended."""

@@ -327,8 +327,10 @@ def test_jobs_are_paused_and_go_on(run, submit, three, data, tmp_path):
     assert f"Job {one} has priority 5; it is held." in run("priority", one, 5).stdout
     done = run("resume", one).stdout
     assert f"Job {one} was paused; it is queued now." in done
+    told_of_none = "no job runs, as many as may (largek.service.concurrent-jobs: 0)"
     assert json.loads(run("priority", one, "--json", "--", -5).stdout) == {
-        "id": one, "state": "queued", "priority": -5, "queue": {"position": 2, "of": 2},
+        "id": one, "state": "queued", "priority": -5,
+        "queue": {"position": 2, "of": 2, "waits_for": "place", "why": told_of_none},
     }  # fmt: skip
     assert "not paused" in run("resume", one, code=1).stderr
 

@@ -801,9 +801,10 @@ def test_status__what_limits_a_job_and_where_it_is(open_jobs, document):
         ]
         before = [jobs.status(job_id) for job_id in ids]
     assert [status["queue"] for status in before] == [
-        {"position": 1, "of": 2},
-        {"position": 2, "of": 2},
-    ]
+        {"position": n, "of": 2, "waits_for": "place",
+         "why": "no job runs, as many as may (largek.service.concurrent-jobs: 0)"}
+        for n in (1, 2)
+    ]  # fmt: skip
     assert [status["max_time"] for status in before] == [600.0, 600.0]
     assert "start" not in before[0]
     for job_id in ids:

@@ -1,0 +1,129 @@
+"""What a job that is queued or waits needs, in a word and a sentence, wherever it is shown."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import dask
+import pytest
+
+from largek_dask.observe.panels import shown
+from largek_dask.observe.showing import Seen, facts, queue_words
+from largek_dask.service.known import KnownJob, Waiting
+from largek_dask.service.places import Places
+from largek_dask.service.queue import Queue
+from largek_dask.service.spec import JobSpec
+from largek_dask.service.store import Record
+from tests.service.conftest import begun, wait_until
+
+
+@pytest.fixture
+def standing(document):
+    """``standing(first, second, drained=False)``: where jobs stand, each changed by a function."""
+    spec = JobSpec.parse(document())
+    secret = spec.model_copy(
+        update={"storage_options": JobSpec.parse({
+            **spec.dump(), "storage_options": {"key": {"memory": True}},
+        }).storage_options}
+    )  # fmt: skip
+
+    def find(*changes, drained=False, most=2):
+        jobs = []
+        for n, change in enumerate(changes):
+            of = secret if change is needing else spec
+            record = Record(f"lk-{n}", of, "me", float(n))
+            job = KnownJob(record, Places.of(of), {}, lambda event: None, True)
+            change(job)
+            jobs.append(job)
+        changed = threading.Condition()
+        register = SimpleNamespace(jobs=lambda: tuple(jobs), is_drained=drained, changed=changed)
+        queue = Queue(register, None, "me", lambda: None)
+        with dask.config.set({"largek.service.concurrent-jobs": most}):
+            return queue.positions()
+
+    return find
+
+
+def plain(job):
+    """Queued."""
+
+
+def running(job):
+    job.running = True
+
+
+def needing(job):
+    """Its storage options are nowhere."""
+
+
+def elsewhere(job):
+    job.note = "another scheduler has it"
+
+
+@pytest.mark.parametrize("reason", ["storage", "workers", "version"])
+def test_waiting__for_what_it_says(standing, reason):
+    def waits(job):
+        job.waiting = Waiting(reason, f"no {reason} at all")
+
+    found = standing(plain, waits)
+    assert found["lk-1"] == {
+        "position": None, "of": 1, "waits_for": reason, "why": f"no {reason} at all",
+    }  # fmt: skip
+    assert found["lk-0"]["position"] == 1
+
+
+def test_waiting__for_credentials(standing):
+    found = standing(needing)["lk-0"]
+    assert (found["position"], found["waits_for"]) == (None, "credentials")
+    assert found["why"] == "it needs values of the storage options key: supply() them"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "options", "waits_for", "why"),
+    [
+        ((plain,), {}, "place", "it begins in a moment"),
+        ((running, plain), {"most": 1}, "place", "1 job runs, as many as may (largek.service."),
+        ((running, running, plain), {}, "place", "2 jobs run, as many as may"),
+        ((plain,), {"most": 0}, "place", "no job runs, as many as may"),
+        ((running, elsewhere), {"most": 1}, "place", "another scheduler has it"),
+        ((plain,), {"drained": True}, "paused", "the scheduler is drained"),
+    ],
+)
+def test_queued(standing, jobs, options, waits_for, why):
+    found = standing(*jobs, **options)
+    last = found[f"lk-{len(jobs) - 1}"]
+    assert (last["position"], last["of"], last["waits_for"]) == (1, 1, waits_for)
+    assert last["why"].startswith(why)
+    assert set(found) == {f"lk-{n}" for n, job in enumerate(jobs) if job is not running}
+
+
+def test_status__of_each_and_of_all(open_jobs, document, slow_steps):
+    with dask.config.set({"largek.service.concurrent-jobs": 1}):
+        jobs = open_jobs()
+        one, two = (jobs.submit(document(name), {}, "me") for name in "ab")
+        begun(jobs, one, 1)
+        assert jobs.status(one)["queue"] is None
+        place = jobs.status(two)["queue"]
+        assert (place["position"], place["waits_for"]) == (1, "place")
+        assert place["why"].startswith("1 job runs")
+        assert jobs.all()[1]["queue"] == place
+        slow_steps.set()
+        for job_id in (one, two):
+            assert wait_until(jobs, job_id, "finished")["queue"] is None
+
+
+def test_it_is_shown(standing):
+    place = standing(running, plain, plain, most=1)["lk-2"]
+    words = queue_words({"queue": place})
+    assert words.startswith("number 2 of 2 in the queue: 1 job runs, as many as may")
+    seen = Seen({"id": "lk-2", "state": "queued", "queue": place})
+    assert dict(facts(seen))["waits"] == words
+    note = {"id": "lk-2", "state": "queued", "note": "so", "queue": {**place, "why": "so"}}
+    assert [text for name, text in facts(Seen(note)) if name == "waits"] == [
+        "number 2 of 2 in the queue: so"
+    ]
+    # What comes from elsewhere breaks nothing.
+    for wrong in (None, 3, {"position": None, "of": 2}, {"position": "1", "of": 2}, {}):
+        assert queue_words({"queue": wrong}) == ""
+    assert shown(queue_words({"queue": {"position": 1, "of": 2, "why": "a\nb"}}))
