@@ -489,7 +489,7 @@
       const before = parts.views;
       parts.chart.replaceChildren();
       parts.views = await Bokeh.embed.embed_item(item, parts.chart.id);
-      if (before) before.clear();
+      if (before) forget(before);
       parts.sources = sourcesOf(parts.views);
       followZoom(parts);
       parts.fed = parts.panel;
@@ -503,6 +503,12 @@
         if (told) showJob(told);
       }
     }
+  };
+  // BokehJS keeps the documents of figures that are no longer shown.
+  const forget = (views) => {
+    const kept = new Set([...views].map((view) => view.model.document));
+    views.clear();
+    Bokeh.documents.splice(0, Infinity, ...Bokeh.documents.filter((doc) => !kept.has(doc)));
   };
   // Of a part that is zoomed into, the points that a chart of everything has no room for.
   const followZoom = (parts) => {
