@@ -289,6 +289,10 @@ class Outlook:
     takes."""
     readings: int = 1
     """Times that a step reads what does not stay in memory, of rows that lie in no random order."""
+    steps: int | None = None
+    """About how many steps it takes, where that is known; None: as many as it may."""
+    distances: float | None = None
+    """About as many distances cost as much as a row in a step; None: those to all centres."""
 
 
 class ModelArrays(Protocol):

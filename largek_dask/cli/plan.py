@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from largek_dask.cli.common import key_values
 from largek_dask.driver.words import human_bytes, human_seconds
@@ -12,6 +12,7 @@ from largek_dask.driver.words import human_bytes, human_seconds
 if TYPE_CHECKING:
     from distributed import Client
 
+    from largek_dask.algorithms.base import Outlook
     from largek_dask.data.rows import Rows
     from largek_dask.driver.options import FitOptions
 
@@ -20,6 +21,9 @@ __all__ = ["Estimate", "make_plan"]
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
 """Size of the trial run of the kernel: its rate hardly changes beyond."""
+ROW_SECONDS = 1e-7
+"""What a row costs one thread beside its distances, in a step in which it meets few centres: 60 ns
+on two threads with two features (table of ``benchmarks.auto``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,9 @@ class Estimate:
     passes_after: int
     """Passes after the last step: labels, and what else there is to tell."""
     steps_most: int
-    """Steps in all if no rule stops earlier."""
+    """Steps in all if no rule stops earlier; about how many, where that is known."""
+    seconds_step: float | None
+    """Seconds that a step computes, on all threads; None: as long as a pass."""
     rows_step: int
     """Rows that a step goes through."""
     share_cached: float
@@ -85,10 +91,13 @@ class Estimate:
 
     @property
     def seconds_steps(self) -> float:
-        """Of steps that go through rows in the driver's process, at most."""
+        """Of steps that are not as long as a pass over all rows, at most."""
         of_all = self.seconds_compute * self.n_threads * self.rows_step / self.n_rows
         if self.searches:
             return self.searches * of_all
+        if self.seconds_step is not None:
+            reading = self.seconds_read * self.readings_step * (1 - self.share_cached)
+            return self.steps_most * max(self.seconds_step, reading)
         return 0.0 if self.rows_step == self.n_rows else self.steps_most * of_all
 
     @property
@@ -140,7 +149,7 @@ class Estimate:
                 "time": f"about {human_seconds(self.seconds_pass)} a pass "
                 f"(computing {human_seconds(self.seconds_compute)}, "
                 f"reading {human_seconds(self.seconds_read)}), "
-                f"{'about' if self.searches else 'at most'} "
+                f"{'about' if self.searches or self.seconds_step else 'at most'} "
                 f"{human_seconds(self.seconds_most)} in all",
             },
             title="largek fit --plan",
@@ -162,6 +171,11 @@ class Estimate:
             return (
                 f"{self.passes_before} before a search in the driver's process, then about {loop}"
             )
+        if self.seconds_step is not None:
+            return (
+                f"{self.passes_before} for statistics, about {self.steps_most} steps of "
+                f"{human_seconds(self.seconds_step)}, some on samples, then {loop}"
+            )
         if self.rows_step == self.n_rows:
             return f"{self.passes_before} for statistics and starting centres, then at most {loop}"
         return (
@@ -180,6 +194,29 @@ class Estimate:
             f"for {steps:.3g} steps: {share}, and a step has {self.readings_step} rounds; "
             "of a store written by 'largek ingest --shuffle' each reads only its rows"
         )
+
+
+class _Course(NamedTuple):
+    """How many passes there are before the first step, in all, and after the last one.
+
+    And steps of a start, and rows that each goes through.
+    """
+
+    before: int
+    most: int
+    after: int
+    steps: int
+    rows_step: int
+
+
+def _foreseen(outlook: Outlook, n: int, n_init: int, scan: int, max_iter: int) -> _Course:
+    """The way of a fit whose algorithm tells what it is going to read."""
+    before, after = scan + n_init * outlook.before, 1 + outlook.after
+    steps = min(max_iter, outlook.steps or max_iter)
+    # Steps that are shorter than a pass, or go through rows that are held, count by themselves.
+    are_passes = outlook.rows is None and outlook.distances is None
+    loop = n_init * steps if are_passes else 0
+    return _Course(before, before + loop + after, after, steps, outlook.rows or n)
 
 
 def make_plan(
@@ -218,12 +255,14 @@ def make_plan(
     scan = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
     outlook = algorithm.outlook(rows, n_clusters)
     before = (scan + problem.passes_to_start()) * n_init
-    loop, after, rows_step = n_init * options.max_iter, 1, n
+    course = _Course(before, before + n_init * (options.max_iter + 1), 1, options.max_iter, n)
     if outlook is not None:
-        before, after = scan + n_init * outlook.before, 1 + outlook.after
-        if outlook.rows is not None:
-            loop, rows_step = 0, outlook.rows
+        course = _foreseen(outlook, n, n_init, scan, options.max_iter)
     own = algorithm.row_bytes(rows, n_clusters, n_processes * budget)
+    rate = flops(n_clusters, d, compute) * n_threads
+    seconds_step = None
+    if outlook is not None and outlook.distances is not None:
+        seconds_step = n * (2.0 * d * outlook.distances / rate + ROW_SECONDS / n_threads)
     return Estimate(
         n_rows=n,
         n_features=d,
@@ -238,21 +277,22 @@ def make_plan(
             n_clusters, d, compute.itemsize, own_threads, wide=rows.weight is not None
         ),
         memory_reading=chunk * (own_threads + 2) + cached,
-        memory_row_state=min(own * rows_step // n_processes, budget),
-        memory_held=0 if rows_step == n else rows_step * held_bytes(d, compute),
+        memory_row_state=min(own * course.rows_step // n_processes, budget),
+        memory_held=0 if course.rows_step == n else course.rows_step * held_bytes(d, compute),
         row_bytes=own,
         is_local=client is None,
         memory_available=available,
-        passes_before=before,
-        passes_most=before + loop + (n_init if outlook is None else after),
-        passes_after=after,
-        rows_step=rows_step,
+        passes_before=course.before,
+        passes_most=course.most,
+        passes_after=course.after,
+        rows_step=course.rows_step,
         readings_step=1 if outlook is None or rows.shuffled else outlook.readings,
-        steps_most=n_init * options.max_iter,
+        steps_most=n_init * course.steps,
+        seconds_step=seconds_step,
         share_cached=min(1.0, n_processes * cached / rows.nbytes),
         searches=0 if outlook is None else outlook.searches,
         anchors=None if outlook is None else outlook.anchors,
-        seconds_compute=2.0 * n * d * n_clusters / flops(n_clusters, d, compute) / n_threads,
+        seconds_compute=2.0 * n * d * n_clusters / rate,
         seconds_read=rows.nbytes / read_rate(rows) / n_processes,
     )
 

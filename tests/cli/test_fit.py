@@ -1,6 +1,7 @@
 """``largek fit`` and what works on its folder: predict, score, plot."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
-from largek_dask import KMeans, Lloyd, load_model, open_rows
+from largek_dask import KMeans, Lloyd, Truncated, load_model, open_rows
 from largek_dask.cli import main
 from largek_dask.cli import plot as plot_module
 from largek_dask.driver.options import FitOptions
@@ -282,6 +283,30 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, readings, monkey
     plan = make_plan(rows, asked, 2, None)
     assert plan.memory_row_state == 1 << 28
     assert "found anew in every step" in plan._kept()
+
+
+@pytest.mark.parametrize(
+    ("k", "options", "distances"),
+    [(100, {}, 100), (128, {}, 128), (1000, {}, 221), (32_000, {}, 1252),
+     (1000, {"neighbours": 16}, 80), (20, {"neighbours": 16}, 20)],
+)  # fmt: skip
+def test_plan__truncated_search_meets_few_centres(k, options, distances, monkeypatch):
+    """It once promised as many passes over all centres as there may be steps."""
+    from largek_dask.cli.plan import ROW_SECONDS, make_plan
+    from largek_dask.data.memory_rows import ArrayRows
+
+    rows = ArrayRows(np.broadcast_to(np.zeros(32, np.float32), (80_000_000, 32)))
+    monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e12)
+    monkeypatch.setattr("largek_dask.cli.plan.flops", lambda *shape: 1e11)
+    asked = FitOptions(n_clusters=k, algorithm=Truncated(**options))
+    plan = make_plan(rows, asked, 2, None)
+    assert (plan.passes_before, plan.steps_most, plan.passes_most) == (1, 120, 2)
+    own = 80e6 * (2 * 32 * distances / 1e11 + ROW_SECONDS) / 2
+    assert plan.seconds_step == pytest.approx(own, rel=0.01)
+    assert plan.seconds_most == pytest.approx(2 * plan.seconds_pass + 120 * own, rel=0.01)
+    assert "about 120 steps" in plan._passes()
+    few = make_plan(rows, replace(asked, max_iter=7), 2, None)
+    assert few.steps_most == 7
 
 
 def test_plan__counts_the_second_limb_where_weights_may_need_it():

@@ -37,7 +37,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng, RowSample, TableShape
+from largek_dask.algorithms.base import (
+    Algorithm,
+    Info,
+    Outlook,
+    Passes,
+    Rng,
+    RowSample,
+    TableShape,
+)
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.parts.history import History
@@ -86,6 +94,13 @@ GATHERED = 2.0
 
 ROW_BYTES = 16
 """Kept of a row: label, two distances, and the label to go back to."""
+USUAL_STEPS = 120
+"""About how many steps a search takes, those on samples included: from 30 to 335 on the sets of
+``benchmarks.auto``, half of them within 80 and 170."""
+WORK_OF_A_ROW = 7.0
+"""About as many distances, times the root of the number of clusters, cost as much as a row in a
+step: by the seconds of the same table (2 to 784 features, 500 to 2,000 clusters) and of that of
+``benchmarks.auto_scale`` (32 features, 10,000 and 32,000)."""
 
 
 @dataclass(frozen=True)
@@ -329,6 +344,24 @@ class Truncated(Algorithm[TruncatedState]):
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most."""
         return ROW_BYTES
+
+    def outlook(self, table: TableShape, k: int) -> Outlook:
+        """Steps in which rows meet few centres; only the last pass is over all of them."""
+        looks = "now and then, for rows whose bounds are worn out"
+        if self.neighbours != "auto":
+            distances = self.neighbours + TUNING.row_work
+        elif k <= TUNING.dense_clusters:
+            distances, looks = float(k), "every row, at every step"
+        else:
+            distances = WORK_OF_A_ROW * sqrt(k)
+        return Outlook(
+            before=0,
+            after=0,
+            rows=None,
+            anchors=looks,
+            steps=USUAL_STEPS,
+            distances=min(distances, float(k)),
+        )
 
     def model(self, state: TruncatedState) -> CenterArrays:
         """The centres as of the last pass, or from before the last moves until these have paid."""
