@@ -88,10 +88,10 @@ def fit(
         missing=missing,
     )
     if plan:
-        from largek_dask.cli.plan import make_plan
+        from largek_dask.cli.plan import machines_of, make_plan
 
         with connected(scheduler, storage_options) as client:
-            planned = make_plan(rows, options, threads, client)
+            planned = make_plan(rows, options, machines_of(threads, client))
         emit(planned.as_json(), as_json, planned.table)
         return
     assert out is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from largek_dask.cli.common import key_values
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
     from largek_dask.driver.options import FitOptions
 
-__all__ = ["Estimate", "make_plan"]
+__all__ = ["Estimate", "Machines", "machines_of", "make_plan"]
 
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
@@ -219,35 +220,51 @@ def _foreseen(outlook: Outlook, n: int, n_init: int, scan: int, max_iter: int) -
     return _Course(before, before + loop + after, after, steps, outlook.rows or n)
 
 
-def make_plan(
-    rows: Rows, options: FitOptions, threads: int | None, client: Client | None
-) -> Estimate:
+class Machines(NamedTuple):
+    """The processes that compute."""
+
+    n_processes: int
+    n_threads: int
+    """Threads of all of them together."""
+    available: int
+    """Bytes that the smallest one may use."""
+    is_local: bool
+    """It is one, the driver's."""
+
+
+def machines_of(threads: int | None, client: Client | None) -> Machines:
+    """Where a fit computes: in its own process, or on the workers of a cluster."""
+    from distributed.system import MEMORY_LIMIT
+
+    from largek_dask.passes.local import available_cpus
+
+    if client is None:
+        return Machines(1, threads or available_cpus(), int(MEMORY_LIMIT), True)
+    from largek_dask.passes.network import workers_known_to
+
+    workers = workers_known_to(client).values()
+    limits = [worker["memory_limit"] or int(MEMORY_LIMIT) for worker in workers]
+    n_threads = sum(worker["nthreads"] for worker in workers)
+    available = min(limits, default=int(MEMORY_LIMIT))
+    return Machines(max(1, len(workers)), max(1, n_threads), available, False)
+
+
+def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     """Estimate a fit of ``rows``; times the kernel and one read for a moment."""
     import numpy as np
-    from distributed.system import MEMORY_LIMIT
 
     from largek_dask import config
     from largek_dask.driver.fit import chosen, problem_of
     from largek_dask.driver.plan import memory_needed
     from largek_dask.kernels.exact.statistics import compute_dtype
-    from largek_dask.passes.local import available_cpus, state_budget
+    from largek_dask.passes.local import state_budget
 
     (n, d), n_clusters = rows.shape, options.n_clusters
+    n_processes, n_threads, available, is_local = machines
     algorithm, n_init, _ = chosen(rows, options)
     problem = problem_of(algorithm, options)
     algorithm = replace(algorithm, problem=problem)
     compute = compute_dtype(rows.dtype)
-    if client is None:
-        n_processes, n_threads = 1, threads or available_cpus()
-        available = int(MEMORY_LIMIT)
-    else:
-        from largek_dask.passes.network import workers_known_to
-
-        workers = workers_known_to(client).values()
-        n_processes = max(1, len(workers))
-        n_threads = max(1, sum(worker["nthreads"] for worker in workers))
-        limits = [worker["memory_limit"] or int(MEMORY_LIMIT) for worker in workers]
-        available = min(limits, default=int(MEMORY_LIMIT))
     own_threads = -(-n_threads // n_processes)
     budget = state_budget(options.memory_bytes, available)
     chunk = int(np.diff(rows.chunk_table).max()) * d * rows.dtype.itemsize
@@ -280,7 +297,7 @@ def make_plan(
         memory_row_state=min(own * course.rows_step // n_processes, budget),
         memory_held=0 if course.rows_step == n else course.rows_step * held_bytes(d, compute),
         row_bytes=own,
-        is_local=client is None,
+        is_local=is_local,
         memory_available=available,
         passes_before=course.before,
         passes_most=course.most,
@@ -304,6 +321,7 @@ def held_bytes(n_features: int, dtype: Any) -> int:
     return n_features * int(np.dtype(dtype).itemsize) + 8 + 2 * 24
 
 
+@cache
 def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
     """Operations a second of one thread in the assignment kernel, measured for a moment."""
     import numpy as np

@@ -263,7 +263,7 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
 )
 def test_plan__80_million_rows_of_row_state_fit(options, a_row, readings, monkeypatch):
     from largek_dask.cli.options import choose_algorithm
-    from largek_dask.cli.plan import make_plan
+    from largek_dask.cli.plan import machines_of, make_plan
     from largek_dask.data.memory_rows import ArrayRows
 
     rows = ArrayRows(np.broadcast_to(np.zeros(32, np.float32), (80_000_000, 32)))
@@ -272,7 +272,7 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, readings, monkey
     name = options[1] if options else "lloyd"
     chosen = choose_algorithm({"algorithm": name, "settings": options[3:]})
     asked = FitOptions(n_clusters=1000, algorithm=chosen, init="random")
-    plan = make_plan(rows, asked, 2, None)
+    plan = make_plan(rows, asked, machines_of(2, None))
     assert plan.memory_row_state == 80_000_000 * a_row <= 8e9
     assert plan.row_bytes == a_row
     assert plan.as_json()["row_state"] == plan.memory_row_state
@@ -280,7 +280,7 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, readings, monkey
     read = readings * (1 - (512 << 20) / rows.nbytes)
     assert plan.steps_a_reading == pytest.approx(1 / read)
     monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 1 << 30)
-    plan = make_plan(rows, asked, 2, None)
+    plan = make_plan(rows, asked, machines_of(2, None))
     assert plan.memory_row_state == 1 << 28
     assert "found anew in every step" in plan._kept()
 
@@ -292,31 +292,33 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, readings, monkey
 )  # fmt: skip
 def test_plan__truncated_search_meets_few_centres(k, options, distances, monkeypatch):
     """It once promised as many passes over all centres as there may be steps."""
-    from largek_dask.cli.plan import ROW_SECONDS, make_plan
+    from largek_dask.cli.plan import ROW_SECONDS, machines_of, make_plan
     from largek_dask.data.memory_rows import ArrayRows
 
     rows = ArrayRows(np.broadcast_to(np.zeros(32, np.float32), (80_000_000, 32)))
     monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e12)
     monkeypatch.setattr("largek_dask.cli.plan.flops", lambda *shape: 1e11)
     asked = FitOptions(n_clusters=k, algorithm=Truncated(**options))
-    plan = make_plan(rows, asked, 2, None)
+    plan = make_plan(rows, asked, machines_of(2, None))
     assert (plan.passes_before, plan.steps_most, plan.passes_most) == (1, 120, 2)
     own = 80e6 * (2 * 32 * distances / 1e11 + ROW_SECONDS) / 2
     assert plan.seconds_step == pytest.approx(own, rel=0.01)
     assert plan.seconds_most == pytest.approx(2 * plan.seconds_pass + 120 * own, rel=0.01)
     assert "about 120 steps" in plan._passes()
-    few = make_plan(rows, replace(asked, max_iter=7), 2, None)
+    few = make_plan(rows, replace(asked, max_iter=7), machines_of(2, None))
     assert few.steps_most == 7
 
 
 def test_plan__counts_the_second_limb_where_weights_may_need_it():
     """Whether they do is known when all have been read, which a plan does not."""
-    from largek_dask.cli.plan import make_plan
+    from largek_dask.cli.plan import machines_of, make_plan
 
     x = np.random.default_rng(0).standard_normal((600, 3)).astype("f4")
     plain, weighted = (
         make_plan(
-            open_rows(x, sample_weight=w), FitOptions(n_clusters=50, algorithm=Lloyd()), 2, None
+            open_rows(x, sample_weight=w),
+            FitOptions(n_clusters=50, algorithm=Lloyd()),
+            machines_of(2, None),
         )
         for w in (None, np.full(600, 2.0))
     )

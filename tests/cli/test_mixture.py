@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix, load_npz
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.cli.plan import make_plan
+from largek_dask.cli.plan import machines_of, make_plan
 from largek_dask.data.memory_rows import ArrayRows
 from largek_dask.driver.options import FitOptions
 from largek_dask.model import MixtureModel
@@ -172,7 +172,9 @@ def test_plan__of_80_million_rows(k, kind, coreset, words, monkeypatch):
     monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e9)
     monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 64 << 30)
     algorithm = lk.VCGMM(covariance=kind, coreset=coreset)
-    plan = make_plan(rows, FitOptions(n_clusters=k, mixture=kind, algorithm=algorithm), 2, None)
+    plan = make_plan(
+        rows, FitOptions(n_clusters=k, mixture=kind, algorithm=algorithm), machines_of(2, None)
+    )
     assert plan.anchors.startswith(words)
     assert plan.memory <= 5e9
     if coreset is None:
