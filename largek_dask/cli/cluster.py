@@ -260,8 +260,7 @@ def scale(workers: int, home: str | None, as_json: bool) -> None:
     from largek_dask.cli.slurm import Slurm
 
     slurm = Slurm(_home(home))
-    before = sum(not job.is_scheduler for job in slurm.jobs())
-    changed = slurm.scale(workers)
+    before, changed = slurm.scale(workers)
     after = sum(not job.is_scheduler for job in slurm.jobs())
     line = f"Jobs of workers: {before} before, {after} now."
     emit({"before": before, "after": after, "changed": changed}, as_json, lambda: line)

@@ -335,7 +335,7 @@ class Slurm:
             _said(["scancel", str(scheduler)])
             raise
 
-    def scale(self, workers: int) -> list[str]:
+    def scale(self, workers: int) -> tuple[int, list[str]]:
         """Submit more workers, or cancel the newest ones.
 
         Parameters
@@ -345,8 +345,8 @@ class Slurm:
 
         Returns
         -------
-        list of str
-            Jobs that were submitted or cancelled, by id.
+        tuple of int and list of str
+            Jobs of workers that there were, and those that were submitted or cancelled, by id.
         """
         script = Path(self.home) / "workers.sbatch"
         if not script.is_file():
@@ -361,15 +361,24 @@ class Slurm:
                 f"{workers} workers cannot be shared out: {script} has {each} in a job, give a "
                 "multiple of it"
             )
-        there = [job for job in self.jobs() if not job.is_scheduler]
+        there = [job for job in self._settled() if not job.is_scheduler]
         more = workers // each - len(there)
         if more > 0:
             check_array(more)
-            return [str(_sbatch([f"--array=0-{more - 1}", str(script)]))]
+            return len(there), [str(_sbatch([f"--array=0-{more - 1}", str(script)]))]
         leaving = there[len(there) + more :]
         if leaving:
             _said(["scancel", *(job.id for job in leaving)])
-        return [job.id for job in reversed(leaving)]
+        return len(there), [job.id for job in reversed(leaving)]
+
+    def _settled(self, patience: float = 60.0) -> list[QueuedJob]:
+        """Jobs once none is just ending: it may be queued again afterwards, or be gone."""
+        import time
+
+        until = time.monotonic() + patience
+        while any(job.state == "COMPLETING" for job in self.jobs()) and time.monotonic() < until:
+            time.sleep(0.5)
+        return self.jobs()
 
     def stop(self, patience: float = 90.0) -> list[str]:
         """Cancel the scheduler, wait for its jobs' checkpoints, then cancel workers.

@@ -267,6 +267,15 @@ def test_scale(fake, home):
         assert run("scale", "--home", home, "--", bad).exit_code == 2
 
 
+def test_scale_waits_for_a_worker_that_ends(fake, home, monkeypatch):
+    run("--home", home, "--workers", 2, "--submit")
+    queue(fake, home, "4712_0 workers RUNNING", "4712_1 workers COMPLETING")
+    monkeypatch.setattr("time.sleep", lambda _: queue(fake, home, "4712_0 workers RUNNING"))
+    told = json.loads(run("scale", 2, "--home", home, "--json").stdout)
+    assert told == {"before": 1, "after": 1, "changed": ["4713"]}
+    assert calls(fake)[-2] == f"sbatch --parsable --array=0-0 {home}/workers.sbatch"
+
+
 def test_scale_with_several_workers_in_a_job(fake, home):
     run("--home", home, "--workers", 4, "--workers-per-node", 2, "--submit")
     queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(2)))

@@ -83,7 +83,7 @@ time_left() {
 # Five to nine minutes before that, so that workers do not go all at once.
 last=$((SECONDS + $(time_left) - 300 - RANDOM % 240))
 
-waited=$SECONDS say_next=$((SECONDS + 10))
+waited=$SECONDS say_next=$((SECONDS + 30))
 while [ -z "$ending" ]; do
     if [ $SECONDS -ge $last ]; then exit 75; fi
     reason=$(why_not)
@@ -109,6 +109,6 @@ while [ -z "$ending" ]; do
         code=$?
     done
     if [ -z "$ending" ]; then say "the worker has ended with $code"; sleep 1; fi
-    waited=$SECONDS say_next=$((SECONDS + 10))
+    waited=$SECONDS say_next=$((SECONDS + 30))
 done
 exit 75
