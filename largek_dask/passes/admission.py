@@ -330,9 +330,11 @@ class Workers:
             self._say("waiting", "the cluster has no workers; waiting for one")
         elif not before[0]:
             without = f" without: {reasons}" if reasons else ""
-            self._say("workers", f"{n_ready} workers are there: going on{without}")
+            there = "1 worker is" if n_ready == 1 else f"{n_ready:,} workers are"
+            self._say("workers", f"{there} there: going on{without}")
         elif reasons:
-            self._say("workers", f"{n_ready} workers go on without: {reasons}")
+            go = "1 worker goes" if n_ready == 1 else f"{n_ready:,} workers go"
+            self._say("workers", f"{go} on without: {reasons}")
 
 
 def _patience() -> float:

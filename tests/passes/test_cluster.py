@@ -729,7 +729,7 @@ def test_a_worker_that_cannot_take_part_joins(x, rows, fresh_cluster, monkeypatc
             assert passes.last.workers == 1
         other = client.cluster.workers[1].address
         assert said[0][0] == "workers"
-        assert said[0][1].startswith(f"1 workers go on without: {other} has numba 0.1 instead of")
+        assert said[0][1].startswith(f"1 worker goes on without: {other} has numba 0.1 instead of")
         assert answers == path_answers(x, g)
 
 
@@ -973,7 +973,7 @@ def test_a_silent_worker_loses_its_share(rows, fresh_cluster, tmp_path, monkeypa
         assert total[:2].tolist() == [N, passes.n_chunks]
         assert passes.last.retries == passes.n_chunks // 2
         assert passes.last.workers == 1
-        assert ("workers", f"1 workers go on without: {silent[0]} says nothing") in said
+        assert ("workers", f"1 worker goes on without: {silent[0]} says nothing") in said
         with open(tmp_path / "go", "w") as fifo:
             fifo.write("x")
 
