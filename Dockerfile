@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # One image for scheduler and workers: docker build -t largek_dask .
-# With JupyterLab, for notebooks: docker build -t largek_dask:notebook --target notebook .
+# With JupyterLab, for notebooks: docker build -t largek_dask:latest-notebook --target notebook .
 ARG BASE=python:3.12-slim-bookworm
 
 FROM ${BASE} AS build
@@ -10,10 +10,17 @@ COPY largek_dask ./largek_dask
 RUN python3 -m venv /opt/largek \
     && /opt/largek/bin/pip install --no-cache-dir --no-compile ".[s3,parquet,hdf5,metrics]"
 
-FROM build AS build-notebook
-RUN /opt/largek/bin/pip install --no-cache-dir --no-compile ".[plots]" "jupyterlab>=4.2"
+# An eighth of all bytes is what nothing here imports: packages' own tests, pip, Arrow's Flight and
+# headers.
+FROM build AS lean
+RUN find /opt/largek/lib -type d -path "*/site-packages/*/tests" \
+        -regex ".*/site-packages/\(numba\|pandas\|pyarrow\|scipy\|sklearn\)/.*" \
+        -prune -exec rm -r {} + \
+    && find /opt/largek/lib \( -path "*/site-packages/pip" -o -path "*/pyarrow/include" \
+        -o -path "*/pyarrow/*flight*" \) \
+        -prune -exec rm -r {} +
 
-FROM ${BASE} AS run
+FROM ${BASE} AS largek
 LABEL org.opencontainers.image.title="largek_dask" \
       org.opencontainers.image.description="Large-scale clustering on Dask" \
       org.opencontainers.image.licenses="BSD-3-Clause"
@@ -21,7 +28,7 @@ LABEL org.opencontainers.image.title="largek_dask" \
 RUN echo "largek:x:1000:1000::/home/largek:/usr/sbin/nologin" >> /etc/passwd \
     && echo "largek:x:1000:" >> /etc/group \
     && install -d -o 1000 -g 1000 /home/largek /scratch /store
-COPY --from=build /opt/largek /opt/largek
+COPY --from=lean /opt/largek /opt/largek
 ENV PATH=/opt/largek/bin:$PATH \
     HOME=/home/largek \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -29,9 +36,13 @@ ENV PATH=/opt/largek/bin:$PATH \
     OPENBLAS_NUM_THREADS=1 \
     OMP_NUM_THREADS=1 \
     LARGEK_HEALTH=http://127.0.0.1:8787/health
-# Kernels that usual fits need are compiled here for the machine that builds; where another
-# processor needs others, they are compiled in memory, as the image cannot be written.
-RUN largek warmup && chmod -R a+rX /opt/largek/cache
+# Kernels that usual fits need are compiled here for the machine that builds. Where another
+# processor needs others, they are compiled in memory, as the image cannot be written: an image for
+# another kind of processor is made sooner, and is smaller, by --build-arg KERNELS=no.
+ARG KERNELS=yes
+RUN install -d /opt/largek/cache \
+    && if [ "$KERNELS" = yes ]; then largek warmup; fi \
+    && chmod -R a+rX /opt/largek/cache
 USER 1000:1000
 WORKDIR /scratch
 STOPSIGNAL SIGTERM
@@ -40,7 +51,10 @@ HEALTHCHECK --interval=5s --timeout=15s --start-period=120s --retries=12 CMD ["p
     "import os, urllib.request as u; u.urlopen(os.environ[\"LARGEK_HEALTH\"], timeout=10)"]
 CMD ["largek", "--help"]
 
-FROM run AS notebook
+FROM build AS build-notebook
+RUN /opt/largek/bin/pip install --no-cache-dir --no-compile ".[plots]" "jupyterlab>=4.2"
+
+FROM largek AS notebook
 USER 0
 COPY --from=build-notebook /opt/largek /opt/largek
 RUN install -d -o 1000 -g 1000 /notebooks
@@ -50,5 +64,5 @@ ENV HOME=/notebooks \
     LARGEK_HEALTH=http://127.0.0.1:8888/api
 CMD ["jupyter", "lab", "--ip=0.0.0.0", "--port=8888", "--no-browser"]
 
-# The last one is what is built without --target.
-FROM run AS largek
+# What is built without --target.
+FROM largek AS last
