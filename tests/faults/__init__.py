@@ -11,6 +11,9 @@
     and put it into ``FAULTS``.
 ``broadcasts``
     Workers that die while something large is on its way to them.
+``drill``, ``deaths``
+    Workers of a job that die again and again: ``python -m tests.faults.deaths --n 50`` prints for
+    how long it stood still.
 ``cases``, ``strikes``
     Jobs, and what becomes of one that is struck.
 ``stores``, ``inprocess``

@@ -27,6 +27,8 @@ class Case:
     algorithm: Any
     max_iter: int
     n_clusters: int = N_CLUSTERS
+    init: str | None = None
+    """None: the algorithm's own."""
 
     def options(self) -> dict[str, Any]:
         """What ``submit`` is given besides the output."""
@@ -36,7 +38,12 @@ class Case:
             "n_clusters": self.n_clusters,
             "max_iter": self.max_iter,
             "tol": 0.0,
+            **self._init,
         }
+
+    @property
+    def _init(self) -> dict[str, Any]:
+        return {} if self.init is None else {"init": self.init}
 
     @functools.cached_property
     def digest(self) -> str:
@@ -48,6 +55,7 @@ class Case:
                 max_iter=self.max_iter,
                 tol=0.0,
                 random_state=0,
+                **self._init,
             ).fit(lk.open_rows(self.data))
         return fitted.model_.digest()
 

@@ -94,10 +94,10 @@ class Supervised:
         """The number of the process that was started last."""
         return self._process.pid
 
-    def send(self, number: int) -> None:
-        """Send a signal to it alone, not to its children."""
+    def send(self, number: int, *, all_of_it: bool = False) -> None:
+        """Send a signal to it alone, or to its children as well."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+            (os.killpg if all_of_it else os.kill)(self.pid, number)
 
     def kill(self) -> None:
         """kill -9 of it and its children."""
