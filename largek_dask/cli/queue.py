@@ -59,23 +59,46 @@ def pause(
     short_help="Let a job that is paused go on.",
     example="largek resume lk-3f9c0d21ab --scheduler tcp://host:8786",
 )
-@argument_ids
+@click.argument("job_ids", metavar="[ID...]", nargs=-1)
+@click.option(
+    "--accept-version",
+    is_flag=True,
+    help="Also go on with what another version of largek has computed: bits may be others then.",
+)
+@click.option("--waiting", is_flag=True, help="All that wait for --accept-version.")
 @option_service
 @option_storage
 def resume(
-    job_ids: tuple[str, ...], scheduler: str, storage_options: Options, as_json: bool
+    job_ids: tuple[str, ...],
+    accept_version: bool,
+    waiting: bool,
+    scheduler: str,
+    storage_options: Options,
+    as_json: bool,
 ) -> None:
     """Let jobs that are paused go on, before others of their priority.
 
     Their models have the same bits as without a pause. (To go on with one that has ended:
     largek submit --resume ID.)
     """
+    if bool(job_ids) == waiting:
+        raise click.UsageError("give ID..., or --waiting for all that wait for their version")
+    if waiting and not accept_version:
+        raise click.UsageError("--waiting is for jobs of another version: add --accept-version")
     changed = []
     with service_at(scheduler, storage_options) as service:
+        if waiting:
+            job_ids = tuple(
+                status["id"]
+                for status in service.statuses()
+                if status["state"] == "waiting"
+                and status["reason"] == "version"
+                and status["versions"][-1:] != [service.version]
+            )
         for job_id in job_ids:
             job = service.job(job_id)
             before = job.state
-            job.resume()
+            job.resume(accept_version=accept_version)
             changed.append({"id": job_id, "before": before, "state": job.state})
     _told(changed, as_json)
 

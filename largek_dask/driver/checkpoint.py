@@ -364,6 +364,12 @@ class FitFolder:
         """Whether no earlier run has begun it."""
         return self._before is None
 
+    @property
+    def begun_with(self) -> dict[str, str]:
+        """Versions that the job was begun with, where they are others than those of now."""
+        before = {} if self._before is None else dict(self._before["versions"])
+        return {} if before == self._record["versions"] else before
+
     def statistics(self) -> Statistics | None:
         """What an earlier run has found out about the rows, None in a new job."""
         if self._before is None:

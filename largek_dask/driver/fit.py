@@ -346,12 +346,15 @@ class _Work:
     def _provenance(self, best: StartResult) -> dict[str, Any]:
         """Where the model comes from."""
         data = {key: value for key, value in self.out.fingerprint.items() if key != "stamps"}
+        before = {} if self.out.job is None else self.out.job.begun_with
         return {
             "parameters": self.out.identity,
             "engine": parameters_of(self.choice.algorithm),
             "stop": stop_rules_of(self.options),
             "data": data,
             "versions": versions(),
+            # Bits are only promised of one and the same version.
+            **({"begun_with": before, "same_bits": False} if before else {}),
             "n_iter": best.run.n_iter,
             "stop_reason": best.reason,
             self.choice.algorithm.objective.name: best.value,

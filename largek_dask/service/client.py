@@ -155,6 +155,7 @@ class Service:
         except (OSError, _GoingAwayError) as error:
             raise self._away(error) from error
         self.store: str = hello["store"]
+        self.version: str = hello["version"]
         if hello["version"] != __version__:
             warn(
                 f"the scheduler has largek_dask {hello['version']} and this process "

@@ -65,19 +65,19 @@ class Job:
             while the scheduler cannot read its record, and tries again), ``reason`` (what it waits
             for: storage, workers, credentials, version), ``note`` (the same in words), ``needs``
             (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
-            covariances), ``kept`` (see :meth:`keep`), ``cleared`` (its checkpoints are removed by
-            their age), ``draining`` (no job begins: ``Service.drain``), while it is queued or
-            waits ``queue`` (its ``position`` ``of`` how many that are queued; ``waits_for``: place,
-            paused, which is that no job begins, or a reason as above; ``why``, a sentence), and
-            while and after it runs on this scheduler: ``n_rows``, ``step`` (of several starts of
-            ``start``, from 0, of ``starts``), ``cost``, ``rows_per_second``, ``elapsed`` and
-            ``eta_s`` (seconds), sums over its steps (``rows``, ``bytes``, ``retries``,
-            ``rebuilt``, ``evictions``, ``seconds`` by kind), ``state_bytes`` and ``cache_bytes``
-            held now, figures by worker (``workers``; not of jobs that ended long ago),
-            ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``; None where it is
-            short), ``sizes`` of clusters, ``last_event`` (time of the last sign, UTC), and in the
-            end ``result`` and ``ended`` (when, UTC). A job that was to go on and failed stays as it
-            was, with its earlier ``result``; ``failure`` tells what happened.
+            covariances), ``versions`` of this package that have computed it, ``kept`` (see
+            :meth:`keep`), ``cleared`` (its checkpoints are removed by their age), ``draining`` (no
+            job begins: ``Service.drain``), while it is queued or waits ``queue`` (its ``position``
+            ``of`` how many that are queued; ``waits_for``: place, paused, which is that no job
+            begins, or a reason as above; ``why``, a sentence), and while and after it runs on this
+            scheduler: ``n_rows``, ``step`` (of several starts of ``start``, from 0, of
+            ``starts``), ``cost``, ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums
+            over its steps (``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions``,
+            ``seconds`` by kind), ``state_bytes`` and ``cache_bytes`` held now, figures by worker
+            (``workers``), ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``;
+            None where it is short), ``sizes`` of clusters, ``last_event`` (time of the last sign,
+            UTC), and in the end ``result`` and ``ended`` (when, UTC). A job that was to go on and
+            failed stays as it was, with its earlier ``result``; ``failure`` tells what happened.
         """
         return self._status()
 
@@ -108,7 +108,8 @@ class Job:
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
             ``largek_dask.driver.events``, and queued, running, interrupted, pausing,
-            draining, paused, resumed, priority, kept, cancelling, finished, failed, cancelled.
+            draining, paused, resumed, priority, kept, accepted, cancelling, finished, failed,
+            cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 
@@ -321,18 +322,25 @@ class Job:
         self._service.ask("pause", id=self.id)
         return self._reach(("paused", *ENDS), timeout)
 
-    def resume(self) -> None:
+    def resume(self, *, accept_version: bool = False) -> None:
         """Let a job that is paused go on, before others of its priority.
 
         Its model will have the bits of one that was never paused. (A job that has ended is gone on
         with by ``submit(resume=)``.)
 
+        Parameters
+        ----------
+        accept_version : bool
+            Whether the scheduler's version may go on with what another one has computed: such a
+            job waits for that, ``reason`` "version". The bits of its result may be others then
+            than those of either version alone; its model's provenance tells both.
+
         Raises
         ------
         ParameterError
-            It is not paused.
+            It is not paused, and waits for no such word.
         """
-        self._service.ask("unpause", id=self.id)
+        self._service.ask("unpause", id=self.id, accept_version=bool(accept_version))
 
     def set_priority(self, priority: int) -> None:
         """Change the priority of a job that does not run: those of a higher one begin sooner.

@@ -21,6 +21,7 @@ from largek_dask.service.feed import MOST_BYTES, MOST_EVENTS, Feed, Shelf
 from largek_dask.service.lease import Contender, Lease
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record
+from largek_dask.version import __version__
 
 __all__ = ["ACTIVE", "STATES", "KnownJob", "Reason", "unreadable_status"]
 
@@ -73,6 +74,8 @@ class KnownJob:
         shelf: Shelf | None = None,
     ) -> None:
         self.record = record
+        self.has_told_version = False
+        """Whether it has been told that the job waits for its version to be accepted."""
         self.is_kept = True
         """Whether the record is in the store as it is here."""
         self._known_since = time.time()
@@ -164,6 +167,8 @@ class KnownJob:
             return None
         if not self.running and self.needs():
             return "credentials"
+        if not self.running and self.is_of_other_version:
+            return "version"
         waiting = self.waiting
         return None if waiting is None else waiting.reason
 
@@ -176,6 +181,12 @@ class KnownJob:
     def is_held(self) -> bool:
         """Whether it is paused, and has ended what it was doing when that was asked."""
         return self.record.paused and not self.running
+
+    @property
+    def is_of_other_version(self) -> bool:
+        """Whether somebody has to accept that this version goes on with what another one has."""
+        versions = self.record.versions
+        return bool(versions) and versions[-1] != __version__
 
     def needs(self) -> list[str]:
         """Storage options that a client has to supply before it can run."""
@@ -248,6 +259,12 @@ class KnownJob:
     def _note(self) -> str:
         if self.record.deleting is not None:
             return "it is being removed"
+        if self.reason == "version" and not self.running and self.is_of_other_version:
+            return (
+                f"it was computed by largek_dask {self.record.versions[-1]}, and this is "
+                f"{__version__}: the bits of its result may be others if it goes on, which "
+                "resume(accept_version=True) accepts"
+            )
         return self.note if self.waiting is None else self.waiting.text
 
     def status(self) -> dict[str, Any]:
@@ -271,6 +288,7 @@ class KnownJob:
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
             "max_iter": record.spec.max_iter,
             "max_time": record.spec.max_time,
+            "versions": list(record.versions),
             "kept": record.kept,
             "cleared": record.cleared,
             # Who has all jobs knows its place among them.

@@ -148,6 +148,7 @@ _TOLD: dict[str, Callable[[Event], str]] = {
     "paused": lambda e: "until it is resumed",
     "resumed": lambda e: "goes on before others of its priority",
     "priority": lambda e: figure(e.get("priority"), whole),
+    "accepted": lambda e: f"goes on, computed by {', '.join(map(str, e.get('versions') or ()))}",
     "kept": lambda e: "stays until it is let go" if e.get("kept") else "need not stay",
     "cancelling": lambda e: f"asked to end from {e['who']}" if e.get("who") else "asked to end",
     "finished": _end_line,

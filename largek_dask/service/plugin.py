@@ -304,7 +304,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             case "pause":
                 return jobs.steering.pause(given["id"])
             case "unpause":
-                return jobs.steering.resume(given["id"])
+                return jobs.steering.resume(given["id"], bool(given.get("accept_version")))
             case "drain":
                 return jobs.steering.drain(given["drained"])
             case "left":

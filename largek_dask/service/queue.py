@@ -91,6 +91,15 @@ class Queue(threading.Thread):
                 while jobs := self.due():
                     for job in jobs:
                         self._launch(job)
+                self._tell_versions()
+
+    def _tell_versions(self) -> None:
+        """Tell once of each job that waits for its version to be accepted."""
+        for job in self._register.jobs():
+            if not job.has_told_version and job.is_of_other_version and job.reason == "version":
+                job.has_told_version = True
+                told = {"run": job.record.run, "reason": "version", "message": job.told}
+                job.feed({"event": "waiting", **told})
 
     def due(self) -> list[KnownJob]:
         """Jobs to begin now."""
@@ -105,7 +114,12 @@ class Queue(threading.Thread):
         chosen = [job for job in waiting if job.record.cancel]
         if self._register.is_drained:
             return chosen
-        waiting = [job for job in waiting if not (job.record.cancel or job.record.paused)]
+        held = [job.record.paused or job.is_of_other_version for job in waiting]
+        waiting = [
+            job
+            for job, is_held in zip(waiting, held, strict=True)
+            if not (job.record.cancel or is_held)
+        ]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
         return [*chosen, *itertools.islice(self._in_turn(waiting, jobs), max(0, free))]
 

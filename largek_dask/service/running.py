@@ -43,6 +43,7 @@ from largek_dask.service.fitting import (
 from largek_dask.service.known import KnownJob, Reason
 from largek_dask.service.lease import Contender, Keeper, Lease, check_job
 from largek_dask.service.store import Records, Result, Value, read_result, write_result
+from largek_dask.version import __version__
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -222,6 +223,7 @@ class Runner(threading.Thread):
             return
         self._sinks.append(self._writer(log))
         try:
+            self._note_version()
             self._emit("running", token=lease.token, owner=self._owner)
             result = self._ended(folder, lease, options)
             if result is None:
@@ -235,6 +237,17 @@ class Runner(threading.Thread):
             except (LargekError, OSError) as error:
                 text = self._redact(str(error))
                 logger.warning("Not all events of %s are in its folder: %s", folder.url, text)
+
+    def _note_version(self) -> None:
+        """Have the record say which version computes it; of another one that was accepted."""
+        job = self.job
+        if not job.record.versions:
+            job.change_now(versions=(__version__,))
+            try:
+                job.keep(self._records.update)
+            except (LargekError, OSError) as error:
+                kind = type(error).__name__
+                logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
         """Writes events; a job is worth more than its log, so that a failure ends nothing."""

@@ -13,6 +13,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.service.known import KnownJob
 from largek_dask.service.register import Register
 from largek_dask.service.spec import JobSpec
+from largek_dask.version import __version__
 
 __all__ = ["Steering"]
 
@@ -62,27 +63,48 @@ class Steering:
         self._register.keep(job)
         return job.state
 
-    def resume(self, job_id: str) -> str:
+    def resume(self, job_id: str, accept_version: bool = False) -> str:
         """Let a job that is paused go on, before others of its priority; its state now.
+
+        Parameters
+        ----------
+        job_id : str
+        accept_version : bool
+            Whether this version may go on with what another one has computed: such a job waits for
+            that, paused or not.
 
         Raises
         ------
         ParameterError
-            It is not paused.
+            It is not paused, and waits for no such word.
         """
         job = self._register.find(job_id)
         with self._changed:
             self._check_goes_on(job, "resumed")
-            if not job.record.paused:
+            if is_accepted := accept_version and job.is_of_other_version:
+                self._accept(job)
+            elif job.state == "waiting" and job.is_of_other_version:
+                raise ParameterError(
+                    f"job {job_id} waits: {job.told}; give resume(accept_version=True), or go on "
+                    "with it by that version."
+                )
+            if job.record.paused:
+                job.change_now(paused=False, resumed=time.time())
+                self._tell(job, "resumed")
+            elif not is_accepted:
                 raise ParameterError(
                     f"job {job_id} is {job.state}, not paused: use resume() only after pause()."
                 )
-            job.change_now(paused=False, resumed=time.time())
             job.go_on()
-            self._tell(job, "resumed")
             self._changed.notify_all()
         self._register.keep(job)
         return job.state
+
+    def _accept(self, job: KnownJob) -> None:
+        """Have this version go on with what another one has computed."""
+        job.change_now(versions=(*job.record.versions, __version__))
+        versions = list(job.record.versions)
+        job.feed({"event": "accepted", "run": job.record.run, "versions": versions})
 
     def set_priority(self, job_id: str, priority: int) -> None:
         """Change the priority of a job that does not run.

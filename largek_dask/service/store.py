@@ -46,7 +46,7 @@ from largek_dask.version import __version__
 __all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_result"]
 
 FORMAT: Literal[1] = 1
-LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting")
+LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions")
 """Fields that records have only where they say something."""
 DRAINED = "drained.json"
 """A file of the store that is there while no job is to begin."""
@@ -131,6 +131,7 @@ class _Document(BaseModel):
     kept: bool = False
     cleared: bool = False
     deleting: Deleting | None = None
+    versions: Annotated[list[Word], Field(max_length=1_000)] = []
     spec: dict[str, Any]
 
 
@@ -167,6 +168,9 @@ class Record:
     """Whether its checkpoints have been removed since it ended."""
     deleting: Deleting | None = None
     """What is being removed of it: a scheduler that comes back goes on with that."""
+    versions: tuple[str, ...] = ()
+    """Versions of this package that have computed it, the last one last; each one after the first
+    has been accepted by somebody."""
 
 
 class Records:
@@ -343,6 +347,7 @@ class Records:
             kept=found.kept,
             cleared=found.cleared,
             deleting=found.deleting,
+            versions=tuple(found.versions),
         )
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
@@ -423,7 +428,7 @@ def _dumped(record: Record) -> bytes:
             )
         },
         # Earlier versions read records without what they do not know.
-        **{name: value for name in LATER if (value := getattr(record, name)) not in (None, False)},
+        **{name: value for name in LATER if (value := getattr(record, name))},
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()
