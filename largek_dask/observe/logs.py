@@ -27,7 +27,7 @@ from largek_dask.context import working
 from largek_dask.errors import ParameterError
 from largek_dask.redaction import redacted_line
 
-__all__ = ["FORMS", "JsonLine", "set_up"]
+__all__ = ["FORMS", "JsonLine", "message_of", "set_up"]
 
 FORMS = ("plain", "json")
 DELETE = "\x7f"
@@ -60,20 +60,24 @@ class JsonLine(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": redacted_line(self._message(record)),
+            "message": redacted_line(message_of(record)),
             "job_id": None if job is None else job.job_id,
             "run": None if job is None else job.run,
             "worker": self.worker,
         }
         return json.dumps(line).replace(DELETE, "\\u007f")
 
-    def _message(self, record: logging.LogRecord) -> str:
-        try:
-            # That of the base class: the message, and whatever was raised.
-            return super().format(record)
-        except Exception as error:
-            # A log is not worth a job: whoever logged gave arguments that do not fit.
-            return f"{record.msg!r} with {record.args!r} cannot be shown: {error!r}"
+
+def message_of(record: logging.LogRecord) -> str:
+    """The message of a line, and whatever was raised."""
+    try:
+        return _plain.format(record)
+    except Exception as error:
+        # A log is not worth a job: whoever logged gave arguments that do not fit.
+        return f"{record.msg!r} with {record.args!r} cannot be shown: {error!r}"
+
+
+_plain = logging.Formatter()
 
 
 def set_up(form: str, worker: str | None = None) -> None:
@@ -97,7 +101,7 @@ def set_up(form: str, worker: str | None = None) -> None:
         return
     formatter = JsonLine(worker)
     root = logging.getLogger()
-    if not root.handlers:
+    if all(getattr(handler, "is_beside", False) for handler in root.handlers):
         root.addHandler(logging.StreamHandler())
     loggers = [root, *(item for item in logging.root.manager.loggerDict.values())]
     for logger in loggers:

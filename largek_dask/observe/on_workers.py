@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from largek_dask.observe import logs, metrics
+from largek_dask.observe import carrying, logs, metrics
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.version import __version__
 
@@ -40,10 +40,12 @@ class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no typ
         logs.set_up(self.log, worker.address)
         self.worker = worker
         metrics.watch_worker(self.figures)
+        carrying.carry(carrying.sender(worker), worker)
 
     def teardown(self, worker: Any) -> None:
         """Called by Dask when the worker closes."""
         metrics.forget(self.figures)
+        carrying.carry_no_more(worker=worker)
 
     def figures(self) -> Mapping[str, Any]:
         """What the passes of all jobs have done on this worker; never waits."""

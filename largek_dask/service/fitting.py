@@ -23,6 +23,7 @@ __all__ = [
     "CHECKPOINTS",
     "JOB_FILES",
     "LABELS",
+    "LOG",
     "MODEL",
     "UNFINISHED_LABELS",
     "fit_into",
@@ -33,12 +34,14 @@ __all__ = [
 
 MODEL = "model.zarr"
 LABELS = "labels.zarr"
+LOG = "logs.jsonl"
 UNFINISHED_LABELS = "labels.zarr.progress.json"
 JOB_FILES = (
     "job.json",
     "counted.json",
     "events",
     "events.jsonl",
+    LOG,
     "checkpoints",
     "starts",
     MODEL,

@@ -26,7 +26,7 @@ from largek_dask.model import Model
 from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
 from largek_dask.observe.showing import Seen
-from largek_dask.service.lines import line_of
+from largek_dask.service.lines import line_of, log_line_of
 from largek_dask.service.terminal import terminal
 from largek_dask.service.wire import error_of, model_of
 
@@ -74,10 +74,11 @@ class Job:
             ``starts``), ``cost``, ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums
             over its steps (``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions``,
             ``seconds`` by kind), ``state_bytes`` and ``cache_bytes`` held now, figures by worker
-            (``workers``), ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``;
-            None where it is short), ``sizes`` of clusters, ``last_event`` (time of the last sign,
-            UTC), and in the end ``result`` and ``ended`` (when, UTC). A job that was to go on and
-            failed stays as it was, with its earlier ``result``; ``failure`` tells what happened.
+            (``workers``; not of jobs that ended long ago), ``progress`` of the pass that runs
+            (chunks ``done`` of ``n_chunks``; None where it is short), ``sizes`` of clusters,
+            ``last_event`` (time of the last sign, UTC), and in the end ``result`` and ``ended``
+            (when, UTC). A job that was to go on and failed stays as it was, with its earlier
+            ``result``; ``failure`` tells what happened.
         """
         return self._status()
 
@@ -204,10 +205,63 @@ class Job:
         events = self.events(follow=False)
         return plot_of(self.id, self.status(), events)
 
-    def logs(self) -> list[str]:
-        """The events so far as lines of text: when (UTC), what kind, what it says."""
-        objective = objective_in(self.status())
-        return [line_of(event, objective) for event in self.events(follow=False)]
+    def logs(
+        self,
+        *,
+        worker: str | None = None,
+        source: str | None = None,
+        level: str | None = None,
+        n: int | None = None,
+    ) -> list[str]:
+        """What the job has told so far, as lines of text.
+
+        Without arguments its events: when (UTC), what kind, what it says. With any of them the
+        warnings and errors that processes have logged for it: see :meth:`logged`, which has them as
+        mappings.
+        """
+        if all(asked is None for asked in (worker, source, level, n)):
+            objective = objective_in(self.status())
+            return [line_of(event, objective) for event in self.events(follow=False)]
+        found = self.logged(worker=worker, source=source, level=level, n=n)
+        return [log_line_of(line) for line in found]
+
+    def logged(
+        self,
+        *,
+        worker: str | None = None,
+        source: str | None = None,
+        level: str | None = None,
+        n: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Warnings and errors that processes have logged for the job, the oldest first.
+
+        Workers send them at once, so that the last ones of a worker that died are there: at most 10
+        a second and 1,000 a job, of 2 kB each. They are kept in its folder.
+
+        Parameters
+        ----------
+        worker : str, optional
+            Of this worker alone, by its address.
+        source : str, optional
+            ``"driver"``, the scheduler's process, or ``"worker"``.
+        level : str, optional
+            Of this level or above: ``"warning"``, ``"error"`` or ``"critical"``.
+        n : int, optional
+            The last so many of these.
+
+        Returns
+        -------
+        list of dict
+            ``time`` (UTC), ``run``, ``source``, ``worker`` (its address, or None), ``level``,
+            ``logger``, ``message``, and ``left_out``, if lines before it were.
+
+        Raises
+        ------
+        ParameterError
+            There is no such source, level or number.
+        """
+        asked = {"worker": worker, "source": source, "level": level, "n": n}
+        return list(self._service.ask_again("logged", id=self.id, asked=asked))
 
     def _is_over(self, n: int) -> bool:
         """Whether no event follows number ``n - 1``."""

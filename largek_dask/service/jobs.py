@@ -18,6 +18,7 @@ from largek_dask.observe.metrics import JobsFigures
 from largek_dask.redaction import redactor
 from largek_dask.service.credentials import known_values, options_of, output_folder
 from largek_dask.service.fitting import MODEL
+from largek_dask.service.journal import Journal
 from largek_dask.service.known import KnownJob, unreadable_status
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
@@ -63,6 +64,8 @@ class Jobs:
         What may be asked of jobs that have not ended.
     sweeper : Sweeper
         Removes jobs that have.
+    journal : Journal
+        What has been logged for each.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Jobs:
         self._tender = Tender(register, tenure, *tend)
         self.steering = Steering(register)
         self.sweeper = Sweeper(register, tenure)
+        self.journal = Journal(register)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -90,6 +94,7 @@ class Jobs:
         self._queue.start()
         self._tender.start()
         self.sweeper.start()
+        self.journal.start()
 
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop; a later scheduler goes on with it.
@@ -107,7 +112,9 @@ class Jobs:
         until = time.monotonic() + seconds
         for runner in runners:
             runner.join(max(0.0, until - time.monotonic()))
-        for thread in (self._queue, self._tender, self.sweeper):
+        # The last lines of runs that have ended just now are written too.
+        self.journal.stop()
+        for thread in (self._queue, self._tender, self.sweeper, self.journal):
             if thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))
         self._tenure.give_back()

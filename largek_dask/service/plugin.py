@@ -36,6 +36,7 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, ParameterError
+from largek_dask.observe.carrying import OPERATION, carry, carry_no_more
 from largek_dask.observe.logs import set_up as set_up_logs
 from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
@@ -68,8 +69,11 @@ TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
 ANSWERING_THREADS = 8
 """Threads of each pool."""
-POOLS = {"submit": "submit", "resume": "files", "delete": "files", "sweep": "files",
-         "model": "files", "events": "files", "workers": "crew", "retire": "crew"}  # fmt: skip
+POOLS = {
+    "submit": "submit",
+    **dict.fromkeys(("resume", "delete", "sweep", "model", "events", "logged"), "files"),
+    **dict.fromkeys(("workers", "retire"), "crew"),
+}
 """Pools of questions that may take long: whoever waits in one keeps nobody waiting in another.
 
 A submit waits for every worker, as does who asks about these, the others for files of a job. The
@@ -127,6 +131,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._crew = Crew(scheduler, self._jobs.running, self._connect, self._loop)
         self._why_not_ready = self._jobs.why_not_ready
         self._jobs.start()
+        if (streams := getattr(scheduler, "stream_handlers", None)) is not None:
+            streams[OPERATION] = self._hear_of_worker
+        carry(self._hear)
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
@@ -164,6 +171,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         for left in await asyncio.to_thread(self._jobs.close, seconds):
             logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
         forget(self._jobs.metrics)
+        carry_no_more(self._hear)
         await asyncio.to_thread(self._disconnect)
         for pool in self._pools.values():
             pool.shutdown(wait=False)
@@ -227,6 +235,15 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         for name in [name for name in topics if name.startswith(f"{TOPIC}/")]:
             if name.removeprefix(f"{TOPIC}/") not in ids and not topics[name].subscribers:
                 del topics[name]
+
+    def _hear(self, entry: Mapping[str, Any]) -> None:
+        """A line that this process has logged for a job."""
+        self._jobs.journal.take("driver", None, entry)
+
+    def _hear_of_worker(self, worker: str, entry: Any) -> None:
+        """A line that a worker has logged for a job."""
+        if isinstance(entry, Mapping):
+            self._jobs.journal.take("worker", worker, entry)
 
     async def _aside(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
         call = functools.partial(function, *args)
@@ -301,6 +318,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             case "events":
                 found = jobs.events(given["id"], int(given["n"]), MOST_EVENTS)
                 return {"epoch": jobs.epoch, "events": found}
+            case "logged":
+                return jobs.journal.lines(given["id"], **given["asked"])
             case "pause":
                 return jobs.steering.pause(given["id"])
             case "unpause":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
+from largek_dask.context import Working, working_for
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.client import this_user
 from largek_dask.service.job import Job
@@ -396,6 +398,52 @@ def test_a_scheduler_is_drained_and_its_workers_are_listed(run, service):
     assert not service.draining
 
 
+def test_a_version_is_accepted(run, three, service):
+    one, two, _ = three
+    for job_id in (one, two):
+        known = job_on_the_scheduler(service, job_id)
+        known.record = replace(known.record, versions=("0.0.9",))
+    assert states(run, "--state", "waiting") == {one: "waiting", two: "waiting"}
+    assert "give resume(accept_version=True)" in run("resume", one, code=1).stderr
+    assert f"Job {one} has priority 2; it is waiting: it was computed by largek_dask 0.0.9" in (
+        " ".join(run("priority", one, 2).stdout.split())
+    )
+    told = json.loads(run("resume", one, "--accept-version", "--json").stdout)["jobs"]
+    assert told == [{"id": one, "before": "waiting", "state": "queued"}]
+    told = json.loads(run("resume", "--accept-version", "--waiting", "--json").stdout)["jobs"]
+    assert [job["id"] for job in told] == [two]
+    assert service.job(two).status()["versions"] == ["0.0.9", lk.__version__]
+    assert json.loads(run("resume", "--accept-version", "--waiting", "--json").stdout) == {
+        "jobs": []
+    }
+
+
+def say(job_id, message):
+    with working_for(Working(job_id, 1)):
+        logging.getLogger("some.driver").error(message)
+
+
+def test_what_was_logged_for_a_job(run, submit, service):
+    job_id = submit("--name", "noisy", *ENDLESS)
+    job = service.job(job_id)
+    eventually(lambda: job.status().get("step", 0) >= 1, "it takes steps")
+    say(job_id, "of the scheduler's process")
+    service.client.submit(say, job_id, "of a worker", pure=False).result(60)
+    (address,) = (row["address"] for row in service.workers())
+    eventually(lambda: len(job.logged()) == 2, "both lines")
+    lines = run("logs", job_id, "--workers").stdout.splitlines()
+    assert len(lines) == 1
+    assert lines[0].endswith(f"{address} some.driver: of a worker")
+    assert run("logs", job_id, "--worker", address).stdout.splitlines() == lines
+    told = json.loads(run("logs", job_id, "--source", "driver", "--json").stdout)
+    assert (told["message"], told["level"]) == ("of the scheduler's process", "ERROR")
+    assert run("logs", job_id, "--level", "critical").stdout == ""
+    assert len(run("logs", job_id, "--last", 1).stdout.splitlines()) == 1
+    assert "queued" in run("logs", job_id).stdout.splitlines()[0]
+    run("cancel", job_id)
+    job.wait("60s")
+
+
 def submit_to(run, tmp_path):
     data = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
     np.save(tmp_path / "few.npy", data)
@@ -422,11 +470,14 @@ def submit_to(run, tmp_path):
         (["watch"], 2, "Missing argument 'ID'"),
         (["watch", "lk-1"], 1, "there is no job lk-1"),
         (["pause", "lk-1"], 1, "there is no job lk-1"),
-        (["resume"], 2, "Missing argument 'ID...'"),
+        (["resume"], 2, "give ID..., or --waiting"),
+        (["resume", "lk-1", "--waiting"], 2, "give ID..., or --waiting"),
+        (["resume", "--waiting"], 2, "add --accept-version"),
         (["priority", "lk-1", "high"], 2, "'high' is not a valid integer"),
         (["delete", "../x"], 1, "'../x' is no id of a job"),
         (["drain", "--undo", "--timeout", "1s"], 2, "not both"),
         (["workers", "--retire", "nobody"], 1, "there is no worker 'nobody'"),
+        (["logs", "lk-1", "--workers", "--source", "driver"], 2, "not both"),
         (["gc"], 2, "Missing option '--older-than'"),
         (["gc", "--older-than", "1d", "--state", "running"], 1, "have not ended are not removed"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),
