@@ -1,0 +1,172 @@
+"""SLURM on this machine alone: its own munge, controller and node, from files in a folder.
+
+They run as they are, without systemd and without accounting, on ports that nobody else has, and
+claim more CPUs than the machine has. What is submitted is ended by its id; so are they.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.checks import eventually
+from tests.deploy.running import free_port, process, program
+
+CPUS = 20
+"""What the node claims to have: a scheduler of 2 CPUs and two workers of 8 fit, and not a third."""
+MEMORY = 150_000
+"""MiB that it claims to have: enough for these with 8 and 64 GiB."""
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
+CONFIG = """\
+ClusterName=largek
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdPort={node}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CryptoType=crypto/munge
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait=20
+ReturnToService=2
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
+PartitionName=low Nodes={host} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
+PartitionName=middle Nodes={host} PriorityTier=5 PreemptMode=REQUEUE GraceTime=5
+PartitionName=high Nodes={host} PriorityTier=10 PreemptMode=OFF
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A SLURM that runs.
+
+    Attributes
+    ----------
+    folder : Path
+        Its files.
+    """
+
+    folder: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its programs need to find it."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def said(self, *command: str) -> str:
+        """What one of its programs prints."""
+        done = subprocess.run(
+            command, env={**os.environ, **self.variables}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def states(self) -> dict[str, str]:
+        """State of each job that is in the queue, or has just left it."""
+        lines = self.said("squeue", "--noheader", "--array", "--states=all", "--format=%i %T")
+        return dict(line.split() for line in lines.splitlines())
+
+    def until(self, job: str, state: str) -> None:
+        """Wait until a job has a state."""
+        eventually(lambda: self.states().get(job) == state, f"{job} to be {state}")
+
+    def release(self, job: str) -> None:
+        """Let a job begin that was queued again; SLURM has it wait for two minutes.
+
+        Not at once: until the second is over SLURM takes it for the run that it has just ended.
+        """
+        eventually(lambda: self.states().get(job) in ("PENDING", "RUNNING"), f"{job} in the queue")
+        if self.states()[job] == "PENDING":
+            self.said("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+
+    def restarts(self, job: str) -> int:
+        """How often a job has been queued again."""
+        found = re.search(r"\bRestarts=(\d+)", self.said("scontrol", "show", "job", job))
+        assert found
+        return int(found[1])
+
+    @contextlib.contextmanager
+    def preempting(self, cpus: int, partition: str = "high") -> Iterator[str]:
+        """A job that is more important, has so many CPUs, and ends with the block; its id."""
+        line = ["sbatch", "--parsable", f"--partition={partition}", f"--cpus-per-task={cpus}"]
+        line += ["--mem=100M", "--output=/dev/null", "--wrap=exec sleep 600"]
+        job = self.said(*line).strip()
+        try:
+            yield job
+        finally:
+            self.said("scancel", job)
+
+    def clear(self) -> None:
+        """End all that was submitted, and wait for it."""
+        ended = {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT"}
+        there = [job for job, state in self.states().items() if state not in ended]
+        if there:
+            self.said("scancel", *there)
+        eventually(lambda: not self.said("squeue", "--noheader"), "an empty queue")
+
+
+@contextlib.contextmanager
+def site(folder: Path) -> Iterator[Site]:
+    """A SLURM in this folder; the test is skipped where there is none, and fails in CI."""
+    found = {name: program(name, "Debian's slurm-wlm and munge") for name in PROGRAMS}
+    if os.geteuid() != 0:
+        missing = "SLURM's daemons have to be started by root"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    (folder / "munge.key").touch(0o600)
+    (folder / "munge.key").write_bytes(os.urandom(128))
+    config = folder / "slurm.conf"
+    host = socket.gethostname().partition(".")[0]
+    numbers = {"controller": free_port(), "node": free_port(), "cpus": CPUS, "memory": MEMORY}
+    config.write_text(CONFIG.format(folder=folder, host=host, **numbers))
+    munge = [found["munged"], "--foreground", "--force", "--num-threads=2"]
+    munge += [f"--{one}-file={folder}/munge.{one}" for one in ("key", "pid", "log", "seed")]
+    running = Site(folder)
+    env = {**os.environ, **running.variables}
+    commands = {
+        "munged": [*munge, f"--socket={folder}/munge.socket"],
+        "slurmctld": [found["slurmctld"], "-D", "-c", "-f", str(config)],
+        "slurmd": [found["slurmd"], "-D", "-c", "-f", str(config), "-N", host],
+    }
+    with contextlib.ExitStack() as stack:
+        for name, command in commands.items():
+            stack.enter_context(process(command, folder / f"{name}.log", env))
+            if name == "munged":
+                eventually((folder / "munge.socket").exists, "munge")
+        eventually(lambda: "idle" in _nodes(env), "a node that is idle")
+        try:
+            yield running
+        finally:
+            running.clear()
+
+
+def _nodes(env: dict[str, str]) -> str:
+    return subprocess.run(
+        ["sinfo", "--noheader", "--format=%t"], env=env, capture_output=True, text=True
+    ).stdout
