@@ -211,6 +211,41 @@ def test_the_list__numbers_equal_those_of_the_job(preloaded, tabs):
     assert {"To the content", "Dask", "field", "a name"} <= set(reached)
 
 
+NUMBERED = """() => {
+    const any = "a[href], button, select, input, summary, [tabindex]";
+    const all = [...document.querySelectorAll(any)]
+        .filter(e => e.tabIndex >= 0 && !e.disabled && e.checkVisibility());
+    all.forEach((e, i) => { e.dataset.place = i; });
+    return all.map(e => e.outerHTML.slice(0, 80));
+}"""
+FOCUSED = """() => {
+    const e = document.activeElement, style = getComputedStyle(e);
+    return [e.dataset.place ?? null, style.outlineStyle !== "none" && style.outlineWidth !== "0px"];
+}"""
+"""Where the focus is, and whether that can be seen."""
+
+
+def test_a_job__keyboard_alone_reaches_everything(preloaded, tabs):
+    address, job, *_ = preloaded
+    tab = tabs().open(f"{address}/largek?job={job.id}")
+    tab.wait("() => window.Bokeh && Bokeh.documents.length >= 1")
+    there = tab.page.evaluate(NUMBERED)
+    assert len([told for told in there if told.startswith("<select")]) >= 1
+    assert len([told for told in there if told.startswith("<summary")]) >= 5
+    reached, unseen = set(), set()
+    # Charts have tools of Bokeh's between ours.
+    for _ in range(5 * len(there)):
+        tab.page.keyboard.press("Tab")
+        place, is_seen = tab.page.evaluate(FOCUSED)
+        if place is not None:
+            reached.add(int(place))
+            unseen |= set() if is_seen else {there[int(place)]}
+        if len(reached) == len(there):
+            break
+    assert [told for i, told in enumerate(there) if i not in reached] == []
+    assert unseen == set()
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_looks(width, scheme, preloaded, tabs):
