@@ -150,7 +150,9 @@ def test_the_readme_says_which_python():
     assert f"Python {asked.removeprefix('>=')} or later" in README
 
 
+@pytest.mark.timeout(900)
 def test_shell_block_runs(tmp_path):
+    """On a slow machine the compiling at its end takes minutes."""
     [code] = [block for block in blocks("bash") if "largek ingest" in block]
     np.savetxt(
         tmp_path / "rows.csv",
