@@ -2,6 +2,7 @@
 
 import gc
 import re
+import time
 import weakref
 from types import SimpleNamespace
 
@@ -239,7 +240,7 @@ def test_waiting__is_counted_from_its_beginning(open_jobs, document, monkeypatch
         raise ConnectionError("storage is away")
 
     monkeypatch.setattr(running, "fit_into", away)
-    clock = SimpleNamespace(monotonic=lambda: 1e9)
+    clock = SimpleNamespace(monotonic=lambda: 1e9, time=time.time)
     monkeypatch.setattr("largek_dask.service.known.time", clock)
     jobs = open_jobs()
     job_id = jobs.submit(document(), {}, "me")
