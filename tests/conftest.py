@@ -51,6 +51,13 @@ def make_client(stack: ExitStack, n_workers: int, processes: bool, **options) ->
     return stack.enter_context(Client(cluster, set_as_default=False))
 
 
+@pytest.fixture
+def caplog(caplog):
+    """Pytest's, which hears: a cluster that was silenced before may have left its handler so."""
+    caplog.handler.setLevel(logging.NOTSET)
+    return caplog
+
+
 @pytest.fixture(scope="session")
 def cluster2() -> Iterator[Client]:
     """Two worker processes of one thread each. Leave them as they are."""
