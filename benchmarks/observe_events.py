@@ -22,7 +22,7 @@ from largek_dask.passes.telemetry import PassReport
 __all__ = ["MEASURES", "TARGETS", "Day", "Sent", "uploads_of"]
 
 TARGETS = {
-    "events_64": ("`events/` of a simulated day of 10,000 steps, 64 workers", "MB", 20.0),
+    "events_64": ("events of a simulated day of 10,000 steps, 64 workers", "MB", 20.0),
     "events_1024": ("the same, 1,024 workers", "MB", 100.0),
     "uploads_64": ("uploads of a byte of it to an object store, without the open part", "", 2.0),
     "uploads_1024": ("the same, 1,024 workers", "", 2.0),

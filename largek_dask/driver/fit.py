@@ -60,6 +60,9 @@ __all__ = [
     "problem_of",
 ]
 
+ANSWER_SECONDS = 10.0
+"""How long workers that are there may take to answer, beyond a time limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
@@ -235,7 +238,7 @@ class _Work:
         helper = compiles_ahead(rows.dtype, rows.n_features, k) if is_helped else nullcontext()
         try:
             # Heard from the first moment on: workers may have to be waited for.
-            with helper, self._open_passes(lambda: asked() or clock.is_over()) as passes:
+            with helper, self._open_passes(lambda: asked() or self._is_too_late(clock)) as passes:
                 passes.cancelled = lambda: watch.tell() or held()
                 passes.is_given_up = asked
                 self._check(passes.statistics)
@@ -260,11 +263,24 @@ class _Work:
         finally:
             events.close()
 
+    def _is_too_late(self, clock: Clock) -> bool:
+        """Whether the time limit ends the wait for workers to answer.
+
+        Those that are there may take a moment; without any, nothing will come.
+        """
+        if not clock.is_over():
+            return False
+        late = clock.seconds() - self.options.stop.seconds
+        return late > ANSWER_SECONDS or not self._has_workers()
+
+    def _has_workers(self) -> bool:
+        return self.client is not None and bool(
+            self.client.scheduler_info(n_workers=-1)["workers"]
+        )
+
     def _without_model(self, error: NoModelError) -> NoModelError:
         """The error, which says so where nobody was there to compute."""
-        if self.client is None or error.reason != "max_time":
-            return error
-        if self.client.scheduler_info(n_workers=-1)["workers"]:
+        if self.client is None or error.reason != "max_time" or self._has_workers():
             return error
         address = self.client.scheduler.address
         return NoModelError(

@@ -1,6 +1,8 @@
 """KMeans and the command line on a Dask cluster: the same bits as here."""
 
+import asyncio
 import json
+import time
 
 import dask
 import numpy as np
@@ -13,6 +15,7 @@ from distributed import Client, LocalCluster
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.errors import NoModelError
+from largek_dask.passes.admission import Workers
 from tests.checks import computing_workers, fit_asked, watched_passes
 
 MEMORY_CHUNKS = {"largek.data.memory-chunk-bytes": 200 * 5 * 4}
@@ -149,7 +152,30 @@ def test_a_time_limit_without_workers_says_that_there_are_none(url):
         assert "init" not in str(told.value)
 
 
-def test_a_time_limit_with_workers_leaves_a_model(url, client):
+@pytest.fixture
+def slow_to_answer(monkeypatch):
+    """Workers take a second to answer: whoever asks for a stop is heard several times."""
+    begin, since = Workers.begin, []
+
+    async def slowly(self):
+        since.append(time.monotonic())
+        await asyncio.sleep(1)
+        await begin(self)
+
+    monkeypatch.setattr(Workers, "begin", slowly)
+    return since
+
+
+def test_a_time_limit_with_workers_leaves_a_model(url, client, slow_to_answer):
+    """Also where they are later than the limit."""
     km = lk.KMeans(3, client=client, max_time=1e-9).fit(url)
+    assert time.monotonic() - slow_to_answer[0] > 1
     assert km.stop_reason_ == "max_time_without_search"
     assert len(np.unique(km.cluster_centers_, axis=0)) == 3
+
+
+def test_workers_that_do_not_answer_are_not_waited_for(url, client, slow_to_answer, monkeypatch):
+    monkeypatch.setattr("largek_dask.driver.fit.ANSWER_SECONDS", 0.1)
+    with pytest.raises(NoModelError, match="time limit"):
+        lk.KMeans(3, client=client, max_time=1e-9).fit(url)
+    assert slow_to_answer
