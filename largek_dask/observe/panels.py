@@ -648,10 +648,11 @@ def _moved(seen: Seen, heard: Heard) -> Panel | None:
 
 
 def _job(seen: Seen, heard: Heard) -> Panel | None:
+    # What is off says nothing: that a job is not kept, not cleared, not held.
     told = [
-        (name, value if isinstance(value, str) else json.dumps(value, default=str))
+        (name, _in_words(value))
         for name, value in seen.status.items()
-        if name not in LIVE and value not in (None, "", [], {})
+        if name not in LIVE and value is not False and value not in (None, "", [], {})
     ]
     if not told:
         return None
@@ -664,6 +665,14 @@ def _job(seen: Seen, heard: Heard) -> Panel | None:
         columns=("", ""),
         rows=[(name.replace("_", " "), text) for name, text in told],
     )
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return ", ".join(value)
+    return json.dumps(value, default=str)
 
 
 # --- lines ----------------------------------------------------------------------------------------

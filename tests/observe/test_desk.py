@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 import time
 from contextlib import contextmanager
 from typing import Any
@@ -238,6 +239,38 @@ def test_job__files_wait_while_somebody_waits_for_something_else():
     for waiting, urgent in (((), False), ((("job", "a"),), False), ((("what",),), True)):
         desk._waiting = {key: [] for key in waiting}
         assert desk._waits(("job", "a")) is urgent
+
+
+def test_job__files_are_not_read_unasked():
+    """Two threads that want Python's lock all the time would keep it from the event loop."""
+    at_once = desks.READ_AT_ONCE
+    read, stands = [], []
+
+    class Source(MadeUp):
+        def history(self, job_id):
+            for event in super().history(job_id):
+                read.append(event)
+                yield event
+
+    class Told(threading.Event):
+        def wait(self, timeout=None):
+            stands.append(len(read))
+            return super().wait(timeout)
+
+    source = Source()
+    source.add("a", "finished")
+    source.files["a"] = [step(i) for i in range(1, 5 * at_once)]
+    reader = desks.Reader(source, "a", "~")
+    reader._is_wanted = Told()
+    reader.start()
+    for pieces in (1, 2):
+        # Waited for twice: for a second nothing was read.
+        there = [pieces * at_once] * 2
+        eventually(lambda there=there: stands[-2:] == there, "the reader stands still")
+        assert len(reader.next(time.monotonic() + 60)) == at_once
+    reader.close()
+    reader.join(60)
+    assert not reader.is_alive()
 
 
 def test_job__what_somebody_is_about_to_ask_is_made():
