@@ -32,6 +32,8 @@ __all__ = ["cancel", "jobs", "logs", "result", "service_at", "submit", "watch"]
 
 ASIDE = ("data", "resume", "wait", "away", "scheduler", "storage_options", "as_json")
 """Parameters of `submit` that are no option of a job."""
+WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
+"""Parameters of `submit` that say which workers a job uses."""
 DRAINED = "the scheduler is drained; largek drain --undo ends that"
 ALL_AT_ONCE = 1_000
 """Jobs in one answer, where all are asked for."""
@@ -51,10 +53,19 @@ ALL_AT_ONCE = 1_000
 @fit_options
 @click.option("--name", help="Shown beside the id.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher begins sooner.")
+@click.option("--workers-min", type=int, metavar="N", help="With fewer workers the job waits.")
+@click.option("--workers-max", type=int, metavar="N", help="It never uses more.")
+@click.option(
+    "--tag",
+    multiple=True,
+    metavar="NAME",
+    help="Only workers with this resource (`dask worker --resources NAME=1`). May be repeated.",
+)
 @click.option(
     "--resume",
     metavar="ID",
-    help="Go on with a job that has ended, by other --max-iter, --tol or --max-time if given; or "
+    help="Go on with a job that has ended, by other --max-iter, --tol, --max-time, --priority or "
+    "workers if given; or "
     "with one that waits for its storage options since the scheduler was started again.",
 )
 @click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
@@ -137,9 +148,18 @@ def _new_job(
     for value, name in ((data, "DATA"), (order["n_clusters"], "-k K"), (order["output"], "--out")):
         if value is None:
             raise click.UsageError(f"give {name}, or --resume ID to go on with a job")
+    order["workers"] = _workers(order)
+    for name in WORKERS:
+        del order[name]
     order["algorithm"] = choose_algorithm(order)
     del order["settings"], order["effort"]
     return {"data": data, "storage_options": storage_options, **order}
+
+
+def _workers(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Which workers a job is to use, of the options that say so; None: all."""
+    asked = {name: given.get(option) for option, name in WORKERS.items()}
+    return {name: value for name, value in asked.items() if value not in (None, ())} or None
 
 
 def _given(ctx: click.Context) -> dict[str, Any]:
@@ -155,14 +175,24 @@ def _changes(ctx: click.Context, data: str | None) -> dict[str, Any]:
     from largek_dask.service.jobs import CHANGEABLE
 
     given = {name: value for name, value in _given(ctx).items() if name not in ASIDE}
+    if (workers := _workers(given)) is not None:
+        given = {name: value for name, value in given.items() if name not in WORKERS}
+        given["workers"] = workers
     wrong = sorted(set(given) - set(CHANGEABLE))
     if wrong or data is not None:
         what = "DATA" if data is not None else f"--{wrong[0].replace('_', '-')}"
+        known = ", ".join("--" + name.replace("_", "-") for name in _changeable())
         raise click.UsageError(
-            f"{what} belongs to a new job; with --resume only "
-            f"{', '.join('--' + name.replace('_', '-') for name in CHANGEABLE)} can be given"
+            f"{what} belongs to a new job; with --resume only {known} can be given"
         )
     return given
+
+
+def _changeable() -> list[str]:
+    """Parameters of `submit` that may be given when a job is gone on with."""
+    from largek_dask.service.jobs import CHANGEABLE
+
+    return [name for name in CHANGEABLE if name != "workers"] + list(WORKERS)
 
 
 def _resumed(

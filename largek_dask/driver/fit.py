@@ -46,6 +46,7 @@ from largek_dask.kernels.compiling import asked_before
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.local import LocalPasses
+from largek_dask.passes.picking import picked
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -274,15 +275,25 @@ class _Work:
         return late > ANSWER_SECONDS or not self._has_workers()
 
     def _has_workers(self) -> bool:
-        return self.client is not None and bool(
-            self.client.scheduler_info(n_workers=-1)["workers"]
-        )
+        if self.client is None:
+            return False
+        from largek_dask.passes.network import workers_known_to
+
+        pick = picked()
+        return len(workers_known_to(self.client)) >= (1 if pick is None else pick.least)
 
     def _without_model(self, error: NoModelError) -> NoModelError:
         """The error, which says so where nobody was there to compute."""
         if self.client is None or error.reason != "max_time" or self._has_workers():
             return error
-        address = self.client.scheduler.address
+        address, pick = self.client.scheduler.address, picked()
+        if pick is not None:
+            return NoModelError(
+                f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there "
+                f"was a model: the cluster at {address} has fewer workers than the job asks for "
+                f"({pick}). Start some, or ask for fewer.",
+                "max_time",
+            )
         return NoModelError(
             f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there was a "
             f"model: the cluster at {address} has no workers. Start some, as by `dask worker "

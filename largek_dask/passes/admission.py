@@ -22,6 +22,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.network import Network, WorkerInfo
+from largek_dask.passes.picking import Pick, lacking, picked
 from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, drop_job, versions
 
 __all__ = ["Workers", "check_workers", "differences", "told_of"]
@@ -74,6 +75,8 @@ class Workers:
         Budget of row state in bytes, per worker.
     say : callable
         ``say(kind, message)``, for what a user should know meanwhile.
+    pick : Pick, optional
+        Which of them the job may use, at least and at most.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Workers:
         rows: Rows,
         memory_limit: int | None,
         say: Callable[[str, str], None],
+        pick: Pick | None = None,
     ) -> None:
         self._network = network
         self._where = rows.location
@@ -109,6 +113,11 @@ class Workers:
         """Last heartbeat of each worker by the scheduler's clock, and when it was new here."""
         self._absent: dict[str, _Absence] = {}
         self._told: tuple[bool, frozenset[tuple[str, str]]] = (True, frozenset())
+        self._pick = pick
+        self._tags: list[frozenset[str]] = []
+        """Tags of all workers of the cluster when they were looked at last."""
+        self._short: tuple[Any, ...] | None = None
+        """What had been told when it was said that there are too few; None: there are enough."""
 
     async def begin(self) -> None:
         """Prepare all workers, present and future."""
@@ -118,7 +127,7 @@ class Workers:
     async def look(self) -> None:
         """As :meth:`begin`, but without waiting for workers where there are none."""
         await self._network.register(WorkPlugin(), _patience())
-        if await self._network.workers():
+        if await self._found():
             await self.ready(wait_for=None, begin=True)
 
     async def ready(
@@ -146,7 +155,7 @@ class Workers:
             All cannot open the data, or find something else there.
         """
         while True:
-            found = await self._network.workers()
+            found = await self._found()
             present = self._look(found)
             asked = self._asked_of(present)
             awaited = [ask for ask in asked if wait_for is None or ask.address in wait_for]
@@ -165,6 +174,8 @@ class Workers:
                 self._take_answers(answered)
                 continue
             ready = {a: n for a, n in present.items() if a in self._admitted}
+            if self._pick is not None:
+                ready = self._pick.of(ready, present)
             if begin and found:
                 self._raise_if_all_are_unfit(found)
             self._tell(len(ready))
@@ -173,6 +184,31 @@ class Workers:
                 self.n_threads = sum(ready.values())
                 return ready
             await asyncio.sleep(WAIT_SECONDS)
+
+    async def enough(self) -> dict[str, int]:
+        """As :meth:`ready`; waits while there are fewer than the job asks for."""
+        while True:
+            ready = await self.ready()
+            if self._pick is None or len(ready) >= self._pick.least:
+                break
+            if self._short != self._told:
+                # Again where something else has been said meanwhile.
+                self._short = self._told
+                why = lacking(self._pick, len(ready), self._tags)
+                self._say("waiting", f"{why}; waiting for more")
+            await asyncio.sleep(WAIT_SECONDS)
+        if self._short is not None:
+            self._short = None
+            self._say("workers", f"{len(ready):,} workers are there: going on")
+        return ready
+
+    async def _found(self) -> dict[str, WorkerInfo]:
+        """The workers that the job may use, by address."""
+        found = await self._network.workers()
+        self._tags = [info.tags for info in found.values()]
+        if self._pick is None:
+            return found
+        return {a: info for a, info in found.items() if self._pick.allows(info.tags)}
 
     @property
     def seen(self) -> frozenset[str]:
@@ -220,7 +256,8 @@ class Workers:
         limits = [info.memory_limit for info in found.values()]
         # Chunks are shared out evenly, so the smallest worker tells; 0 is no limit that is known.
         least = state_budget(self._job.memory_limit, min(limits, default=0))
-        self.state_limit = len(limits) * least or None
+        n_used = len(limits) if self._pick is None else self._pick.count(len(limits))
+        self.state_limit = n_used * least or None
         self._absent, present = {}, {}
         for address, info in found.items():
             ask = self._asks.get(address)
@@ -326,6 +363,9 @@ class Workers:
         reasons = "; ".join(f"{address} {why.text}" for address, why in self._absent.items())
         if not n_ready and reasons:
             self._say("waiting", f"no worker can take work: {reasons}; waiting for one")
+        elif not n_ready and self._pick is not None:
+            why = lacking(self._pick, 0, self._tags)
+            self._say("waiting", f"{why}; waiting for one")
         elif not n_ready:
             self._say("waiting", "the cluster has no workers; waiting for one")
         elif not before[0]:
@@ -375,8 +415,8 @@ def check_workers(client: Client, rows: Rows, seconds: float) -> None:
     VersionMismatchError, DataError
         See :meth:`Workers.ready`.
     """
-    network = Network(client, uuid4().hex[:12])
-    workers = Workers(network, rows, None, lambda kind, message: None)
+    network = Network(client, uuid4().hex[:12], picked())
+    workers = Workers(network, rows, None, lambda kind, message: None, picked())
     until = time.monotonic() + seconds
 
     def check() -> None:

@@ -31,6 +31,7 @@ from largek_dask.passes.blame import may_be_anothers
 from largek_dask.passes.broadcast import Broadcaster
 from largek_dask.passes.local import available_cpus
 from largek_dask.passes.network import Network, require_open
+from largek_dask.passes.picking import picked
 from largek_dask.passes.placement import place, ranges, shares
 from largek_dask.passes.spec import PassSpec, total_of
 from largek_dask.passes.spill import remove_spilled, spill, spill_folder
@@ -142,8 +143,9 @@ class ClusterPasses(BasePasses):
             )
         super().__init__(rows, **options)
         self.job = uuid4().hex[:12]
-        self._network = Network(client, self.job)
-        self._workers = Workers(self._network, rows, memory_limit, self._say)
+        pick = picked()
+        self._network = Network(client, self.job, pick)
+        self._workers = Workers(self._network, rows, memory_limit, self._say, pick)
         self._broadcaster = Broadcaster(self._network, self._workers)
         self._owner: dict[int, str] = {}
         self._placed_on: dict[str, int] = {}
@@ -227,7 +229,7 @@ class ClusterPasses(BasePasses):
 
     async def _hand_out(self, current: _Pass) -> None:
         """Give all missing chunks to workers; those whose workers fail stay missing."""
-        present = await self._workers.ready()
+        present = await self._workers.enough()
         workers = self._stragglers.left_out(present)
         if current.broadcast is None:
             try:

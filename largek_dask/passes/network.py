@@ -18,6 +18,7 @@ from uuid import uuid4
 from distributed import Client, Future
 
 from largek_dask.errors import ClusterError, ParameterError
+from largek_dask.passes.picking import Pick, picked
 from largek_dask.passes.spreading import SPREAD
 from largek_dask.points import at
 
@@ -42,6 +43,8 @@ class WorkerInfo:
     """0: none."""
     last_seen: float
     """Time of its last heartbeat, by the scheduler's clock."""
+    tags: frozenset[str] = frozenset()
+    """Names of its resources."""
 
 
 def require_open(client: Client) -> None:
@@ -70,6 +73,8 @@ def unreachable(error: OSError) -> ClusterError:
 def workers_known_to(client: Client) -> dict[str, Any]:
     """What the scheduler says of each worker, by address; not for the client's event loop.
 
+    Inside of ``picking`` of those that may be used.
+
     Raises
     ------
     ClusterError
@@ -80,7 +85,10 @@ def workers_known_to(client: Client) -> dict[str, Any]:
         found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     except OSError as error:
         raise unreachable(error) from error
-    return found
+    pick = picked()
+    if pick is None:
+        return found
+    return {a: about for a, about in found.items() if pick.allows(about.get("resources") or ())}
 
 
 class Network:
@@ -91,11 +99,14 @@ class Network:
     client : distributed.Client
     job : str
         Part of every task's name.
+    pick : Pick, optional
+        Tasks run on no other workers than these.
     """
 
-    def __init__(self, client: Client, job: str) -> None:
+    def __init__(self, client: Client, job: str, pick: Pick | None = None) -> None:
         self.client = client
         self.job = job
+        self.pick = pick
         self.group = f"largek_{job}"
         """Begin of the names of all tasks."""
         self._background: set[asyncio.Future[Any]] = set()
@@ -197,6 +208,7 @@ class Network:
                 memory=worker["metrics"].get("memory", 0),
                 memory_limit=worker["memory_limit"] or 0,
                 last_seen=worker["last_seen"],
+                tags=frozenset(worker.get("resources") or ()),
             )
             for address, worker in found["workers"].items()
         }
@@ -258,13 +270,16 @@ class Network:
         return set(found.get(sent.key, ()))
 
     def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
-        """One task, if possible on ``worker``."""
+        """One task, if possible on ``worker``; where workers are picked, there or nowhere."""
+        where = None if worker is None else [worker]
+        if self.pick is not None and where is None:
+            where = list(self.pick.chosen)
         with at("submit"):
             return self.client.submit(
                 function,
                 *args,
-                workers=None if worker is None else [worker],
-                allow_other_workers=worker is not None,
+                workers=where,
+                allow_other_workers=self.pick is None and worker is not None,
                 pure=False,
                 key=self._key(),
             )

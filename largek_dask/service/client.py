@@ -363,6 +363,7 @@ class Service:
         storage_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         resume: str | Job | None = None,
+        workers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Job:
         """Submit a job, or go on with one that has ended.
@@ -392,8 +393,12 @@ class Service:
         name : str, optional
             Shown beside the id.
         resume : str or Job, optional
-            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``priority`` may be
-            given with it.
+            A job that has ended; only ``max_iter``, ``tol``, ``max_time``, ``priority`` and
+            ``workers`` may be given with it.
+        workers : mapping, optional
+            Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: with fewer than ``min`` (1) it
+            waits; it uses at most ``max``, the same ones while they live, which have all ``tags``
+            (``dask worker --resources bigmem=1``). No bit of the model depends on it.
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
@@ -411,22 +416,27 @@ class Service:
             It could not be done; says why. Nothing has been written.
         """
         public, secrets = hide(storage_options)
-        effort = options.pop("effort", None)
-        changes = _fields(
-            data=data, n_clusters=n_clusters, output=output,
-            seed=_one_seed(seed, random_state), max_time=max_time,
+        effort, one = options.pop("effort", None), _one_seed(seed, random_state)
+        changes = _asked_workers(workers) | _fields(
+            data=data, n_clusters=n_clusters, output=output, seed=one, max_time=max_time,
             labels=labels, name=name, **options,
         )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
                 raise ParameterError("resume= goes on with its own algorithm: leave it out.")
-            job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
-            self.ask("resume", id=job_id, changes=changes, secrets=secrets)
-            return Job(self, job_id)
+            return self._resumed(resume, changes, secrets)
         asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options)).model_dump(mode="json")
         spec = JobSpec.parse({**changes, "algorithm": asked, "storage_options": public})
-        document = json.dumps(spec.dump())
-        return Job(self, self.ask("submit", document=document, secrets=secrets, owner=this_user()))
+        sent = {"document": json.dumps(spec.dump()), "secrets": secrets, "owner": this_user()}
+        return Job(self, self.ask("submit", **sent))
+
+    def _resumed(
+        self, job: str | Job, changes: Mapping[str, Any], secrets: Mapping[str, Any]
+    ) -> Job:
+        """A job that has ended, gone on with."""
+        job_id = job.id if isinstance(job, Job) else checked_id(job)
+        self.ask("resume", id=job_id, changes=changes, secrets=secrets)
+        return Job(self, job_id)
 
     def jobs(
         self,
@@ -787,6 +797,13 @@ def _fields(**given: Any) -> dict[str, Any]:
     if given.get("memory_limit") is not None:
         given["memory_limit"] = parse_memory(given["memory_limit"])
     return {name: _plain(value) for name, value in given.items() if value is not None}
+
+
+def _asked_workers(workers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The field of a job that says which workers it uses; nothing where none does."""
+    if workers is None:
+        return {}
+    return {"workers": dict(workers) if isinstance(workers, Mapping) else workers}
 
 
 def _plain(value: Any) -> Any:

@@ -65,7 +65,8 @@ class Job:
             while the scheduler cannot read its record, and tries again), ``reason`` (what it waits
             for: storage, workers, credentials, version), ``note`` (the same in words), ``needs``
             (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
-            covariances), ``versions`` of this package that have computed it, ``kept`` (see
+            covariances; ``workers_asked``, where it says which ones), ``versions`` of this package
+            that have computed it, ``kept`` (see
             :meth:`keep`), ``cleared`` (its checkpoints are removed by their age), ``draining`` (no
             job begins: ``Service.drain``), while it is queued or waits ``queue`` (its ``position``
             ``of`` how many that are queued; ``waits_for``: place, paused, which is that no job

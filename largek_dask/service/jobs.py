@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from largek_dask.driver.event_log import JsonLines
@@ -23,7 +23,7 @@ from largek_dask.service.known import KnownJob, unreadable_status
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
-from largek_dask.service.queue import Queue
+from largek_dask.service.queue import Queue, Standing
 from largek_dask.service.register import Register, Tender
 from largek_dask.service.scheduler_file import SchedulerFile, Sign
 from largek_dask.service.spec import JobSpec, check_asked
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHANGEABLE", "Jobs"]
 
-CHANGEABLE = ("max_iter", "tol", "max_time", "priority")
+CHANGEABLE = ("max_iter", "tol", "max_time", "priority", "workers")
 """What may be different when a job that has ended is gone on with: nothing that changes bits."""
 
 
@@ -57,6 +57,9 @@ class Jobs:
     made : callable, optional
         Gives what the store's ``scheduler.json`` is to say, of the number of the claim; without it
         there is no such file.
+    workers : callable, optional
+        Gives the workers of the cluster as its scheduler sees them; None as its value: nobody
+        knows.
 
     Attributes
     ----------
@@ -75,13 +78,14 @@ class Jobs:
         tell: Callable[[Event], None],
         owner: str,
         made: Callable[[int], SchedulerFile] | None = None,
+        workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
         self._register = register = Register(tenure, tell, self._changed, *tend)
         self._submissions = Submissions(register, tenure, owner, connect, tell)
-        self._queue = Queue(register, tenure, owner, connect)
+        self._queue = Queue(register, tenure, owner, connect, workers)
         self._tender = Tender(register, tenure, *tend)
         self.steering = Steering(register)
         self.sweeper = Sweeper(register, tenure)
@@ -121,9 +125,12 @@ class Jobs:
         return [runner.name for runner in runners if runner.is_alive()]
 
     def workers_worth(self, seconds: float) -> int:
-        """Workers that the running jobs have use for, if a step is to take ``seconds``."""
+        """Workers that jobs have use for, if a step is to take ``seconds``.
+
+        Jobs that run, and those that could but for want of workers.
+        """
         # Called on the scheduler's event loop: it must not wait for who writes under the lock.
-        return sum(job.feed.worth(seconds) for job in self._register.jobs() if job.running)
+        return sum(_worth(job, seconds) for job in self._register.jobs())
 
     def metrics(self) -> JobsFigures:
         """Figures for Prometheus; never waits."""
@@ -331,7 +338,7 @@ class Jobs:
     def _recall(self, job: KnownJob) -> None:
         """Events of a time before this scheduler's, if its files can be reached."""
         # What is waited for is not asked again by everybody who looks.
-        if not job.feed.is_loaded and job.reason is None:
+        if not job.feed.is_loaded and job.reason in (None, "workers"):
             folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])
@@ -425,3 +432,13 @@ class Jobs:
                 f"(digest {model.digest()}, not {result.digest})."
             )
         return model
+
+
+def _worth(job: KnownJob, seconds: float) -> int:
+    """Workers that a job has use for at the moment."""
+    asked = job.record.spec.workers
+    if job.running:
+        worth = job.feed.worth(seconds)
+        return worth if asked is None else asked.pick().count(max(worth, asked.min))
+    waits = job.lacking is not None and job.reason == "workers"
+    return asked.min if waits and asked is not None else 0

@@ -86,6 +86,8 @@ class KnownJob:
         self.note = ""
         """Which scheduler has the job, where it is not this one."""
         self.waiting: Waiting | None = None
+        self.lacking: Waiting | None = None
+        """What the cluster lacks for it to begin."""
         self.not_before = 0.0
         """When it is tried again, at the soonest (``time.monotonic``)."""
         self.tries = 0
@@ -169,8 +171,13 @@ class KnownJob:
             return "credentials"
         if not self.running and self.is_of_other_version:
             return "version"
-        waiting = self.waiting
+        waiting = self._waiting
         return None if waiting is None else waiting.reason
+
+    @property
+    def _waiting(self) -> Waiting | None:
+        """What has been found to be missing; of a job that runs, by its run."""
+        return self.waiting if self.running else self.waiting or self.lacking
 
     @property
     def ended(self) -> float:
@@ -238,7 +245,7 @@ class KnownJob:
         self._why = None
         self._stop.clear()
         self.about_workers = ""
-        self.running, self.note = True, ""
+        self.running, self.note, self.lacking = True, "", None
 
     @property
     def stopped_for(self) -> Why | None:
@@ -265,7 +272,8 @@ class KnownJob:
                 f"{__version__}: the bits of its result may be others if it goes on, which "
                 "resume(accept_version=True) accepts"
             )
-        return self.note if self.waiting is None else self.waiting.text
+        waiting = self._waiting
+        return self.note if waiting is None else waiting.text
 
     def status(self) -> dict[str, Any]:
         """Everything known, as plain values."""
@@ -286,6 +294,12 @@ class KnownJob:
             "algorithm": record.spec.algorithm.name,
             "n_clusters": record.spec.n_clusters,
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
+            # How far each of them is, is told as "workers".
+            **(
+                {}
+                if (asked := record.spec.workers) is None
+                else {"workers_asked": asked.model_dump(mode="json")}
+            ),
             "max_iter": record.spec.max_iter,
             "max_time": record.spec.max_time,
             "versions": list(record.versions),

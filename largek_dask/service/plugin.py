@@ -43,6 +43,7 @@ from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.crew import Crew
 from largek_dask.service.jobs import Jobs
+from largek_dask.service.queue import Standing
 from largek_dask.service.ready import answer_on, prefix_of
 from largek_dask.service.scheduler_file import SchedulerFile
 from largek_dask.service.store import Records
@@ -146,7 +147,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _open(self, url: str, owner: str) -> Jobs:
         records = Records(Folder(url, self.storage_options))
         records.check_writable()
-        return Jobs(records, self._connect, self._tell, owner, self._scheduler_file)
+        return Jobs(records, self._connect, self._tell, owner, self._scheduler_file, self._standing)
 
     def _scheduler_file(self, token: int) -> SchedulerFile:
         """What the store says of this scheduler while it has the claim of this number."""
@@ -177,6 +178,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             pool.shutdown(wait=False)
 
     # --- from threads -----------------------------------------------------------------------------
+
+    def _standing(self) -> list[Standing]:
+        """The workers that there are."""
+        # The copy of the table is one step of the interpreter.
+        workers = tuple(dict.values(self.scheduler.workers))
+        return [Standing(frozenset(w.resources), w.status.name == "running") for w in workers]
 
     def _connect(self) -> Client:
         """The client of all jobs; a thread of its own runs its event loop."""

@@ -12,13 +12,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from largek_dask import config
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import count_of
-from largek_dask.service.known import ACTIVE, KnownJob
+from largek_dask.passes.picking import lacking
+from largek_dask.service.known import ACTIVE, KnownJob, Waiting
 from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
 from largek_dask.service.tenure import Tenure
@@ -26,13 +27,21 @@ from largek_dask.service.tenure import Tenure
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "Standing"]
 
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 FEEDS = 50
 """Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
+
+
+class Standing(NamedTuple):
+    """A worker as its scheduler sees it."""
+
+    tags: frozenset[str]
+    is_able: bool
+    """It takes tasks."""
 
 
 class Queue(threading.Thread):
@@ -46,6 +55,8 @@ class Queue(threading.Thread):
         This scheduler's name, for the claims of jobs.
     connect : callable
         Gives the client whose cluster computes; None as its value: threads of this process.
+    workers : callable, optional
+        Gives the workers of its scheduler; None as its value: they are not known.
     """
 
     def __init__(
@@ -54,12 +65,14 @@ class Queue(threading.Thread):
         tenure: Tenure,
         owner: str,
         connect: Callable[[], Client | None],
+        workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
         super().__init__(name="largek-queue", daemon=True)
         self._register = register
         self._tenure = tenure
         self._owner = owner
         self._connect = connect
+        self._workers = workers
         self._changed = register.changed
         self._runners: set[Runner] = set()
         self._served: Counter[str] = Counter()
@@ -87,11 +100,26 @@ class Queue(threading.Thread):
         self._register.take_up()
         with self._changed:
             if self._register.loaded.is_set() and not self._closing:
+                self._look_at_workers()
                 # Again, as the place of one that cannot begin now is another's.
                 while jobs := self.due():
                     for job in jobs:
                         self._launch(job)
                 self._tell_versions()
+
+    def _look_at_workers(self) -> None:
+        """Note of each job that has not begun whether there are too few workers for it."""
+        waiting = [job for job in self._register.jobs() if job.state in ACTIVE and not job.running]
+        workers = None
+        if any(job.record.spec.workers is not None for job in waiting):
+            workers = self._workers()
+        for job in waiting:
+            before, job.lacking = job.lacking, _lacking(job, workers)
+            if before is None and job.lacking is not None and job.feed.is_loaded:
+                # Once, however the number changes.
+                reason, text = job.lacking
+                told = {"run": job.record.run, "reason": reason, "message": text}
+                job.feed({"event": "waiting", **told})
 
     def _tell_versions(self) -> None:
         """Tell once of each job that waits for its version to be accepted."""
@@ -118,7 +146,7 @@ class Queue(threading.Thread):
         waiting = [
             job
             for job, is_held in zip(waiting, held, strict=True)
-            if not (job.record.cancel or is_held)
+            if not (job.record.cancel or is_held or job.lacking)
         ]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
         return [*chosen, *itertools.islice(self._in_turn(waiting, jobs), max(0, free))]
@@ -228,3 +256,15 @@ class Queue(threading.Thread):
                 if job.running:
                     job.ask_to_stop("shutdown")
             return list(self._runners)
+
+
+def _lacking(job: KnownJob, workers: Collection[Standing] | None) -> Waiting | None:
+    """What a cluster lacks for a job to begin; None where nothing, or nobody knows."""
+    asked = job.record.spec.workers
+    if asked is None or workers is None:
+        return None
+    pick = asked.pick()
+    n_able = sum(worker.is_able and pick.allows(worker.tags) for worker in workers)
+    if n_able >= pick.least:
+        return None
+    return Waiting("workers", lacking(pick, n_able, (worker.tags for worker in workers)))

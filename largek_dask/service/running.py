@@ -30,6 +30,7 @@ from largek_dask.errors import (
     VersionMismatchError,
     warnings_heard_by,
 )
+from largek_dask.passes.picking import picking
 from largek_dask.points import at
 from largek_dask.redaction import hide_in_logs, redactor
 from largek_dask.service.credentials import known_values, options_of, output_folder
@@ -333,18 +334,19 @@ class Runner(threading.Thread):
         job, spec = self.job, self.job.record.spec
         rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
         job.feature_names = rows.feature_names
-        model, fitted = fit_into(
-            folder,
-            rows,
-            spec.fit_options(),
-            labels=spec.labels,
-            client=self._connect(),
-            events=list(self._sinks),
-            log=False,
-            callbacks=(self._remember,),
-            cancelled=job.is_stopped,
-            held=lambda: job.stopped_for in ("pause", "drain"),
-        )
+        with picking(None if spec.workers is None else spec.workers.pick()):
+            model, fitted = fit_into(
+                folder,
+                rows,
+                spec.fit_options(),
+                labels=spec.labels,
+                client=self._connect(),
+                events=list(self._sinks),
+                log=False,
+                callbacks=(self._remember,),
+                cancelled=job.is_stopped,
+                held=lambda: job.stopped_for in ("pause", "drain"),
+            )
         if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
             return None
         cancelled = fitted.stop_reason == "cancelled"

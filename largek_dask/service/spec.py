@@ -19,6 +19,7 @@ from fsspec.core import split_protocol
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -43,6 +44,7 @@ from largek_dask.algorithms.objective import Objective
 from largek_dask.data.stores import check_no_secret
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.errors import ParameterError
+from largek_dask.passes.picking import Pick
 
 __all__ = [
     "FORMAT",
@@ -50,6 +52,7 @@ __all__ = [
     "AlgorithmSpec",
     "JobSpec",
     "StorageOption",
+    "WorkersSpec",
     "check_asked",
     "hide",
     "unique_keys",
@@ -59,6 +62,7 @@ FORMAT: Literal[1] = 1
 MOST_BYTES = 1 << 20
 """A larger document is refused unread."""
 MOST_CLUSTERS = 10_000_000
+MOST_WORKERS = 1_000_000
 Model = TypeVar("Model", bound=BaseModel)
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -104,6 +108,7 @@ def _one_of(names: Collection[str], name: str) -> str:
 Address = Annotated[str, Field(min_length=1, max_length=4_096), AfterValidator(_address)]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain_text)]
 Number = int | float | bool | None | Name
+NumberOfWorkers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 
 
 class StorageOption(BaseModel):
@@ -172,6 +177,34 @@ class AlgorithmSpec(BaseModel):
         )
 
 
+def _as_list(value: Any) -> Any:
+    """A tuple as a list; a text alone is none."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+class WorkersSpec(BaseModel):
+    """Which workers a job may use: no bit depends on it."""
+
+    model_config = _STRICT
+
+    min: NumberOfWorkers = 1
+    """With fewer the job waits."""
+    max: NumberOfWorkers | None = None
+    """It never uses more."""
+    tags: Annotated[list[Name], BeforeValidator(_as_list), Field(max_length=50)] = []
+    """Names of Dask's worker resources, all of which each of its workers has."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> WorkersSpec:
+        if self.max is not None and self.min > self.max:
+            raise ValueError(f"min={self.min} is more than max={self.max}")
+        return self
+
+    def pick(self) -> Pick:
+        """Those of one run, which have not been chosen yet."""
+        return Pick(self.min, self.max, self.tags)
+
+
 def _of(name: str, **limits: Any) -> Any:
     """The field of an option of a fit: its default, bound and meaning, and limits of documents."""
     option = OPTIONS[name]
@@ -213,6 +246,8 @@ class JobSpec(BaseModel):
     """Bytes a worker. Documents of earlier versions may say 0, which is as good as 1."""
     priority: Annotated[int, Field(ge=-1_000, le=1_000)] = 0
     """Jobs of a higher priority begin sooner."""
+    workers: WorkersSpec | None = None
+    """None: all that there are."""
     name: Name | None = None
     storage_options: dict[Name, StorageOption] = Field(default_factory=dict, max_length=100)
 
@@ -237,8 +272,13 @@ class JobSpec(BaseModel):
         return _checked(cls, dict(document))
 
     def dump(self) -> dict[str, Any]:
-        """The document, as plain JSON values; that of k-means as before there were mixtures."""
+        """The document, as plain JSON values; what is not asked for is left out where it is new.
+
+        So a document of k-means on all workers is one that earlier versions read.
+        """
         document = self.model_dump(mode="json")
+        if self.workers is None:
+            del document["workers"]
         if self.mixture is None:
             del document["mixture"], document["dither"]
         return document
@@ -324,6 +364,7 @@ WORDS = {
     "finite_number": "must be a finite number",
     "bool_type": "must be True or False",
     "string_type": "must be a text",
+    "list_type": "must be a list of texts",
     "dict_type": "must be a mapping of names to values",
     "model_type": "must be a mapping of names to values",
     "greater_than_equal": "must be at least {ge}",
@@ -348,10 +389,12 @@ def _told(model: type[BaseModel], error: Any) -> str:
         return f"{'.'.join(place[:3])}: must be a number, a text, True, False or None"
     field = ".".join(place) or "the document"
     if error["type"] == "extra_forbidden":
-        known = [name for name in model.model_fields if name != "format"]
-        near = get_close_matches(place[-1], known, 1, 0.75) if len(place) == 1 else []
+        of: type[BaseModel] = WorkersSpec if place[0] == "workers" and len(place) == 2 else model
+        known = [name for name in of.model_fields if name != "format"]
+        is_told = len(place) == 1 or of is not model
+        near = get_close_matches(place[-1], known, 1, 0.75) if is_told else []
         told = f"use {near[0]}" if near else f"there are {', '.join(known)}"
-        return f"{field}: is not known" + (f"; {told}" if len(place) == 1 else "")
+        return f"{field}: is not known" + (f"; {told}" if is_told else "")
     words = WORDS.get(error["type"])
     return f"{field}: {error['msg'] if words is None else words.format(**error.get('ctx', {}))}"
 

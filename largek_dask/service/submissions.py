@@ -17,6 +17,7 @@ from largek_dask.driver.plan import space_needed
 from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import LargekError, OutputError, ParameterError
+from largek_dask.passes.picking import picking
 from largek_dask.redaction import redactor
 from largek_dask.service.credentials import missing, options_of, output_folder
 from largek_dask.service.known import KnownJob
@@ -85,7 +86,8 @@ class Submissions:
         places = Places.of(spec)
         with self._reserved(places):
             try:
-                self.check(spec, options, check)
+                with picking(None if spec.workers is None else spec.workers.pick()):
+                    self.check(spec, options, check)
                 record = self._create(spec, options, owner)
             except Exception as error:
                 raise _without_secrets(error, redactor(options)) from None

@@ -126,12 +126,28 @@ def test_submit_and_wait(run, data, tmp_path):
 def test_options_reach_the_job(service, submit):
     weights = ("--normalize", "l2", "--on-bad-rows", "skip", "--init", "k-means++", "--n-init", 2)
     limits = ("--max-iter", 7, "--max-time", "1m", "--priority", 3, "--set", "b0=100")
+    limits += ("--workers-min", 1, "--workers-max", 3)
     job_id = submit("--algorithm", "nmbatch", *weights, *limits, "--storage-option", "auto_mkdir=1")
     spec = job_on_the_scheduler(service, job_id).record.spec
     assert spec.algorithm.model_dump() == {"name": "nmbatch", "parameters": {"b0": 100}}
     assert (spec.normalize, spec.on_bad_rows, spec.init) == ("l2", "skip", "k-means++")
     assert (spec.n_init, spec.max_iter, spec.max_time, spec.priority) == (2, 7, 60.0, 3)
     assert spec.in_memory == ("auto_mkdir",)
+    assert spec.workers.model_dump() == {"min": 1, "max": 3, "tags": []}
+
+
+def test_workers__a_job_waits_for_a_tag_and_goes_on_without(service, run, submit):
+    job_id = submit("--tag", "bigmem", "--tag", "gpu", "--max-iter", 2)
+    job = service.job(job_id)
+    eventually(lambda: job.state == "waiting", "the job waits")
+    queue = job.status()["queue"]
+    assert queue["waits_for"] == "workers"
+    assert "no worker has bigmem, gpu" in queue["why"]
+    run("cancel", job_id)
+    assert job.wait("60s") == "cancelled"
+    run("submit", "--resume", job_id, "--workers-max", 1)
+    assert job.wait("120s") == "finished"
+    assert job.status()["workers_asked"] == {"min": 1, "max": 1, "tags": []}
 
 
 def test_options_of_few_reach_the_job_as_well(service, submit):
@@ -463,6 +479,13 @@ def submit_to(run, tmp_path):
         (["submit", "x", "--resume", "lk-1"], 2, "DATA belongs to a new job"),
         (["submit", "--resume", "lk-1", "--seed", 0], 2, "--seed belongs to a new job"),
         (["submit", "--resume", "lk-1", "--algorithm", "lloyd"], 2, "--algorithm belongs"),
+        (["submit", "--resume", "lk-1", "--tag", "big"], 1, "there is no job lk-1"),
+        (["submit", "/x", "-k", 3, "--out", "/y", "--workers-min", 0], 1, "must be at least 1"),
+        (
+            ["submit", "/x", "-k", 3, "--out", "/y", "--workers-min", 2, "--workers-max", 1],
+            1,
+            "min=2 is more than max=1",
+        ),
         (["submit", "x", "-k", 3, "--out", "y", "--algorithm", "magic"], 2, "choose one of auto"),
         (["submit", "x.zarr", "-k", 3, "--out", "/y"], 1, "data: is a relative path"),
         (["submit", "/no.zarr", "-k", 3, "--out", "/y"], 1, "/no.zarr"),

@@ -1,0 +1,197 @@
+"""Which workers of a cluster a job uses, and what is told of those that it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import dask
+import pytest
+
+from largek_dask.data.sources import open_rows
+from largek_dask.passes import admission
+from largek_dask.passes.admission import Workers
+from largek_dask.passes.network import Network, WorkerInfo, workers_known_to
+from largek_dask.passes.picking import Pick, lacking, picked, picking
+from tests.passes.test_admission import YES, A, B
+from tests.passes.test_admission import Network as MadeUp
+from tests.passes.toys import integers
+
+C = "tcp://10.0.0.3:4000"
+
+
+def test_pick__the_same_ones_while_they_can_compute():
+    pick = Pick(most=2)
+    assert pick.of({B: 1, C: 2}, [B, C]) == {B: 1, C: 2}
+    assert pick.of({A: 1, B: 1, C: 2}, [A, B, C]) == {B: 1, C: 2}, "none comes in its place"
+    # One that does not answer just now is kept, and nobody takes its place.
+    assert pick.of({A: 1, C: 2}, [A, B, C]) == {C: 2}
+    assert pick.of({A: 1, B: 1, C: 2}, [A, B, C]) == {B: 1, C: 2}
+    assert pick.of({A: 1, C: 2}, [A, C]) == {C: 2, A: 1}, "B is gone"
+    assert pick.of({A: 1, B: 1, C: 2}, [A, B, C]) == {C: 2, A: 1}
+    assert pick.chosen == (C, A)
+    assert Pick().of({A: 1, B: 1}, [A, B]) == {A: 1, B: 1}
+
+
+def test_pick__takes_those_that_other_jobs_have_not():
+    one, two, three = Pick(most=1), Pick(most=1), Pick(most=1)
+    there = {A: 1, B: 1}
+    with picking(one):
+        assert picked() is one
+        assert list(one.of(there, there)) == [A]
+        with picking(two):
+            assert list(two.of(there, there)) == [B]
+            assert list(two.of(there, there)) == [B]
+        assert picked() is one
+    assert picked() is None
+    # That job is over.
+    assert list(three.of(there, there)) == [A]
+
+
+def test_pick__tags_and_numbers():
+    pick = Pick(2, 3, ["gpu", "bigmem"])
+    assert pick.allows({"gpu", "bigmem", "other"})
+    assert not pick.allows({"gpu"})
+    assert [pick.count(n) for n in (1, 3, 9)] == [1, 3, 3]
+    assert [Pick().count(n) for n in (0, 9)] == [0, 9]
+
+
+@pytest.mark.parametrize(
+    ("pick", "n", "tags", "told"),
+    [
+        (Pick(2), 1, [{"x"}], "it wants 2 workers, and of the 1 there 1 can be used"),
+        (
+            Pick(1, None, ["a", "b"]), 0, [{"a"}, ()],
+            "it wants 1 worker with a, b, and of the 2 there 0 can be used; no worker has b "
+            "(dask worker --resources b=1)",
+        ),
+        (
+            Pick(3, None, ["a"]), 1, [{"a"}, {"a"}],
+            "it wants 3 workers with a, and of the 2 there 1 can be used",
+        ),
+        (
+            Pick(1, None, ["a"]), 0, [],
+            "it wants 1 worker with a, and of the 0 there 0 can be used; no worker has a "
+            "(dask worker --resources a=1)",
+        ),
+    ],
+)  # fmt: skip
+def test_lacking__a_sentence(pick, n, tags, told):
+    assert lacking(pick, n, tags) == told
+
+
+@pytest.fixture
+def network(monkeypatch):
+    network = MadeUp()
+    network.answers = {A: YES, B: YES, C: YES}
+    monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: network.now))
+    monkeypatch.setattr(admission, "WAIT_SECONDS", 0.0)
+    with dask.config.set({"largek.passes.silent-seconds": 60}):
+        yield network
+
+
+@pytest.fixture
+def workers(network):
+    """``workers(pick)``, and what they have said."""
+    said = []
+
+    def make(pick):
+        rows = open_rows(integers(4))
+        return Workers(network, rows, None, lambda kind, text: said.append((kind, text)), pick)
+
+    return make, said
+
+
+def test_enough__waits_for_the_least_and_uses_no_more_than_the_most(network, workers):
+    make, said = workers
+    of = make(Pick(2, 2, ["bigmem"]))
+    moments = iter(range(10))
+
+    def change():
+        now = next(moments, 10)
+        if now == 0:
+            network.has(A)
+            network.has(B, tags=frozenset({"bigmem"}))
+        if now == 5:
+            network.has(C, tags=frozenset({"bigmem"}))
+
+    network.before_look = change
+
+    async def scenario():
+        assert await of.ready() == {B: 1}, "whoever only looks does not wait"
+        assert await of.enough() == {B: 1, C: 1}
+        assert said == [
+            (
+                "waiting",
+                "it wants 2 workers with bigmem, and of the 2 there 1 can be used; "
+                "waiting for more",
+            ),
+            ("workers", "2 workers are there: going on"),
+        ]
+        assert A not in network.calls, "it is not asked, and sent nothing"
+        network.has("tcp://10.0.0.0:1", tags=frozenset({"bigmem"}))
+        network.answers["tcp://10.0.0.0:1"] = YES
+        assert await of.enough() == {B: 1, C: 1}
+        assert of.seen == {B, C}
+        assert len(said) == 2
+
+    asyncio.run(scenario())
+
+
+def test_ready__nobody_with_the_tags(network, workers):
+    make, said = workers
+    of = make(Pick(1, None, ["gpu"]))
+    network.has(A)
+
+    def come():
+        if network.now > 105:
+            network.has(B, tags=frozenset({"gpu"}))
+
+    network.before_look = come
+
+    async def scenario():
+        assert await of.ready() == {B: 1}
+        assert said == [
+            (
+                "waiting",
+                "it wants 1 worker with gpu, and of the 1 there 0 can be used; no worker has gpu "
+                "(dask worker --resources gpu=1); waiting for one",
+            ),
+            ("workers", "1 worker is there: going on"),
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_tasks_go_to_no_other_workers():
+    asked = []
+    client = SimpleNamespace(submit=lambda *args, **options: asked.append(options))
+    pick = Pick()
+    pick.of({A: 1, B: 1}, [A, B])
+    for network in (Network(client, "m_1", pick), Network(client, "m_1")):
+        network.submit(abs, 1, worker=B)
+        network.submit(abs, 1)
+    found = [(options["workers"], options["allow_other_workers"]) for options in asked]
+    assert found == [([B], False), ([A, B], False), ([B], True), (None, False)]
+
+
+def test_the_scheduler_s_workers_are_those_that_may_be_used():
+    told = {
+        "nthreads": 1, "status": "running", "metrics": {}, "memory_limit": 9, "last_seen": 1.0,
+    }  # fmt: skip
+    table = {A: {**told, "resources": {"gpu": 1.0}}, B: {**told, "resources": {}}}
+
+    async def identity(n_workers):
+        return {"workers": table}
+
+    client = SimpleNamespace(
+        status="running",
+        scheduler_info=lambda n_workers: {"workers": table},
+        scheduler=SimpleNamespace(identity=identity),
+    )
+    assert set(workers_known_to(client)) == {A, B}
+    with picking(Pick(tags=["gpu"])):
+        assert set(workers_known_to(client)) == {A}
+    found = asyncio.run(Network(client, "m_1").workers())
+    assert found[A] == WorkerInfo(1, "running", 0, 9, 1.0, frozenset({"gpu"}))
+    assert found[B].tags == frozenset()

@@ -1,0 +1,188 @@
+"""A job says which workers it uses: it waits for them, uses no others, and no bit changes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+
+import dask
+import pytest
+
+import largek_dask as lk
+from largek_dask.errors import ParameterError
+from largek_dask.passes.worker import WorkPlugin
+from largek_dask.service.jobs import Jobs, _worth
+from largek_dask.service.known import KnownJob, Waiting
+from largek_dask.service.places import Places
+from largek_dask.service.queue import Queue, Standing
+from largek_dask.service.spec import JobSpec
+from largek_dask.service.store import Record
+from tests.checks import eventually
+from tests.service.test_jobs import ENDED, expected
+
+PLAIN = Standing(frozenset(), True)
+BIG = Standing(frozenset({"bigmem"}), True)
+PAUSED = Standing(frozenset({"bigmem"}), False)
+
+
+def asked(document, **workers):
+    return JobSpec.parse({**json.loads(document()), "workers": workers})
+
+
+def test_document__read_by_who_knows_none_of_it_unless_it_is_asked_for(document):
+    assert "workers" not in JobSpec.parse(document()).dump()
+    spec = asked(document, min=2, max=8, tags=["bigmem"])
+    assert spec.dump()["workers"] == {"min": 2, "max": 8, "tags": ["bigmem"]}
+    assert JobSpec.parse(json.dumps(spec.dump())) == spec
+    assert asked(document, tags=("b", "a")).workers.pick().tags == {"a", "b"}
+    least = asked(document).workers.pick()
+    assert (least.least, least.most, least.tags) == (1, None, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("workers", "told"),
+    [
+        ({"min": 0}, "workers.min: must be at least 1"),
+        ({"max": 0}, "workers.max: must be at least 1"),
+        ({"min": -2}, "workers.min: must be at least 1"),
+        ({"min": 3, "max": 2}, "workers: min=3 is more than max=2"),
+        ({"min": 1.5}, "workers.min: must be an integer"),
+        ({"min": True}, "workers.min: must be an integer"),
+        ({"tags": "bigmem"}, "workers.tags: must be a list of texts"),
+        ({"tags": [3]}, "workers.tags.0: must be a text"),
+        ({"tags": ["a\nb"]}, "workers.tags.0: has control characters"),
+        ({"tag": ["a"]}, "workers.tag: is not known; use tags"),
+        ({"n": 1}, "workers.n: is not known; there are min, max, tags"),
+    ],
+)
+def test_document__what_is_wrong_is_named(document, workers, told):
+    with pytest.raises(ParameterError) as caught:
+        asked(document, **workers)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [4, ["a"], "a"])
+def test_document__no_mapping(document, workers):
+    with pytest.raises(ParameterError, match="workers: must be a mapping"):
+        JobSpec.parse({**json.loads(document()), "workers": workers})
+
+
+@pytest.fixture
+def queue_of(document):
+    """``queue_of(workers, *asked)``: a queue of jobs that ask so, and these."""
+
+    def make(workers, *wanted):
+        jobs = []
+        for n, of in enumerate(wanted):
+            spec = asked(document, **of) if of is not None else JobSpec.parse(document())
+            told = []
+            job = KnownJob(
+                Record(f"lk-{n}", spec, "me", float(n)), Places.of(spec), {}, told.append, True
+            )
+            jobs.append(job)
+        register = SimpleNamespace(
+            jobs=lambda: tuple(jobs), is_drained=False, changed=threading.Condition()
+        )
+        queue = Queue(register, None, "me", lambda: None, lambda: workers)
+        return queue, jobs
+
+    return make
+
+
+def begins(queue):
+    queue._look_at_workers()
+    return [job.record.id for job in queue.due()]
+
+
+def test_queue__a_job_begins_when_there_are_enough_for_it(queue_of):
+    there = [PLAIN, BIG, PAUSED]
+    wanted = ({"min": 4}, {"min": 2, "tags": ["bigmem"]}, {"min": 2}, None)
+    queue, jobs = queue_of(there, *wanted)
+    assert begins(queue) == ["lk-2", "lk-3"], "others do not wait for those before them"
+    assert [job.state for job in jobs] == ["waiting", "waiting", "queued", "queued"]
+    assert jobs[1].reason == "workers"
+    place = queue.positions()["lk-1"]
+    assert (place["position"], place["of"], place["waits_for"]) == (None, 2, "workers")
+    assert place["why"] == "it wants 2 workers with bigmem, and of the 3 there 1 can be used"
+    assert jobs[1].status()["note"] == place["why"]
+    assert jobs[1].status()["workers_asked"] == {"min": 2, "max": None, "tags": ["bigmem"]}
+    there.append(BIG)
+    assert begins(queue) == ["lk-1", "lk-2", "lk-3"]
+    assert (jobs[1].state, jobs[1].status()["note"]) == ("queued", "")
+    there.append(BIG)
+    assert begins(queue)[0] == "lk-0"
+
+
+def test_queue__it_is_told_once(queue_of):
+    there = [PLAIN]
+    queue, (job,) = queue_of(there, {"min": 3})
+    for _ in range(3):
+        queue._look_at_workers()
+    there.append(PLAIN)
+    queue._look_at_workers()
+    (event,) = job.feed.since(0, 10)
+    assert (event["event"], event["reason"]) == ("waiting", "workers")
+    assert event["message"] == "it wants 3 workers, and of the 1 there 1 can be used"
+    assert "the 2 there" in job.told, "the newest number is in its status"
+
+
+def test_queue__nobody_waits_where_nobody_knows_the_workers(queue_of):
+    queue, _ = queue_of(None, {"min": 3})
+    assert begins(queue) == ["lk-0"]
+
+
+def test_queue__a_cancel_waits_for_no_workers(queue_of):
+    queue, (job,) = queue_of([], {"tags": ["gpu"]})
+    assert begins(queue) == []
+    assert "no worker has gpu" in job.told
+    job.change_now(cancel=True)
+    assert begins(queue) == ["lk-0"]
+    job.begin()
+    assert job.lacking is None
+
+
+def test_worth__what_a_job_waits_for_is_asked_of_an_adaptive_cluster(queue_of):
+    _, (job, other) = queue_of([], {"min": 3, "max": 4}, None)
+    assert (_worth(job, 1.0), _worth(other, 1.0)) == (0, 0)
+    job.lacking = Waiting("workers", "too few")
+    assert _worth(job, 1.0) == 3
+    job.running = other.running = True
+    job.feed.worth = other.feed.worth = lambda seconds: 9
+    assert (_worth(job, 1.0), _worth(other, 1.0)) == (4, 9)
+    job.feed.worth = lambda seconds: 1
+    assert _worth(job, 1.0) == 3
+    assert Jobs.workers_worth is not None
+
+
+def test_cluster(tmp_path, rows_url, document, fresh_cluster):
+    """With a real scheduler: it waits, then two of three with the tag work, and no other."""
+    client = fresh_cluster(1, processes=False)
+    options = client.cluster.new_spec["options"]
+    service = lk.connect(client, store=str(tmp_path / "store"))
+    spec = json.loads(document())
+    order = {name: spec[name] for name in ("data", "output", "n_clusters")}
+    order |= {"algorithm": lk.Lloyd(), "workers": {"min": 2, "max": 2, "tags": ["bigmem"]}}
+    with dask.config.set({"largek.service.beat-seconds": 0.05}):
+        job = service.submit(**order)
+        eventually(lambda: job.status()["state"] == "waiting", "the job waits for workers")
+        queue = job.status()["queue"]
+        assert queue["waits_for"] == "workers"
+        assert queue["why"] == (
+            "it wants 2 workers with bigmem, and of the 1 there 0 can be used; no worker has "
+            "bigmem (dask worker --resources bigmem=1)"
+        )
+        (plain,) = client.scheduler_info(n_workers=-1)["workers"]
+        options["resources"] = {"bigmem": 1}
+        client.cluster.scale(4)
+        assert job.wait(timeout=120) in ENDED
+    status = job.status()
+    assert status["result"]["digest"] == expected(rows_url)
+    worked = {
+        worker.address: worker.plugins[WorkPlugin.name].worked.rows
+        for worker in client.cluster.workers.values()
+    }
+    assert len(worked) >= 3, "others with the tag were there"
+    assert worked.pop(plain) == 0
+    assert sum(rows > 0 for rows in worked.values()) == 2
+    service.close()
