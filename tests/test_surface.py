@@ -13,6 +13,7 @@ import dask
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from distributed import Client
 from numpy.typing import NDArray
 
 import largek_dask as lk
@@ -58,7 +59,10 @@ def make_rows(kind: str) -> Any:
     return x.astype(kind)
 
 
-@pytest.fixture(scope="module", params=["float32", "float64", "uint8", "bool", "csr"])
+KINDS = ["float32", "float64", "uint8", "bool", "csr"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -71,10 +75,9 @@ def rows(kind: str) -> Any:
     return x
 
 
-@pytest.fixture(scope="module", params=["alike", "weighted"])
-def weight(request: pytest.FixtureRequest) -> NDArray[np.float64] | None:
-    """Whole ones and fractions, and some rows that do not count."""
-    if request.param == "alike":
+def make_weights(are_alike: bool) -> NDArray[np.float64] | None:
+    """Whole ones and fractions, and some rows that do not count; None: all rows are alike."""
+    if are_alike:
         return None
     return np.random.default_rng(3).choice([0.0, 0.5, 1.0, 3.0], N_ROWS, p=[0.1, 0.2, 0.5, 0.2])
 
@@ -88,13 +91,28 @@ def url(rows: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(out)
 
 
-@pytest.mark.parametrize("source", ["array", "store", "workers"])
+@pytest.mark.parametrize("weights", ["alike", "weighted"])
+@pytest.mark.parametrize("source", ["array", "store"])
 @pytest.mark.parametrize(("k", "algorithm"), CASES)
-def test_surface(
-    k: int, algorithm: str, source: str, rows: Any, weight: Any, url: str, worker_clients: Any
+def test_surface(k: int, algorithm: str, source: str, weights: str, rows: Any, url: str) -> None:
+    check(k, algorithm, rows, rows if source == "array" else url, make_weights(weights == "alike"))
+
+
+@pytest.mark.parametrize(("k", "algorithm"), CASES)
+def test_workers(k: int, algorithm: str, kind: str, rows: Any, url: str, cluster2: Client) -> None:
+    """Each kind of rows, number of clusters and algorithm; every second one has weights."""
+    are_alike = (CASES.index((k, algorithm)) + KINDS.index(kind)) % 2 == 0
+    check(k, algorithm, rows, url, make_weights(are_alike), cluster2)
+
+
+def check(
+    k: int,
+    algorithm: str,
+    rows: Any,
+    data: Any,
+    weight: NDArray[np.float64] | None,
+    client: Client | None = None,
 ) -> None:
-    client = worker_clients(2) if source == "workers" else None
-    data = rows if source == "array" else url
     most = 300 if algorithm in PATHS else 5
     km = lk.KMeans(k, algorithm=algorithm, random_state=k, max_iter=most, client=client)
     if algorithm in ("truncated", "vc-gmm", *PATHS) and sp.issparse(rows):
@@ -103,7 +121,7 @@ def test_surface(
         return
     with watched_passes() as seen, recorded_warnings() as told:
         km.fit(data, sample_weight=weight)
-    assert seen[0].n_chunks == (1 if source == "array" else 4)
+    assert seen[0].n_chunks == (4 if isinstance(data, str) else 1)
     assert computing_workers(seen[0]) == (2 if client else 0)
     assert faults_of_fit(km, rows, weight, told=told) == []
     np.testing.assert_array_equal(km.predict(data), km.labels_)

@@ -15,13 +15,15 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
 import scipy.sparse
+from distributed import Client
 
 import largek_dask as lk
 from largek_dask.algorithms.dcd import path_search
@@ -39,6 +41,7 @@ from largek_dask.passes.held import HeldRows
 from largek_dask.passes.telemetry import nbytes
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, join, watched_passes
+from tests.conftest import make_client
 from tests.faults import Killer, WithBarrier
 
 N_ROWS, N_FEATURES, K = 12_000, 10, 24
@@ -338,12 +341,14 @@ def test_workers(name, n_workers, url, alone, worker_clients):
 @every_algorithm
 def test_resume_at_every_checkpoint(name, url, clean, tmp_path):
     """Stop after each step, and go on from there in a fit that knows only the folder."""
-    with dask.config.set({"largek.checkpoints.seconds": 0}):
-        for steps in range(1, clean[name][3]):
-            folder = str(tmp_path / f"stop-{steps}")
-            stopped = fit(url, name, max_iter=steps, checkpoint=folder)
-            assert stopped.n_iter_ == steps
-            assert bits(fit(url, name, checkpoint=folder)) == clean[name]
+    for steps in range(1, clean[name][3]):
+        folder = str(tmp_path / f"stop-{steps}")
+        stopped = fit(url, name, max_iter=steps, checkpoint=folder)
+        assert stopped.n_iter_ == steps
+        seen = []
+        km = fit(url, name, checkpoint=folder, callbacks=[seen.append])
+        assert seen[0].record["step"] == steps + 1
+        assert bits(km) == clean[name]
 
 
 @every_algorithm
@@ -354,9 +359,17 @@ def test_resume_on_a_cluster(name, url, clean, tmp_path, worker_clients):
     assert bits(km) == clean[name]
 
 
+@pytest.fixture(scope="module")
+def mortal_cluster() -> Iterator[Client]:
+    """Two worker processes; of one that is killed its nanny makes another."""
+    with ExitStack() as stack:
+        yield make_client(stack, 2, processes=True)
+
+
 @every_algorithm
-def test_worker_killed_inside_a_pass(name, url, alone, clean, tmp_path, fresh_cluster):
-    client = fresh_cluster(n_workers=2)
+def test_worker_killed_inside_a_pass(name, url, alone, clean, tmp_path, mortal_cluster):
+    client = mortal_cluster
+    client.wait_for_workers(2, timeout=120)
     before = {w["pid"] for w in worker_identities(client)}
     killer = Killer(tmp_path)
     killer.start()
@@ -380,7 +393,7 @@ def test_worker_killed_inside_a_pass(name, url, alone, clean, tmp_path, fresh_cl
 
 @every_algorithm
 def test_worker_joins(name, url, clean, fresh_cluster):
-    client = fresh_cluster(n_workers=1)
+    client = fresh_cluster(n_workers=1, processes=False)
     cluster = client.cluster
 
     def join(snapshot):
