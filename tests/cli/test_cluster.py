@@ -36,6 +36,10 @@ fi
 """
 
 
+LAST_OF_ARRAY = {"SLURM_JOB_ID": "12", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
+"""A job whose number is that of its array: to SLURM, "12" means all jobs of the array."""
+
+
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
     """A folder that has what programs of SLURM say and were asked."""
@@ -354,7 +358,18 @@ def bash(code, **env):
 def test_time_that_is_left(told, seconds, fake, home):
     (fake / "squeue.out").write_text(told)
     code = function(script(home, "step.sh"), "time_left") + "\ntime_left"
-    assert bash(code, SLURM_JOB_ID="1") == str(seconds)
+    assert bash(code, **LAST_OF_ARRAY) == str(seconds)
+    assert "--job=12_3 " in calls(fake)[-1]
+
+
+def test_one_job_of_an_array_is_queued_again_and_not_all(fake, home):
+    (home / "step.sh").touch()
+    for name, code in (("srun", "exit 75"), ("sleep", "exit 0")):
+        (fake / "bin" / name).write_text(f"#!/bin/bash\n{code}\n")
+        (fake / "bin" / name).chmod(0o755)
+    told = bash(f"bash {script(home, 'workers.sbatch')}", SLURM_CPUS_PER_TASK="8", **LAST_OF_ARRAY)
+    assert "SLURM queues this job again" in told
+    assert calls(fake, "scontrol") == ["scontrol requeue 12_3"]
 
 
 def test_why_a_worker_waits(fake, home):
@@ -378,6 +393,16 @@ def test_why_a_worker_waits(fake, home):
     (fake / "squeue.out").write_text("4713\n")
     assert "this node sees another folder" in bash(f"{names}other_folder")
     assert f"--name=largek-scheduler:{home}" in calls(fake)[-1]
+
+
+def test_a_worker_that_does_not_end_when_it_is_asked_to(home):
+    code = function(script(home, "step.sh"), "end_in_time")
+    # Time goes by quicker here.
+    code += "\nlooked=0\nsleep() { looked=$((looked + 1)); SECONDS=$((SECONDS + 4)); }\n"
+    code += "tail -f /dev/null & worker=$!\n"
+    assert bash(f"{code} end_in_time $worker; wait $worker; echo $? $looked") == "137 3"
+    ended = "kill $worker; wait $worker; end_in_time $worker; echo $looked"
+    assert bash(f"{code} {ended}") == "0"
 
 
 @pytest.mark.parametrize("name", ["scheduler.sbatch", "step.sh"])

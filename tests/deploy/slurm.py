@@ -45,7 +45,7 @@ TaskPlugin=task/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait=20
@@ -53,8 +53,9 @@ ReturnToService=2
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
-PartitionName=low Nodes={host} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
-PartitionName=middle Nodes={host} PriorityTier=5 PreemptMode=REQUEUE GraceTime=5
+PartitionName=plain Nodes={host} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
+PartitionName=low Nodes={host} PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
+PartitionName=middle Nodes={host} PriorityTier=5 PreemptMode=REQUEUE GraceTime=0
 PartitionName=high Nodes={host} PriorityTier=10 PreemptMode=OFF
 """
 
@@ -96,11 +97,11 @@ class Site:
     def release(self, job: str) -> None:
         """Let a job begin that was queued again; SLURM has it wait for two minutes.
 
-        Not at once: until the second is over SLURM takes it for the run that it has just ended.
+        Not in this second, which is that of the run that has just ended.
         """
         eventually(lambda: self.states().get(job) in ("PENDING", "RUNNING"), f"{job} in the queue")
         if self.states()[job] == "PENDING":
-            self.said("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+            self.said("scontrol", "update", f"JobId={job}", "StartTime=now+1")
 
     def restarts(self, job: str) -> int:
         """How often a job has been queued again."""
@@ -119,13 +120,17 @@ class Site:
         finally:
             self.said("scancel", job)
 
+    def empty(self) -> None:
+        """Wait until there is no job any more."""
+        eventually(lambda: not self.said("squeue", "--noheader"), "an empty queue")
+
     def clear(self) -> None:
         """End all that was submitted, and wait for it."""
         ended = {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT"}
         there = [job for job, state in self.states().items() if state not in ended]
         if there:
             self.said("scancel", *there)
-        eventually(lambda: not self.said("squeue", "--noheader"), "an empty queue")
+        self.empty()
 
 
 @contextlib.contextmanager

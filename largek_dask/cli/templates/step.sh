@@ -68,7 +68,9 @@ other_folder() {
 # Seconds until SLURM ends this job.
 time_left() {
     local left days=0 hours minutes seconds
-    left=$(squeue --noheader --job="$SLURM_JOB_ID" --format=%L 2>/dev/null)
+    # Not by SLURM_JOB_ID, which is for one of the array's jobs the number of all.
+    left=$(squeue --noheader --job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" --format=%L \
+        2>/dev/null)
     if [[ $left == *-* ]]; then days=${left%%-*} left=${left#*-}; fi
     IFS=: read -r hours minutes seconds <<<"$left"
     # Short ones have no hours.
@@ -80,6 +82,15 @@ time_left() {
         echo 31536000
     fi
 }
+
+# A worker that is asked to end does so at once, but not each time: Dask may wait for half a minute
+# for its connection to close, which is longer than most sites have of grace.
+end_in_time() {
+    local until=$((SECONDS + 10))
+    while kill -0 "$1" 2>/dev/null && [ $SECONDS -lt $until ]; do sleep 0.2; done
+    kill -KILL "$1" 2>/dev/null
+}
+
 # Five to nine minutes before that, so that workers do not go all at once.
 last=$((SECONDS + $(time_left) - 300 - RANDOM % 240))
 
@@ -105,6 +116,8 @@ while [ -z "$ending" ]; do
         --lifetime $((last - SECONDS)) "${options[@]}" &
     # `wait` ends at a signal, too.
     while kill -0 $! 2>/dev/null; do
+        # Also one that was started just when this was asked to end, and has not heard of it.
+        if [ -n "$ending" ]; then end_in_time $!; fi
         wait $!
         code=$?
     done
