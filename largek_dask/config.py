@@ -85,6 +85,9 @@ DEFAULTS: dict[str, Any] = {
             # how long after its end a job is, with its record, checkpoints and events
             "jobs": None,
         },
+        # targets of notices of jobs, by name: url, perhaps with secret, or command, a list of
+        # texts; secret is {env: NAME}, of the scheduler's environment, and url may be
+        "notify": {},
         # how long a submit waits for workers to say whether they can open the data
         "check-seconds": 20.0,
     },

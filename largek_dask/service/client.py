@@ -362,6 +362,7 @@ class Service:
         labels: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
         name: str | None = None,
+        notify: str | Sequence[str] = (),
         resume: str | Job | None = None,
         workers: Mapping[str, Any] | None = None,
         **options: Any,
@@ -392,6 +393,8 @@ class Service:
             the job waits until :meth:`Job.supply` gives it again.
         name : str, optional
             Shown beside the id.
+        notify : str or sequence of str
+            Targets of ``largek.service.notify``, on the scheduler, that are sent notices of it.
         resume : str or Job, optional
             A job that has ended; only ``max_iter``, ``tol``, ``max_time``, ``priority`` and
             ``workers`` may be given with it.
@@ -402,9 +405,8 @@ class Service:
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
-            worker): as of :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture
-            of Gaussians, which is fitted instead, and ``dither`` of one; and ``priority``: jobs of
-            a higher one begin sooner.
+            worker): as of :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
+            Gaussians, which is fitted instead, and ``dither`` of one; ``priority``: higher first.
 
         Returns
         -------
@@ -419,16 +421,22 @@ class Service:
         effort, one = options.pop("effort", None), _one_seed(seed, random_state)
         changes = _asked_workers(workers) | _fields(
             data=data, n_clusters=n_clusters, output=output, seed=one, max_time=max_time,
-            labels=labels, name=name, **options,
+            labels=labels, name=name, notify=notify, **options,
         )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
                 raise ParameterError("resume= goes on with its own algorithm: leave it out.")
             return self._resumed(resume, changes, secrets)
-        asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options)).model_dump(mode="json")
-        spec = JobSpec.parse({**changes, "algorithm": asked, "storage_options": public})
-        sent = {"document": json.dumps(spec.dump()), "secrets": secrets, "owner": this_user()}
-        return Job(self, self.ask("submit", **sent))
+        asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options))
+        return self._new({**changes, "storage_options": public}, asked, secrets)
+
+    def _new(
+        self, given: Mapping[str, Any], algorithm: AlgorithmSpec, secrets: Mapping[str, Any]
+    ) -> Job:
+        """A new job of these fields."""
+        spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
+        sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
+        return Job(self, self.ask("submit", secrets=secrets, **sent))
 
     def _resumed(
         self, job: str | Job, changes: Mapping[str, Any], secrets: Mapping[str, Any]
@@ -635,6 +643,29 @@ class Service:
         """
         return list(self.ask_again("workers"))
 
+    def try_notice(self, target: str) -> dict[str, Any]:
+        """Have the scheduler send a notice for trial to one of its targets.
+
+        Parameters
+        ----------
+        target : str
+            Its name in the scheduler's configuration, ``largek.service.notify``.
+
+        Returns
+        -------
+        dict
+            ``target``, ``place`` (scheme and host, or the program), ``id`` of the notice,
+            ``delivered``, ``answer`` (what came back, in words), ``seconds``. It is tried once, for
+            5 seconds at most.
+
+        Raises
+        ------
+        ParameterError
+            There is no such target; names those there are.
+        """
+        found: dict[str, Any] = self.ask("notice", target=target)
+        return found
+
     def retire(self, worker: str) -> str:
         """Let a worker go: what it holds is brought to others, and its process ends.
 
@@ -786,6 +817,7 @@ def _one_seed(seed: Any, random_state: Any) -> Any:
 
 def _fields(**given: Any) -> dict[str, Any]:
     """What is given of a job's fields, as they are sent."""
+    notify = given.pop("notify")
     for name, value in given.items():
         if isinstance(value, np.ndarray | list | tuple):
             raise ParameterError(
@@ -796,6 +828,8 @@ def _fields(**given: Any) -> dict[str, Any]:
         given["max_time"] = parse_duration(given["max_time"], "max_time")
     if given.get("memory_limit") is not None:
         given["memory_limit"] = parse_memory(given["memory_limit"])
+    if notify:
+        given["notify"] = [notify] if isinstance(notify, str) else _as_list(notify)
     return {name: _plain(value) for name, value in given.items() if value is not None}
 
 

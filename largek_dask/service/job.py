@@ -66,8 +66,10 @@ class Job:
             for: storage, workers, credentials, version), ``note`` (the same in words), ``needs``
             (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
             covariances; ``workers_asked``, where it says which ones), ``versions`` of this package
-            that have computed it, ``kept`` (see
-            :meth:`keep`), ``cleared`` (its checkpoints are removed by their age), ``draining`` (no
+            that have computed it, ``kept`` (see :meth:`keep`), ``notify`` (targets of notices),
+            ``notices`` (of each its ``id``, ``kind``, ``target``, ``run``, ``at``, ``text``,
+            ``tries``, ``state``, pending, sent or given up, and the last ``answer``),
+            ``cleared`` (its checkpoints are removed by their age), ``draining`` (no
             job begins: ``Service.drain``), while it is queued or waits ``queue`` (its ``position``
             ``of`` how many that are queued; ``waits_for``: place, paused, which is that no job
             begins, or a reason as above; ``why``, a sentence), and while and after it runs on this

@@ -23,6 +23,7 @@ from largek_dask.service.known import KnownJob, unreadable_status
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
+from largek_dask.service.notices import Notices
 from largek_dask.service.queue import Queue, Standing
 from largek_dask.service.register import Register, Tender
 from largek_dask.service.scheduler_file import SchedulerFile, Sign
@@ -69,6 +70,13 @@ class Jobs:
         Removes jobs that have.
     journal : Journal
         What has been logged for each.
+    notices : Notices
+        What is sent of them to targets that are configured here.
+
+    Raises
+    ------
+    ParameterError
+        Something in the configuration of the service cannot be.
     """
 
     def __init__(
@@ -83,8 +91,14 @@ class Jobs:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
-        self._register = register = Register(tenure, tell, self._changed, *tend)
-        self._submissions = Submissions(register, tenure, owner, connect, tell)
+
+        def heard(event: Event) -> None:
+            self.notices.hear(event)
+            tell(event)
+
+        self._register = register = Register(tenure, heard, self._changed, *tend)
+        self.notices = Notices(register, owner)
+        self._submissions = Submissions(register, tenure, owner, connect, heard)
         self._queue = Queue(register, tenure, owner, connect, workers)
         self._tender = Tender(register, tenure, *tend)
         self.steering = Steering(register)
@@ -99,6 +113,7 @@ class Jobs:
         self._tender.start()
         self.sweeper.start()
         self.journal.start()
+        self.notices.start()
 
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop; a later scheduler goes on with it.
@@ -110,6 +125,7 @@ class Jobs:
         """
         self._tender.stop()
         self.sweeper.stop()
+        self.notices.stop()
         with self._changed:
             self._tenure.claim_no_more()
             runners = self._queue.close()
@@ -118,7 +134,7 @@ class Jobs:
             runner.join(max(0.0, until - time.monotonic()))
         # The last lines of runs that have ended just now are written too.
         self.journal.stop()
-        for thread in (self._queue, self._tender, self.sweeper, self.journal):
+        for thread in (self._queue, self._tender, self.sweeper, self.notices, self.journal):
             if thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))
         self._tenure.give_back()
@@ -194,7 +210,9 @@ class Jobs:
             It could not be done; nothing has been written.
         """
         check_asked(owner=owner, secrets=secrets)
-        job = self._submissions.take(JobSpec.parse(document), secrets, owner, check)
+        spec = JobSpec.parse(document)
+        self.notices.check(spec.notify)
+        job = self._submissions.take(spec, secrets, owner, check)
         job.feed({"event": "queued", "run": job.record.run, "owner": owner})
         return job.record.id
 

@@ -78,6 +78,8 @@ class KnownJob:
         """Whether it has been told that the job waits for its version to be accepted."""
         self.is_kept = True
         """Whether the record is in the store as it is here."""
+        self.is_gone = False
+        """Whether it has been removed there: nobody is to write it again."""
         self._known_since = time.time()
         self.places = places
         self.secrets = dict(secrets)
@@ -140,11 +142,17 @@ class KnownJob:
             It could not be kept; to be tried again.
         """
         with self._writing:
-            while not self.is_kept:
+            while not self.is_kept and not self.is_gone:
                 keep(record := self.record)
                 with self._lock:
                     # What has changed meanwhile is written as well.
                     self.is_kept = record is self.record
+
+    def forget(self, remove: Callable[[], object]) -> None:
+        """Remove the record, which no :meth:`keep` brings back."""
+        with self._writing:
+            remove()
+            self.is_gone = True
 
     def recall(self, folder: Folder) -> None:
         """Take up the last events of earlier schedulers, from the job's folder."""
@@ -305,6 +313,8 @@ class KnownJob:
             "versions": list(record.versions),
             "kept": record.kept,
             "cleared": record.cleared,
+            "notify": list(record.spec.notify),
+            "notices": [notice.model_dump(mode="json") for notice in record.notices],
             # Who has all jobs knows its place among them.
             "queue": None,
             **record.spec.objective.told(),

@@ -123,6 +123,8 @@ class Lease:
     """The job's ``claims`` folder."""
     token: int
     owner: str
+    taken_from: str | None = None
+    """Who had it before and has not given it back: it was silent for too long."""
 
     def holds(self) -> bool:
         """Whether nobody has claimed the job since.
@@ -233,6 +235,7 @@ class Contender:
             The claim cannot be written.
         """
         number = _newest(self._folder)
+        taken_from = None
         if number:
             check_job(self._job_folder, self._job)
             seen = (number, _beat(self._folder, number))
@@ -244,6 +247,8 @@ class Contender:
             waited = self._clock() - self._since
             if seen[1] != RELEASED and owner not in self._gone and waited <= self._patience:
                 return None
+            if seen[1] != RELEASED and owner != self._owner:
+                taken_from = owner
         token = number + 1
         claim = {"job": self._job, "owner": self._owner, "claimed": uuid.uuid4().hex}
         document = json.dumps(claim).encode()
@@ -252,7 +257,7 @@ class Contender:
         if not self._folder.create(name, document) and self._folder.read(name) != document:
             check_job(self._job_folder, self._job)
             return None
-        lease = Lease(self._folder, token, self._owner)
+        lease = Lease(self._folder, token, self._owner, taken_from)
         try:
             lease.renew()
         except LostJobError:

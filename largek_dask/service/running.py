@@ -225,7 +225,8 @@ class Runner(threading.Thread):
         self._sinks.append(self._writer(log))
         try:
             self._note_version()
-            self._emit("running", token=lease.token, owner=self._owner)
+            taken = {} if lease.taken_from is None else {"taken_from": lease.taken_from}
+            self._emit("running", token=lease.token, owner=self._owner, **taken)
             result = self._ended(folder, lease, options)
             if result is None:
                 self._emit("interrupted", reason=self.job.stopped_for)

@@ -40,13 +40,14 @@ from largek_dask.driver.words import printable
 from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning, warn
 from largek_dask.redaction import redactor
 from largek_dask.service.lease import Lease
+from largek_dask.service.notice import Notice
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 from largek_dask.version import __version__
 
 __all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_result"]
 
 FORMAT: Literal[1] = 1
-LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions")
+LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions", "notices")
 """Fields that records have only where they say something."""
 DRAINED = "drained.json"
 """A file of the store that is there while no job is to begin."""
@@ -132,6 +133,7 @@ class _Document(BaseModel):
     cleared: bool = False
     deleting: Deleting | None = None
     versions: Annotated[list[Word], Field(max_length=1_000)] = []
+    notices: Annotated[list[Notice], Field(max_length=1_000)] = []
     spec: dict[str, Any]
 
 
@@ -171,6 +173,8 @@ class Record:
     versions: tuple[str, ...] = ()
     """Versions of this package that have computed it, the last one last; each one after the first
     has been accepted by somebody."""
+    notices: tuple[Notice, ...] = ()
+    """Notices of this run, and of those before what is still to be sent; see ``notices.py``."""
 
 
 class Records:
@@ -348,6 +352,7 @@ class Records:
             cleared=found.cleared,
             deleting=found.deleting,
             versions=tuple(found.versions),
+            notices=tuple(found.notices),
         )
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
@@ -428,10 +433,16 @@ def _dumped(record: Record) -> bytes:
             )
         },
         # Earlier versions read records without what they do not know.
-        **{name: value for name in LATER if (value := getattr(record, name))},
+        **{name: _plain(value) for name in LATER if (value := getattr(record, name))},
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    """A field as JSON has it."""
+    is_documents = isinstance(value, tuple) and isinstance(value[0], BaseModel)
+    return [each.model_dump(mode="json") for each in value] if is_documents else value
 
 
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:

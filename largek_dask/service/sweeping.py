@@ -330,7 +330,7 @@ class Sweeper(threading.Thread):
         size = _size(folder, names)
         for name in names:
             folder.remove(name)
-        records.remove(job_id)
+        job.forget(lambda: records.remove(job_id))
         self._register.remove(job_id)
         return size
 

@@ -117,7 +117,7 @@ def settings() -> Iterator[tuple[str, Any, str]]:
         for key, value in zip(node.keys, node.values, strict=True):
             assert isinstance(key, ast.Constant)
             name = f"{above}.{key.value}"
-            if isinstance(value, ast.Dict):
+            if isinstance(value, ast.Dict) and value.keys:
                 yield from walk(value, values[key.value], name)
                 continue
             comment: list[str] = []
