@@ -29,6 +29,8 @@ LEAST_MEMORY = 1024
 """MiB that a worker has at least."""
 SAFE = re.compile(r"[\w./+@%:,=-]*")
 """What a script may hold without quotes."""
+OURS = re.compile(r"--(job-name|array|no-requeue|dependency|signal)\b|-[Jad]")
+"""Options of sbatch by which jobs are found and queued again: nobody else may give them."""
 SIZES = {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 """MiB in the units of SLURM."""
 COLUMNS = ("%i", "%j", "%T", "%L", "%N", "%r")
@@ -108,6 +110,11 @@ class Layout:
                 raise ParameterError(
                     f"--sbatch is {option!r}, which is no option of sbatch: write it as in "
                     "--sbatch --constraint=icelake"
+                )
+            if OURS.match(option):
+                raise ParameterError(
+                    f"--sbatch is {option!r}, by which jobs here are found and queued again: leave "
+                    "it out, or change the files that --out DIR writes"
                 )
 
     @property
