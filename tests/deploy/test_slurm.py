@@ -23,10 +23,6 @@ from tests.checks import eventually
 from tests.deploy.running import DEPLOY, ROOT, quick_environment
 from tests.deploy.slurm import CPUS, site
 
-pytestmark = pytest.mark.skipif(
-    "LARGEK_SLURM" not in os.environ,
-    reason="not yet tried often enough for CI: LARGEK_SLURM=1 has them run",
-)
 RECOVERY = 5.0
 """Seconds from the death of a worker to the next step."""
 SLOW = """\
