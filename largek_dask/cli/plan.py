@@ -251,11 +251,8 @@ def machines_of(threads: int | None, client: Client | None) -> Machines:
 
 def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     """Estimate a fit of ``rows``; times the kernel and one read for a moment."""
-    import numpy as np
-
-    from largek_dask import config
     from largek_dask.driver.fit import chosen, problem_of
-    from largek_dask.driver.plan import memory_needed
+    from largek_dask.driver.plan import footprint
     from largek_dask.kernels.exact.statistics import compute_dtype
     from largek_dask.passes.local import state_budget
 
@@ -267,8 +264,6 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     compute = compute_dtype(rows.dtype)
     own_threads = -(-n_threads // n_processes)
     budget = state_budget(options.memory_bytes, available)
-    chunk = int(np.diff(rows.chunk_table).max()) * d * rows.dtype.itemsize
-    cached = min(int(config.get("passes.cache-bytes")), rows.nbytes // n_processes)
     scan = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
     outlook = algorithm.outlook(rows, n_clusters)
     before = (scan + problem.passes_to_start()) * n_init
@@ -276,6 +271,8 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     if outlook is not None:
         course = _foreseen(outlook, n, n_init, scan, options.max_iter)
     own = algorithm.row_bytes(rows, n_clusters, n_processes * budget)
+    takes = footprint(rows, n_clusters, own * course.rows_step)
+    share = takes.on(n_processes, own_threads, available, options.memory_bytes)
     rate = flops(n_clusters, d, compute) * n_threads
     seconds_step = None
     if outlook is not None and outlook.distances is not None:
@@ -289,12 +286,9 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
         n_chunks=rows.n_chunks,
         n_processes=n_processes,
         n_threads=n_threads,
-        # Whether weights need wide sums is known when all have been read.
-        memory_model=memory_needed(
-            n_clusters, d, compute.itemsize, own_threads, wide=rows.weight is not None
-        ),
-        memory_reading=chunk * (own_threads + 2) + cached,
-        memory_row_state=min(own * course.rows_step // n_processes, budget),
+        memory_model=share.model,
+        memory_reading=share.chunks + share.cached,
+        memory_row_state=share.row_state,
         memory_held=0 if course.rows_step == n else course.rows_step * held_bytes(d, compute),
         row_bytes=own,
         is_local=is_local,
@@ -306,7 +300,7 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
         readings_step=1 if outlook is None or rows.shuffled else outlook.readings,
         steps_most=n_init * course.steps,
         seconds_step=seconds_step,
-        share_cached=min(1.0, n_processes * cached / rows.nbytes),
+        share_cached=min(1.0, n_processes * share.cached / rows.nbytes),
         searches=0 if outlook is None else outlook.searches,
         anchors=None if outlook is None else outlook.anchors,
         seconds_compute=2.0 * n * d * n_clusters / rate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,19 +15,23 @@ from largek_dask.data.rows import Rows
 from largek_dask.driver.labels import LABEL_BYTES
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
-from largek_dask.passes.local import available_cpus
+from largek_dask.passes.local import available_cpus, state_budget
 from largek_dask.passes.rowstate import process_memory
 
 if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = [
+    "Footprint",
+    "Share",
     "check_memory",
     "check_output_fits",
     "check_problem",
     "check_rows_that_count",
     "check_scale",
+    "footprint",
     "memory_needed",
+    "row_state_of",
     "space_needed",
 ]
 
@@ -123,6 +128,94 @@ def check_memory(
                 f"{_gigabytes(available)}. Ask for fewer clusters, use fewer threads, or a "
                 "machine with more memory."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Bytes that a fit takes in one of the processes that compute."""
+
+    model: int
+    """Centres, packed centres and exact sums."""
+    chunks: int
+    """Chunks being read and computed."""
+    cached: int
+    """Chunks that are kept; all jobs of a process share one cache."""
+    row_state: int
+    """What is kept per row."""
+
+    @property
+    def needed(self) -> int:
+        """All but the cache."""
+        return self.model + self.chunks + self.row_state
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What the memory that a fit takes depends on, but for the processes it runs on: bytes."""
+
+    model: int
+    """Centres and sums, without those of threads."""
+    sums: int
+    """Sums of one thread."""
+    chunk: int
+    """The largest chunk; each thread has one, and two are read ahead."""
+    data: int
+    """All rows, as they are read."""
+    row_state: int
+    """What is kept per row, of all rows together."""
+
+    def on(
+        self, n_processes: int, n_threads: int, available: int, memory_limit: int | None
+    ) -> Share:
+        """What it takes in each of some processes.
+
+        Parameters
+        ----------
+        n_processes, n_threads : int
+            How many there are, and threads of each.
+        available : int
+            Bytes that each may use.
+        memory_limit : int or None
+            Bytes of row state that were asked for; None: not said.
+        """
+        budget = state_budget(memory_limit, available)
+        return Share(
+            model=self.model + n_threads * self.sums,
+            chunks=self.chunk * (n_threads + 2),
+            cached=min(int(config.get("passes.cache-bytes")), self.data // n_processes),
+            row_state=min(self.row_state // n_processes, budget),
+        )
+
+
+def footprint(rows: Rows, n_clusters: int, row_state: int) -> Footprint:
+    """What a fit takes of the memory of processes.
+
+    Parameters
+    ----------
+    rows : Rows
+    n_clusters : int
+    row_state : int
+        Bytes of what is kept per row, of all rows together.
+    """
+    d, itemsize = rows.n_features, compute_dtype(rows.dtype).itemsize
+    # Whether weights need wide sums is known when all have been read.
+    wide = rows.weight is not None
+    model = memory_needed(n_clusters, d, itemsize, 0, wide)
+    return Footprint(
+        model=model,
+        sums=memory_needed(n_clusters, d, itemsize, 1, wide) - model,
+        # Of sparse rows only what is stored is read.
+        chunk=-(-int(np.diff(rows.chunk_table).max()) * rows.nbytes // rows.n_rows),
+        data=rows.nbytes,
+        row_state=row_state,
+    )
+
+
+def row_state_of(rows: Rows, n_clusters: int, algorithm: Algorithm[Any]) -> int:
+    """Bytes that an algorithm keeps of all rows together, where there is room for them."""
+    outlook = algorithm.outlook(rows, n_clusters)
+    n_rows = rows.n_rows if outlook is None or outlook.rows is None else outlook.rows
+    return algorithm.row_bytes(rows, n_clusters, 1 << 62) * n_rows
 
 
 FILES = 1 << 20

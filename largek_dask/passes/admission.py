@@ -22,7 +22,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.network import Network, WorkerInfo
-from largek_dask.passes.picking import Pick, lacking, picked
+from largek_dask.passes.picking import Pick, declared, lacking, picked
 from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, drop_job, versions
 
 __all__ = ["Workers", "check_workers", "differences", "told_of"]
@@ -97,6 +97,7 @@ class Workers:
             memory_limit=memory_limit,
             cache_bytes=int(config.get("passes.cache-bytes")),
             working=working(),
+            declared=declared(),
         )
         self._versions = versions()
         self.state_limit: int | None = None

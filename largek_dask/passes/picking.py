@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-__all__ = ["Pick", "lacking", "picked", "picking"]
+__all__ = ["Pick", "declared", "lacking", "picked", "picking"]
 
 
 class Pick:
@@ -70,21 +70,38 @@ _PICKS: list[Pick] = []
 _picked: contextvars.ContextVar[Pick | None] = contextvars.ContextVar("largek_pick", default=None)
 
 
+_declared: contextvars.ContextVar[int] = contextvars.ContextVar("largek_declared", default=0)
+
+
+def declared() -> int:
+    """Bytes of row state that each worker keeps for passes opened here, whoever else comes."""
+    return _declared.get()
+
+
 def picked() -> Pick | None:
     """The pick that holds for passes that are opened here; None: all workers are used."""
     return _picked.get()
 
 
 @contextmanager
-def picking(pick: Pick | None) -> Iterator[None]:
-    """Passes that are opened inside this block use these workers."""
-    token = _picked.set(pick)
+def picking(pick: Pick | None, row_state: int = 0) -> Iterator[None]:
+    """Passes that are opened inside this block use these workers.
+
+    Parameters
+    ----------
+    pick : Pick or None
+        None: all that there are.
+    row_state : int
+        Bytes of row state that each of them keeps, though others may want them as well.
+    """
+    token, before = _picked.set(pick), _declared.set(row_state)
     if pick is not None:
         _PICKS.append(pick)
     try:
         yield
     finally:
         _picked.reset(token)
+        _declared.reset(before)
         if pick is not None:
             _PICKS[:] = [other for other in _PICKS if other is not pick]
 

@@ -61,6 +61,8 @@ class WorkSpec:
     cache_bytes: int
     working: Working | None = None
     """The job of the service that this one is a part of."""
+    declared: int = 0
+    """Bytes of row state that others do not take from it: there is room for all that declare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +217,18 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             engine = Engine(
                 rows,
                 self.worker.state.nthreads,
-                lambda: self._state_room(spec.id, budget),
+                lambda: self._state_room(spec.id, budget, spec.declared),
                 lambda: self._cache_room(spec.id, spec.cache_bytes),
             )
             self.jobs[spec.id] = _Job(engine, spec, budget)
         for job in dropped:
             job.end()
 
-    def _state_room(self, job_id: str, alone: int) -> int:
+    def _state_room(self, job_id: str, alone: int, declared: int) -> int:
         jobs = self.jobs.copy()
         limits = {name: job.state_limit for name, job in jobs.items()} | {job_id: alone}
         wanted = {name: job.engine.store.wanted for name, job in jobs.items()}
-        return room_of(job_id, limits, {job_id: 0} | wanted)
+        return max(min(alone, declared), room_of(job_id, limits, {job_id: 0} | wanted))
 
     def _cache_room(self, job_id: str, alone: int) -> int:
         jobs = self.jobs.copy()

@@ -63,25 +63,25 @@ class Job:
         dict
             ``state`` (queued, waiting, running, paused, finished, failed, cancelled; unreadable
             while the scheduler cannot read its record, and tries again), ``reason`` (what it waits
-            for: storage, workers, credentials, version), ``note`` (the same in words), ``needs``
-            (storage options to be supplied), what was submitted (of a mixture also ``mixture``, its
-            covariances; ``workers_asked``, where it says which ones), ``versions`` of this package
-            that have computed it, ``kept`` (see :meth:`keep`), ``notify`` (targets of notices),
-            ``notices`` (of each its ``id``, ``kind``, ``target``, ``run``, ``at``, ``text``,
-            ``tries``, ``state``, pending, sent or given up, and the last ``answer``),
-            ``cleared`` (its checkpoints are removed by their age), ``draining`` (no
-            job begins: ``Service.drain``), while it is queued or waits ``queue`` (its ``position``
-            ``of`` how many that are queued; ``waits_for``: place, paused, which is that no job
-            begins, or a reason as above; ``why``, a sentence), and while and after it runs on this
-            scheduler: ``n_rows``, ``step`` (of several starts of ``start``, from 0, of
-            ``starts``), ``cost``, ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums
-            over its steps (``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions``,
-            ``seconds`` by kind), ``state_bytes`` and ``cache_bytes`` held now, figures by worker
-            (``workers``; not of jobs that ended long ago), ``progress`` of the pass that runs
-            (chunks ``done`` of ``n_chunks``; None where it is short), ``sizes`` of clusters,
-            ``last_event`` (time of the last sign, UTC), and in the end ``result`` and ``ended``
-            (when, UTC). A job that was to go on and failed stays as it was, with its earlier
-            ``result``; ``failure`` tells what happened.
+            for: storage, workers, memory, credentials, version), ``note`` (the same in words),
+            ``needs`` (storage options to be supplied), what was submitted (of a mixture also
+            ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
+            of this package that have computed it, ``kept`` (see :meth:`keep`), ``notify`` (targets
+            of notices), ``notices`` (of each its ``id``, ``kind``, ``target``, ``run``, ``at``,
+            ``text``, ``tries``, ``state``, pending, sent or given up, and the last ``answer``),
+            ``cleared`` (its checkpoints are removed by their age), ``draining`` (no job begins:
+            ``Service.drain``), while it is queued or waits ``queue`` (its ``position`` ``of`` how
+            many that are queued; ``waits_for``: place, paused, which is that no job begins, or a
+            reason as above; ``why``, a sentence), and while and after it runs on this scheduler:
+            ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``,
+            ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
+            ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),
+            ``state_bytes`` and ``cache_bytes`` held now, figures by worker (``workers``; not of
+            jobs that ended long ago), ``progress`` of the pass that runs (chunks ``done`` of
+            ``n_chunks``; None where it is short), ``sizes`` of clusters, ``last_event`` (time of
+            the last sign, UTC), and in the end ``result`` and ``ended`` (when, UTC). A job that was
+            to go on and failed stays as it was, with its earlier ``result``; ``failure`` tells what
+            happened.
         """
         return self._status()
 

@@ -24,9 +24,10 @@ from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
 from largek_dask.service.notices import Notices
-from largek_dask.service.queue import Queue, Standing
+from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
 from largek_dask.service.scheduler_file import SchedulerFile, Sign
+from largek_dask.service.sizing import Standing
 from largek_dask.service.spec import JobSpec, check_asked
 from largek_dask.service.steering import Steering
 from largek_dask.service.store import Records, Result, checked_id
@@ -98,7 +99,7 @@ class Jobs:
 
         self._register = register = Register(tenure, heard, self._changed, *tend)
         self.notices = Notices(register, owner)
-        self._submissions = Submissions(register, tenure, owner, connect, heard)
+        self._submissions = Submissions(register, tenure, owner, connect, heard, workers)
         self._queue = Queue(register, tenure, owner, connect, workers)
         self._tender = Tender(register, tenure, *tend)
         self.steering = Steering(register)
@@ -356,7 +357,7 @@ class Jobs:
     def _recall(self, job: KnownJob) -> None:
         """Events of a time before this scheduler's, if its files can be reached."""
         # What is waited for is not asked again by everybody who looks.
-        if not job.feed.is_loaded and job.reason in (None, "workers"):
+        if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
             folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from largek_dask import config
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Event
+from largek_dask.driver.plan import Share
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
@@ -31,7 +32,7 @@ STATES = (*ACTIVE, *ENDS, "unreadable")
 """All states of a job; the last is that of one whose record cannot be read."""
 
 Why = Literal["cancel", "pause", "drain", "shutdown", "lost"]
-Reason = Literal["storage", "workers", "credentials", "version"]
+Reason = Literal["storage", "workers", "credentials", "version", "memory"]
 """What a job can wait for."""
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
 """Topics of warnings by which a running fit says that it waits, and for what."""
@@ -90,6 +91,8 @@ class KnownJob:
         self.waiting: Waiting | None = None
         self.lacking: Waiting | None = None
         """What the cluster lacks for it to begin."""
+        self.holds: Share | None = None
+        """What it takes of each worker since it runs; None: not known."""
         self.not_before = 0.0
         """When it is tried again, at the soonest (``time.monotonic``)."""
         self.tries = 0

@@ -43,9 +43,9 @@ from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.crew import Crew
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.queue import Standing
 from largek_dask.service.ready import answer_on, prefix_of
 from largek_dask.service.scheduler_file import SchedulerFile
+from largek_dask.service.sizing import Standing
 from largek_dask.service.store import Records
 from largek_dask.service.watching import JobsSource, memory_of
 from largek_dask.service.wire import message_of_error, message_of_model
@@ -184,7 +184,15 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         """The workers that there are."""
         # The copy of the table is one step of the interpreter.
         workers = tuple(dict.values(self.scheduler.workers))
-        return [Standing(frozenset(w.resources), w.status.name == "running") for w in workers]
+        return [
+            Standing(
+                frozenset(w.resources),
+                w.status.name == "running",
+                int(w.nthreads),
+                int(w.memory_limit or 0),
+            )
+            for w in workers
+        ]
 
     def _connect(self) -> Client:
         """The client of all jobs; a thread of its own runs its event loop."""

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
 from largek_dask.driver.stopping import ENDS
@@ -22,26 +22,26 @@ from largek_dask.passes.picking import lacking
 from largek_dask.service.known import ACTIVE, KnownJob, Waiting
 from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
+from largek_dask.service.sizing import (
+    Cluster,
+    Place,
+    Standing,
+    cannot_fit,
+    does_not_fit,
+    share_of,
+)
 from largek_dask.service.tenure import Tenure
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Queue", "Standing"]
+__all__ = ["Queue"]
 
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 FEEDS = 50
 """Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
-
-
-class Standing(NamedTuple):
-    """A worker as its scheduler sees it."""
-
-    tags: frozenset[str]
-    is_able: bool
-    """It takes tasks."""
 
 
 class Queue(threading.Thread):
@@ -73,6 +73,8 @@ class Queue(threading.Thread):
         self._owner = owner
         self._connect = connect
         self._workers = workers
+        self._cluster: Cluster | None = None
+        """The workers when they were looked at last; None: not known."""
         self._changed = register.changed
         self._runners: set[Runner] = set()
         self._served: Counter[str] = Counter()
@@ -108,13 +110,12 @@ class Queue(threading.Thread):
                 self._tell_versions()
 
     def _look_at_workers(self) -> None:
-        """Note of each job that has not begun whether there are too few workers for it."""
+        """Note of each job that has not begun what the workers that there are lack for it."""
         waiting = [job for job in self._register.jobs() if job.state in ACTIVE and not job.running]
-        workers = None
-        if any(job.record.spec.workers is not None for job in waiting):
-            workers = self._workers()
+        workers = self._workers() if waiting else None
+        self._cluster = None if workers is None else Cluster(workers)
         for job in waiting:
-            before, job.lacking = job.lacking, _lacking(job, workers)
+            before, job.lacking = job.lacking, _lacking(job, self._cluster)
             if before is None and job.lacking is not None and job.feed.is_loaded:
                 # Once, however the number changes.
                 reason, text = job.lacking
@@ -149,28 +150,55 @@ class Queue(threading.Thread):
             if not (job.record.cancel or is_held or job.lacking)
         ]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
-        return [*chosen, *itertools.islice(self._in_turn(waiting, jobs), max(0, free))]
+        in_turn = self._fitting(self._in_turn(waiting, jobs), jobs)
+        return [*chosen, *itertools.islice(in_turn, max(0, free))]
+
+    def _place(self, job: KnownJob) -> Place | None:
+        """What a job would take of the workers."""
+        return share_of(job.record.spec, job.record.takes, self._cluster)
+
+    def _fitting(self, in_turn: Iterable[KnownJob], jobs: Iterable[KnownJob]) -> Iterator[KnownJob]:
+        """Those of the jobs in turn that fit the workers beside those that run.
+
+        None overtakes one that does not: that one would wait for ever.
+        """
+        running = [job.holds for job in jobs if job.running]
+        for job in in_turn:
+            place = self._place(job)
+            if does_not_fit(place, running) is not None:
+                return
+            yield job
+            running.append(None if place is None else place.share)
 
     def positions(self) -> dict[str, dict[str, Any]]:
         """Where all jobs that are queued or wait stand, by id.
 
         ``position`` (from 1; None of one that has to wait for something first) ``of`` how many
-        that are queued, ``waits_for`` one of place, paused (no job begins), storage, workers,
-        credentials and version, and ``why``, a sentence.
+        that are queued, ``waits_for`` one of place, memory, paused (no job begins), storage,
+        workers, credentials and version, and ``why``, a sentence.
         """
         jobs = self._register.jobs()
         queued = [job for job in jobs if job.state == "queued"]
         wanted, why = self._wanted(sum(job.running for job in jobs))
         found: dict[str, dict[str, Any]] = {}
+        taken = [job.holds for job in jobs if job.running]
+        # Memory counts while there is a place.
+        is_free = wanted == "place" and self._has_place(jobs)
         for n, job in enumerate(self._in_turn(queued, jobs), start=1):
             told = job.note if wanted == "place" and job.note else why
             about = {"position": n, "of": len(queued), "waits_for": wanted, "why": told}
             found[job.record.id] = about
+            if is_free and (short := does_not_fit(self._place(job), taken)) is not None:
+                about.update(waits_for="memory", why=short)
+                why, is_free = f"job {job.record.id} before it waits for memory", False
         for job in jobs:
             if (reason := job.reason) is not None:
                 about = {"position": None, "of": len(queued), "waits_for": reason}
                 found[job.record.id] = {**about, "why": job.told}
         return found
+
+    def _has_place(self, jobs: Iterable[KnownJob]) -> bool:
+        return sum(job.running for job in jobs) < int(config.get("service.concurrent-jobs"))
 
     def _wanted(self, running: int) -> tuple[str, str]:
         """What jobs that are queued wait for, and that in words."""
@@ -224,6 +252,9 @@ class Queue(threading.Thread):
         if not job.tries:
             self._served[job.record.owner] += 1
         job.begin()
+        place = self._place(job)
+        # As long as it runs this is its own, whoever wants to begin.
+        job.holds = None if place is None else place.share
         records = self._tenure.records
         runner = Runner(job, records, self._owner, self._connect, lambda: self._over(runner))
         self._runners.add(runner)
@@ -258,13 +289,15 @@ class Queue(threading.Thread):
             return list(self._runners)
 
 
-def _lacking(job: KnownJob, workers: Collection[Standing] | None) -> Waiting | None:
+def _lacking(job: KnownJob, cluster: Cluster | None) -> Waiting | None:
     """What a cluster lacks for a job to begin; None where nothing, or nobody knows."""
-    asked = job.record.spec.workers
-    if asked is None or workers is None:
+    if cluster is None:
         return None
-    pick = asked.pick()
-    n_able = sum(worker.is_able and pick.allows(worker.tags) for worker in workers)
-    if n_able >= pick.least:
-        return None
-    return Waiting("workers", lacking(pick, n_able, (worker.tags for worker in workers)))
+    spec = job.record.spec
+    if spec.workers is not None:
+        pick, workers = spec.workers.pick(), cluster.workers
+        n_able = sum(worker.is_able and pick.allows(worker.tags) for worker in workers)
+        if n_able < pick.least:
+            return Waiting("workers", lacking(pick, n_able, (worker.tags for worker in workers)))
+    why = cannot_fit(share_of(spec, job.record.takes, cluster))
+    return None if why is None else Waiting("memory", why)

@@ -335,7 +335,8 @@ class Runner(threading.Thread):
         job, spec = self.job, self.job.record.spec
         rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
         job.feature_names = rows.feature_names
-        with picking(None if spec.workers is None else spec.workers.pick()):
+        pick = None if spec.workers is None else spec.workers.pick()
+        with picking(pick, 0 if job.holds is None else job.holds.row_state):
             model, fitted = fit_into(
                 folder,
                 rows,

@@ -41,6 +41,7 @@ from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning
 from largek_dask.redaction import redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.notice import Notice
+from largek_dask.service.sizing import Takes
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 from largek_dask.version import __version__
 
@@ -134,6 +135,7 @@ class _Document(BaseModel):
     deleting: Deleting | None = None
     versions: Annotated[list[Word], Field(max_length=1_000)] = []
     notices: Annotated[list[Notice], Field(max_length=1_000)] = []
+    takes: Takes | None = None
     spec: dict[str, Any]
 
 
@@ -175,6 +177,8 @@ class Record:
     has been accepted by somebody."""
     notices: tuple[Notice, ...] = ()
     """Notices of this run, and of those before what is still to be sent; see ``notices.py``."""
+    takes: Takes | None = None
+    """What it takes of workers' memory; None of one that an earlier version has kept."""
 
 
 class Records:
@@ -273,7 +277,9 @@ class Records:
                 except OSError as error:
                     warn(f"{path} may be open to other users: {error}", RecoveryWarning)
 
-    def create(self, spec: JobSpec, owner: str, created: float) -> Record:
+    def create(
+        self, spec: JobSpec, owner: str, created: float, takes: Takes | None = None
+    ) -> Record:
         """Keep a new job under a new id.
 
         Raises
@@ -282,7 +288,7 @@ class Records:
             It cannot be written.
         """
         while True:
-            record = Record(f"lk-{uuid.uuid4().hex[:10]}", spec, owner, created)
+            record = Record(f"lk-{uuid.uuid4().hex[:10]}", spec, owner, created, takes=takes)
             if self._folder.create(f"{record.id}.json", _dumped(record)):
                 return record
 
@@ -353,6 +359,7 @@ class Records:
             deleting=found.deleting,
             versions=tuple(found.versions),
             notices=tuple(found.notices),
+            takes=found.takes,
         )
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
@@ -434,6 +441,7 @@ def _dumped(record: Record) -> bytes:
         },
         # Earlier versions read records without what they do not know.
         **{name: _plain(value) for name in LATER if (value := getattr(record, name))},
+        **({} if record.takes is None else {"takes": record.takes.model_dump()}),
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()

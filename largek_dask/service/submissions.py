@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
+from largek_dask.algorithms.auto import Choice
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.events import Event
 from largek_dask.driver.fit import checked
-from largek_dask.driver.plan import space_needed
+from largek_dask.driver.plan import footprint, row_state_of, space_needed
 from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import ENDS
-from largek_dask.errors import LargekError, OutputError, ParameterError
+from largek_dask.errors import LargekError, NotEnoughMemoryError, OutputError, ParameterError
 from largek_dask.passes.picking import picking
 from largek_dask.redaction import redactor
 from largek_dask.service.credentials import missing, options_of, output_folder
@@ -24,6 +25,7 @@ from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import claimed_for, reserve
 from largek_dask.service.places import Places, place_of
 from largek_dask.service.register import Register
+from largek_dask.service.sizing import Cluster, Standing, Takes, cannot_fit, share_of
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record
 from largek_dask.service.tenure import Tenure
@@ -51,6 +53,8 @@ class Submissions:
         Gives the client whose cluster computes; None as its value: threads of this process.
     tell : callable
         Called with every event of every job.
+    workers : callable, optional
+        Gives the workers of the cluster; None as its value: nobody knows.
     """
 
     def __init__(
@@ -60,12 +64,14 @@ class Submissions:
         owner: str,
         connect: Callable[[], Client | None],
         tell: Callable[[Event], None],
+        workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
         self._register = register
         self._tenure = tenure
         self._owner = owner
         self._connect = connect
         self._tell = tell
+        self._workers = workers
         self._store = place_of(tenure.records.url)
         self._under_way: list[Places] = []
         """Places of jobs that are just being submitted."""
@@ -87,8 +93,8 @@ class Submissions:
         with self._reserved(places):
             try:
                 with picking(None if spec.workers is None else spec.workers.pick()):
-                    self.check(spec, options, check)
-                record = self._create(spec, options, owner)
+                    takes = self.check(spec, options, check)
+                record = self._create(spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, redactor(options)) from None
             job = KnownJob(record, places, secrets, self._tell, True, self._register.shelf)
@@ -140,8 +146,8 @@ class Submissions:
                     "output."
                 )
 
-    def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> None:
-        """Look at data, numbers, memory, output and workers."""
+    def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> Takes:
+        """Look at data, numbers, memory, output and workers; what it takes of these."""
         client = self._connect()
         # Chunks that the store lacks are counted, and told, where the job runs.
         rows = open_rows(
@@ -152,6 +158,7 @@ class Submissions:
         )
         asked = spec.fit_options()
         rows, choice = checked(rows, asked, n_threads=None, client=client)
+        takes = self._check_size(spec, rows, choice)
         folder = output_folder(spec, options)
         folder.check_writable()
         if (job_id := claimed_for(folder)) is not None:
@@ -164,14 +171,34 @@ class Submissions:
         check_space(folder, needed, "model, labels and checkpoints")
         if check is not None and client is not None:
             check(client, rows, float(config.get("service.check-seconds")))
+        return takes
 
-    def _create(self, spec: JobSpec, options: dict[str, Any], owner: str) -> Record:
+    def _check_size(self, spec: JobSpec, rows: Rows, choice: Choice) -> Takes:
+        """What it takes of workers' memory; refuse what those that there are can never have.
+
+        Raises
+        ------
+        NotEnoughMemoryError
+            With the figures.
+        """
+        row_state = row_state_of(rows, spec.n_clusters, choice.algorithm)
+        takes = Takes.of(footprint(rows, spec.n_clusters, row_state))
+        workers = self._workers()
+        place = share_of(spec, takes, None if workers is None else Cluster(workers))
+        if (why := cannot_fit(place)) is not None:
+            raise NotEnoughMemoryError(
+                f"the job can never begin on these workers: {why}. Ask for fewer clusters or a "
+                "smaller memory_limit, use fewer threads a worker, or workers with more memory."
+            )
+        return takes
+
+    def _create(self, spec: JobSpec, options: dict[str, Any], owner: str, takes: Takes) -> Record:
         """Keep a new job, and make its output its own.
 
         The record comes first: of a crash between both remains a job that goes on, and not a
         folder that nobody can have.
         """
-        record = self._tenure.records.create(spec, owner, time.time())
+        record = self._tenure.records.create(spec, owner, time.time(), takes)
         try:
             reserve(output_folder(spec, options), record.id, self._owner)
         except BaseException:

@@ -122,6 +122,20 @@ def test_jobs_that_want_more_than_there_is_have_the_same(x, plugin):
     assert told[-1].state_bytes == 2 * 60 * 8 + 32, "all of it is there again"
 
 
+def test_what_a_job_has_declared_is_not_taken_from_it(x, plugin):
+    large = pickle.dumps(rows_of(x, [10] * 6))
+    limit = 1_000
+    plugin.drop("job")
+    plugin.admit(WorkSpec("a", large, limit, 0, declared=limit))
+    plugin.admit(WorkSpec("b", large, limit, 0))
+    told = []
+    for generation in (1, 2, 3):
+        for job in ("a", "b"):
+            share_of(generation, range(6), job=job, told=told)
+    assert told[-2].state_bytes == 2 * 60 * 8 + 32, "as if it were alone"
+    assert told[-1].state_bytes <= limit // 2, "it has declared nothing"
+
+
 def test_kept_chunks_of_small_jobs_leave_room_for_those_of_a_large_one(x, plugin):
     limit = x.nbytes + 3 * x[:4].nbytes
     plugin.drop("job")

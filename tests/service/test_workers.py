@@ -15,7 +15,8 @@ from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.jobs import Jobs, _worth
 from largek_dask.service.known import KnownJob, Waiting
 from largek_dask.service.places import Places
-from largek_dask.service.queue import Queue, Standing
+from largek_dask.service.queue import Queue
+from largek_dask.service.sizing import Standing
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record
 from tests.checks import eventually

@@ -1,0 +1,215 @@
+"""Jobs begin as far as they fit the memory of workers together; made-up workers, made-up sizes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import SimpleNamespace
+
+import dask
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import largek_dask as lk
+from largek_dask.cli.plan import Machines, make_plan
+from largek_dask.driver.fit import checked
+from largek_dask.driver.plan import footprint, row_state_of
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import NotEnoughMemoryError
+from largek_dask.service.jobs import Jobs
+from largek_dask.service.known import KnownJob
+from largek_dask.service.places import Places
+from largek_dask.service.queue import Queue
+from largek_dask.service.sizing import Cluster, Standing, Takes, cannot_fit, does_not_fit, share_of
+from largek_dask.service.spec import AlgorithmSpec, JobSpec
+from largek_dask.service.store import Record, Records
+from tests.service.conftest import wait_until
+
+MB = 1 << 20
+NO_DATA = {"sums": 0, "chunk": 0, "data": 0, "row_state": 0}
+
+
+def workers_of(*megabytes, tags=()):
+    return [Standing(frozenset(tags), True, 1, n * MB) for n in megabytes]
+
+
+@pytest.fixture
+def queue_of(document):
+    """``queue_of(workers, *megabytes)``: a queue of jobs that take so much of each, and these."""
+
+    def make(workers, *sizes, priority=(0,) * 9, tags=None):
+        jobs = []
+        for n, size in enumerate(sizes):
+            more = {"priority": priority[n]} | ({"workers": {"tags": tags}} if tags else {})
+            spec = JobSpec.parse({**json.loads(document()), **more})
+            takes = None if size is None else Takes(model=size * MB, **NO_DATA)
+            record = Record(f"lk-{n}", spec, "me", float(n), takes=takes)
+            jobs.append(KnownJob(record, Places.of(spec), {}, lambda event: None, True))
+        register = SimpleNamespace(
+            jobs=lambda: tuple(jobs), is_drained=False, changed=threading.Condition()
+        )
+        return Queue(register, None, "me", lambda: None, lambda: workers), jobs
+
+    return make
+
+
+def begin(queue):
+    """Begin all that are due; their ids."""
+    queue._look_at_workers()
+    due = queue.due()
+    for job in due:
+        job.begin()
+        place = queue._place(job)
+        job.holds = None if place is None else place.share
+    return [job.record.id for job in due]
+
+
+def test_they_begin_as_far_as_they_fit_the_smallest_worker(queue_of):
+    queue, jobs = queue_of(workers_of(900, 100), 40, 50, 20, 5)
+    assert begin(queue) == ["lk-0", "lk-1"]
+    found = queue.positions()
+    third, fourth = found["lk-2"], found["lk-3"]
+    assert (third["position"], third["waits_for"]) == (1, "memory")
+    assert third["why"] == (
+        "2 jobs that run take 90.0 MiB of a worker, this one 20.0 MiB, the rows that stay in "
+        "memory 0 B, and the smallest that it may use has 100.0 MiB"
+    )
+    # It would fit; but then the one before might wait for ever.
+    assert (fourth["position"], fourth["waits_for"]) == (2, "place")
+    assert fourth["why"] == "job lk-2 before it waits for memory"
+    assert [job.state for job in jobs[2:]] == ["queued", "queued"]
+    assert begin(queue) == []
+    jobs[0].running = False
+    jobs[0].change_now(paused=True)
+    assert begin(queue) == ["lk-2", "lk-3"]
+
+
+def test_as_many_as_may_run_is_a_bound_still(queue_of):
+    with dask.config.set({"largek.service.concurrent-jobs": 2}):
+        queue, _ = queue_of(workers_of(100), 10, 10, 95)
+        assert begin(queue) == ["lk-0", "lk-1"]
+        assert queue.positions()["lk-2"]["waits_for"] == "place"
+
+
+def test_priority_comes_before_size(queue_of):
+    queue, _ = queue_of(workers_of(100), 60, 60, priority=(0, 5))
+    assert begin(queue) == ["lk-1"]
+    assert queue.positions()["lk-0"]["waits_for"] == "memory"
+
+
+def test_one_that_can_never_fit_waits_aside(queue_of):
+    there = workers_of(100)
+    queue, jobs = queue_of(there, 101, 40, None)
+    assert begin(queue) == ["lk-1", "lk-2"], "nobody waits behind it"
+    assert (jobs[0].state, jobs[0].reason) == ("waiting", "memory")
+    place = queue.positions()["lk-0"]
+    assert (place["position"], place["waits_for"]) == (None, "memory")
+    assert place["why"] == (
+        "it takes 101.0 MiB of a worker (model and sums 101.0 MiB, chunks 0 B, kept per row 0 B), "
+        "and the smallest that it may use has 100.0 MiB"
+    )
+    there[:] = workers_of(200)
+    assert begin(queue) == ["lk-0"]
+
+
+def test_only_workers_that_a_job_may_use_count(queue_of):
+    there = [*workers_of(10), *workers_of(100, tags=["bigmem"])]
+    queue, _ = queue_of(there, 60, tags=["bigmem"])
+    assert begin(queue) == ["lk-0"]
+    queue, (job,) = queue_of(there, 60)
+    assert begin(queue) == []
+    assert job.reason == "memory"
+
+
+@pytest.mark.parametrize("workers", [None, [], [Standing(frozenset(), True, 1, 0)]])
+def test_nothing_is_judged_without_workers_or_limits(queue_of, workers):
+    queue, _ = queue_of(workers, 10**6, 10**6)
+    assert begin(queue) == ["lk-0", "lk-1"]
+
+
+def test_a_running_job_keeps_what_it_has_when_workers_change(queue_of):
+    there = workers_of(200)
+    queue, jobs = queue_of(there, 60, 60)
+    jobs[1].change_now(paused=True)
+    assert begin(queue) == ["lk-0"]
+    held = jobs[0].holds
+    there[:] = workers_of(100)
+    jobs[1].change_now(paused=False)
+    assert begin(queue) == []
+    assert jobs[0].holds is held
+
+
+def test_the_rows_that_stay_in_memory_are_shared():
+    """Of the cache all jobs of a worker have one; each alone would not fit beside another."""
+    takes = Takes(**{**NO_DATA, "model": 10 * MB, "data": 4_000 * MB})
+    with dask.config.set({"largek.passes.cache-bytes": 70 * MB}):
+        place = share_of(JobSpec.parse(LEAST), takes, Cluster(workers_of(100)))
+        assert (place.share.needed, place.share.cached) == (10 * MB, 70 * MB)
+        assert does_not_fit(place, [place.share, place.share]) is None
+        assert does_not_fit(place, [place.share] * 3) is not None
+        assert cannot_fit(place) is None
+
+
+LEAST = {"data": "/x", "output": "/y", "n_clusters": 3}
+
+
+def test_share__by_workers_and_what_was_asked_for():
+    takes = Takes(model=1, sums=10, chunk=100, data=1_000, row_state=1 << 40)
+    there = Cluster([*workers_of(400, 800), Standing(frozenset({"big"}), True, 8, 900 * MB)])
+    share = share_of(JobSpec.parse(LEAST), takes, there).share
+    assert (share.model, share.chunks) == (1 + 8 * 10, 100 * (8 + 2))
+    assert (share.row_state, share.cached) == (100 * MB, 333)
+    asked = {**LEAST, "memory_limit": 7, "workers": {"max": 2}}
+    share = share_of(JobSpec.parse(asked), takes, there).share
+    assert (share.row_state, share.cached) == (7, 500)
+
+
+@pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.NMBatch(), lk.Truncated(), lk.MiniBatch()])
+def test_figures_are_those_of_the_plan(rows_url, algorithm):
+    rows = lk.open_rows(rows_url)
+    options = JobSpec.parse({**LEAST, "algorithm": lk_spec(algorithm)}).fit_options()
+    plan = make_plan(rows, options, Machines(2, 2, 1 << 32, False))
+    rows, choice = checked(rows, options, n_threads=1, client=None)
+    takes = footprint(rows, 3, row_state_of(rows, 3, choice.algorithm))
+    share = takes.on(2, 1, 1 << 32, None)
+    assert share.model == plan.memory_model > 0
+    assert share.chunks + share.cached == plan.memory_reading > 0
+    assert share.row_state == plan.memory_row_state
+
+
+def test_of_sparse_rows_only_what_is_stored_is_read():
+    """By a width that no row fills, jobs that fit easily would be refused."""
+    stored = sp.random(1_000, 40_000, 0.0001, format="csr", random_state=0, dtype=np.float32)
+    rows = lk.open_rows(stored)
+    takes = footprint(rows, 3, 0)
+    assert takes.chunk <= rows.nbytes < 100_000 < 1_000 * 40_000 * 4
+    dense = lk.open_rows(np.zeros((1_000, 4), np.float32))
+    assert footprint(dense, 3, 0).chunk == int(np.diff(dense.chunk_table).max()) * 4 * 4
+
+
+def lk_spec(algorithm):
+    return AlgorithmSpec.of(algorithm).model_dump(mode="json")
+
+
+def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
+    tmp_path, document, quick_leases
+):
+    there = [Standing(frozenset(), True, 1, 1_000)]
+    records = Records(Folder(str(tmp_path / "store")))
+    jobs = Jobs(records, lambda: None, lambda event: None, "me", None, lambda: there)
+    jobs.start()
+    try:
+        with pytest.raises(
+            NotEnoughMemoryError, match=r"never begin .* has 1000 B\. Ask for fewer"
+        ):
+            jobs.submit(document(), {}, "me")
+        assert jobs.ids() == frozenset()
+        there[:] = workers_of(500)
+        job_id = jobs.submit(document(), {}, "me")
+        takes = records.read(job_id).takes
+        assert takes is not None
+        assert takes.data == 3_000 * 4 * 4
+        wait_until(jobs, job_id, "finished")
+    finally:
+        assert jobs.close(20.0) == []
