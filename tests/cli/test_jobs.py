@@ -470,14 +470,20 @@ def test_what_was_logged_for_a_job(run, submit, service):
     say(job_id, "of the scheduler's process")
     service.client.submit(say, job_id, "of a worker", pure=False).result(60)
     (address,) = (row["address"] for row in service.workers())
-    eventually(lambda: len(job.logged()) == 2, "both lines")
-    lines = run("logs", job_id, "--workers").stdout.splitlines()
+
+    def own(lines):
+        """Those of this test: of a busy machine a fit may have something to say as well."""
+        return [line for line in lines if "some.driver" in str(line)]
+
+    eventually(lambda: len(own(job.logged())) == 2, "both lines")
+    lines = own(run("logs", job_id, "--workers").stdout.splitlines())
     assert len(lines) == 1
     assert lines[0].endswith(f"{address} some.driver: of a worker")
-    assert run("logs", job_id, "--worker", address).stdout.splitlines() == lines
-    told = json.loads(run("logs", job_id, "--source", "driver", "--json").stdout)
+    assert own(run("logs", job_id, "--worker", address).stdout.splitlines()) == lines
+    printed = run("logs", job_id, "--source", "driver", "--json").stdout.splitlines()
+    (told,) = map(json.loads, own(printed))
     assert (told["message"], told["level"]) == ("of the scheduler's process", "ERROR")
-    assert run("logs", job_id, "--level", "critical").stdout == ""
+    assert own(run("logs", job_id, "--level", "critical").stdout.splitlines()) == []
     assert len(run("logs", job_id, "--last", 1).stdout.splitlines()) == 1
     assert "queued" in run("logs", job_id).stdout.splitlines()[0]
     run("cancel", job_id)

@@ -1,0 +1,288 @@
+"""What a fit of so many rows wants: memory of a worker, storage and network.
+
+    python -m benchmarks.sizing [--write]
+
+Planned by the code of ``largek fit --plan`` for stores without any rows in them. How far plans can
+be trusted is measured beside: two fits are timed, and each algorithm goes over a hundredth of 80
+million rows on two workers, whose largest memory is compared with what was planned for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.common import RESULTS, cpu_description, save
+from benchmarks.tables import write_tables
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from largek_dask.cli.plan import Estimate
+    from largek_dask.data.rows import Rows
+
+ROWS = {"1M": 1_000_000, "10M": 10_000_000, "80M": 80_000_000, "300M": 300_000_000}
+FEATURES, CLUSTERS, WORKERS = (32, 128, 768), (1_000, 32_000), (4, 16, 64)
+ALGORITHMS = ("minibatch", "truncated", "lloyd", "nmbatch", "vrkm", "vc-gmm")
+OWN_START = ("truncated", "vc-gmm")
+"""Those that begin as they always do; the others, by random rows: centres cost passes otherwise."""
+THREADS, LIMIT = 8, 64 << 30
+"""Threads of a worker, and bytes that it may use."""
+CHUNK_ROWS = 65_536
+"""As ``largek ingest`` writes them."""
+CHECKED = 100
+"""The share of 80 million rows that is really gone over."""
+STEPS = 6
+"""Steps of a fit whose memory is looked at."""
+TIMED = {"A": (200_000, 64, 1_000), "B": (1_000_000, 18, 1_000)}
+"""Sets, rows, features and clusters of the fits that are timed."""
+
+
+def algorithm_of(name: str) -> Any:
+    """An algorithm as the command line makes it."""
+    from largek_dask.cli.options import choose_algorithm
+
+    return choose_algorithm({"algorithm": name, "settings": ()})
+
+
+def empty(folder: str, n: int, d: int) -> Rows:
+    """A store of n rows, of which none has been written."""
+    import zarr
+
+    from largek_dask import open_rows
+
+    url = f"{folder}/{n}x{d}.zarr"
+    if not Path(url).exists():
+        zarr.create_array(url, shape=(n, d), chunks=(CHUNK_ROWS, d), dtype="float32")
+    return open_rows(url, missing="fill")
+
+
+def planned(rows: Rows, k: int, name: str, workers: int, threads: int, limit: int) -> Estimate:
+    """The plan of a fit on so many workers."""
+    from largek_dask.cli.plan import Machines, make_plan
+    from largek_dask.driver.options import FitOptions
+
+    begins = {} if name in OWN_START else {"init": "random"}
+    options = FitOptions(n_clusters=k, algorithm=algorithm_of(name), **begins)
+    return make_plan(rows, options, Machines(workers, workers * threads, limit, False))
+
+
+def plans() -> list[dict[str, Any]]:
+    """Plans of all shapes."""
+    from largek_dask.driver.plan import space_needed
+
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for n in ROWS.values():
+            for d in FEATURES:
+                rows = empty(folder, n, d)
+                for k in CLUSTERS:
+                    for name in ALGORITHMS:
+                        each = [planned(rows, k, name, w, THREADS, LIMIT) for w in WORKERS]
+                        written = space_needed(rows, k, algorithm_of(name), n_init=1, labels=False)
+                        found.append({
+                            "n": n, "d": d, "k": k, "algorithm": name,
+                            "row_bytes": each[0].row_bytes, "written": written,
+                            "state": [plan.memory_row_state for plan in each],
+                            "memory": [plan.memory for plan in each],
+                        })  # fmt: skip
+    return found
+
+
+# --- how far plans can be trusted -----------------------------------------------------------------
+
+
+def timed(name: str) -> dict[str, float]:
+    """Seconds that were planned for a fit, and that it took."""
+    from largek_dask import KMeans, open_rows
+    from largek_dask.cli.plan import machines_of, make_plan
+    from largek_dask.data import synthetic
+    from largek_dask.driver.options import FitOptions
+
+    *_, k = TIMED[name]
+    x = synthetic.generate(name)
+    options = FitOptions(n_clusters=k, algorithm=algorithm_of("truncated"))
+    plan = make_plan(open_rows(x), options, machines_of(None, None))
+    began = time.perf_counter()
+    KMeans(k, algorithm="truncated", random_state=0).fit(x)
+    return {"planned": plan.seconds_most, "took": time.perf_counter() - began}
+
+
+@contextmanager
+def two_workers() -> Iterator[Client]:
+    """Two new worker processes of one thread, so that what they have held is known."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def _most_memory() -> int:
+    """Bytes that this process has held at most."""
+    told = Path("/proc/self/status").read_text()
+    return 1024 * int(told.partition("VmHWM:")[2].split()[0])
+
+
+def held(url: str, k: int, name: str) -> dict[str, float]:
+    """Bytes that were planned for a worker beside what a process is, and that it held at most."""
+    from largek_dask import KMeans, open_rows
+
+    most = []
+    for clusters, steps in ((2, 1), (k, STEPS)):
+        with two_workers() as client:
+            begins = {} if name in OWN_START else {"init": "random"}
+            fit = KMeans(clusters, algorithm=name, max_iter=steps, random_state=0, client=client)
+            fit.set_params(**begins).fit(url if clusters == k else rows_few(url))
+            most.append(max(client.run(_most_memory).values()))
+    plan = planned(open_rows(url), k, name, 2, 1, LIMIT)
+    return {"process": most[0], "planned": plan.memory, "held": most[1]}
+
+
+def rows_few(url: str) -> Any:
+    """The first rows of a store: what a process holds that has hardly any."""
+    import zarr
+
+    return zarr.open_array(url, mode="r")[:1_000]
+
+
+def memory() -> dict[str, dict[str, float]]:
+    """What each algorithm holds of a hundredth of 80 million rows."""
+    from largek_dask import ingest
+
+    n = ROWS["80M"] // CHECKED
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"{folder}/rows.zarr"
+        x = np.random.default_rng(0).normal(size=(n, FEATURES[0])).astype(np.float32)
+        ingest(x, url)
+        return {name: held(url, CLUSTERS[0], name) for name in ALGORITHMS}
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def size(n: float) -> str:
+    """Bytes as people read them."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if n >= factor:
+            return f"{n / factor:.3g} {unit}"
+    return f"{n / 1e3:.3g} kB"
+
+
+def process_bytes(result: dict[str, Any]) -> float:
+    """What a worker's process holds without rows and centres."""
+    return max(one["process"] for one in result["memory"].values())
+
+
+def table(result: dict[str, Any]) -> str:
+    """RAM to ask for a worker."""
+    base = process_bytes(result)
+    lines = [
+        f"| rows × features, clusters | data | {' | '.join(ALGORITHMS)} |",
+        "|---|---|" + "---|" * len(ALGORITHMS),
+    ]
+    for label, n in ROWS.items():
+        for d in FEATURES:
+            for k in CLUSTERS:
+                found = {
+                    plan["algorithm"]: plan["memory"]
+                    for plan in result["plans"]
+                    if (plan["n"], plan["d"], plan["k"]) == (n, d, k)
+                }
+                cells = [
+                    " / ".join(f"{(base + m) / 1e9:.2g}" for m in found[name])
+                    for name in ALGORITHMS
+                ]
+                lines.append(f"| {label} × {d}, {k:,} | {size(4 * n * d)} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        f"GB of RAM a worker, with {' / '.join(map(str, WORKERS))} workers of {THREADS} threads, "
+        f"of float32 rows in chunks of {CHUNK_ROWS:,}; {size(base)} of it are the process itself. "
+        "Made by `python -m benchmarks.sizing --write`.",
+    ]
+    return "\n".join(lines)
+
+
+def storage_table(result: dict[str, Any]) -> str:
+    """What is kept of rows, written, and sent."""
+    events = json.loads((RESULTS / "observe.json").read_text())["figures"]["events_64"] * 1e6
+    lines = [
+        "| algorithm | kept of a row | of 80M × 32, k = 1,000 "
+        f"| a worker of {' / '.join(map(str, WORKERS))} | checkpoints and model, 32 × 1,000 "
+        "| the same, 768 × 32,000 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in ALGORITHMS:
+        mine = [plan for plan in result["plans"] if plan["algorithm"] == name]
+        [small] = [p for p in mine if (p["n"], p["d"], p["k"]) == (80_000_000, 32, 1_000)]
+        [large] = [p for p in mine if (p["n"], p["d"], p["k"]) == (80_000_000, 768, 32_000)]
+        lines.append(
+            f"| {name} | {small['row_bytes']} B | {size(small['row_bytes'] * small['n'])} "
+            f"| {' / '.join(map(size, small['state']))} | {size(small['written'])} "
+            f"| {size(large['written'])} |"
+        )
+    lines += [
+        "",
+        "Labels take 4 B a row: 320 MB of 80 million. A step sends k × d numbers of 4 B to each "
+        "worker and gets k × (d + 1) of 8 B from it: "
+        f"{size(1_000 * (4 * 32 + 8 * 33))} with 32 features and 1,000 clusters, "
+        f"{size(32_000 * (4 * 768 + 8 * 769))} with 768 and 32,000. Events are {size(events)} a "
+        "day of 10,000 steps with 64 workers. A worker needs no scratch. Made by "
+        "`python -m benchmarks.sizing --write`.",
+    ]
+    return "\n".join(lines)
+
+
+def trust_table(result: dict[str, Any]) -> str:
+    """What was planned beside what was seen."""
+    lines = ["| what | planned | seen | planned / seen |", "|---|---|---|---|"]
+    for name, found in result["timed"].items():
+        n, d, k = TIMED[name]
+        lines.append(
+            f"| truncated, set {name}: {n:,} × {d}, {k:,} clusters | {found['planned']:.1f} s "
+            f"| {found['took']:.1f} s | {found['planned'] / found['took']:.2f} |"
+        )
+    for name, found in result["memory"].items():
+        expected = found["process"] + found["planned"]
+        lines.append(
+            f"| {name}: memory of a worker, 800,000 × 32, 1,000 clusters | {size(expected)} "
+            f"| {size(found['held'])} | {expected / found['held']:.2f} |"
+        )
+    lines += [
+        "",
+        f"Two workers of one thread each for memory. {result['cpu']}. Made by "
+        "`python -m benchmarks.sizing --write`.",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Plan, measure, save, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="save results, write the tables")
+    args = parser.parse_args()
+    result = {
+        "cpu": cpu_description(),
+        "memory": memory(),
+        "timed": {name: timed(name) for name in TIMED},
+        "plans": plans(),
+    }
+    for make in (table, storage_table, trust_table):
+        print(make(result), end="\n\n")
+    if args.write:
+        save("sizing", result)
+        write_tables("sizing", result)
+
+
+if __name__ == "__main__":
+    main()
