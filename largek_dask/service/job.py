@@ -41,6 +41,8 @@ STATUS_SECONDS = 1.0
 """Least time between two looks at the status of a job that is being watched."""
 LAST = ("finished", "failed", "cancelled", "deleted")
 """Events after which nothing follows."""
+BEGINS = ("queued", "running")
+"""Events after which there is another end."""
 
 
 class Job:
@@ -120,6 +122,8 @@ class Job:
     def _news(self, follow: bool) -> Iterator[dict[str, Any] | None]:
         """All events, and None each time that there was none for a while."""
         epoch, n, once = None, 0, _Once()
+        # A job has ended a moment before it tells how, which is waited for once.
+        knows_end = is_waited_for = False
         with self._service.following(self.id) as news:
             while True:
                 found = self._service.ask_again("events", id=self.id, n=n)
@@ -133,14 +137,19 @@ class Job:
                 last = None
                 for event in found["events"]:
                     n, last = event["n"] + 1, event["event"]
+                    knows_end = last in LAST or (knows_end and last not in BEGINS)
                     if once.is_new(event):
                         yield event
                 if found["events"]:
                     if last in LAST and self._is_over(n):
                         return
                     continue
-                if not follow or self._is_over(n):
+                if not follow:
                     return
+                if self._is_over(n):
+                    if knows_end or is_waited_for:
+                        return
+                    is_waited_for = True
                 try:
                     event = news.get(timeout=POLL_SECONDS)
                 except queue.Empty:
@@ -150,9 +159,11 @@ class Job:
                 while event["n"] <= n:
                     if event["n"] == n:
                         n += 1
+                        last = event["event"]
+                        knows_end = last in LAST or (knows_end and last not in BEGINS)
                         if once.is_new(event):
                             yield event
-                        if event["event"] in LAST:
+                        if last in LAST:
                             break
                     try:
                         event = news.get(timeout=POLL_SECONDS)

@@ -29,6 +29,7 @@ from largek_dask.errors import (
 from largek_dask.service import client as module
 from largek_dask.service import plugin, reaching
 from largek_dask.service.job import Job
+from largek_dask.service.known import KnownJob
 from largek_dask.service.plugin import JobsPlugin
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.wire import error_of, message_of_error
@@ -126,6 +127,29 @@ def test_submit__names_what_is_wrong_in_its_own_words(submit):
         submit(n_clusters="7")
     with pytest.raises(ParameterError, match=r"job: niter: is not known; there are data, output"):
         submit(niter=3)
+
+
+def test_events__who_sees_that_it_has_ended_waits_to_hear_how(submit, monkeypatch):
+    """A job has ended before its record is written, and tells so afterwards."""
+    keep, is_over = KnownJob.keep, Job._is_over
+    written, seen = threading.Event(), []
+
+    def keeps(self, update):
+        if self.record.result is not None:
+            assert written.wait(60)
+        keep(self, update)
+
+    def looks(self, n):
+        seen.append(is_over(self, n))
+        if seen[-1]:
+            written.set()
+        return seen[-1]
+
+    monkeypatch.setattr(KnownJob, "keep", keeps)
+    monkeypatch.setattr(Job, "_is_over", looks)
+    told = [event["event"] for event in submit().events()]
+    assert seen[-2:] == [True, True], "it had not ended before it told so"
+    assert told[-1] == "finished"
 
 
 def test_events__followed_by_two_and_read_by_a_late_one(submit, service, cluster):
