@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_single_chunk_and_a_short_pass_are_not_told(often, monkeypatch):
 
 def test_it_is_told_once_a_second_and_only_if_it_is_new(monkeypatch):
     now, done, told = [50.0], [0], Told()
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     teller = ProgressTeller(lambda: (done[0], 9), told)
     for seconds, chunks in ((0.9, 1), (0.2, 2), (0.5, 3), (0.6, 4), (5.0, 4), (0.1, 5)):
         now[0] += seconds

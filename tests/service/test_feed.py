@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,7 +46,7 @@ def numbered(n, **more):
 
 def test_steps__that_are_quick_are_not_all_told_but_all_counted(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     told = []
     feed = Feed("a", told.append, is_new=True)
     monkeypatch.setattr(module, "STEP_SECONDS", 1.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -82,7 +84,7 @@ def test_a_job_that_has_ended_waits_for_nothing(job):
 
 def test_pauses_grow_and_the_wait_is_counted_from_its_beginning(job, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(known.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(known, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     settings = {"largek.service.beat-seconds": 3.0, "largek.service.retry-seconds": 20.0}
     with dask.config.set(settings):
         for tries, (pause, waited) in enumerate([(3, 0), (6, 10), (12, 20), (20, 30), (20, 40)]):

@@ -809,7 +809,7 @@ def test_watch_in_a_notebook_shows_what_events_tell(page):
 
 def test_a_card_is_updated_now_and_then_and_at_the_end(page, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(cards.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cards, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     seen = Seen(RUNNING)
     with cards.notebook(seen) as show:
         for n, now[0] in ((55, 100.0), (56, 100.25), (57, 100.5), (58, 100.75), (59, 101.0)):
