@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.context import Working, working_for
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.client import this_user
 from largek_dask.service.job import Job
@@ -458,18 +456,17 @@ def test_a_version_is_accepted(run, three, service):
     }
 
 
-def say(job_id, message):
-    with working_for(Working(job_id, 1)):
-        logging.getLogger("some.driver").error(message)
-
-
 def test_what_was_logged_for_a_job(run, submit, service):
+    """How lines come to the scheduler is tested with its journal."""
     job_id = submit("--name", "noisy", *ENDLESS)
     job = service.job(job_id)
     eventually(lambda: job.status().get("step", 0) >= 1, "it takes steps")
-    say(job_id, "of the scheduler's process")
-    service.client.submit(say, job_id, "of a worker", pure=False).result(60)
     (address,) = (row["address"] for row in service.workers())
+    journal = service.client.cluster.scheduler.plugins["largek-jobs"]._jobs.journal
+    line = {"job": job_id, "run": 1, "time": "2026-11-25T12:00:00.000+00:00", "level": "ERROR"}
+    line["logger"] = "some.driver"
+    journal.take("driver", None, {**line, "message": "of the scheduler's process"})
+    journal.take("worker", address, {**line, "message": "of a worker"})
 
     def own(lines):
         """Those of this test: of a busy machine a fit may have something to say as well."""
