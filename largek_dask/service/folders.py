@@ -317,7 +317,7 @@ class Root(threading.Thread):
                     job.trouble.failed("The folder", error, self._folder.storage_options)
 
     def _look_for_jobs(self) -> None:
-        records, self.unreadable = Records(self._folder).found()
+        records, unreadable = Records(self._folder).found()
         found = {record.id: record for record in records}
         for job_id, record in found.items():
             job = self.jobs.get(job_id)
@@ -325,6 +325,8 @@ class Root(threading.Thread):
                 job.know(record)
             else:
                 self.jobs[job_id] = StoreJob(record)
+        # Whoever looks meanwhile finds a job in one of both, or in both.
+        self.unreadable = unreadable
         for job_id in [job_id for job_id in self.jobs if job_id not in found]:
             del self.jobs[job_id]
 
@@ -371,9 +373,16 @@ class Folders:
         until = time.monotonic() + PATIENCE_SECONDS
         for root in self._roots:
             root.has_looked.wait(max(0.0, until - time.monotonic()))
+        # A record may just become readable, or unreadable: looked at before and after.
+        unreadable = self._unreadable()
         known = [job.status() for root in self._roots for job in list(root.jobs.values())]
-        unreadable = [about for root in self._roots for about in root.unreadable.items()]
-        return [*known, *(unreadable_status(*about) for about in unreadable)]
+        unreadable |= self._unreadable()
+        for status in known:
+            unreadable.pop(status["id"], None)
+        return [*known, *(unreadable_status(*about) for about in unreadable.items())]
+
+    def _unreadable(self) -> dict[str, str]:
+        return {name: why for root in self._roots for name, why in root.unreadable.items()}
 
     def status(self, job_id: str) -> dict[str, Any]:
         """That of one."""
