@@ -361,8 +361,13 @@ def test_resume_on_a_cluster(name, url, clean, tmp_path, worker_clients):
 
 @pytest.fixture(scope="module")
 def mortal_cluster() -> Iterator[Client]:
-    """Two worker processes; of one that is killed its nanny makes another."""
+    """Two worker processes; of one that is killed its nanny makes another.
+
+    Dask looks 15 s after a death whether the worker is there again, and gives it up if it is not:
+    also if it was there, and the next test has just killed it.
+    """
     with ExitStack() as stack:
+        stack.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}))
         yield make_client(stack, 2, processes=True)
 
 
