@@ -154,9 +154,26 @@ class Folder:
         names = (posixpath.basename(str(path).rstrip("/")) for path in found)
         return sorted(name for name in names if not name.startswith(PROBE))
 
-    def _listed(self) -> list[Any]:
+    def _listed(self, detail: bool = False) -> list[Any]:
         self.fs.invalidate_cache()
-        return list(self.fs.ls(self.root, detail=False))
+        return list(self.fs.ls(self.root, detail=detail))
+
+    def stamps(self) -> dict[str, int]:
+        """What lies directly in this folder, with a mark that is another one when it is replaced.
+
+        Nothing if the folder does not exist.
+        """
+        try:
+            found = patiently(lambda: self._listed(detail=True))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        stamps = {}
+        for about in found:
+            name = posixpath.basename(str(about["name"]).rstrip("/"))
+            if not name.startswith(PROBE):
+                # Whatever a driver tells: time, number, hash, version.
+                stamps[name] = hash(tuple(sorted((key, str(about[key])) for key in about)))
+        return stamps
 
     def exists(self, name: str = "") -> bool:
         """Whether ``name`` is there, as a file or as a folder.

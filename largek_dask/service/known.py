@@ -151,6 +151,18 @@ class KnownJob:
                     # What has changed meanwhile is written as well.
                     self.is_kept = record is self.record
 
+    def compare(self, stands: Callable[[Record], bool]) -> bool:
+        """Find out whether the record has been written by somebody else, as it is not here.
+
+        Then :meth:`keep` has to follow. What is still to be kept is not compared.
+        """
+        with self._writing:
+            if not self.is_kept or self.is_gone or stands(self.record):
+                return False
+            with self._lock:
+                self.is_kept = False
+            return True
+
     def forget(self, remove: Callable[[], object]) -> None:
         """Remove the record, which no :meth:`keep` brings back."""
         with self._writing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from largek_dask import config
@@ -20,7 +21,7 @@ from largek_dask.errors import (
 from largek_dask.service.feed import Shelf
 from largek_dask.service.known import KnownJob
 from largek_dask.service.places import Places
-from largek_dask.service.store import Record, checked_id
+from largek_dask.service.store import Record, Records, checked_id
 from largek_dask.service.tenure import Tenure
 
 __all__ = ["Register", "Tender"]
@@ -31,6 +32,8 @@ END_SECONDS = 30.0
 """How long a job may take to clean up after its last event."""
 START_SECONDS = 60.0
 """How long to wait for a scheduler that is starting."""
+LOOK_SECONDS = 30.0
+"""How often it is looked whether records are as they have been written."""
 
 
 class Register:
@@ -75,6 +78,8 @@ class Register:
         self.shelf = Shelf()
         """What the events of all jobs share."""
         self._jobs: dict[str, KnownJob] = {}
+        self._stamps: dict[str, int] = {}
+        """Marks of all records, when they were looked at last."""
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
 
@@ -98,6 +103,8 @@ class Register:
 
     def _load(self) -> None:
         records = self._tenure.records
+        # What is written while they are read is looked at again.
+        stamps = records.stamps()
         with warnings_heard_by(lambda message, _: logger.warning(message)):
             found, unreadable = records.all()
         is_drained = records.is_drained()
@@ -107,6 +114,7 @@ class Register:
                 return
             self._jobs.update(jobs)
             self.unreadable, self.is_drained = unreadable, is_drained
+            self._stamps = stamps
             self.loaded.set()
             self.changed.notify_all()
 
@@ -164,11 +172,15 @@ class Register:
                 )
             return self._jobs[job_id]
 
-    def add(self, job: KnownJob) -> None:
-        """Take in a job whose record is kept."""
+    def add(self, job: KnownJob, records: Records) -> None:
+        """Take in a job that these records have.
+
+        Whoever has taken the store since has found it there.
+        """
         with self.changed:
-            self._jobs[job.record.id] = job
-            self.changed.notify_all()
+            if self.loaded.is_set() and self._tenure.records is records:
+                self._jobs[job.record.id] = job
+                self.changed.notify_all()
 
     def remove(self, job_id: str) -> None:
         """Let go of a job whose record is no more."""
@@ -257,7 +269,35 @@ class Register:
                 if self._tenure.records is not records or self.unreadable.pop(job_id, None) is None:
                     return
                 if found is not None:
-                    self.add(found)
+                    self.add(found, records)
+
+    def look(self) -> None:
+        """See to it that the store has the records that this scheduler has written, and no others.
+
+        Who had it before may have been stopped, or a write been on its way, between the look
+        whether the store is still that one's and the end of the write. Such a record would come
+        back from the dead, or take back what was done since, when the store is read the next time.
+        """
+        records = self._tenure.records
+        stamps = records.stamps()
+        for job_id in [name for name, stamp in stamps.items() if self._stamps.get(name) != stamp]:
+            with self.changed:
+                if not self.loaded.is_set() or self._tenure.records is not records:
+                    return
+                job = self._jobs.get(job_id)
+                is_none = job is None and job_id not in self.unreadable
+            if job is not None and job.compare(records.stands):
+                logger.warning(
+                    "The record of %s was changed by a scheduler that has lost it: it is written "
+                    "anew", job_id,
+                )  # fmt: skip
+                self.keep(job)
+            elif is_none and not records.is_new(job_id) and records.put_away(job_id):
+                logger.warning(
+                    "The record of %s came from a scheduler that has lost %s: it is in late/ there "
+                    "now, and none of a job", job_id, records.url,
+                )  # fmt: skip
+        self._stamps = stamps
 
 
 class Tender(threading.Thread):
@@ -274,11 +314,15 @@ class Tender(threading.Thread):
 
     def run(self) -> None:
         """Write and read records until it is stopped."""
+        looked = time.monotonic()
         while not self._over.wait(float(config.get("service.beat-seconds"))):
             try:
                 if self._register.loaded.is_set():
                     self._register.tend()
                     self._also()
+                    if time.monotonic() - looked >= LOOK_SECONDS:
+                        looked = time.monotonic()
+                        self._register.look()
             except Exception as error:
                 records = self._tenure.records
                 reason = records.reason(error)

@@ -6,6 +6,7 @@ there, one scheduler a store (see ``lease.py``)::
 
     jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
     claims/000001.json          who has the store
+    late/lk-3f9c0d21ab.json     a record that came from somebody who did not have it any more
     scheduler.json              where that one is, for clients and workers (scheduler_file.py)
     drained.json                there while no job is to begin
 
@@ -37,7 +38,7 @@ from largek_dask.algorithms.objective import MOST_TEXT, Sense
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.driver.words import printable
-from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning, warn
+from largek_dask.errors import JobNotFoundError, LostJobError, ParameterError, RecoveryWarning, warn
 from largek_dask.redaction import redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.notice import Notice
@@ -52,6 +53,8 @@ LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions"
 """Fields that records have only where they say something."""
 DRAINED = "drained.json"
 """A file of the store that is there while no job is to begin."""
+LATE = "late"
+"""A folder of the store for records that came too late."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Deleting = Literal["files", "outputs"]
@@ -206,6 +209,8 @@ class Records:
         self.gone: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
         self._lease = lease
+        self._made: set[str] = set()
+        """Ids of jobs that have been made here."""
         if lease is not None:
             self._folder = self._folder.guarded(lease.check)
             self.gone = lease.earlier_owners()
@@ -284,26 +289,99 @@ class Records:
 
         Raises
         ------
+        LostJobError
+            Another scheduler has taken the store: it may have found the job there, or not.
         OutputError
             It cannot be written.
         """
         while True:
             record = Record(f"lk-{uuid.uuid4().hex[:10]}", spec, owner, created, takes=takes)
-            if self._folder.create(f"{record.id}.json", _dumped(record)):
-                return record
+            self._made.add(record.id)
+            try:
+                if self._folder.create(f"{record.id}.json", _dumped(record)):
+                    self._check_made(record)
+                    return record
+            except BaseException:
+                # Whatever is there of it is no job.
+                self._made.discard(record.id)
+                raise
+
+    def _check_made(self, record: Record) -> None:
+        """Find out whether a new job was kept in time: who was stopped may come too late."""
+        try:
+            self.check()
+        except LostJobError:
+            raise LostJobError(
+                f"another scheduler has taken {self.url} while a job with the output "
+                f"{record.spec.output} was being kept there: see jobs() of that one whether it has "
+                "it, and submit it there if not."
+            ) from None
 
     def update(self, record: Record) -> None:
         """Keep a job as it is now.
 
         Raises
         ------
+        LostJobError
+            Another scheduler has taken the store: that one may not know of what has changed.
         OutputError
             It cannot be written.
         """
         self._folder.publish(f"{record.id}.json", _dumped(record))
+        self.check()
+
+    def stamps(self) -> dict[str, int]:
+        """Ids of all records, with a mark that is another one when a record is written."""
+        found = self._folder.stamps()
+        return {job_id: found[f"{job_id}.json"] for job_id in map(_job_of, found) if job_id}
+
+    def is_new(self, job_id: str) -> bool:
+        """Whether this job has been made here, and is not to be forgotten."""
+        return job_id in self._made
+
+    def stands(self, record: Record) -> bool:
+        """Whether a job is kept as it is here; also where there is nothing of it.
+
+        Raises
+        ------
+        OSError
+            That cannot be said now.
+        """
+        document = _dumped(record)
+        try:
+            return self._folder.read(f"{record.id}.json", limit=len(document)) == document
+        except FileNotFoundError:
+            return True
+        except DamagedError:
+            return False
+
+    def put_away(self, job_id: str) -> bool:
+        """Have a record be none any more: it is moved to where nobody looks for records.
+
+        Returns
+        -------
+        bool
+            False if there is nothing, or what nobody has written as a record.
+
+        Raises
+        ------
+        LostJobError
+            Another scheduler has taken the store.
+        OutputError, OSError
+            It cannot be done now.
+        """
+        name = f"{checked_id(job_id)}.json"
+        try:
+            document = self._folder.read(name, limit=2 * MOST_BYTES)
+        except (FileNotFoundError, DamagedError):
+            return False
+        self.folder.sub(LATE).guarded(self.check).publish(name, document)
+        self._folder.remove(name)
+        return True
 
     def remove(self, job_id: str) -> None:
         """Forget a job."""
+        self._made.discard(job_id)
         self._folder.remove(f"{checked_id(job_id)}.json")
 
     def read(self, job_id: str) -> Record:
@@ -382,8 +460,7 @@ class Records:
         """
         records, unreadable = [], {}
         for name in self._folder.names():
-            job_id = name.removesuffix(".json")
-            if name == job_id or JOB_ID.fullmatch(job_id) is None:
+            if not (job_id := _job_of(name)):
                 continue
             try:
                 records.append(self.read(job_id))
@@ -406,6 +483,12 @@ def _other_format(error: Exception) -> str | None:
             found = printable(str(one["input"])[:40])
             return f"format {found}, and largek_dask {__version__} reads format {FORMAT}"
     return None
+
+
+def _job_of(name: str) -> str:
+    """The id of the job whose record a file is by its name; nothing if it is none."""
+    job_id = name.removesuffix(".json")
+    return "" if name == job_id or JOB_ID.fullmatch(job_id) is None else job_id
 
 
 def checked_id(job_id: str) -> str:

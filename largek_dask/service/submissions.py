@@ -27,7 +27,7 @@ from largek_dask.service.places import Places, place_of
 from largek_dask.service.register import Register
 from largek_dask.service.sizing import Cluster, Standing, Takes, cannot_fit, share_of
 from largek_dask.service.spec import JobSpec
-from largek_dask.service.store import Record
+from largek_dask.service.store import Record, Records
 from largek_dask.service.tenure import Tenure
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class Submissions:
 
         Raises
         ------
+        LostJobError
+            Another scheduler has taken the store meanwhile; says whether it may have the job.
         LargekError
             It could not be done; nothing has been written.
         """
@@ -94,11 +96,12 @@ class Submissions:
             try:
                 with picking(None if spec.workers is None else spec.workers.pick()):
                     takes = self.check(spec, options, check)
-                record = self._create(spec, options, owner, takes)
+                records = self._tenure.records
+                record = self._create(records, spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, redactor(options)) from None
             job = KnownJob(record, places, secrets, self._tell, True, self._register.shelf)
-            self._register.add(job)
+            self._register.add(job, records)
         return job
 
     @contextlib.contextmanager
@@ -192,17 +195,19 @@ class Submissions:
             )
         return takes
 
-    def _create(self, spec: JobSpec, options: dict[str, Any], owner: str, takes: Takes) -> Record:
+    def _create(
+        self, records: Records, spec: JobSpec, options: dict[str, Any], owner: str, takes: Takes
+    ) -> Record:
         """Keep a new job, and make its output its own.
 
         The record comes first: of a crash between both remains a job that goes on, and not a
         folder that nobody can have.
         """
-        record = self._tenure.records.create(spec, owner, time.time(), takes)
+        record = records.create(spec, owner, time.time(), takes)
         try:
             reserve(output_folder(spec, options), record.id, self._owner)
         except BaseException:
-            self._tenure.records.remove(record.id)
+            records.remove(record.id)
             raise
         return record
 

@@ -50,6 +50,24 @@ def test_names__are_those_that_are_there_now() -> None:
     assert folder.names() == ["one", "two"]
 
 
+@pytest.mark.parametrize("kind", ["local", "remembering"])
+def test_stamps__tell_what_has_been_replaced(kind: str, tmp_path: Path) -> None:
+    """Also by as many bytes."""
+    folder = Folder("remembering://stamps" if kind == "remembering" else str(tmp_path / "folder"))
+    assert folder.stamps() == {}
+    for name in ("one", "two", f"{storage.PROBE}left"):
+        folder.publish(name, b"1")
+    before = folder.stamps()
+    assert sorted(before) == ["one", "two"]
+    assert folder.stamps() == before
+    folder.publish("two", b"2")
+    folder.publish("three", b"3")
+    after = folder.stamps()
+    assert sorted(after) == ["one", "three", "two"]
+    assert after["one"] == before["one"]
+    assert after["two"] != before["two"]
+
+
 class NamedFileSystem(MemoryFileSystem):
     """Goes by other names, and notes which folders it is asked to make."""
 

@@ -99,6 +99,23 @@ def test_what_is_read_while_the_store_is_lost_does_not_count(tenure, register, r
     assert not register.loaded.is_set()
 
 
+def test_a_job_that_is_added_when_the_store_is_lost_is_the_other_ones(
+    tenure, register, records, document
+):
+    """What has been changed of it there is not to be covered by what was known here."""
+    register.take_up()
+    late = register._earlier(records.create(JobSpec.parse(document("a")), "me", 1.0))
+    taken(tenure, register)
+    register.add(late, records)
+    assert register.ids() == frozenset()
+    register.take_up()
+    (job,) = register.jobs()
+    assert job.record == late.record
+    assert job is not late
+    register.add(late, Records(records.folder))
+    assert register.jobs() == (job,), "by records of an earlier claim"
+
+
 def test_unreadable_records_are_read_again(tenure, register, records, two, monkeypatch):
     kept, torn, mend = two
     register.take_up()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 
 import pytest
 
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import JobNotFoundError, ParameterError, RecoveryWarning
+from largek_dask.errors import JobNotFoundError, LostJobError, ParameterError, RecoveryWarning
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import (
     Record,
@@ -54,6 +55,39 @@ def test_a_record_comes_back_as_it_was(records, spec):
     assert records.all() == ([other], {})
     with pytest.raises(JobNotFoundError, match=f"there is no job {record.id} in "):
         records.read(record.id)
+
+
+class Answers:
+    """A lease that is held or not as a test says, one answer after the other."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def earlier_owners(self):
+        return frozenset()
+
+    def check(self):
+        answer = self.answers.pop(0)
+        if answer is not None:
+            raise answer
+
+
+@pytest.mark.parametrize("error", [LostJobError("lost"), OSError(errno.EIO, "a cable is loose")])
+def test_a_new_record_counts_if_the_store_is_still_held_when_it_is_there(records, spec, error):
+    held = Records(records.folder, Answers(None, error))
+    what = r"see jobs\(\) .* submit it there" if isinstance(error, LostJobError) else "cable"
+    with pytest.raises(type(error), match=what):
+        held.create(spec, "me", 1.0)
+    (job_id,) = held.stamps()
+    assert not held.is_new(job_id)
+    again = Records(records.folder, Answers(None, None, None, None, None))
+    made = again.create(spec, "me", 2.0)
+    assert again.is_new(made.id)
+    assert again.put_away(job_id)
+    assert list(again.stamps()) == [made.id]
+    again.remove(made.id)
+    assert not again.is_new(made.id)
+    assert not again.put_away(made.id)
 
 
 def test_what_lies_beside_records_is_none(records, spec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +17,9 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
+from largek_dask.service import register
 from largek_dask.service.lease import Contender, Keeper
+from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
 from largek_dask.service.tenure import Tenure
 from tests.checks import eventually
@@ -251,3 +254,144 @@ def test_claim__that_comes_while_the_scheduler_closes_is_given_back(tmp_path, mo
         later.claim(lambda: pytest.fail("nothing was taken away"))
     assert later.is_held
     later.give_back()
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """``stopped("publish")``: the first scheduler stops between a look and a write of a record.
+
+    It goes on when the event ``on`` is set that this gives; ``at`` is set when it is there.
+    """
+    at, on = threading.Event(), threading.Event()
+
+    def stop(kind):
+        write = getattr(Folder, f"_{kind}ed")
+
+        def late(self, target, data):
+            if "/store/jobs/" in target and threading.current_thread().name == "stopped":
+                at.set()
+                assert on.wait(60.0)
+            return write(self, target, data)
+
+        monkeypatch.setattr(Folder, f"_{kind}ed", late)
+        return at, on
+
+    yield stop
+    on.set()
+
+
+def in_the_middle(stopped, kind, ask):
+    """What the first scheduler is asked for stops in the middle of a write; how to let it go on."""
+    at, on = stopped(kind)
+    errors = []
+
+    def run():
+        try:
+            ask()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="stopped")
+    thread.start()
+    assert at.wait(60.0)
+
+    def go_on():
+        on.set()
+        thread.join(60.0)
+        (error,) = errors
+        return error
+
+    return go_on
+
+
+def test_submit__that_comes_too_late_is_no_job(
+    open_jobs, document, tmp_path, asleep, stopped, monkeypatch
+):
+    """Who has the store has not seen it, so it must not begin whenever the store is read next."""
+    asleep("store/")
+    first = open_jobs()
+    go_on = in_the_middle(stopped, "creat", lambda: first.submit(document("a"), {}, "me"))
+    second = open_jobs()
+    assert second.all() == []
+    with patient():
+        error = go_on()
+        assert isinstance(error, LostJobError)
+        assert str(tmp_path / "a") in str(error)
+        (late,) = (tmp_path / "store" / "jobs").iterdir()
+        assert second.all() == []
+        # Whoever submits again has one job.
+        again = second.submit(document("a", max_iter=2), {}, "me")
+        monkeypatch.setattr(register, "LOOK_SECONDS", 0.0)
+        eventually(lambda: not late.exists(), "it to be put away")
+        assert [path.name for path in (tmp_path / "store" / "late").iterdir()] == [late.name]
+        assert wait_until(second, again, "finished", "failed")["state"] == "finished"
+        assert second.close(20.0) == []
+        third = open_jobs()
+        assert [status["id"] for status in third.all()] == [again]
+        assert record_of(tmp_path, again).exists()
+
+
+def test_change__that_comes_too_late_brings_nothing_back(
+    open_jobs, document, tmp_path, asleep, stopped
+):
+    asleep("store/")
+    first = open_jobs()
+    job_id = first.submit(document("a", max_iter=2), {}, "me")
+    wait_until(first, job_id, "finished")
+    go_on = in_the_middle(stopped, "publish", lambda: first.resume(job_id, {"max_iter": 3}, {}))
+    second = open_jobs()
+    second.delete(job_id)
+    assert not record_of(tmp_path, job_id).exists()
+    with patient():
+        assert isinstance(go_on(), LostJobError)
+        assert record_of(tmp_path, job_id).exists(), "it is back from the dead"
+        second._register.look()
+        assert not record_of(tmp_path, job_id).exists()
+        assert second.close(20.0) == []
+        assert open_jobs().all() == []
+
+
+def test_change__that_comes_too_late_takes_nothing_back(
+    open_jobs, document, tmp_path, asleep, stopped
+):
+    asleep("store/")
+    first = open_jobs()
+    job_id = first.submit(document("a", max_iter=2), {}, "me")
+    wait_until(first, job_id, "finished")
+    go_on = in_the_middle(stopped, "publish", lambda: first.resume(job_id, {"max_iter": 3}, {}))
+    second = open_jobs()
+    for max_iter in (4, 5):
+        second.resume(job_id, {"max_iter": max_iter}, {})
+        ended = wait_until(second, job_id, "finished")
+    assert ended["run"] == 3
+    with patient():
+        assert isinstance(go_on(), LostJobError)
+        assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 2
+        second._register.look()
+        assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 3
+        assert second.close(20.0) == []
+        assert open_jobs().status(job_id)["result"] == ended["result"]
+
+
+def test_look__leaves_alone_what_was_written_here(open_jobs, document, tmp_path, slow_steps):
+    """Also what is just being submitted, and what cannot be read."""
+    jobs = open_jobs()
+    job_id = jobs.submit(document("a", max_iter=4), {}, "me")
+    records = jobs._tenure.records
+    begun(jobs, job_id, 1)
+    made = records.create(JobSpec.parse(document("b")), "me", 1.0)
+    read = []
+    stands = records.stands
+    records.stands = lambda record: read.append(record.id) or stands(record)
+    jobs._register.look()
+    assert set(record_of(tmp_path, "x").parent.iterdir()) == {
+        record_of(tmp_path, each) for each in (job_id, made.id)
+    }
+    jobs._register.look()
+    assert read == [job_id], "what has not changed is not read again"
+    slow_steps.set()
+    wait_until(jobs, job_id, "finished")
+    eventually(lambda: jobs._register.find(job_id).is_kept, "its record to say so")
+    jobs._register.look()
+    assert read == [job_id] * 2
+    assert not (tmp_path / "store" / "late").exists()
