@@ -11,9 +11,10 @@
     and put it into ``FAULTS``.
 ``broadcasts``
     Workers that die while something large is on its way to them.
-``drill``, ``deaths``
-    Workers of a job that die again and again: ``python -m tests.faults.deaths --n 50`` prints for
-    how long it stood still.
+``drill``, ``deaths``, ``moved``
+    Drills: workers of a job that die again and again, schedulers that die and are followed by
+    others elsewhere. ``python -m tests.faults.deaths --n 50`` and ``python -m tests.faults.moved
+    --n 30`` print how long jobs stood still.
 ``cases``, ``strikes``
     Jobs, and what becomes of one that is struck.
 ``stores``, ``inprocess``

@@ -88,6 +88,11 @@ class Steps:
         """The last step so far."""
         return max((int(e["step"]) for e in self.look() if e["event"] == "step"), default=0)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job has, as far as it is told."""
+        return any(event["event"] in ENDS for event in self.look())
+
     def times(self) -> list[float]:
         """When steps ended (seconds since 1970), and the job."""
         return [time_of(event) for event in self.look() if event["event"] in ("step", *ENDS)]

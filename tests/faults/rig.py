@@ -26,6 +26,8 @@ from tests.faults.deadly import DEADLY
 from tests.faults.moments import FOLDER, Meeting, Moment, count_visits, prepare
 
 ROOT = Path(__file__).parents[2]
+WORKERS_SECONDS = 180
+"""How long workers are waited for: several times what they take on a busy machine."""
 PYTHON_PAUSE = 0.2
 """Before a process that has ended is started again."""
 
@@ -91,13 +93,15 @@ class Supervised:
 
     @property
     def pid(self) -> int:
-        """The number of the process that was started last."""
+        """The number of the process that was started last; 0 while it is held."""
         return self._process.pid
 
     def send(self, number: int, *, all_of_it: bool = False) -> None:
         """Send a signal to it alone, or to its children as well."""
+        if (pid := self.pid) == 0:
+            return
         with contextlib.suppress(ProcessLookupError):
-            (os.killpg if all_of_it else os.kill)(self.pid, number)
+            (os.killpg if all_of_it else os.kill)(pid, number)
 
     def kill(self) -> None:
         """kill -9 of it and its children."""
@@ -106,6 +110,8 @@ class Supervised:
     def hold(self) -> None:
         """End it with its children, and do not start it again until :meth:`resume`."""
         with self._lock:
+            if self.pid == 0:
+                return
             _kill_group(self.pid)
             self._process = _Nothing(self._process)  # type: ignore[assignment]
 
@@ -120,6 +126,10 @@ class Supervised:
         with self._lock:
             self.send(signal.SIGTERM)
         self._thread.join()
+        if self.pid == 0:
+            return
+        if self.pid == 0:
+            return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         _kill_group(self.pid)
@@ -127,12 +137,37 @@ class Supervised:
             self._process.wait(10)
 
 
+class Scheduler(Supervised):
+    """A scheduler, which its store can be taken from without anybody else losing it."""
+
+    def __init__(
+        self, command: Sequence[str], env: dict[str, str], log: Path, mounted: Path
+    ) -> None:
+        super().__init__(command, env, log)
+        self._mounted, self._target = mounted, mounted.readlink()
+
+    @property
+    def sees_store(self) -> bool:
+        """Whether there is anything where its store is."""
+        return self._mounted.exists()
+
+    def unmount(self) -> None:
+        """Nothing is where its store was."""
+        self._mounted.unlink()
+
+    def mount(self) -> None:
+        """Its store is back."""
+        self._mounted.symlink_to(self._target)
+
+
 class _Nothing:
     """Stands for a process that is not to be started."""
 
+    pid = 0
+    """The number that the process had may be another one's now."""
+
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         process.wait()
-        self.pid = process.pid
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -140,6 +175,8 @@ class _Nothing:
 
 
 def _kill_group(pid: int) -> None:
+    if pid == 0:
+        return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -170,6 +207,8 @@ class Rig:
     moves : bool
         The scheduler has another port each time that it is started; clients and workers find it by
         the file in its store.
+    nannies : bool
+        Whether workers have any. Without, there are half as many processes to start.
     settings
         Added to ``QUICK``: names of Dask's settings as in its environment; None: as it is.
     """
@@ -183,19 +222,22 @@ class Rig:
         host: str = "127.0.0.1",
         dashboard: Sequence[str] = ("--dashboard-address", ":0"),
         moves: bool = False,
+        nannies: bool = True,
         **settings: Any,
     ) -> None:
         self.folder = folder
         self.clean_visits: dict[tuple[str, str], int] = {}
         """How often a clean job, by its case's name, comes to a point."""
         prepare(folder)
-        port = 0 if moves else free_port()
-        self._host = host
-        self.address = str(folder / "store" / NAME) if moves else f"tcp://{host}:{port}"
+        self._port = 0 if moves else free_port()
+        self._host, self._dashboard = host, list(dashboard)
+        self.store = folder / "shared" / "store"
+        self.address = str(self.store / NAME) if moves else f"tcp://{host}:{self._port}"
         # Who looks for a scheduler where it was begins anew, and reads where it is.
         self._patience = "10" if moves else "20"
         self._at = ("--scheduler-file", self.address) if moves else (self.address,)
         self._memory_limit = memory_limit
+        self._nanny = "--nanny" if nannies else "--no-nanny"
         self._env = {
             **os.environ,
             FOLDER: str(folder),
@@ -208,25 +250,38 @@ class Rig:
                 if value is not None
             },
         }
-        self.scheduler = Supervised(
-            [
-                *_dask("scheduler"), "--host", host, "--port", str(port),
-                *dashboard, "--preload", "tests.faults.moments",
-                "--preload", "largek_dask.service.preload", "--largek-store",
-                str(folder / "store"),
-            ],
-            self._env,
-            folder / "scheduler.log",
-        )  # fmt: skip
+        self.schedulers: list[Scheduler] = []
+        self.add_scheduler()
         self.workers: list[Supervised] = []
         for _ in range(n_workers):
             self.add_worker()
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The one that was started last."""
+        return self.schedulers[-1]
+
+    def add_scheduler(self) -> Scheduler:
+        """One more scheduler on the same store, as on another machine: it has its own way there."""
+        number = len(self.schedulers)
+        view = self.folder / f"mounted{number}"
+        self.store.mkdir(parents=True, exist_ok=True)
+        view.symlink_to(self.store.parent)
+        command = [
+            *_dask("scheduler"), "--host", self._host, "--port", str(self._port),
+            *self._dashboard, "--preload", "tests.faults.moments",
+            "--preload", "largek_dask.service.preload", "--largek-store",
+            str(view / self.store.name),
+        ]  # fmt: skip
+        log = self.folder / f"scheduler{number}.log"
+        self.schedulers.append(Scheduler(command, self._env, log, view))
+        return self.scheduler
 
     def add_worker(self, host: str | None = None, within: Sequence[str] = ()) -> Supervised:
         """One more worker, at another address and started by another command if these are given."""
         scratch = self.folder / "scratch"
         command = [
-            *within, *_dask("worker"), *self._at, "--nanny", "--nthreads", "1",
+            *within, *_dask("worker"), *self._at, self._nanny, "--nthreads", "1",
             "--host", host or self._host,
             "--no-dashboard", "--memory-limit", self._memory_limit, "--local-directory",
             str(scratch), "--preload", "tests.faults.moments", "--death-timeout", self._patience,
@@ -263,9 +318,9 @@ class Rig:
                     raise
                 time.sleep(0.2)
         try:
-            service.client.wait_for_workers(
-                len(self.workers) if n_workers is None else n_workers, 60
-            )
+            # One that looks for a scheduler where it was has to give up first, and start again.
+            wanted = len(self.workers) if n_workers is None else n_workers
+            service.client.wait_for_workers(wanted, WORKERS_SECONDS)
             yield service
         finally:
             service.close()
@@ -288,9 +343,10 @@ class Rig:
 
     def close(self) -> None:
         """End every process."""
-        for worker in self.workers:
-            worker.send(signal.SIGCONT)
-        closing = [threading.Thread(target=p.close) for p in (*self.workers, self.scheduler)]
+        everything = (*self.workers, *self.schedulers)
+        for process in everything:
+            process.send(signal.SIGCONT)
+        closing = [threading.Thread(target=process.close) for process in everything]
         for thread in closing:
             thread.start()
         for thread in closing:

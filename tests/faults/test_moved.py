@@ -12,6 +12,7 @@ import largek_dask as lk
 from tests.faults.cases import make_cases
 from tests.faults.catalogue import KillScheduler
 from tests.faults.moments import Moment
+from tests.faults.moved import FATES, drill
 from tests.faults.rig import Rig
 from tests.faults.strikes import events_of, redone
 
@@ -51,3 +52,10 @@ def test_a_client_follows_a_scheduler_that_was_killed_to_another_port(rig, cases
         # Whoever comes now finds it as well.
         with lk.connect(rig.address) as other:
             assert other.job(job.id).model().digest() == case.digest
+
+
+def test_schedulers_that_die_are_followed_by_others_and_nothing_is_lost(tmp_path):
+    """One of each kind; ``python -m tests.faults.moved`` has 30."""
+    lean = {"n_workers": 1, "nannies": False, "dashboard": ("--no-dashboard",)}
+    deaths = list(drill(tmp_path, len(FATES), **lean))
+    assert [death.kind for death in deaths] == list(FATES)
