@@ -141,7 +141,10 @@ class JsonLines:
 
     def _append(self) -> None:
         if self._file is None and self._text:
-            self._folder.publish(_name(self._number), b"")
+            # Of two writers, one of which has lost the job, each has a part of its own: what is
+            # replaced here would go on being written, and be read by nobody.
+            while not self._folder.create(_name(self._number), b""):
+                self._number += 1
             path = self._folder.path(_name(self._number))
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         while self._text:

@@ -203,6 +203,17 @@ def test_the_last_events_are_read_from_the_end(
     assert not JsonLines.is_in(folder.sub("others"))
 
 
+def test_two_writers_at_a_time_have_parts_of_their_own(tmp_path: Path) -> None:
+    """One of them may have been stopped since it looked which parts there are."""
+    sinks = [JsonLines(Folder(str(tmp_path))) for _ in range(2)]
+    for n in range(6):
+        sinks[n % 2](event(n))
+    for sink in sinks:
+        sink.close()
+    assert len(list((tmp_path / "events").iterdir())) == 2
+    assert sorted(told["step"] for told in JsonLines.read(Folder(str(tmp_path)))) == [*range(6)]
+
+
 @pytest.mark.parametrize("url", ["local", "memory://away"])
 def test_what_cannot_be_written_now_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
@@ -218,7 +229,8 @@ def test_what_cannot_be_written_now_is_written_later(
     for n in range(N_EVENTS):
         # Away for several parts, not for more than are kept.
         if n in (40, 140):
-            monkeypatch.setattr(Folder, "publish", refuse)
+            for name in ("publish", "create"):
+                monkeypatch.setattr(Folder, name, refuse)
             monkeypatch.setattr(event_log.os, "write", refuse)
         elif n in (60, 160):
             monkeypatch.undo()
