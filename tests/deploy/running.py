@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,22 @@ DEPLOY = ROOT / "deploy"
 
 TOOLS = "LARGEK_DEPLOY_ENV"
 """A variable: the environment that has the extra ``deploy``, where that is another one."""
+
+SLOW = """\
+import os, time
+
+import largek_dask.points as points
+
+def wait(when, point, seconds={seconds}):
+    until = time.monotonic() + seconds
+    while (when, point) == ("before", "step") and os.path.exists({slow!r}):
+        if time.monotonic() > until:
+            break
+        time.sleep(0.01)
+
+points.watch(wait)
+"""
+"""Steps take longer while a file is there, so that a job lasts as long as it is to."""
 
 
 def program(name: str, package: str) -> str:
@@ -41,7 +59,7 @@ def free_port() -> int:
         return port
 
 
-@contextmanager
+@contextlib.contextmanager
 def process(
     command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
@@ -77,3 +95,26 @@ def quick_environment(**more: str) -> dict[str, str]:
         "DASK_LARGEK__SERVICE__PATIENCE_SECONDS": "1.5",
         **more,
     }
+
+
+def slowing(folder: Path, seconds: float) -> Path:
+    """A file that makes steps last so long; beside it, what makes Python heed it."""
+    (folder / "python").mkdir()
+    file = folder / "python" / "slow"
+    file.touch()
+    text = SLOW.format(slow=str(file), seconds=seconds)
+    (folder / "python" / "sitecustomize.py").write_text(text)
+    return file
+
+
+def events(out: str | Path) -> list[dict[str, Any]]:
+    """What a job has told so far, in the order of telling."""
+    text = "".join(path.read_text() for path in sorted(Path(out, "events").glob("*.jsonl")))
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def steps(out: str | Path) -> list[int]:
+    """Numbers of the steps that a job has told of."""
+    with contextlib.suppress(FileNotFoundError):
+        return [event["step"] for event in events(out) if event["event"] == "step"]
+    return []

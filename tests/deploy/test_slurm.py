@@ -1,6 +1,5 @@
 """`largek cluster slurm` and `deploy/README.md` on a SLURM of this machine, whatever it ends."""
 
-import contextlib
 import json
 import os
 import re
@@ -20,7 +19,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.kernels.jit import cache_folder
 from tests.checks import eventually
-from tests.deploy.running import DEPLOY, ROOT, quick_environment
+from tests.deploy.running import DEPLOY, ROOT, events, quick_environment, slowing, steps
 from tests.deploy.slurm import CPUS, site
 
 pytestmark = pytest.mark.skipif(
@@ -29,37 +28,12 @@ pytestmark = pytest.mark.skipif(
 )
 RECOVERY = 5.0
 """Seconds from the death of a worker to the next step."""
-SLOW = """\
-import os, time
-
-import largek_dask.points as points
-
-def wait(when, point, seconds={seconds}):
-    until = time.monotonic() + seconds
-    while (when, point) == ("before", "step") and os.path.exists({slow!r}):
-        if time.monotonic() > until:
-            break
-        time.sleep(0.01)
-
-points.watch(wait)
-"""
-"""Steps take longer while a file is there, so that a job lasts as long as it is to."""
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
     with site(tmp_path_factory.mktemp("slurm")) as running:
         yield running
-
-
-def slowing(folder, seconds):
-    """A file that makes steps last so long; beside it, what makes Python heed it."""
-    (folder / "python").mkdir()
-    file = folder / "python" / "slow"
-    file.touch()
-    text = SLOW.format(slow=str(file), seconds=seconds)
-    (folder / "python" / "sitecustomize.py").write_text(text)
-    return file
 
 
 def environment(slurm, slow, *paths, **more):
@@ -74,18 +48,6 @@ def environment(slurm, slow, *paths, **more):
         "DASK_LARGEK__CHECKPOINTS__SECONDS": "600",
         **more,
     }
-
-
-def events(out):
-    text = "".join(path.read_text() for path in sorted(Path(out, "events").glob("*.jsonl")))
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-
-
-def steps(out):
-    """Numbers of the steps that a job has told of."""
-    with contextlib.suppress(FileNotFoundError):
-        return [event["step"] for event in events(out) if event["event"] == "step"]
-    return []
 
 
 def goes_on(out, n=3):
