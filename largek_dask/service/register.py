@@ -32,8 +32,8 @@ END_SECONDS = 30.0
 """How long a job may take to clean up after its last event."""
 START_SECONDS = 60.0
 """How long to wait for a scheduler that is starting."""
-LOOK_SECONDS = 30.0
-"""How often it is looked whether records are as they have been written."""
+LOOK_PAUSE = 50.0
+"""A pause between two looks whether records are as they have been written, in times of a look."""
 
 
 class Register:
@@ -314,15 +314,17 @@ class Tender(threading.Thread):
 
     def run(self) -> None:
         """Write and read records until it is stopped."""
-        looked = time.monotonic()
+        next_look = time.monotonic()
         while not self._over.wait(float(config.get("service.beat-seconds"))):
             try:
                 if self._register.loaded.is_set():
                     self._register.tend()
                     self._also()
-                    if time.monotonic() - looked >= LOOK_SECONDS:
-                        looked = time.monotonic()
+                    # Soon, as the next scheduler would take a record that came late for a job.
+                    if (begun := time.monotonic()) >= next_look:
                         self._register.look()
+                        now = time.monotonic()
+                        next_look = now + LOOK_PAUSE * (now - begun)
             except Exception as error:
                 records = self._tenure.records
                 reason = records.reason(error)

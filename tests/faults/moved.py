@@ -24,7 +24,7 @@ import psutil
 import largek_dask as lk
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, OtherSchedulerError
-from largek_dask.service.store import Records
+from largek_dask.service.store import LATE, Records
 from tests.faults.cases import Case
 from tests.faults.drill import (
     SECONDS,
@@ -204,7 +204,7 @@ class Ledger:
         """Every job once, ended as it has to, and what had ended before as it was; no other."""
         for job_id in self.cases:
             assert service.job(job_id).wait(SECONDS) == "finished", service.job(job_id).status()
-        self._count([status["id"] for status in service.statuses()], "jobs")
+        self._count([status["id"] for status in service.statuses()])
         for job_id, case in self.cases.items():
             result = service.job(job_id).status()["result"]
             output = self.outputs[job_id]
@@ -222,15 +222,23 @@ class Ledger:
     def _is_written(self) -> bool:
         records, unreadable = Records(Folder(str(self.store))).found()
         assert not unreadable, unreadable
-        self._count([record.id for record in records], "records")
+        found = {record.id for record in records}
+        require(found >= set(self.cases), "lost", f"records: {set(self.cases)}, {found}")
+        # One of somebody who was frozen while he wrote it is still to be put away.
         told = {each.id: each.result and each.result.model_dump(mode="json") for each in records}
         return told == self.results
 
-    def _count(self, found: list[str], what: str) -> None:
+    def _count(self, found: list[str]) -> None:
         """Exactly the jobs that there are to be, each once."""
-        require(not set(self.cases) - set(found), "lost", f"{what}: {set(self.cases)}, {found}")
-        require(not self.removed & set(found), "back from the dead", f"{what}: {found}")
-        require(sorted(found) == sorted(self.cases), "doubled", f"{what}: {found}")
+        wanted, extra = set(self.cases), set(found) - set(self.cases)
+        require(wanted <= set(found), "lost", f"{wanted - set(found)}")
+        require(not self.removed & extra, "back from the dead", f"{self.removed & extra}")
+        require(not extra and len(found) == len(wanted), "doubled", f"{extra} of {found}")
+
+    @property
+    def n_late(self) -> int:
+        """Records that came too late, and were put away."""
+        return len(list(self.store.glob(f"{LATE}/*")))
 
 
 # --- one death ------------------------------------------------------------------------------------
@@ -244,12 +252,14 @@ class Death(Strike):
     """The last one of the job that ran, before it."""
     taken: float
     """Seconds until another one had the store and its jobs."""
+    late: int
+    """Records that came from it too late."""
 
     def __str__(self) -> str:
         return (
             f"{self.kind} after step {self.step} of {N_ITER['long']}: another one had the jobs "
             f"after {self.taken:.2f} s, a step elsewhere after {self.seconds:.2f} s, load "
-            f"{self.load:.1f}"
+            f"{self.load:.1f}" + (f"; records too late: {self.late}" if self.late else "")
         )
 
 
@@ -317,7 +327,7 @@ def strike(
     rig: Rig, ledger: Ledger, kind: str, cases: dict[str, Case], rng: random.Random
 ) -> Death:
     """Have a scheduler die in the middle of everything, and another one come instead."""
-    fate, old = FATES[kind](), rig.scheduler
+    fate, old, n_late = FATES[kind](), rig.scheduler, ledger.n_late
     with rig.connected() as first:
         before, claimed = sign_in(rig), last_claim(rig.store)
         meeting = rig.meet(Moment("before", "step", nth=rng.randrange(2, BEGIN_BY)))
@@ -353,14 +363,14 @@ def strike(
                 until(lambda: refuses(before["address"], here), "the first to see it has lost")
             doubts.settle(service)
             ledger.check(service)
-        # It has come back, and has written nothing: the jobs are the other one's to this moment.
+        # It has come back, and changed nothing: the jobs are the other one's to this moment.
         assert last_claim(rig.store) == claim
         for job_id in both:
             own = last_claim(ledger.outputs[job_id])
             assert here in own["owner"], (own, here)
             assert own["token"] == ledger.results[job_id]["token"], own
         old.hold()
-    return Death(kind, seconds, step=step, taken=taken)
+    return Death(kind, seconds, step=step, taken=taken, late=ledger.n_late - n_late)
 
 
 def first_step(followed: list[Steps], here: str) -> float:
@@ -412,6 +422,7 @@ def main() -> int:
     if deaths:
         print(table("what happens", deaths, f"python -m tests.faults.moved --n {given.n}"))
         print(f"Seconds until another one had the jobs, worst: {max(d.taken for d in deaths):.2f}")
+        print(f"Records that came too late, and were put away: {sum(d.late for d in deaths)}")
     print(f"Deaths: {given.n}; not as they should be: {len(wrong)}. Records and digests: "
           + ", ".join(f"{kind} {count}" for kind, count in counts.items()))  # fmt: skip
     return 1 if wrong else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,8 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.service import register
 from largek_dask.service.lease import Contender, Keeper
+from largek_dask.service.register import Register
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
 from largek_dask.service.tenure import Tenure
@@ -304,16 +305,23 @@ def in_the_middle(stopped, kind, ask):
     return go_on
 
 
-def test_submit__that_comes_too_late_is_no_job(
-    open_jobs, document, tmp_path, asleep, stopped, monkeypatch
-):
+@contextlib.contextmanager
+def unlooked():
+    """Nobody looks after records by himself; gives what does."""
+    look = Register.look
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Register, "look", lambda self: None)
+        yield look
+
+
+def test_submit__that_comes_too_late_is_no_job(open_jobs, document, tmp_path, asleep, stopped):
     """Who has the store has not seen it, so it must not begin whenever the store is read next."""
     asleep("store/")
     first = open_jobs()
     go_on = in_the_middle(stopped, "creat", lambda: first.submit(document("a"), {}, "me"))
     second = open_jobs()
     assert second.all() == []
-    with patient():
+    with unlooked(), patient():
         error = go_on()
         assert isinstance(error, LostJobError)
         assert str(tmp_path / "a") in str(error)
@@ -321,7 +329,7 @@ def test_submit__that_comes_too_late_is_no_job(
         assert second.all() == []
         # Whoever submits again has one job.
         again = second.submit(document("a", max_iter=2), {}, "me")
-        monkeypatch.setattr(register, "LOOK_SECONDS", 0.0)
+    with patient():
         eventually(lambda: not late.exists(), "it to be put away")
         assert [path.name for path in (tmp_path / "store" / "late").iterdir()] == [late.name]
         assert wait_until(second, again, "finished", "failed")["state"] == "finished"
@@ -342,10 +350,10 @@ def test_change__that_comes_too_late_brings_nothing_back(
     second = open_jobs()
     second.delete(job_id)
     assert not record_of(tmp_path, job_id).exists()
-    with patient():
+    with unlooked() as look, patient():
         assert isinstance(go_on(), LostJobError)
         assert record_of(tmp_path, job_id).exists(), "it is back from the dead"
-        second._register.look()
+        look(second._register)
         assert not record_of(tmp_path, job_id).exists()
         assert second.close(20.0) == []
         assert open_jobs().all() == []
@@ -364,10 +372,10 @@ def test_change__that_comes_too_late_takes_nothing_back(
         second.resume(job_id, {"max_iter": max_iter}, {})
         ended = wait_until(second, job_id, "finished")
     assert ended["run"] == 3
-    with patient():
+    with unlooked() as look, patient():
         assert isinstance(go_on(), LostJobError)
         assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 2
-        second._register.look()
+        look(second._register)
         assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 3
         assert second.close(20.0) == []
         assert open_jobs().status(job_id)["result"] == ended["result"]
@@ -375,23 +383,24 @@ def test_change__that_comes_too_late_takes_nothing_back(
 
 def test_look__leaves_alone_what_was_written_here(open_jobs, document, tmp_path, slow_steps):
     """Also what is just being submitted, and what cannot be read."""
-    jobs = open_jobs()
-    job_id = jobs.submit(document("a", max_iter=4), {}, "me")
-    records = jobs._tenure.records
-    begun(jobs, job_id, 1)
-    made = records.create(JobSpec.parse(document("b")), "me", 1.0)
-    read = []
-    stands = records.stands
-    records.stands = lambda record: read.append(record.id) or stands(record)
-    jobs._register.look()
-    assert set(record_of(tmp_path, "x").parent.iterdir()) == {
-        record_of(tmp_path, each) for each in (job_id, made.id)
-    }
-    jobs._register.look()
-    assert read == [job_id], "what has not changed is not read again"
-    slow_steps.set()
-    wait_until(jobs, job_id, "finished")
-    eventually(lambda: jobs._register.find(job_id).is_kept, "its record to say so")
-    jobs._register.look()
-    assert read == [job_id] * 2
-    assert not (tmp_path / "store" / "late").exists()
+    with unlooked() as look:
+        jobs = open_jobs()
+        job_id = jobs.submit(document("a", max_iter=4), {}, "me")
+        records = jobs._tenure.records
+        begun(jobs, job_id, 1)
+        made = records.create(JobSpec.parse(document("b")), "me", 1.0)
+        read = []
+        stands = records.stands
+        records.stands = lambda record: read.append(record.id) or stands(record)
+        look(jobs._register)
+        assert set(record_of(tmp_path, "x").parent.iterdir()) == {
+            record_of(tmp_path, each) for each in (job_id, made.id)
+        }
+        look(jobs._register)
+        assert read == [job_id], "what has not changed is not read again"
+        slow_steps.set()
+        wait_until(jobs, job_id, "finished")
+        eventually(lambda: jobs._register.find(job_id).is_kept, "its record to say so")
+        look(jobs._register)
+        assert read == [job_id] * 2
+        assert not (tmp_path / "store" / "late").exists()
