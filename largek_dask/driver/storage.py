@@ -145,13 +145,15 @@ class Folder:
     def names(self) -> list[str]:
         """What lies directly in this folder; nothing if it does not exist.
 
-        What a kill inside :meth:`check_writable` has left is nothing.
+        What a kill inside :meth:`check_writable` has left is nothing. So is the empty object by
+        which object stores keep a folder that nothing lies in (any more), ``model/`` in ``model``.
         """
         try:
-            found = patiently(self._listed)
+            found = [str(path) for path in patiently(self._listed)]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        names = (posixpath.basename(str(path).rstrip("/")) for path in found)
+        itself = self.root.rstrip("/") + "/"
+        names = (posixpath.basename(path.rstrip("/")) for path in found if path != itself)
         return sorted(name for name in names if not name.startswith(PROBE))
 
     def _listed(self, detail: bool = False) -> list[Any]:

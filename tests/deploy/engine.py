@@ -26,6 +26,8 @@ from tests.deploy.containers import Container, Image, called
 from tests.deploy.running import ROOT, program
 
 NET = "10.87.0"
+PAUSE = 0.5
+"""Seconds between two checks of health; the file's five would be time without anything done."""
 KINDS = ("net", "uts")
 """Namespaces that a host is."""
 WGET = """#!/opt/largek/bin/python
@@ -244,9 +246,13 @@ class Engine:
         """Wait until the checks of all of its containers say so, as long as the file lets them."""
         told = self.document["services"][name]["healthcheck"]
         longest = seconds(told["start_period"]) + told["retries"] * seconds(told["interval"])
+        until = time.monotonic() + longest
         for number in range(len(self.replicas[name])):
-            self.wait(lambda number=number: self.healthy(name, number), f"{name} to be healthy",
-                      longest)  # fmt: skip
+            while not self.healthy(name, number):
+                late = f"{name} is not healthy after {longest:g} s\n{self.tails()}"
+                assert time.monotonic() < until, late
+                # A check is a process: asked without a pause, it would take the time of others.
+                time.sleep(PAUSE)
 
     def healthy(self, name: str, number: int = 0) -> bool:
         """What the service's own check says, asked in the service's own surroundings."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import zarr
 
+from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
@@ -44,6 +45,20 @@ def test_of_two_who_create_one_object_one_succeeds(options: dict[str, Any]) -> N
     assert folder.read("claims/1.json") == b"mine"
     with pytest.raises(OutputError, match="cannot be written"):
         Folder("s3://no-such-bucket/x", options).create("a", b"")
+
+
+def test_a_folder_that_is_kept_as_an_empty_object_is_empty(options: dict[str, Any]) -> None:
+    """As SeaweedFS leaves it for a while, and as the console of AWS makes it."""
+    folder = Folder("s3://jobs/emptied", options)
+    folder.fs.call_s3("put_object", Bucket="jobs", Key="emptied/", Body=b"")
+    folder.fs.invalidate_cache()
+    assert folder.fs.ls("jobs/emptied", detail=False) == ["jobs/emptied/"]
+    assert folder.names() == []
+    check_place(folder, "Take another one.")
+    folder.publish("emptied", b"")
+    assert folder.names() == ["emptied"]
+    with pytest.raises(OutputError, match="'emptied' lies there"):
+        check_place(folder, "Take another one.")
 
 
 def test_a_job_on_s3(options: dict[str, Any]) -> None:
