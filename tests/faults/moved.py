@@ -39,7 +39,7 @@ from tests.faults.drill import (
 )
 from tests.faults.moments import Moment
 from tests.faults.rig import Rig, Scheduler
-from tests.faults.strikes import events_of
+from tests.faults.strikes import events_of, redone
 
 N_ITER = {"long": 60, "short": 3}
 """Steps of the job that runs, and of those that wait."""
@@ -147,11 +147,11 @@ def require(well: bool, kind: str, text: str) -> None:
         raise WrongError(kind, text)
 
 
-class InDoubt(threading.Thread):
+class Asking(threading.Thread):
     """Asks for something while the scheduler is struck."""
 
     def __init__(self, ask: Callable[[], Any]) -> None:
-        super().__init__(name="in doubt")
+        super().__init__(name="asking")
         self._ask = ask
         self.answer: Any = None
         self.error: Exception | None = None
@@ -294,10 +294,10 @@ class Doubts:
         # The oldest of those that have ended.
         ended = list(ledger.results)
         self._doomed = ended[0] if len(ended) >= KEPT else None
-        self._submitting = InDoubt(
+        self._submitting = Asking(
             lambda: service.submit(**case.options(), output=str(self._output))
         )
-        self._deleting = InDoubt(lambda: self._doomed and service.job(self._doomed).delete())
+        self._deleting = Asking(lambda: self._doomed and service.job(self._doomed).delete())
         for thread in (self._submitting, self._deleting):
             thread.start()
 
@@ -335,6 +335,9 @@ def strike(
         followed = [Steps(ledger.outputs[job_id]) for job_id in both]
         assert meeting.wait(SECONDS) == old.pid
         doubts = Doubts(first, ledger, cases["short"])
+        # Whoever follows it does so to its end, wherever that is.
+        client, result = first.client, Asking(first.job(both[0]).result)
+        result.start()
         meeting.release()
         time.sleep(rng.uniform(0.0, BESIDE_SECONDS))
         struck = time.time()
@@ -363,6 +366,12 @@ def strike(
                 until(lambda: refuses(before["address"], here), "the first to see it has lost")
             doubts.settle(service)
             ledger.check(service)
+            result.join(SECONDS)
+            assert result.error is None, result.error
+            assert first.client is not client, "it has followed"
+            found = {result.answer.digest(), service.job(both[0]).model().digest()}
+            require(found == {cases["long"].digest}, "other digests", f"as told: {found}")
+        assert redone(events_of(ledger.outputs[both[0]])) > 0, "it was struck in the middle"
         # It has come back, and changed nothing: the jobs are the other one's to this moment.
         assert last_claim(rig.store) == claim
         for job_id in both:
