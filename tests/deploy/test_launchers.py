@@ -161,7 +161,8 @@ def test_jobqueue_whose_workers_reach_their_lifetime__a_runner_that_is_cancelled
         assert "finished" not in [event["event"] for event in events(runner.out)]
         runner.slow.unlink()
         second = runner.submitted(line, **env)
-        eventually(lambda: slurm.states()[second] == "COMPLETED", "the runner's end", PATIENCE)
+        over = ("COMPLETED", "FAILED")
+        eventually(lambda: slurm.states()[second] in over, "the runner's end", PATIENCE)
         assert MODEL in (runner.here / f"slurm-{second}.out").read_text()
 
         with lk.connect(file, timeout="60s") as service:
