@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from largek_dask.cli.check_machine import LOW_DISK
 from largek_dask.cli.findings import Finding, broken, note, ok
 from largek_dask.driver.words import human_bytes
 
@@ -45,8 +47,28 @@ def check_cluster(client: Client) -> Iterator[Finding]:
                 f"worker {address} uses {human_bytes(used)} of {human_bytes(limit)} before any job",
                 "restart it, or give it more with --memory-limit",
             )
+    yield from _scratch(client)
     packages = ["largek_dask", "numpy", "numba", "zarr"]
     yield from compare_versions(client.get_versions(check=False, packages=packages))
+
+
+def _scratch(client: Client) -> Iterator[Finding]:
+    """Workers whose disk for temporary files is full, as far as they answer that."""
+    for address, found in client.run(scratch_of, on_error="return").items():
+        # One of another version may not know what that is: it is named for its version.
+        if not isinstance(found, Exception) and found[1] < LOW_DISK:
+            folder, free = found
+            yield broken(
+                "cluster",
+                f"worker {address} has {human_bytes(free)} free for its scratch ({folder})",
+                "free some there, or start it with another --local-directory",
+            )
+
+
+def scratch_of(dask_worker: Any) -> tuple[str, int]:
+    """Where a worker keeps its temporary files, and how many bytes are free there."""
+    folder = str(dask_worker.local_directory)
+    return folder, shutil.disk_usage(folder).free
 
 
 def compare_versions(versions: dict[str, Any]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 DRAINED = "the scheduler is drained; largek drain --undo ends that"
 ALL_AT_ONCE = 1_000
 """Jobs in one answer, where all are asked for."""
+CONNECT_SECONDS = 10.0
+"""Within so long a scheduler has to answer, or it is away."""
+PAUSE_SECONDS = 0.5
 
 
 @click.command(
@@ -121,7 +125,11 @@ def submit(
 
 @contextmanager
 def service_at(
-    scheduler: str, storage_options: Mapping[str, Any] | None = None, away: str = "15m"
+    scheduler: str,
+    storage_options: Mapping[str, Any] | None = None,
+    away: str = "15m",
+    *,
+    waits: bool = False,
 ) -> Iterator[Service]:
     """The service at this address. What Dask logs of it is left out: errors say what matters.
 
@@ -133,16 +141,41 @@ def service_at(
         For that file.
     away : str
         How long a scheduler may be away.
+    waits : bool
+        Whether that is so from the beginning on: for who follows a job, and does not only ask.
     """
     from distributed.utils import silence_logging_cmgr
 
-    from largek_dask.service.client import connect
-
     with (
         silence_logging_cmgr(logging.CRITICAL),
-        connect(scheduler, away=away, storage_options=storage_options) as service,
+        _connect(scheduler, storage_options, away, waits) as service,
     ):
         yield service
+
+
+def _connect(
+    scheduler: str, storage_options: Mapping[str, Any] | None, away: str, waits: bool
+) -> Service:
+    """The service; who waits is told so, once."""
+    from largek_dask.driver.stopping import parse_duration
+    from largek_dask.errors import SchedulerAwayError
+    from largek_dask.service.client import connect
+
+    until = time.monotonic() + parse_duration(away, "away")
+    is_told = False
+    while True:
+        try:
+            return connect(
+                scheduler, timeout=CONNECT_SECONDS, away=away, storage_options=storage_options
+            )
+        except SchedulerAwayError as error:
+            if not waits or time.monotonic() >= until:
+                raise
+            if not is_told:
+                why = one_line(error).rstrip(".")
+                click.echo(f"{why}. Waiting for it, at most {away} (--away).", err=True)
+            is_told = True
+            time.sleep(PAUSE_SECONDS)
 
 
 def _new_job(
@@ -392,7 +425,7 @@ def watch(
     """
     with (
         _job_that_goes_on(ctx, job_id, scheduler),
-        service_at(scheduler, storage_options, away) as service,
+        service_at(scheduler, storage_options, away, waits=True) as service,
     ):
         job = service.job(job_id)
         if as_json:
@@ -539,7 +572,7 @@ def result(
     """Wait until a job has ended and say how; --out saves its model here."""
     with (
         _job_that_goes_on(ctx, job_id, scheduler),
-        service_at(scheduler, storage_options, away) as service,
+        service_at(scheduler, storage_options, away, waits=True) as service,
     ):
         job, model = service.job(job_id), None
         if so_far:

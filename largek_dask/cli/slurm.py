@@ -26,7 +26,7 @@ FILES = ("scheduler.sbatch", "workers.sbatch", "step.sh", "site.env.example")
 SHORTEST = 15 * 60
 """Seconds that a job has at least: workers leave up to nine minutes before their limit."""
 LEAST_MEMORY = 1024
-"""MiB that a worker has at least."""
+"""MiB that a worker or the scheduler has at least."""
 SAFE = re.compile(r"[\w./+@%:,=-]*")
 """What a script may hold without quotes."""
 OURS = re.compile(r"--(job-name|array|no-requeue|dependency|signal)\b|-[Jad]")
@@ -100,6 +100,11 @@ class Layout:
             )
         if self.mem < LEAST_MEMORY:
             raise ParameterError(f"--mem is {self.mem} MiB for a worker: give at least 1G")
+        if self.scheduler_mem < LEAST_MEMORY:
+            raise ParameterError(
+                f"--scheduler-mem is {self.scheduler_mem} MiB: give at least 1G, better 4G and two "
+                "models of each job that runs"
+            )
         if self.workers % self.workers_per_node:
             raise ParameterError(
                 f"--workers {self.workers} cannot be shared out over nodes by --workers-per-node "

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 POLL_SECONDS = 0.05
 LAST_SECONDS = 5.0
+NOBODY = "tcp://0.0.0.0:1"
+"""No worker's address: to Dask an empty list of workers would mean any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +272,13 @@ class Network:
         return set(found.get(sent.key, ()))
 
     def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
-        """One task, if possible on ``worker``; where workers are picked, there or nowhere."""
+        """One task, if possible on ``worker``; where workers are picked, there or nowhere.
+
+        Of picked workers that have all left nobody runs it: whoever waits for it finds that out.
+        """
         where = None if worker is None else [worker]
         if self.pick is not None and where is None:
-            where = list(self.pick.chosen)
+            where = list(self.pick.chosen) or [NOBODY]
         with at("submit"):
             return self.client.submit(
                 function,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import pickle
 import platform
+import shutil
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -46,6 +49,10 @@ __all__ = [
     "work",
 ]
 
+logger = logging.getLogger(__name__)
+
+LEAST_SCRATCH = 256_000_000
+"""Bytes; with fewer free where a worker keeps its temporary files, the job is told so."""
 IDLE_SECONDS = 600.0
 """A job unheard of for so long gives its memory back when another one comes."""
 
@@ -390,9 +397,24 @@ def admit(
         found = plugin.jobs[spec.id].engine.rows.shape
         if tuple(found) != tuple(shape):
             raise DataError(f"it finds the shape {found} there instead of {shape}")
+        with working_for(spec.working):
+            _warn_of_scratch(dask_worker.local_directory)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _warn_of_scratch(folder: str) -> None:
+    """Log that a worker's scratch is full: nothing else of it would reach who has the job."""
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(folder).free
+        if free < LEAST_SCRATCH:
+            logger.warning(
+                "%.0f MB free for scratch in %s: Dask cannot spill there, and compiled kernels may "
+                "not be kept; free some, or start this worker with another --local-directory",
+                free / 1e6,
+                folder,
+            )
 
 
 def drop_job(job_id: str, dask_worker: Any = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import logging
 import math
 import os
 import queue
@@ -28,7 +29,7 @@ from largek_dask.algorithms.names import (
 )
 from largek_dask.driver.options import check_choice, is_integer, parse_memory
 from largek_dask.driver.stopping import parse_duration
-from largek_dask.driver.words import printable
+from largek_dask.driver.words import human_seconds, printable
 from largek_dask.errors import (
     ClusterError,
     JobNotFoundError,
@@ -54,9 +55,13 @@ from largek_dask.version import __version__
 
 __all__ = ["JobList", "Service", "connect", "this_user"]
 
+logger = logging.getLogger(__name__)
+
 WITHOUT_JOBS_SECONDS = 60.0
 """How long a scheduler may answer that it has no jobs: while it starts, or for ever."""
 PAUSE_SECONDS = 0.5
+TELL_SECONDS = 10.0
+"""Whoever waits for so long for a scheduler that is away is told so."""
 DRAIN_SECONDS = 0.1
 """How often it is looked whether all is on disk."""
 RECONNECT_SECONDS = 5.0
@@ -89,7 +94,7 @@ def connect(
         For the connection: seconds, or such as "10s".
     away : float or str
         How long a scheduler that has been connected may be away before that is an error: seconds,
-        or such as "90s", "15m", "2h".
+        or such as "90s", "15m", "2h". After ten seconds a warning is logged.
     storage_options : mapping, optional
         For the URL of a ``scheduler.json``.
 
@@ -244,7 +249,8 @@ class Service:
     def ask_again(self, operation: str, *, within: float | None = None, **arguments: Any) -> Any:
         """Ask what may be asked twice; a scheduler that is away is waited for.
 
-        An answer is an answer, whatever it says: only who has got none asks again.
+        An answer is an answer, whatever it says: only who has got none asks again. That it is
+        waited for is logged once, as a warning.
 
         Parameters
         ----------
@@ -261,7 +267,7 @@ class Service:
         LargekError
             What it answers.
         """
-        begun, silent, in_doubt = time.monotonic(), SILENT_SECONDS, False
+        begun, silent, in_doubt, is_told = time.monotonic(), SILENT_SECONDS, False, False
         patience = min(self._away_seconds, math.inf if within is None else within)
         moves = self._finder is not None and self._finder.is_file
         while True:
@@ -283,8 +289,13 @@ class Service:
             # One that answers, but without jobs, was started without them.
             is_bare = isinstance(error, _NoServiceError)
             most = min(patience, WITHOUT_JOBS_SECONDS) if is_bare else patience
-            if time.monotonic() - begun > most:
+            waited = time.monotonic() - begun
+            if waited > most:
                 raise self._away(error) from error
+            if waited > TELL_SECONDS and not is_told:
+                is_told = True
+                why = str(self._away(error)).rstrip(".")
+                logger.warning("%s. Waiting for it, at most %s (away)", why, human_seconds(most))
             time.sleep(PAUSE_SECONDS)
         return _content(found)
 

@@ -136,13 +136,23 @@ def test_both_jobs_are_submitted(fake, home):
     assert {path.name for path in home.iterdir()} == {*FILES, "jobs", "logs", "kernels"}
 
 
-def test_nothing_is_submitted_where_one_is_refused(fake, home):
-    refused = "sbatch: error: invalid partition specified: nope\n"
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--partition nope", "invalid partition specified: nope"),
+        ("--account nope", "Invalid account or account/partition combination specified"),
+        ("--qos nope", "Invalid qos specification"),
+        ("--sbatch --constraint=nope", "Invalid feature specification"),
+    ],
+)
+def test_nothing_is_submitted_where_one_is_refused(given, said, fake, home):
+    refused = f"sbatch: error: {said}\n"
     (fake / "refused.workers.sbatch").write_text(refused)
-    done = run("--home", home, "--partition", "nope", "--submit")
+    done = run("--home", home, *shlex.split(given), "--submit")
     assert done.exit_code == 1
-    assert "sbatch says: sbatch: error: invalid partition specified: nope" in done.stderr
-    assert "Check --partition, --cpus, --mem and --time; nothing was submitted" in done.stderr
+    assert f"sbatch says: sbatch: error: {said}" in done.stderr
+    option = given.partition(" ")[0]
+    assert f"Check {option}, --cpus, --mem and --time; nothing was submitted" in done.stderr
     assert not [line for line in calls(fake) if "--parsable" in line]
 
 
@@ -170,6 +180,8 @@ def test_jobs_that_are_there_are_not_submitted_again(fake, home):
         ("--mem 1000M", "at least 1G"),
         ("--mem much", "which is no size"),
         ("--scheduler-mem much", "--scheduler-mem is 'much'"),
+        ("--scheduler-mem 8", "--scheduler-mem is 8 MiB: give at least 1G"),
+        ("--scheduler-mem 1023M", "--scheduler-mem is 1023 MiB: give at least 1G"),
         ("--home here", "absolute path"),
         ("--home /nowhere/at/all", "is not there"),
         ("--home '/tmp/a b'", "letters, digits"),

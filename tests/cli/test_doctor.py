@@ -1,6 +1,7 @@
 """``largek doctor``: what it finds, and its exit code."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 import largek_dask as lk
 from largek_dask.cli import check_machine as machine
 from largek_dask.cli import main
-from largek_dask.cli.check_cluster import check_cluster, compare_versions
+from largek_dask.cli.check_cluster import check_cluster, compare_versions, scratch_of
 from largek_dask.cli.check_data import check_data
 from largek_dask.cli.findings import broken, note, ok, report, table
 
@@ -136,6 +137,11 @@ class FakeClient:
 
     def __init__(self, **workers):
         self.workers = workers
+        self.scratch = dict.fromkeys(workers, ("/tmp", 1 << 40))
+
+    def run(self, function, on_error):
+        assert (function, on_error) == (scratch_of, "return")
+        return self.scratch
 
     def scheduler_info(self, n_workers):
         return {"address": "tcp://s", "workers": self.workers}
@@ -154,6 +160,17 @@ def test_cluster__full_worker_is_named():
     worker = {"nthreads": 2, "memory_limit": 1000, "metrics": {"memory": 800}}
     told = texts(check_cluster(FakeClient(w1=worker)), "note")
     assert any("worker w1 uses 800 B of 1000 B" in text for text in told)
+
+
+def test_cluster__a_worker_with_a_full_scratch_is_named(tmp_path):
+    worker = {"nthreads": 2, "memory_limit": 1000, "metrics": {}}
+    client = FakeClient(w1=worker, w2=worker, w3=worker)
+    client.scratch |= {"w2": ("/local/7", 5 << 20), "w3": AttributeError("no such")}
+    [told] = [text for text in texts(check_cluster(client), "broken") if "scratch" in text]
+    assert told == "worker w2 has 5.0 MiB free for its scratch (/local/7)"
+    folder, free = scratch_of(SimpleNamespace(local_directory=tmp_path))
+    assert folder == str(tmp_path)
+    assert free > 0
 
 
 def test_no_scheduler_there_is_broken():

@@ -13,6 +13,7 @@ from largek_dask.passes import admission
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.network import Network, WorkerInfo, workers_known_to
 from largek_dask.passes.picking import Pick, lacking, picked, picking
+from tests.checks import eventually
 from tests.passes.test_admission import YES, A, B
 from tests.passes.test_admission import Network as MadeUp
 from tests.passes.toys import integers
@@ -173,6 +174,23 @@ def test_tasks_go_to_no_other_workers():
         network.submit(abs, 1)
     found = [(options["workers"], options["allow_other_workers"]) for options in asked]
     assert found == [([B], False), ([A, B], False), ([B], True), (None, False)]
+
+
+def test_tasks_go_to_nobody_where_all_picked_workers_have_left(worker_clients):
+    """As a sum of totals may, just when they leave: others have neither the job nor its tags."""
+    client = worker_clients(1)
+    [there] = client.scheduler_info(n_workers=-1)["workers"]
+    pick = Pick()
+    network = Network(client, "m_1", pick)
+    task = network.submit(abs, -1)
+    states = client.cluster.scheduler.tasks
+    eventually(lambda: task.key in states and states[task.key].state == "no-worker", "a refusal")
+    pick.of({there: 1}, [there])
+    other = network.submit(abs, -2)
+    assert other.result(60) == 2, "there is one that could"
+    assert not task.done()
+    for one in (task, other):
+        one.release()
 
 
 def test_the_scheduler_s_workers_are_those_that_may_be_used():

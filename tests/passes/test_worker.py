@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from largek_dask.context import Working, working
 from largek_dask.errors import CancelledFit
 from largek_dask.passes import worker as worker_module
 from largek_dask.passes.cache import Part, Span
@@ -20,6 +22,7 @@ from largek_dask.passes.worker import (
     Share,
     WorkPlugin,
     WorkSpec,
+    admit,
     collect_total,
     take_total,
     work,
@@ -207,3 +210,25 @@ def test_totals_that_are_too_large_stay_here(room, x, plugin):
     assert outcome.parked == (room < 32)
     total = collect_total("s", Payload("job", 1, spec)) if outcome.parked else outcome.total
     assert total[0] == path_answers(x, 1)[-1]
+
+
+def test_a_full_scratch_is_logged_for_the_job(x, plugin, tmp_path, monkeypatch):
+    dask_worker, heard = plugin.worker, []
+    dask_worker.local_directory = str(tmp_path)
+    told = logging.Handler(logging.WARNING)
+    told.emit = lambda record: heard.append((working(), record.getMessage()))
+    logger = logging.getLogger(worker_module.__name__)
+    spec = WorkSpec("b", pickle.dumps(rows_of(x, [60])), None, 0, working=Working("lk-1", 2))
+    logger.addHandler(told)
+    try:
+        assert admit(spec, (60, x.shape[1]), dask_worker) is None
+        assert heard == []
+        monkeypatch.setattr(worker_module, "LEAST_SCRATCH", 1 << 80)
+        assert admit(replace(spec, id="c"), (60, x.shape[1]), dask_worker) is None
+        dask_worker.local_directory = str(tmp_path / "gone")
+        assert admit(replace(spec, id="d"), (60, x.shape[1]), dask_worker) is None
+    finally:
+        logger.removeHandler(told)
+    [(job, text)] = heard
+    assert job == spec.working
+    assert f" MB free for scratch in {tmp_path}: " in text

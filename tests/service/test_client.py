@@ -572,6 +572,23 @@ def test_ask__a_scheduler_that_stays_away_is_said_to_be(
     job.wait("60s")
 
 
+def test_ask__who_waits_for_a_scheduler_that_is_away_is_told_so_once(
+    service, submit, cluster, away, monkeypatch, logged
+):
+    job = submit()
+    lost = away(5)
+    assert job.status()["id"] == job.id
+    assert not any("Waiting for it" in line for line in logged), "it was away for a moment only"
+    monkeypatch.setattr(module, "TELL_SECONDS", 0.0)
+    lost = away(5)
+    assert job.status()["id"] == job.id
+    assert lost == []
+    [told] = [line for line in logged if "Waiting for it" in line]
+    assert told.startswith(f"the scheduler at {cluster.scheduler_address} does not answer: check")
+    assert told.endswith("with their store. Waiting for it, at most 15 min 00 s (away)")
+    job.wait("60s")
+
+
 def test_ask__what_fails_though_the_connection_is_there_is_not_asked_again(submit, away):
     job = submit()
     job.wait("60s")
