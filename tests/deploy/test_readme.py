@@ -1,0 +1,197 @@
+"""`deploy/README.md`: what it quotes of the code, of alerts and of measured tables is there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.common import RESULTS
+from benchmarks.sizing import CHUNK_ROWS, THREADS, WORKERS
+from largek_dask.cli.check_encryption import _ends
+from largek_dask.passes.admission import differences
+from largek_dask.passes.picking import Pick, lacking
+from largek_dask.service.lines import line_of
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "deploy" / "README.md").read_text()
+HOLE = "…"
+"""Stands for what differs, in quotes and in texts of the code."""
+
+CAUSES = (
+    "preempted", "walltime", "scheduler is away", "full scratch", "full store", "storage is away",
+    "expired certificate", "another version", "slow node", "out of memory", "fits no worker",
+    "no workers", "another scheduler",
+)  # fmt: skip
+
+
+def part(title: str) -> str:
+    """What stands below a heading."""
+    [found] = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", README, re.M | re.S)
+    return found
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of a table, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
+# --- words of the code ----------------------------------------------------------------------------
+
+
+def texts_of(source: str) -> list[str]:
+    """Texts of a Python file, but for what documents it; values put into them are holes."""
+    tree, found = ast.parse(source), []
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if id(node) in documents:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            parts = [str(v.value) if isinstance(v, ast.Constant) else HOLE for v in node.values]
+            found.append("".join(parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(re.sub(r"%(\.\d)?[sdfr]", HOLE, node.value))
+    return found
+
+
+@cache
+def told() -> tuple[str, ...]:
+    """What the code may say: texts of its files, and lines that are put together of several."""
+    package = ROOT / "largek_dask"
+    found = [text for path in package.rglob("*.py") for text in texts_of(path.read_text())]
+    for path in (package / "cli" / "templates").iterdir():
+        found += path.read_text().splitlines()
+    worker = {"event": "worker", "address": "tcp://10.0.0.7:40123", "chunks": 3}
+    events = [
+        {**worker, "change": "left"},
+        {**worker, "change": "slow"},
+        {"event": "interrupted", "reason": "shutdown"},
+        {"event": "waiting", "reason": "storage", "message": "a cable is loose"},
+    ]
+    found += [" ".join(line_of(event).split()) for event in events]
+    # As a worker is told of that is left out, and as it is listed.
+    found.append(f"has {differences({'largek_dask': '0.0.1'})}")
+    found.append(lacking(Pick(2, None, ["bigmem"]), 0, [()]))
+    ended = SimpleNamespace(ends=datetime(2026, 1, 1, tzinfo=UTC))
+    found.append(_ends("certificate of worker tls://10.0.0.7:1", ended).text)
+    return tuple(found)
+
+
+def is_told(quote: str, texts: tuple[str, ...]) -> bool:
+    """Whether one of the texts has these words, in their order."""
+    words = [re.escape(part) for part in quote.split(HOLE)]
+    pattern = re.compile(".+?".join(words).strip(), re.S)
+    return any(pattern.search(text) for text in texts)
+
+
+def quotes(cell: str) -> list[str]:
+    """Words of the program in a cell; not the commands that say where they are."""
+    return [text for text in re.findall(r"`([^`]+)`", cell) if not text.startswith("largek ")]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_what_it_looks_like__in_the_words_of_the_code(cause):
+    found = [row for row in rows(part("What it looks like")) if cause in row[1]]
+    assert len(found) == 1, cause
+    [(looks, _, do)] = found
+    assert len(do) > 20
+    assert quotes(looks)
+    for quote in quotes(looks):
+        own = re.findall(r"\w{2,}", quote.replace(HOLE, " "))
+        assert len(own) >= 3, f"{quote}: anything would match"
+        assert is_told(quote, told()), f"no text of the code says: {quote}"
+
+
+def test_what_it_looks_like__has_no_other_rows():
+    assert len(rows(part("What it looks like"))) == len(CAUSES)
+
+
+def test_words_that_have_changed_are_noticed():
+    source = 'raise ValueError(f"the jobs in {url} are those " f"of {holder}: connect there")'
+    texts = tuple(texts_of(source))
+    assert is_told("the jobs in … are those of …: connect there", texts)
+    for other in ("the jobs in … are these of …", "are those of …: connect here", "of … in …"):
+        assert not is_told(other, texts)
+    assert is_told("… MB free in …: spill", tuple(texts_of('log("%.0f MB free in %s: spill", a)')))
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def table_of_results(mark: str) -> list[list[str]]:
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    [found] = re.findall(rf"<!-- {mark}:begin -->\n(.*?)<!-- {mark}:end -->", text, re.S)
+    lines = [line for line in found.splitlines() if line.startswith("|")]
+    head = [cell.strip() for cell in lines[0].strip("|").split(" | ")]
+    return [head, *rows(found)]
+
+
+def test_sizing__rows_are_those_of_the_results():
+    head, *measured = table_of_results("sizing")
+    wanted = [head.index(name) for name in ("data", "truncated", "lloyd")]
+    known = {row[0]: [row[at] for at in wanted] for row in measured}
+    shown = rows(part("Sizing"))
+    assert len(shown) == 5
+    for name, *cells in shown:
+        assert cells == known[name], name
+
+
+def test_sizing__kept_of_a_row():
+    kept = {row[0]: row[1] for row in table_of_results("sizing_storage")[1:]}
+    shown = re.findall(r"(\d+ B) \((\w+)[^)]*\)", part("Sizing"))
+    assert [name for _, name in shown] == ["minibatch", "truncated", "lloyd", "nmbatch"]
+    for size, name in shown:
+        assert kept[name] == size
+
+
+def test_sizing__the_formula_gives_what_was_planned():
+    assert (
+        "0.22 GB + k · d · (40 + 8 · threads) B + (threads + 2) · chunk + "
+        "min(data / workers, 0.54 GB) + rows · kept / workers\n"
+    ) in part("Sizing")
+    found = json.loads((RESULTS / "sizing.json").read_text())
+    kept = {"minibatch": 4, "truncated": 16, "lloyd": 72, "nmbatch": 80}
+    seen = 0
+    for plan in found["plans"]:
+        if plan["algorithm"] not in kept:
+            continue
+        n, d, k = plan["n"], plan["d"], plan["k"]
+        # Beside what the process itself takes.
+        for workers, planned in zip(WORKERS, plan["memory"], strict=True):
+            ram = k * d * (40 + 8 * THREADS) + (THREADS + 2) * CHUNK_ROWS * d * 4
+            ram += min(n * d * 4 / workers, 0.54e9) + n * kept[plan["algorithm"]] / workers
+            assert ram == pytest.approx(planned, rel=0.05), (plan["algorithm"], n, d, k, workers)
+            seen += 1
+    assert seen > 100
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_alerts_are_those_that_there_are():
+    there = re.findall(r"alert: (\w+)", (ROOT / "deploy/prometheus/alerts.yml").read_text())
+    assert re.findall(r"`(Largek\w+)`", part("What to watch")) == there
+
+
+def test_commands_have_what_is_typed():
+    from click.testing import CliRunner
+
+    from largek_dask.cli import main
+
+    typed = part("Upgrade") + part("Back-up") + part("What to watch") + part("What it looks like")
+    commands = set(re.findall(r"largek (\w+)(?: \w+)?((?: (?:ID|ADDR|--[\w-]+))*)", typed))
+    assert {"drain", "resume", "doctor", "gc", "logs", "workers"} <= {name for name, _ in commands}
+    for name, options in commands:
+        if name == "cluster":
+            continue
+        said = CliRunner().invoke(main, [name, "--help"])
+        assert said.exit_code == 0, name
+        for option in re.findall(r"--[\w-]+", options):
+            assert option in said.output, f"largek {name} {option}"
