@@ -219,6 +219,28 @@ class Folder:
     def _removed(self, name: str) -> None:
         if self.exists(name):
             self.fs.rm(self.path(name), recursive=True)
+            if self._has_no_folders:
+                self._remove_emptied(self.path(name))
+
+    def _remove_emptied(self, path: str) -> None:
+        """Remove the empty folders that an object store such as SeaweedFS keeps for some minutes.
+
+        They lie in one another, no listing of all objects below has them, and only an empty one can
+        be removed. Other stores say at once that nothing is there.
+        """
+        self.fs.invalidate_cache()
+        folders, found = [], [path]
+        while found:
+            folder = found.pop()
+            with contextlib.suppress(FileNotFoundError):
+                entries = self.fs.ls(folder, detail=True)
+                # A file is whole again: it was written anew meanwhile.
+                if not any(entry["name"] == folder for entry in entries):
+                    folders.append(folder)
+                    found += [e["name"].rstrip("/") for e in entries if e["type"] == "directory"]
+        for folder in reversed(folders):
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm_file(folder)
 
     def _make_parent(self, target: str) -> None:
         parent = posixpath.dirname(target)

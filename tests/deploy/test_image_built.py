@@ -117,6 +117,7 @@ CLIENT = """
 import os, sys, time
 import numpy as np
 import largek_dask as lk
+from largek_dask.driver.storage import Folder
 
 steps, folder = int(sys.argv[1]), sys.argv[2]
 x = np.random.default_rng(0).standard_normal((3_000, 4)).astype(np.float32)
@@ -132,6 +133,8 @@ with lk.connect(os.environ["DASK_SCHEDULER_ADDRESS"], timeout="60s") as service:
             print("step", seen, time.strftime("%X"), flush=True)
         time.sleep(0.05)
     print("digest", job.result("60s").digest(), flush=True)
+kept = Folder(f"{folder}/model").sub("checkpoints").names()
+print("kept", len(kept), flush=True)
 alone = lk.KMeans(50, **options).fit(f"{folder}/x.zarr")
 print("alone", alone.model_.digest(), flush=True)
 """
@@ -185,6 +188,8 @@ class Notebook:
         self.engine.wait(lambda: self.told("alone"), "a digest", 240)
         assert self.process.wait(60) == 0
         assert self.told("digest") == self.told("alone")
+        # Three records and their arrays: what was removed is gone, though the store keeps folders.
+        assert self.told("kept") == ["6"]
         return self.told("digest")[0]
 
 

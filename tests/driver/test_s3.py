@@ -61,6 +61,36 @@ def test_a_folder_that_is_kept_as_an_empty_object_is_empty(options: dict[str, An
         check_place(folder, "Take another one.")
 
 
+def test_folders_that_are_empty_then_are_removed_with_what_lay_in_them(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with SeaweedFS: they are left by `rm`, and each is removed when nothing is in it."""
+    folder = Folder("s3://jobs/removed", options)
+    fs, rm, removed = folder.fs, folder.fs.rm, []
+
+    def leaving(path: str, recursive: bool) -> None:
+        rm(path, recursive=recursive)
+        for name in ("a.zarr/x/c", "a.zarr/x", "a.zarr"):
+            fs.call_s3("put_object", Bucket="jobs", Key=f"removed/{name}/", Body=b"")
+
+    def rm_file(path: str) -> None:
+        key = path.removeprefix("jobs/") + "/"
+        lies = fs.call_s3("list_objects_v2", Bucket="jobs", Prefix=key)["Contents"]
+        if [one["Key"] for one in lies] == [key]:
+            fs.call_s3("delete_object", Bucket="jobs", Key=key)
+            removed.append(path)
+
+    monkeypatch.setattr(fs, "rm", leaving)
+    monkeypatch.setattr(fs, "rm_file", rm_file)
+    folder.publish("a.zarr/x/c/0", b"1")
+    folder.publish("b", b"2")
+    folder.remove("a.zarr")
+    assert [path.rpartition("/")[2] for path in removed] == ["c", "x", "a.zarr"]
+    assert folder.names() == ["b"]
+    assert not folder.exists("a.zarr")
+    assert folder.read("b") == b"2"
+
+
 def test_a_job_on_s3(options: dict[str, Any]) -> None:
     place: dict[str, Any] = {"checkpoint": "s3://jobs/one", "storage_options": options}
     cluster(**place, callbacks=[stop_after(2)])
