@@ -142,7 +142,8 @@ def service_at(
     away : str
         How long a scheduler may be away.
     waits : bool
-        Whether that is so from the beginning on: for who follows a job, and does not only ask.
+        Whether that is so from the beginning on: for who follows a job, and does not only ask. At
+        an address there may never have been a scheduler; a file says that there was one.
     """
     from distributed.utils import silence_logging_cmgr
 
@@ -160,7 +161,9 @@ def _connect(
     from largek_dask.driver.stopping import parse_duration
     from largek_dask.errors import SchedulerAwayError
     from largek_dask.service.client import connect
+    from largek_dask.service.scheduler_file import is_file
 
+    waits = waits and is_file(scheduler)
     until = time.monotonic() + parse_duration(away, "away")
     is_told = False
     while True:
