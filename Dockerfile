@@ -10,15 +10,17 @@ COPY largek_dask ./largek_dask
 RUN python3 -m venv /opt/largek \
     && /opt/largek/bin/pip install --no-cache-dir --no-compile ".[s3,parquet,hdf5,metrics]"
 
-# An eighth of all bytes is what nothing here imports: packages' own tests, pip, Arrow's Flight and
-# headers.
+# A fifth of all bytes is what nothing here imports or reads: packages' own tests, pip, Arrow's Flight
+# and headers, and symbols for debuggers.
 FROM build AS lean
+COPY deploy/lean.py ./
 RUN find /opt/largek/lib -type d -path "*/site-packages/*/tests" \
         -regex ".*/site-packages/\(numba\|pandas\|pyarrow\|scipy\|sklearn\)/.*" \
         -prune -exec rm -r {} + \
     && find /opt/largek/lib \( -path "*/site-packages/pip" -o -path "*/pyarrow/include" \
         -o -path "*/pyarrow/*flight*" \) \
-        -prune -exec rm -r {} +
+        -prune -exec rm -r {} + \
+    && python3 lean.py /opt/largek/lib
 
 FROM ${BASE} AS largek
 LABEL org.opencontainers.image.title="largek_dask" \

@@ -1,10 +1,15 @@
 """`Dockerfile`: what hadolint says of it, and that it names what is there. It is not built here."""
 
 import re
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 
+import numcodecs.zstd
 import pytest
 
+from deploy import lean
 from tests.deploy.running import ROOT, program
 
 TEXT = (ROOT / "Dockerfile").read_text()
@@ -69,3 +74,26 @@ def test_the_last_stage_is_no_root_and_has_no_compiler():
     assert "jupyter" not in found["largek"]
     assert "apt-get" not in TEXT
     assert not re.search(r"(?i)secret|password|token", TEXT)
+
+
+LOAD = """
+import ctypes, sys
+assert ctypes.PyDLL(sys.argv[1]).PyInit_zstd
+"""
+"""Load an extension of Python with all that it refers to, and find its entry."""
+
+
+def test_a_library_is_smaller_without_what_debuggers_read__and_works(tmp_path):
+    whole = Path(numcodecs.zstd.__file__)
+    if not whole.read_bytes().startswith(lean.ELF64):
+        pytest.skip("libraries of this machine are not those of an image")
+    small = tmp_path / whole.name
+    shutil.copy(whole, small)
+    (tmp_path / "text.so").write_text("no library")
+    command = [sys.executable, "-I", ROOT / "deploy" / "lean.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert re.fullmatch(r"libraries: \d+ MB, now \d+ MB\n", done.stdout), done.stderr
+    assert small.stat().st_size == lean.needed(whole.read_bytes()) < whole.stat().st_size
+    assert small.stat().st_mode == whole.stat().st_mode
+    assert (tmp_path / "text.so").read_text() == "no library"
+    subprocess.run([sys.executable, "-c", LOAD, small], check=True)

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from deploy import lean
 from tests.deploy import composed
 from tests.deploy.containers import Container, built, called
 from tests.deploy.engine import Engine
@@ -15,7 +16,9 @@ from tests.deploy.running import DEPLOY, program
 pytestmark = pytest.mark.timeout(900)
 
 LARGEST = 900e6
-"""Bytes of all files; of kernels there are none here, and some 20 MB in an image with them."""
+"""Bytes of all files of an image with its kernels."""
+KERNELS = 40e6
+"""What they may take of it: there are none here, as compiling them takes minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,15 @@ def test_what_is_left_out_is_not_missed(image):
 
 
 def test_size(image):
-    assert 200e6 < image.bytes < LARGEST
+    assert 200e6 < image.bytes < LARGEST - KERNELS
+
+
+def test_libraries_have_nothing_for_debuggers(image):
+    """What is larger than what its loader maps is so because nobody has stripped it."""
+    libraries = [path for path in (image.root / "opt/largek/lib").rglob("*.so*") if path.is_file()]
+    assert len(libraries) > 100
+    large = [path for path in libraries if path.stat().st_size > lean.needed(path.read_bytes())]
+    assert not large
 
 
 def test_no_compiler_and_nothing_of_whoever_built_it(image):
