@@ -439,6 +439,11 @@ class Notices(threading.Thread):
             job.change_now(notices=changed)
         self._register.keep(job)
         if pending:
+            if tries == 1:
+                # Not at every try: what is wrong with a target lasts.
+                logger.warning(
+                    "The notice %s is not delivered yet, target %s: %s", *key, outcome.answer
+                )
             return
         told = {"kind": notice.kind, "target": notice.target, "id": notice.id, **about}
         job.feed({"event": "notice", "run": notice.run, **told})

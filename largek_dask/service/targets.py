@@ -40,6 +40,8 @@ WHERE = "largek.service.notify"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 FIELDS = ("url", "secret", "command")
+NO_AUTHORITY = (18, 19, 20, 21)
+"""OpenSSL's numbers for a certificate whose authority this machine does not know."""
 
 
 class Outcome(NamedTuple):
@@ -143,15 +145,25 @@ class _Post(threading.Thread):
                 self.outcome = _answered(answer.status)
         except (OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
-            kind = type(reason).__name__
-            late = isinstance(reason, TimeoutError)
-            self.outcome = Outcome(False, _silent() if late else f"{kind}: {reason}")
+            self.outcome = Outcome(False, _failed(reason))
 
     def cut(self) -> None:
         """End a request that nobody waits for any more."""
         for each in tuple(self._sockets):
             with contextlib.suppress(OSError):
                 each.shutdown(2)
+
+
+def _failed(reason: object) -> str:
+    """Why a request had no answer, in words."""
+    if isinstance(reason, TimeoutError):
+        return _silent()
+    if not isinstance(reason, ssl.SSLCertVerificationError):
+        return f"{type(reason).__name__}: {reason}"
+    told = str(reason.verify_message).rstrip(".")
+    if reason.verify_code in NO_AUTHORITY:
+        told += "; SSL_CERT_FILE of the scheduler may name a file with its authority"
+    return f"its certificate is refused: {told}"
 
 
 def _answered(status: int) -> Outcome:
@@ -173,7 +185,7 @@ class _Http(HTTPHandler):
 
 
 class _Https(HTTPSHandler):
-    """The same over TLS, by the machine's authorities."""
+    """The same over TLS, by the authorities of the machine, or of ``SSL_CERT_FILE``."""
 
     def __init__(self, sockets: list[Any]) -> None:
         super().__init__()

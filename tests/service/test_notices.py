@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import queue
+import ssl
 import sys
 import threading
 from dataclasses import replace
@@ -19,6 +20,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
+from largek_dask.observe.showing import Seen, facts
 from largek_dask.service import notices, targets
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.known import KnownJob, Waiting
@@ -31,6 +33,7 @@ from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record, Records, Result
 from largek_dask.service.targets import targets_of
 from tests.checks import eventually, join
+from tests.deploy.test_tls import make, signed
 from tests.service.conftest import begun, wait_until
 
 SECRET = "sesame-open-7"
@@ -62,7 +65,7 @@ class Receiver:
     A number is a status, a text where it redirects to, ``"hang"`` and ``"drip"`` what they say.
     """
 
-    def __init__(self):
+    def __init__(self, host="127.0.0.1"):
         self.posts = []
         self.answers = queue.SimpleQueue()
         self.always = 204
@@ -84,8 +87,10 @@ class Receiver:
             def log_message(self, *_):
                 """Nothing is written to the terminal."""
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer((host, 0), Handler)
         self.server.daemon_threads = True
+        # Who breaks off, as one that is refused does, is no error.
+        self.server.handle_error = lambda *_: None
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()
 
@@ -107,8 +112,17 @@ class Receiver:
         handler.send_header("Content-Length", "0")
         handler.end_headers()
 
-    def url(self, path="/hook/T0k3n-in-the-path"):
-        return f"http://127.0.0.1:{self.server.server_port}{path}"
+    def url(self, path="/hook/T0k3n-in-the-path", scheme="http"):
+        host, port = self.server.server_address
+        return f"{scheme}://{host}:{port}{path}"
+
+    def speak_tls(self, folder):
+        """With the certificate of a folder that `deploy/tls/make.sh` has written, from now on."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "node.pem", folder / "node.key")
+        self.server.socket = context.wrap_socket(
+            self.server.socket, server_side=True, do_handshake_on_connect=False
+        )
 
     def close(self):
         self.let_go.set()
@@ -123,8 +137,8 @@ def make_receiver(monkeypatch):
         monkeypatch.setenv(name, "*")
     made = []
 
-    def make():
-        made.append(Receiver())
+    def make(*host):
+        made.append(Receiver(*host))
         return made[-1]
 
     yield make
@@ -223,6 +237,58 @@ def test_hook__nobody_is_there(receiver, quick):
     assert not delivered
     assert answer.startswith("ConnectionRefusedError")
     assert "T0k3n" not in answer
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    out = tmp_path_factory.mktemp("tls")
+    make("--out", out, "lab,127.0.0.2", "late,127.0.0.2", "other")
+    make("--out", out / "foreign", "lab,127.0.0.2")
+    signed(out, "late", -3, -1)
+    return out
+
+
+REFUSED = "its certificate is refused"
+UNKNOWN = "unable to get local issuer certificate; SSL_CERT_FILE of the scheduler may name a file"
+
+
+@pytest.mark.parametrize(
+    ("host", "authority", "told"),
+    [
+        ("lab", "ca.pem", "answered 204"),
+        ("late", "ca.pem", f"{REFUSED}: certificate has expired"),
+        ("other", "ca.pem", f"{REFUSED}: IP address mismatch, certificate is not valid for '127.0"),
+        ("lab", "foreign/ca.pem", f"{REFUSED}: {UNKNOWN} with its authority"),
+    ],
+)
+def test_hook__by_https_only_with_a_certificate_that_is_trusted(
+    certificates, make_receiver, monkeypatch, quick, host, authority, told
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / authority))
+    # No address that a certificate has by itself.
+    receiver = make_receiver("127.0.0.2")
+    receiver.speak_tls(certificates / host)
+    target = targets_of({"lab": {"url": receiver.url(scheme="https")}})["lab"]
+    delivered, answer = sent(target)
+    assert answer.startswith(told)
+    assert delivered == (host == "lab" and authority == "ca.pem") == bool(receiver.posts)
+
+
+def test_a_certificate_that_is_refused_is_told_at_once(
+    open_jobs, document, certificates, make_receiver, monkeypatch, quick, logged
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "ca.pem"))
+    receiver = make_receiver("127.0.0.2")
+    receiver.speak_tls(certificates / "late")
+    with configured(lab={"url": receiver.url(scheme="https")}):
+        jobs = open_jobs()
+        job_id = jobs.submit(document(notify=["lab"], max_iter=1), {}, "me")
+        told = f"{REFUSED}: certificate has expired"
+        eventually(lambda: [each["answer"] for each in notices_of(jobs, job_id)] == [told], "a try")
+        eventually(lambda: any(f"target lab: {told}" in line for line in logged), "a warning")
+        about = ("notice", f"finished to lab: waiting, tried 1 time: {told}")
+        assert about in facts(Seen(jobs.status(job_id)))
+    assert receiver.posts == []
 
 
 def test_command__gets_the_json_as_input_and_no_shell(tmp_path, monkeypatch, quick):
