@@ -65,9 +65,11 @@ TELL_SECONDS = 10.0
 DRAIN_SECONDS = 0.1
 """How often it is looked whether all is on disk."""
 RECONNECT_SECONDS = 5.0
-SILENT_SECONDS = 15.0
-"""Without an answer for so long it is looked whether a file names another scheduler meanwhile; the
-next time for twice as long, as an answer may be long."""
+SILENT_SECONDS = 10.0
+"""Without an answer for so long a scheduler is away, and is asked again, where a file says that it
+is meanwhile; the next time it has twice as long, as an answer may be long."""
+MODEL_SECONDS = 60.0
+"""A model may be so large that this is how long it takes."""
 
 
 def connect(
@@ -93,8 +95,8 @@ def connect(
     timeout : float or str
         For the connection: seconds, or such as "10s".
     away : float or str
-        How long a scheduler that has been connected may be away before that is an error: seconds,
-        or such as "90s", "15m", "2h". After ten seconds a warning is logged.
+        How long a scheduler that has been connected may be away, or silent, before that is an
+        error: seconds, or such as "90s", "15m", "2h". After ten seconds a warning is logged.
     storage_options : mapping, optional
         For the URL of a ``scheduler.json``.
 
@@ -267,7 +269,8 @@ class Service:
         LargekError
             What it answers.
         """
-        begun, silent, in_doubt, is_told = time.monotonic(), SILENT_SECONDS, False, False
+        begun, in_doubt, is_told = time.monotonic(), False, False
+        silent = MODEL_SECONDS if operation == "model" else SILENT_SECONDS
         patience = min(self._away_seconds, math.inf if within is None else within)
         moves = self._finder is not None and self._finder.is_file
         while True:
@@ -275,7 +278,8 @@ class Service:
             try:
                 self._keep_connected(in_doubt)
                 # Of one that is stopped, or lives on without its store, nothing else would be seen.
-                found = self._answer(operation, arguments, silent if moves else None)
+                left = max(patience - (time.monotonic() - begun), SILENT_SECONDS)
+                found = self._answer(operation, arguments, min(silent, left))
                 if not moves or found.get("error") != OtherSchedulerError.__name__:
                     break
                 error: Exception = error_of(found["error"], found["message"])
