@@ -1,7 +1,8 @@
 """SLURM on this machine alone: its own munge, controller and node, from files in a folder.
 
-They run as they are, without systemd and without accounting, on ports that nobody else has, and
-claim more CPUs than the machine has. What is submitted is ended by its id; so are they.
+They run as they are, without systemd and without accounting, on ports that nobody else has,
+whatever SLURM the machine may have, and claim more CPUs than it has. What is submitted is ended
+by its id; so are they, and their folder goes with them.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +27,8 @@ CPUS = 20
 """What the node claims to have: a scheduler of 2 CPUs and two workers of 8 fit, and not a third."""
 MEMORY = 150_000
 """MiB that it claims to have: enough for these with 8 and 64 GiB."""
+PATIENCE = 300.0
+"""Seconds, on a machine whose cores are all busy with something else."""
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
 CONFIG = """\
 ClusterName=largek
@@ -48,15 +53,15 @@ SelectTypeParameters=CR_CPU_Memory
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-KillWait=20
+KillWait=60
 ReturnToService=2
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
-PartitionName=plain Nodes={host} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
-PartitionName=low Nodes={host} PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
-PartitionName=middle Nodes={host} PriorityTier=5 PreemptMode=REQUEUE GraceTime=0
-PartitionName=high Nodes={host} PriorityTier=10 PreemptMode=OFF
+NodeName=node NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
+PartitionName=plain Nodes=node Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
+PartitionName=low Nodes=node PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
+PartitionName=middle Nodes=node PriorityTier=5 PreemptMode=REQUEUE GraceTime=0
+PartitionName=high Nodes=node PriorityTier=10 PreemptMode=OFF
 """
 
 
@@ -92,16 +97,25 @@ class Site:
 
     def until(self, job: str, state: str) -> None:
         """Wait until a job has a state."""
-        eventually(lambda: self.states().get(job) == state, f"{job} to be {state}")
+        eventually(lambda: self.states().get(job) == state, f"{job} to be {state}", PATIENCE)
 
     def release(self, job: str) -> None:
         """Let a job begin that was queued again; SLURM has it wait for two minutes.
 
         Not in this second, which is that of the run that has just ended.
         """
-        eventually(lambda: self.states().get(job) in ("PENDING", "RUNNING"), f"{job} in the queue")
+        queued = ("PENDING", "RUNNING")
+        eventually(lambda: self.states().get(job) in queued, f"{job} in the queue", PATIENCE)
         if self.states()[job] == "PENDING":
             self.said("scontrol", "update", f"JobId={job}", "StartTime=now+1")
+
+    def limit(self, job: str, minutes: int) -> None:
+        """Have a running job reach its time limit after so many minutes, at most, from now on."""
+        told = self.said("squeue", "--noheader", f"--job={job}", "--format=%M").strip()
+        seconds = 0
+        for part in re.split("[-:]", told):
+            seconds = 60 * seconds + int(part)
+        self.said("scontrol", "update", f"JobId={job}", f"TimeLimit={seconds // 60 + minutes}")
 
     def restarts(self, job: str) -> int:
         """How often a job has been queued again."""
@@ -122,7 +136,7 @@ class Site:
 
     def empty(self) -> None:
         """Wait until there is no job any more."""
-        eventually(lambda: not self.said("squeue", "--noheader"), "an empty queue")
+        eventually(lambda: not self.said("squeue", "--noheader"), "an empty queue", PATIENCE)
 
     def clear(self) -> None:
         """End all that was submitted, and wait for it."""
@@ -134,41 +148,57 @@ class Site:
 
 
 @contextlib.contextmanager
-def site(folder: Path) -> Iterator[Site]:
-    """A SLURM in this folder; the test is skipped where there is none, and fails in CI.
+def site(logs: Path) -> Iterator[Site]:
+    """A SLURM that leaves its logs in a folder; the test is skipped where there is none.
 
-    Others than root skip: CI installs nothing for them.
+    In CI it fails then. Others than root skip: CI installs nothing for them.
     """
     if os.geteuid() != 0:
         pytest.skip("SLURM's daemons are started by root only")
     found = {name: program(name, "Debian's slurm-wlm and munge") for name in PROGRAMS}
-    for name in ("state", "spool"):
-        (folder / name).mkdir()
-    (folder / "munge.key").touch(0o600)
-    (folder / "munge.key").write_bytes(os.urandom(128))
-    config = folder / "slurm.conf"
-    host = socket.gethostname().partition(".")[0]
-    numbers = {"controller": free_port(), "node": free_port(), "cpus": CPUS, "memory": MEMORY}
-    config.write_text(CONFIG.format(folder=folder, host=host, **numbers))
+    # The names of sockets have to be short.
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
+        folder = Path(name)
+        for made in ("state", "spool"):
+            (folder / made).mkdir()
+        (folder / "munge.key").touch(0o600)
+        (folder / "munge.key").write_bytes(os.urandom(128))
+        config = folder / "slurm.conf"
+        host = socket.gethostname().partition(".")[0]
+        numbers = {"controller": free_port(), "node": free_port(), "cpus": CPUS, "memory": MEMORY}
+        config.write_text(CONFIG.format(folder=folder, host=host, **numbers))
+        with contextlib.ExitStack() as stack:
+            stack.callback(_keep, folder, logs)
+            running = _begun(stack, folder, found)
+            try:
+                yield running
+            finally:
+                running.clear()
+
+
+def _begun(stack: contextlib.ExitStack, folder: Path, found: Mapping[str, str]) -> Site:
+    """Start the daemons, which end with the stack, and wait until there is a node for jobs."""
+    running = Site(folder)
+    config = running.variables["SLURM_CONF"]
+    env = {**os.environ, **running.variables}
     munge = [found["munged"], "--foreground", "--force", "--num-threads=2"]
     munge += [f"--{one}-file={folder}/munge.{one}" for one in ("key", "pid", "log", "seed")]
-    running = Site(folder)
-    env = {**os.environ, **running.variables}
     commands = {
         "munged": [*munge, f"--socket={folder}/munge.socket"],
-        "slurmctld": [found["slurmctld"], "-D", "-c", "-f", str(config)],
-        "slurmd": [found["slurmd"], "-D", "-c", "-f", str(config), "-N", host],
+        "slurmctld": [found["slurmctld"], "-D", "-c", "-f", config],
+        "slurmd": [found["slurmd"], "-D", "-c", "-f", config, "-N", "node"],
     }
-    with contextlib.ExitStack() as stack:
-        for name, command in commands.items():
-            stack.enter_context(process(command, folder / f"{name}.log", env))
-            if name == "munged":
-                eventually((folder / "munge.socket").exists, "munge")
-        eventually(lambda: "idle" in _nodes(env), "a node that is idle")
-        try:
-            yield running
-        finally:
-            running.clear()
+    for name, command in commands.items():
+        stack.enter_context(process(command, folder / f"{name}.log", env))
+        if name == "munged":
+            eventually((folder / "munge.socket").exists, "munge", PATIENCE)
+    eventually(lambda: "idle" in _nodes(env), "a node that is idle", PATIENCE)
+    return running
+
+
+def _keep(folder: Path, logs: Path) -> None:
+    for log in folder.glob("*.log"):
+        shutil.copy(log, logs)
 
 
 def _nodes(env: dict[str, str]) -> str:

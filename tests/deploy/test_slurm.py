@@ -18,16 +18,19 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.kernels.jit import cache_folder
-from tests.checks import eventually
+from tests import checks
 from tests.deploy.running import DEPLOY, ROOT, events, quick_environment, slowing, steps
-from tests.deploy.slurm import CPUS, site
+from tests.deploy.slurm import CPUS, PATIENCE, site
 
-pytestmark = pytest.mark.skipif(
-    "LARGEK_SLURM" not in os.environ,
-    reason="four to six minutes, and not yet tried in CI: LARGEK_SLURM=1 has them run",
-)
+# Most of it is waiting for SLURM, and for processes that start: more where all cores are busy.
+pytestmark = pytest.mark.timeout(1500)
+
 RECOVERY = 5.0
 """Seconds from the death of a worker to the next step."""
+
+
+def eventually(reached, what):
+    return checks.eventually(reached, what, PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def environment(slurm, slow, *paths, **more):
     }
 
 
-def goes_on(out, n=3):
+def goes_on(out, n=2):
     """Wait for further steps of a job."""
     before = max(steps(out), default=0)
     eventually(lambda: max(steps(out), default=0) >= before + n, f"steps after {before} in {out}")
@@ -91,7 +94,7 @@ class Cluster:
 
     def has_workers(self, n):
         """Wait until the scheduler, wherever it is, has so many workers."""
-        with lk.connect(self.file, timeout="60s") as service:
+        with lk.connect(self.file, timeout="120s") as service:
             eventually(lambda: len(info(service)["workers"]) == n, f"{n} workers")
 
     def restarts(self):
@@ -109,21 +112,20 @@ class Cluster:
         return found
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("chunks_as_stored")
 def test_a_job_through_all_that_slurm_does(slurm, tmp_path):
-    slow = slowing(tmp_path, 0.4)
+    slow = slowing(tmp_path, 0.8)
     home, out = tmp_path / "home", str(tmp_path / "out")
     home.mkdir()
     x = np.random.default_rng(0).standard_normal((3_000, 4)).astype(np.float32)
     lk.ingest(x, str(tmp_path / "x.zarr"), chunk_rows=500, progress=False)
-    options = {"algorithm": lk.MiniBatch(), "tol": 0.0, "max_iter": 500}
+    options = {"algorithm": lk.MiniBatch(), "tol": 0.0, "max_iter": 300}
     cache = str(cache_folder().parents[1])
     env = environment(slurm, slow, ROOT, DASK_LARGEK__KERNELS__CACHE_DIR=cache)
     cluster = Cluster(slurm, home, env)
     struck = []
     cluster.submit()
-    with lk.connect(cluster.file, timeout="60s", away="5m") as service:
+    with lk.connect(cluster.file, timeout="120s", away="15m") as service:
         cluster.has_workers(2)
         job = service.submit(str(tmp_path / "x.zarr"), n_clusters=50, output=out, **options)
         goes_on(out)
@@ -168,7 +170,7 @@ def test_a_job_through_all_that_slurm_does(slurm, tmp_path):
         before = cluster.restarts()
         limits = {cluster.scheduler: 5, cluster.workers[1]: 3}
         for one, minutes in limits.items():
-            slurm.said("scontrol", "update", f"JobId={one}", f"TimeLimit={minutes}")
+            slurm.limit(one, minutes)
         for one in limits:
             eventually(lambda one=one: cluster.restarts()[one] > before[one], f"{one} again")
             slurm.said("scontrol", "update", f"JobId={one}", "TimeLimit=20")
@@ -195,8 +197,9 @@ def test_a_job_through_all_that_slurm_does(slurm, tmp_path):
         assert reached < options["max_iter"], "it was over too soon"
         slow.unlink()
         cluster.submit()
-        digest = job.result("240s").digest()
-    slurm.clear()
+        digest = job.result("600s").digest()
+    cluster.said("stop")
+    slurm.empty()
     told = [event["event"] for event in events(out)]
     assert told.count("interrupted") == 3, "preempted, at its limit and stopped it had time"
     assert len(steps(out)) == len(set(steps(out))) == options["max_iter"], "no step was lost"
@@ -206,7 +209,7 @@ def test_a_job_through_all_that_slurm_does(slurm, tmp_path):
     # Scratch is removed by whoever was asked to end.
     logs = "".join(path.read_text() for path in (home / "logs").iterdir())
     for folder in set(re.findall(r"Local Directory: (\S+/largek-\d+-\w+)/", logs)):
-        eventually(lambda folder=folder: not Path(folder).exists(), f"no {folder}", 60)
+        eventually(lambda folder=folder: not Path(folder).exists(), f"no {folder}")
 
 
 def blocks():
@@ -216,7 +219,6 @@ def blocks():
     return re.findall(r"```shell\n(.*?)```", part, re.DOTALL)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("chunks_as_stored")
 def test_the_readme__from_the_installation_to_a_model_after_all_was_preempted(slurm, tmp_path):
     slow = slowing(tmp_path, 2.0)
@@ -268,7 +270,7 @@ def test_the_readme__from_the_installation_to_a_model_after_all_was_preempted(sl
     reached = max(steps(out))
     slow.unlink()
     slurm.release(jobs[0]["id"])
-    typing.join(300)
+    typing.join(2 * PATIENCE)
     assert ended, "it has not ended"
     assert ended[0].returncode == 0, ended[0].stderr
     assert max(steps(out)) > reached
