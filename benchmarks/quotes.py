@@ -81,6 +81,17 @@ def part(case: str, name: str) -> Callable[[Result], str]:
     return end
 
 
+def directions(result: Result) -> str:
+    """How many times as long the search takes in all features, to half a per cent above the end."""
+    from benchmarks.directions import ALL, FIRST, lowest, median_time
+
+    found = []
+    for ways in result["sets"].values():
+        level = 1.005 * lowest(ways)
+        found.append(median_time(ways[ALL], level) / median_time(ways[FIRST], level))
+    return span(found, ".1f", " times")
+
+
 def readings(result: Result) -> str:
     """How often a stored table is read until the energy is within half a per cent."""
     stored = result["storage"]
@@ -235,6 +246,7 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "no-moves": ("auto_parts", part("A", "no moves")),
     "means-only": ("auto_parts", part("gaussian", "centres go to the means")),
     "short-lists": ("auto_parts", part("gaussian", "lists as short as pays at once")),
+    "directions": ("directions", directions),
     "readings": ("auto_scale", readings),
     "memory": ("auto_scale", memory),
     "worst-far": ("far", worst_far),

@@ -57,6 +57,7 @@ TABLES = {
     "auto_behind": Table(PAGE, "auto", "behind_table"),
     "auto_parts": Table(PAGE, "auto_parts"),
     "auto_scale": Table(PAGE, "auto_scale"),
+    "directions": Table(PAGE, "directions"),
     "elbow": Table(PAGE, "elbow"),
     "far": Table(PAGE, "far"),
     "kernels": Table(PAGE, "kernels"),

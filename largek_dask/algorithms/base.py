@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
-from largek_dask.algorithms.selection import Rng, RowSample, RowSlice, SpacedRows, TakenRows
+from largek_dask.algorithms.selection import (
+    ProjectedRows,
+    Rng,
+    RowSample,
+    RowSlice,
+    SpacedRows,
+    TakenRows,
+)
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.threads import Threads
 
@@ -27,6 +34,7 @@ __all__ = [
     "Info",
     "ModelArrays",
     "Passes",
+    "ProjectedRows",
     "Rng",
     "RowSample",
     "RowSlice",
@@ -220,7 +228,7 @@ class Passes(TableShape, Protocol):
 
     def subset(
         self,
-        rows: RowSlice | RowSample | SpacedRows | NDArray[np.int64],
+        rows: RowSlice | RowSample | SpacedRows | ProjectedRows | NDArray[np.int64],
         weights: NDArray[np.float64] | None = None,
         *,
         own_weights: bool = False,
@@ -238,8 +246,9 @@ class Passes(TableShape, Protocol):
 
         Parameters
         ----------
-        rows : RowSlice, RowSample, SpacedRows or (m,) int64
-            Distinct global indices stay in their order.
+        rows : RowSlice, RowSample, SpacedRows, ProjectedRows or (m,) int64
+            Distinct global indices stay in their order. Of projected rows the statistics are their
+            own.
         weights : (m,) float64, optional
             With global indices: what the weight of each row is multiplied by.
         own_weights : bool

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rng", "RowSample", "RowSlice", "SpacedRows", "TakenRows"]
+from largek_dask.kernels.projection import Directions
+
+__all__ = ["ProjectedRows", "Rng", "RowSample", "RowSlice", "SpacedRows", "TakenRows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,22 @@ class SpacedRows:
 
     rows: RowSlice
     most: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProjectedRows:
+    """All rows that weigh anything, by index, as they are seen in some directions.
+
+    A table of as many features as there are directions, with statistics of its own.
+    """
+
+    directions: Directions
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProjectedRows) and self.directions.same(other.directions)
+
+    def __hash__(self) -> int:
+        return hash(self.directions.vectors.tobytes())
 
 
 class TakenRows(NamedTuple):

@@ -24,6 +24,7 @@ import dask.config
 import numpy as np
 
 from largek_dask import config
+from largek_dask.algorithms.truncated import Truncated
 from largek_dask.driver.words import human_seconds
 from largek_dask.errors import ClusterError
 from largek_dask.kernels.jit import cache_folder
@@ -37,6 +38,8 @@ __all__ = ["KINDS", "Warmed", "warmup"]
 
 KINDS = ("float32", "float64", "sparse float32", "sparse float64")
 """Kinds of rows. Kernels for one are of no use for another, so that each has its process."""
+DIRECTIONS = 16
+"""Directions in which a search of many features begins: kernels do not hang on the number."""
 NOTE = "warmed.json"
 """File in the cache folder: which kinds have been through, and how many kernels there were then."""
 
@@ -255,6 +258,9 @@ def fits_of(
             weight = np.linspace(1, 2, n)
             yield f"{name}, weighted", partial(_fit, x, k, sample_weight=weight)
             yield f"{name}, stored", partial(_fit_stored, x, k, folder / f"{d}-{k}.zarr")
+            if d > 2 * DIRECTIONS:
+                few: dict[str, Any] = {"algorithm": Truncated(directions=DIRECTIONS), "max_iter": 3}
+                yield f"{name}, {DIRECTIONS} directions first", partial(_fit, x, k, **few)
         yield name, partial(_fit, x, k, use=True)
         for algorithm in ("lloyd", "nmbatch"):
             yield f"{name}, {algorithm}", partial(_fit, x, k, algorithm=algorithm)

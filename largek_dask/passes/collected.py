@@ -16,10 +16,12 @@ from largek_dask.algorithms.base import Chunk, Passes, RowSlice, TakenRows
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, rows_at, stack_rows
 from largek_dask.kernels.dense.copying import copy_rows
 from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.projection import Directions, project
 
 __all__ = [
     "CollectedRows",
     "CollectedShares",
+    "collect_projected",
     "collect_shares",
     "collect_spaced",
     "fetch",
@@ -33,6 +35,8 @@ free memory belongs to the host these cost several times what filling them does 
 PART_BYTES = 1 << 19
 """Bytes of the rows that a thread takes at a time, at least."""
 PARTS_A_THREAD = 4
+PROJECTED_ROWS = 4_096
+"""Rows that a thread projects at a time, at least."""
 
 
 class RowBlock:
@@ -145,6 +149,11 @@ class CollectedRows:
         """Add ``b`` into ``a``."""
         a.blocks.extend(b.blocks)
         return a
+
+    def numbers(self) -> NDArray[np.int64]:
+        """Global indices of all rows, in whatever order they have come."""
+        rows = [block.rows[: block.n] for block in self.blocks]
+        return np.concatenate(rows) if rows else np.empty(0, np.int64)
 
     def pieces(self, n_threads: int) -> Iterable[TakenRows]:
         """All rows, in pieces for so many threads; sparse ones in one piece."""
@@ -267,6 +276,27 @@ def collect_spaced(
     """Take one out of ``every`` rows of a slice, from the chunk's own first one on."""
     places = np.arange(firsts[chunk.index], len(chunk), every)
     total.add(chunk.numbers(places), chunk.x, chunk.weight, places)
+
+
+def collect_projected(chunk: Chunk, total: CollectedRows, directions: Directions) -> None:
+    """Take all rows of a dense chunk that weigh anything, as they are seen in some directions."""
+    numbers, n = chunk.numbers(), len(chunk.x)
+    step = max(PROJECTED_ROWS, -(-n // (PARTS_A_THREAD * chunk.threads.n)))
+
+    def see(begin: int) -> CollectedRows:
+        at, part = slice(begin, begin + step), CollectedRows()
+        weight = None if chunk.weight is None else chunk.weight[at]
+        there = None if weight is None or weight.all() else np.flatnonzero(weight)
+        x, rows = chunk.x[at], numbers[at]
+        if there is not None:
+            x, rows = x[there], rows[there]
+            weight = None if weight is None else weight[there]
+        # A block of its own, which is not copied again.
+        part.blocks.append(RowBlock.of(rows, project(x, directions), weight))
+        return part
+
+    for part in chunk.threads.map(see, range(0, n, step)):
+        CollectedRows.combine(total, part)
 
 
 def some_rows(parts: Sequence[TakenRows], most: int) -> TakenRows:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import (
     ChunkFunction,
+    ProjectedRows,
     RowSample,
     RowSlice,
     RowState,
@@ -30,6 +31,7 @@ from largek_dask.passes.chunks import Preparation
 from largek_dask.passes.collected import (
     CollectedRows,
     CollectedShares,
+    collect_projected,
     collect_shares,
     collect_spaced,
     some_rows,
@@ -43,7 +45,7 @@ __all__ = ["Asked", "Subset", "Subsets"]
 
 AS_HELD = Preparation()
 
-Asked = RowSlice | RowSample | SpacedRows | NDArray[np.int64]
+Asked = RowSlice | RowSample | SpacedRows | ProjectedRows | NDArray[np.int64]
 
 
 class Subset(LocalPasses):
@@ -56,14 +58,24 @@ class Subset(LocalPasses):
     rows : HeldRows
     own_weights : bool
         Weights and the grid of sums are not those of the table.
+    own_features : bool
+        Nor is anything else: the statistics are those of these rows.
     """
 
     # There may be many small passes, and copies would cost as much as these.
     lends = True
 
-    def __init__(self, of: BasePasses, rows: HeldRows, *, own_weights: bool = False) -> None:
-        statistics = of.statistics
+    def __init__(
+        self,
+        of: BasePasses,
+        rows: HeldRows,
+        *,
+        own_weights: bool = False,
+        own_features: bool = False,
+    ) -> None:
+        statistics = None if own_features else of.statistics
         if own_weights:
+            assert statistics is not None
             weight = rows.together().weight
             statistics = statistics.of_weights(np.ones(rows.n_rows) if weight is None else weight)
         # What is kept of the rows is little beside them: it is not limited.
@@ -74,7 +86,7 @@ class Subset(LocalPasses):
             on_bad_rows="skip",
             statistics=statistics,
         )
-        self.row_values = of.row_values
+        self.row_values = rows.row_values if own_features else of.row_values
         self.held = rows
         self._of = weakref.ref(of)
         self._edges: dict[RowSlice, int] = {}
@@ -220,6 +232,9 @@ class Subsets:
         if known is not None:
             # What a sample was drawn from stays, for the next one may begin with it.
             del self._kept[type(asked)]
+        if isinstance(asked, ProjectedRows):
+            return self._keep(asked, weights, self._projected(of, asked, known))
+        if known is not None:
             known.passes.close()
         if isinstance(asked, RowSample):
             taken = self._sample(of, asked)
@@ -318,6 +333,33 @@ class Subsets:
             pieces = self.find(of, rows).pieces(rows)
             assert pieces is not None
         return some_rows(pieces, asked.most) if pieces else _one_piece([], of)
+
+    def _projected(self, of: BasePasses, asked: ProjectedRows, known: _Kept | None) -> Subset:
+        """All rows that count as they are seen in some directions, in the order of the table.
+
+        Those as they are seen in the first of them are there already, if these were asked for.
+        """
+        directions, there = asked.directions, None
+        if known is not None:
+            assert isinstance(known.asked, ProjectedRows)
+            if directions.extend(known.asked.directions):
+                there = known.passes.held.together().x
+                directions = directions.beyond(there.shape[1])
+            known.passes.close()
+        found: CollectedRows = of.reduce(
+            collect_projected,
+            directions,
+            start=CollectedRows,
+            combine=CollectedRows.combine,
+            joined=True,
+        )
+        numbers = np.sort(found.numbers())
+        m, dtype = len(directions.vectors), directions.vectors.dtype
+        x, weight = found.at(numbers, np.arange(len(numbers)), m, dtype)
+        if there is not None:
+            x = np.concatenate([there, x], axis=1)
+        rows = HeldRows(x.shape[1], dtype, False, TakenRows(x, weight, numbers))
+        return Subset(of, rows, own_features=True)
 
     # --- samples ----------------------------------------------------------------------------------
 

@@ -63,6 +63,8 @@ LISTED = {
     # All centres for so few clusters, and lists.
     "truncated": lk.Truncated(),
     "truncated-lists": lk.Truncated(neighbours=8),
+    # Eleven steps in six directions, the others in all ten features.
+    "truncated-directions": lk.Truncated(directions=6),
     "vcgmm-iso": lk.VCGMM(neighbours=8),
     "vcgmm-isoflex": lk.VCGMM(neighbours=8, covariance="isoflex"),
     "vcgmm-diag": lk.VCGMM(neighbours=8, candidates=3, explore=1, covariance="diag"),
@@ -86,6 +88,7 @@ ANY_CHUNKING = {
     "lloyd-elkan",
     "truncated",
     "truncated-lists",
+    "truncated-directions",
     "vc-gmm",
     *(name for name in LISTED if name.startswith(("vcgmm", "dc"))),
 }
@@ -142,6 +145,8 @@ def url(x, tmp_path_factory) -> str:
 def options_of(name):
     if name in PATHS:
         return {"init": "auto", "max_iter": 300}
+    if name == "truncated-directions":
+        return {"init": "auto", "max_iter": 14}
     return {"init": "k-means++", "max_iter": 9}
 
 
@@ -225,6 +230,14 @@ def test_paths_are_searched_in_memory_or_by_passes(path, alone):
         assert len(passes) > 5
     else:
         assert not passes
+
+
+def test_directions_widen(alone):
+    """A precondition, too: steps of both kinds, and means in all features twice in between."""
+    steps = [step["extra"] for step in alone["truncated-directions"].history_]
+    assert [step["features"] for step in steps] == 11 * [6.0] + 3 * [float(N_FEATURES)]
+    rounds = [step["everywhere"] * step["opens_round"] for step in steps[:11]]
+    assert sum(rounds) == 2
 
 
 @every_algorithm
@@ -324,7 +337,7 @@ def test_memory_or_store(name, x, url, clean):
 def test_chunking(name, chunk_rows, n_chunks, x, tmp_path):
     out = str(tmp_path / "rows.zarr")
     lk.ingest(x, out, chunk_rows=chunk_rows, progress=False)
-    init = "auto" if name in PATHS else x[:K]
+    init = "auto" if options_of(name)["init"] == "auto" else x[:K]
     in_one_piece = bits(fit(x, name, init=init, n_chunks=1))
     assert bits(fit(out, name, init=init, n_chunks=n_chunks)) == in_one_piece
 
@@ -383,6 +396,8 @@ def test_worker_killed_inside_a_pass(name, url, alone, clean, tmp_path, mortal_c
     at_step = 5 if name.startswith("vrkm") else 3
     if getattr(ALGORITHMS[name], "coreset", None) or name == "vrkm-paper" or name in WEIGHING:
         at_step = 0
+    if name == "truncated-directions":
+        at_step = 14  # At first workers see the rows where a round begins, and keep only labels.
     if name == "dcdbundle-sample":
         at_step = next(s["step"] for s in alone[name].history_ if s["extra"]["path_passes"])
     algorithm = WithBarrier(ALGORITHMS[name], str(tmp_path), at_step)
@@ -431,7 +446,8 @@ def test_totals_say_how_much_is_sent(name, x, monkeypatch):
     if name in PATHS:
         with few_rows_held(name):
             lk.KMeans(16, algorithm=algorithm, random_state=0).fit(x[:500])
-    for init in () if name in PATHS else ("random", "k-means||"):
+    own = ("auto",) if name == "truncated-directions" else ("random", "k-means||")
+    for init in () if name in PATHS else own:
         # Of random rows among so few distinct ones many are alike, and their centres are moved.
         options = {"algorithm": algorithm, "init": init, "max_iter": 3, "random_state": 0}
         lk.KMeans(150, **options).fit(x[np.arange(6000) % 200] if init == "random" else x)

@@ -201,6 +201,10 @@ def _truncated() -> Iterator[Case]:
     ):
         yield case(FLOAT32, 140, algorithm)
         yield case(LARGE64, 140, algorithm)
+    # Few directions before all features.
+    for table in (FLOAT32, FLOAT64, UINT8, WEIGHTED):
+        yield case(table, 60, lk.Truncated(directions=10))
+    yield case(LARGE, 135, lk.Truncated(directions=4))
     # Samples before all rows: one of them, or one after the other.
     for table in (LARGE, LARGE64, LARGE8):
         for k in (10, 120):

@@ -58,6 +58,10 @@ for n, d, k in ((2_000, 3, 5), (3_000, 17, 40), (20_000, 8, 300), (9_000, 100, 2
         km = lk.KMeans(k, random_state=1, **options).fit(x)
     km.predict(x[:77]), km.transform(x[:77]), km.score(x)
     lk.KMeans(k, random_state=1).fit(x, sample_weight=draws.uniform(1, 2, n))
+few = draws.normal(size=(28_000, 40)) @ draws.normal(size=(40, 150))
+few += 0.1 * draws.normal(size=few.shape)
+km = lk.KMeans(200, random_state=1, max_iter=2).fit(few.astype({dtype!r}))
+assert km.history_[0]["extra"]["features"] < 150
 lk.ingest(x, sys.argv[1], chunk_rows=2_000, progress=False)
 km = lk.KMeans(150, random_state=1).fit(sys.argv[1])
 km.model_.predict(sys.argv[1], out=sys.argv[1] + ".labels.zarr")

@@ -42,11 +42,13 @@ from largek_dask.algorithms.base import (
     Info,
     Outlook,
     Passes,
+    ProjectedRows,
     Rng,
     RowSample,
     TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts.directions import SAMPLE_ROWS
 from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import initial_centers
@@ -55,6 +57,22 @@ from largek_dask.algorithms.truncated.far import FarRows, carry_the_cost, draw_r
 from largek_dask.algorithms.truncated.lists import NEAR_CELLS
 from largek_dask.algorithms.truncated.passes import Pass, PassDone, pass_over
 from largek_dask.algorithms.truncated.probe import ask_sample
+from largek_dask.algorithms.truncated.projected import (
+    MOST_VALUES,
+    begins_round,
+    directions_of,
+    first_directions,
+    in_all_features,
+    is_done,
+    lifted,
+    opened,
+    saves,
+    some_directions,
+    tells_little,
+    told,
+    widened,
+    with_means,
+)
 from largek_dask.algorithms.truncated.schedule import (
     TUNING,
     Outcome,
@@ -68,6 +86,7 @@ from largek_dask.algorithms.truncated.schedule import (
     sample_sizes,
 )
 from largek_dask.algorithms.truncated.state import (
+    Projected,
     TruncatedState,
     failed_splits,
     moved_clusters,
@@ -80,6 +99,7 @@ from largek_dask.algorithms.truncated.state import (
 )
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.projection import Directions
 
 __all__ = ["Truncated"]
 
@@ -123,6 +143,11 @@ class Truncated(Algorithm[TruncatedState]):
         Rounds of moves (or of passes, without moves) over all rows at most; "auto": until they do
         not pay. Those over samples, which come first, end when more rows pay better; with 0 there
         are none of them either.
+    directions : int or "auto"
+        Principal directions of the rows in which the search begins, before it goes on to more of
+        them and to all features; "auto": as few as hold most of the variance, where there are 128
+        features or more and that saves time; 0: in all features at once, as with centres that are
+        given and where rows as they are seen in them do not fit (256 MiB).
 
     Notes
     -----
@@ -131,7 +156,8 @@ class Truncated(Algorithm[TruncatedState]):
     that the search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and
     ``back`` (the round was undone); and ``steps_per_reading``, how many steps there have been for
     each that went through all rows, wherever these are stored. ``cost`` counts rows where they are
-    labelled, which is above the inertia, for not all of them are at their nearest centre. It ends
+    labelled, which is above the inertia, for not all of them are at their nearest centre;
+    ``features`` is how many directions it was told in, or all features. It ends
     when five rounds have failed: raised the cost, or lowered it by a share of less than
     ``tol / 50``. Rows must be dense.
 
@@ -147,13 +173,18 @@ class Truncated(Algorithm[TruncatedState]):
     neighbours: int | Literal["auto"] = "auto"
     moves: bool = True
     rounds: int | Literal["auto"] = "auto"
+    directions: int | Literal["auto"] = "auto"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
     state_copies: ClassVar[int] = 10
     """The centres since the search last looked at all rows are kept (measured)."""
 
     def __post_init__(self) -> None:
-        for name, value, least in (("neighbours", self.neighbours, 2), ("rounds", self.rounds, 0)):
+        for name, value, least in (
+            ("neighbours", self.neighbours, 2),
+            ("rounds", self.rounds, 0),
+            ("directions", self.directions, 0),
+        ):
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
             if value != "auto" and not whole:
                 raise ParameterError(
@@ -167,6 +198,14 @@ class Truncated(Algorithm[TruncatedState]):
         assert self.problem is not None
         if passes.is_sparse:
             raise ParameterError("Truncated needs dense rows, and these are sparse; use NMBatch.")
+        found = self._directions(passes, rng)
+        if found is not None:
+            return self._projected(passes, rng, *found)
+        return self._first(passes, rng)
+
+    def _first(self, passes: Passes, rng: Rng) -> TruncatedState:
+        """The state before the first step among these rows."""
+        assert self.problem is not None
         k, shift = self.problem.n_clusters, passes.statistics.shift
         if isinstance(self.problem.init, str) and self.problem.init == "auto":
             first, *larger = sample_sizes(passes.n_rows, passes.n_features, k)
@@ -177,11 +216,79 @@ class Truncated(Algorithm[TruncatedState]):
         else:
             centers = initial_centers(passes, rng, k, self.problem.init)
             coarse, samples, guided = centers[:1], (), False
+        schedule = first_schedule(self._search(passes), samples, guided=guided)
+        return TruncatedState(0, schedule, centers, np.zeros(k), shift, coarse)
+
+    def _search(self, passes: Passes) -> Search:
+        assert self.problem is not None
+        k = self.problem.n_clusters
         rounds = TUNING.most_rounds if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
-        search = Search(passes.n_rows, k, self.moves and k > 2, rounds, length)
-        schedule = first_schedule(search, samples, guided=guided)
-        return TruncatedState(0, schedule, centers, np.zeros(k), shift, coarse)
+        return Search(passes.n_rows, k, self.moves and k > 2, rounds, length)
+
+    # --- fewer features first ---------------------------------------------------------------------
+
+    def _directions(self, passes: Passes, rng: Rng) -> tuple[Directions, float] | None:
+        """What the search begins in, and the share of the variance outside; None: all features."""
+        assert self.problem is not None
+        m, init = self.directions, self.problem.init
+        if not isinstance(init, str) or init != "auto":
+            return None
+        if m == 0 or (m != "auto" and (m >= passes.n_features or m * passes.n_rows > MOST_VALUES)):
+            return None
+        sample = self._direction_sample(passes, rng)
+        if m == "auto":
+            return first_directions(passes, rng, sample)
+        return some_directions(passes, rng, sample, m)
+
+    def _direction_sample(self, passes: Passes, rng: Rng) -> Passes:
+        """Rows in random order that tell the directions: they begin the search, or more of them."""
+        assert self.problem is not None
+        first = sample_sizes(passes.n_rows, passes.n_features, self.problem.n_clusters)[0]
+        return self._start_sample(passes, rng, max(first, min(passes.n_rows, 2 * SAMPLE_ROWS)))
+
+    def _projected(
+        self, passes: Passes, rng: Rng, directions: Directions, left_out: float
+    ) -> TruncatedState:
+        """The state before the first step, which is one among projected rows."""
+        view = passes.subset(ProjectedRows(directions))
+        search = self._first(view, rng)
+        return opened(directions, left_out, search, first_schedule(self._search(passes)))
+
+    def _projected_step(
+        self, passes: Passes, rng: Rng, state: TruncatedState, projected: Projected
+    ) -> tuple[TruncatedState, Info]:
+        """One step among projected rows; at the end of a round, what it means in all features."""
+        directions = directions_of(projected)
+        view = passes.subset(ProjectedRows(directions))
+        search, info = self.step(view, rng, projected.search)
+        after = replace(state, step=state.step + 1, projected=replace(projected, search=search))
+        ends = search.schedule.stage.name == "end"
+        if not ends and not begins_round(search):
+            return after, told(info, after)
+        if not search.restores:
+            # Else it goes back to where the last round began, and those means are known.
+            after = with_means(after, *lifted(passes, view, after))
+        info = told(info, after)
+        if ends or is_done(projected, after) or tells_little(after):
+            after = self._widened(passes, rng, after, view)
+        return after, info
+
+    def _widened(
+        self, passes: Passes, rng: Rng, state: TruncatedState, view: Passes
+    ) -> TruncatedState:
+        """The state in twice as many directions, or in all features if they save too little."""
+        assert state.projected is not None
+        known = directions_of(state.projected)
+        m, found = 2 * len(known.vectors), None
+        if saves(passes, m) and not tells_little(state):
+            sample = self._direction_sample(passes, rng)
+            found = some_directions(passes, rng, sample, m, known)
+        if found is None:
+            view.close()
+            return in_all_features(state)
+        view = passes.subset(ProjectedRows(found[0]))
+        return widened(state, view, *found, self._search(view))
 
     def _start_sample(self, passes: Passes, rng: Rng, n: int) -> Passes:
         assert self.problem is not None
@@ -215,6 +322,8 @@ class Truncated(Algorithm[TruncatedState]):
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
         assert self.problem is not None
+        if state.projected is not None:
+            return self._projected_step(passes, rng, state, state.projected)
         sample = self._sample(passes, rng, state)
         state, origin = self._started(passes, rng, state, sample)
         state = with_neighbours(state, passes.threads.n)
@@ -313,6 +422,8 @@ class Truncated(Algorithm[TruncatedState]):
         counts : (k,)
             Weight of the rows of each cluster.
         """
+        if state.projected is not None:
+            state = in_all_features(state)
         before, dense = state.fallback, state.schedule.dense
         if before is not None:
             # Rows that have met the moved centres go back, unless they meet all anyway.
@@ -471,7 +582,7 @@ def _centers_after(
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:
     """What ``history_`` says of a step: of the state before it, its pass, and what comes next."""
     task, total, k = state.schedule.task, done.total, len(state.centers)
-    readings = done.history.generation if task.everywhere else 1
+    readings = max(1, state.n_read + (done.history.generation if task.everywhere else 0))
     return Info(
         cost=done.cost,
         rows=done.n_rows,
@@ -488,6 +599,7 @@ def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool)
             "work": done.work,
             "steps_per_reading": (state.step + 1) / readings,
             "by_means": done.by_means,
+            "features": float(state.centers.shape[1]),
             "row_state_bytes": float(ROW_BYTES),
         },
     )

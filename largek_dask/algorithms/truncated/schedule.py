@@ -27,6 +27,7 @@ __all__ = [
     "first_schedule",
     "is_restarted",
     "next_step",
+    "on_all_rows",
     "sample_sizes",
 ]
 
@@ -343,6 +344,18 @@ def first_schedule(
     if len(samples) > 1:
         return _begin(schedule, "first", Task("cells", False))
     return replace(schedule, task=_start(schedule, samples[0]))
+
+
+def on_all_rows(before: Schedule, search: Search) -> Schedule:
+    """A schedule that goes on where another one has come to, with the same rows seen otherwise."""
+    now = first_schedule(search)
+    share = max(before.rounds.share, TUNING.least_share)
+    return replace(
+        now,
+        task=replace(now.task, keeps_centers=not now.dense),
+        rounds=Rounds(share, before.rounds.factor, before.rounds.n_found),
+        lengths=Lengths(before.lengths.usual),
+    )
 
 
 def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes
+from largek_dask.algorithms.parts.derived import Derives
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated.far import FarRows
@@ -19,7 +21,9 @@ from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.movement import squared_movements
 
 __all__ = [
+    "Projected",
     "Round",
+    "Shown",
     "TruncatedState",
     "failed_splits",
     "moved_clusters",
@@ -98,6 +102,11 @@ class TruncatedState:
     """What the rows cost as the last step has labelled them, with the centres that it has left."""
     far: FarRows | None = None
     """Rows that were drawn since those that are far from all centres count."""
+    n_read: int = 0
+    """How often all rows were gone through before they were searched in all features."""
+    projected: Projected | None = None
+    """The search among projected rows that comes first; ``centers`` are its means in all features
+    then, as of its last round, and ``schedule`` what follows. None: it is over, or there is none"""
 
     @property
     def fallback(self) -> Round | None:
@@ -105,6 +114,51 @@ class TruncatedState:
         stage = self.schedule.stage
         behind = stage.name == "round" and stage.passes > 0 and self.cost >= stage.cost_before
         return self.round if behind or self.moves is not None else None
+
+
+@dataclass(frozen=True, eq=False)
+class Shown(Derives):
+    """Labels of all rows as these have last counted for means in all features.
+
+    Rows that have kept theirs need not be touched the next time.
+    """
+
+    generation: int = 0
+    """How many times they have counted."""
+
+    @cached_property
+    def labels(self) -> NDArray[np.int32] | None:
+        """(n_rows,) cluster of each row of the table, -1 where it is absent.
+
+        None: they are not known, as after a resume. Checkpoints do without them.
+        """
+        return None
+
+    def then(self, labels: NDArray[np.int32]) -> Shown:
+        """Once more, with these labels."""
+        shown = Shown(self.generation + 1)
+        shown.__dict__["labels"] = labels
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """A search among rows as they are seen in few directions."""
+
+    vectors: NDArray[Any]
+    """(m, d) the directions."""
+    origin: NDArray[Any]
+    """(d,) what rows are seen about."""
+    search: TruncatedState
+    """The search itself, of m features."""
+    left_out: float
+    """Share of the variance outside of the directions."""
+    beside: float
+    """What rows cost outside, as of the last round."""
+    round_cost: float
+    """What they cost in all features when that began; infinity: there has been none."""
+    shown: Shown
+    """What rows have counted for when the last round began."""
 
 
 # --- the next pass --------------------------------------------------------------------------------

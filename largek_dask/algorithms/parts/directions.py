@@ -1,0 +1,91 @@
+"""The first principal directions of rows, about, and how much of the variance they leave out.
+
+By subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with
+randomness: probabilistic algorithms for constructing approximate matrix decompositions, SIAM Review
+2011, algorithm 4.4). What matters is the space that they span, not its axes, so the small
+eigenproblem at its end is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Rng
+from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.projection import Directions, orthonormal, project
+
+__all__ = ["SAMPLE_ROWS", "principal_directions", "share_left_out"]
+
+SAMPLE_ROWS = 2_000
+"""With 6,000 rows and four iterations 64 directions of 784 keep 0.932 instead of 0.927 of the
+variance (set C), and take four times as long."""
+ITERATIONS = 2
+"""With one of them 0.915."""
+
+Weights = NDArray[np.float64] | None
+
+
+def principal_directions(
+    x: NDArray[Any],
+    weight: Weights,
+    origin: NDArray[Any],
+    rng: Rng,
+    n_directions: int,
+    known: Directions | None = None,
+) -> Directions | None:
+    """About the first principal directions of rows.
+
+    Parameters
+    ----------
+    x : (n, d)
+        Rows of any real type; the first of ``SAMPLE_ROWS`` in random order do.
+    weight : (n,) float64 or None
+    origin : (d,) of the compute dtype
+        About their mean.
+    rng : Rng
+    n_directions : int
+        m, at most d.
+    known : Directions, optional
+        Fewer of them, about the same origin: those that come first. Only the others are looked for.
+
+    Returns
+    -------
+    Directions or None
+        m orthonormal ones; None where the rows span no more than fewer.
+    """
+    dtype, d = origin.dtype, x.shape[1]
+    before = np.empty((0, d), dtype) if known is None else known.vectors
+    m = n_directions - len(before)
+    # Signs are the same on any machine, unlike normal numbers.
+    signs = rng.generator(0, "directions").integers(0, 2, (n_directions, d)) * 2.0 - 1.0
+    columns = np.ascontiguousarray((x - origin).T, dtype=dtype)
+    nowhere = np.zeros(len(x), dtype)
+    vectors = _beside(before, signs[len(before) :])
+    for _ in range(ITERATIONS):
+        if len(vectors) < m:
+            return None
+        seen = project(x, Directions.of(vectors.astype(dtype), origin))
+        if weight is not None:
+            # Relative to the mean: products with weights of any unit stay what they are.
+            seen = (seen * (weight / weight.mean())[:, None]).astype(dtype)
+        turned = Directions.of(np.ascontiguousarray(seen.T), nowhere)
+        vectors = _beside(before, project(columns, turned).T)
+    if len(vectors) < m:
+        return None
+    return Directions.of(np.concatenate([before, vectors.astype(dtype)]), origin)
+
+
+def _beside(before: NDArray[Any], vectors: NDArray[Any]) -> NDArray[np.float64]:
+    """An orthonormal basis of what vectors span beside those before them."""
+    return orthonormal(np.concatenate([before, vectors]))[len(before) :]
+
+
+def share_left_out(x: NDArray[Any], weight: Weights, directions: Directions) -> float:
+    """The share of the variance of rows (n, d) that lies outside of directions, 0 to 1."""
+    whole, seen = Squares(1), Squares(1)
+    whole.add_squares(x, directions.origin, weight)
+    seen.add_squares(project(x, directions), np.zeros(len(directions.vectors)), weight)
+    return min(1.0, max(0.0, 1.0 - seen.value / whole.value)) if whole.value > 0 else 0.0

@@ -1,0 +1,187 @@
+"""Rows seen in few directions: products with them, and an orthonormal basis of what they span.
+
+Every product is summed feature by feature with one fused multiply-add each, as scores of rows and
+centres are (:mod:`~.dense.search`), so it depends neither on the row's place nor on the vector
+width; and so is everything that comes of them. No library whose bits depend on the processor takes
+part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.arguments import check_rows, converted, output
+from largek_dask.kernels.dense import panels
+from largek_dask.kernels.dense import search as dense
+from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.rows import compute_dtype
+from largek_dask.kernels.tile import Tile, select_tile
+
+__all__ = ["Directions", "orthonormal", "project"]
+
+Array = NDArray[Any]
+
+_LANES = 8
+"""Sums that products are added to in turn."""
+_DEPENDENT = 2.0**-26
+"""What is left of a vector without its parts along earlier ones counts as rounding, where its
+length is a smaller share of what it was."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Directions:
+    """Directions as the kernel wants them. Pickles as (vectors, origin)."""
+
+    vectors: Array
+    """(m, d) in the compute dtype, read-only."""
+    origin: Array
+    """(d,) of that dtype, read-only: what is taken off rows, about their mean."""
+    _padded: Array = field(repr=False)
+    _offsets: Array = field(repr=False)
+
+    @classmethod
+    def of(cls, vectors: Array, origin: Array) -> Directions:
+        """Prepare m >= 1 vectors (m, d) for rows about an origin (d,).
+
+        Raises
+        ------
+        ParameterError
+            Shapes do not fit, or there is no vector or no feature.
+        """
+        vectors, origin = np.asarray(vectors), np.asarray(origin)
+        if vectors.ndim != 2 or 0 in vectors.shape or origin.shape != vectors.shape[1:]:
+            raise ParameterError(
+                f"directions must be a table (m, d) with an origin (d,), got {vectors.shape} and "
+                f"{origin.shape}."
+            )
+        dtype = compute_dtype(vectors.dtype)
+        (m, d), origin = vectors.shape, origin.astype(dtype)
+        padded = np.zeros((-(-m // panels.PAD) * panels.PAD, d), dtype)
+        padded[:m] = vectors
+        offsets = np.zeros(-(-d // 8) * 8, dtype)
+        offsets[:d] = origin
+        arrays = (padded[:m].copy(), origin, padded, offsets)
+        return cls(*(readonly(array) for array in arrays))
+
+    def same(self, other: Directions) -> bool:
+        """Whether products with these are those with the other ones."""
+        return np.array_equal(self.vectors, other.vectors) and np.array_equal(
+            self.origin, other.origin
+        )
+
+    def extend(self, other: Directions) -> bool:
+        """Whether the first of these are the other ones, about the same origin."""
+        m = len(other.vectors)
+        return np.array_equal(self.vectors[:m], other.vectors) and np.array_equal(
+            self.origin, other.origin
+        )
+
+    def beyond(self, m: int) -> Directions:
+        """Those behind the first m, of which there must be one."""
+        return Directions.of(self.vectors[m:], self.origin)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Directions.of, (self.vectors, self.origin)
+
+
+def project(x: Array, directions: Directions, out: Array | None = None) -> Array:
+    """Products of rows, less the origin, and directions.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type.
+    directions : Directions
+        m of them.
+    out : array (n, m) of the compute dtype, optional
+        Written to and returned.
+
+    Returns
+    -------
+    array (n, m) of the compute dtype
+        ``(x - origin) @ vectors.T``, each product with its rounding.
+    """
+    n, m = check_rows(x, directions.vectors.shape[1]), len(directions.vectors)
+    dtype = directions.vectors.dtype
+    out = output(out, (n, m), dtype)
+    tile = select_tile()
+    run, starts = dense.scores(tile, dtype, 0), np.zeros(len(directions._padded), dtype)
+    space = _workspace(tile, dtype, directions.vectors.shape[1])
+    for rows, block in converted(x, dtype):
+        run(block, directions._offsets, directions._padded, readonly(starts), space, out[rows])
+    return out
+
+
+def _workspace(tile: Tile, dtype: np.dtype[Any], d: int) -> tuple[Any, ...]:
+    # 256 directions at a time: their products stay in the first-level cache until they are written
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    blocks = panels.Blocking(panels=1, tiles=1, features=d)
+    return panels.workspace(tile, dtype, False, d, blocks, (-(-256 * width // d), 0))
+
+
+def orthonormal(vectors: Array) -> NDArray[np.float64]:
+    """An orthonormal basis of what vectors span, in their order.
+
+    By the modified Gram-Schmidt process, each vector twice (G. H. Golub and C. F. Van Loan, "Matrix
+    computations", 4th edition, 2013, section 5.2.8): once more is enough for products of 1e-15.
+
+    Parameters
+    ----------
+    vectors : (m, d)
+
+    Returns
+    -------
+    (r, d) float64
+        r <= m: vectors that depend on those before them are left out, and so are all that are not
+        finite.
+    """
+    work = np.array(vectors, np.float64, order="C")
+    # A power of two changes no digit, and no square is too large or too small then.
+    largest = np.abs(work).max(axis=1, initial=0.0)
+    usable = np.isfinite(largest) & (largest > 0)
+    work = np.ldexp(work[usable], -np.frexp(largest[usable])[1][:, None])
+    basis: NDArray[np.float64] = work[: int(_orthonormalize(work))].copy()
+    return basis
+
+
+@njit
+def _orthonormalize(work: Any) -> Any:
+    """Write the basis to the first rows; how many there are."""
+    m, d = work.shape
+    parts = np.empty(_LANES)
+    found = 0
+    for j in range(m):
+        before = np.sqrt(_product(work, j, j, parts))
+        for _ in range(2):
+            for i in range(found):
+                along = _product(work, i, j, parts)
+                for f in range(d):
+                    work[j, f] -= along * work[i, f]
+        left = np.sqrt(_product(work, j, j, parts))
+        if left > _DEPENDENT * before:
+            for f in range(d):
+                work[found, f] = work[j, f] / left
+            found += 1
+    return found
+
+
+@njit
+def _product(work: Any, i: Any, j: Any, parts: Any) -> Any:
+    """Of two rows; no addition waits for the one before."""
+    d = work.shape[1]
+    whole = d // _LANES * _LANES
+    parts[:] = 0.0
+    for begin in range(0, whole, _LANES):
+        for q in range(_LANES):
+            parts[q] += work[i, begin + q] * work[j, begin + q]
+    for f in range(whole, d):
+        parts[f - whole] += work[i, f] * work[j, f]
+    total = 0.0
+    for q in range(_LANES):
+        total += parts[q]
+    return total

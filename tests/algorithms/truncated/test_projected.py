@@ -1,0 +1,354 @@
+"""Fewer features first: the way the search goes, its costs, and that no bit depends on where."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.algorithms.base import ProjectedRows, Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.parts.directions import principal_directions, share_left_out
+from largek_dask.algorithms.truncated import projected
+from largek_dask.data.sources import open_rows
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.projection import Directions, project
+from largek_dask.passes import collected
+from largek_dask.passes.local import LocalPasses
+from tests.algorithms.conftest import bits
+
+N, D, K = 3_000, 40, 60
+RANK = 8
+FEW = 5
+"""Directions to begin with; twice as many hold all that there is but noise."""
+
+
+def planted(n=N, d=D, dtype="f4", noise=0.2, seed=0):
+    """Overlapping clusters in a few directions, and a little noise in all others."""
+    r = np.random.default_rng(seed)
+    inside = 3.0 * r.normal(size=(40, RANK))[r.integers(40, size=n)] + r.normal(size=(n, RANK))
+    basis = np.linalg.qr(r.normal(size=(d, RANK)))[0].T
+    x = 20 * (inside @ basis + noise * r.normal(size=(n, d)))
+    return x.astype(dtype)
+
+
+def fit(data, k=K, *, directions=FEW, weight=None, **options):
+    algorithm = lk.Truncated(directions=directions)
+    given = {"algorithm": algorithm, "random_state": 3, "max_iter": 1000}
+    return lk.KMeans(k, **(given | options)).fit(data, sample_weight=weight)
+
+
+def widths(km):
+    """Directions of each step, one after the other; 0: all features."""
+    d = km.cluster_centers_.shape[1]
+    seen = [int(h["extra"]["features"]) % d for h in km.history_]
+    return [a for a, b in pairwise([*seen, None]) if a != b]
+
+
+@pytest.fixture(scope="module")
+def x():
+    return planted()
+
+
+@pytest.fixture(scope="module")
+def clean(x):
+    return fit(x, n_threads=1)
+
+
+# --- directions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i2"])
+def test_directions_are_the_principal_ones(dtype, weighted):
+    x = planted(dtype=dtype)
+    weight = np.random.default_rng(1).integers(1, 5, N).astype(float) if weighted else None
+    origin = np.average(x, axis=0, weights=weight).astype("f8" if dtype == "f8" else "f4")
+    found = principal_directions(x, weight, origin, Rng(0), RANK)
+    away = x - origin.astype("f8")
+    scatter = np.cov(away.T, aweights=weight, ddof=0)
+    values = np.linalg.eigvalsh(scatter)[::-1]
+    least = values[RANK:].sum() / values.sum()
+    assert 0 < least < 0.5
+    assert share_left_out(x, weight, found) == pytest.approx(least, rel=0.02)
+    own = np.eye(RANK)
+    assert np.abs(found.vectors @ found.vectors.T - own).max() < 1e-5
+
+
+def test_share_left_out():
+    x = planted()
+    origin = x.mean(axis=0)
+    whole = Directions.of(np.eye(D, dtype="f4"), origin)
+    assert share_left_out(x, None, whole) < 1e-6
+    weight = np.random.default_rng(1).random(N)
+    half = Directions.of(np.eye(D, dtype="f4")[: D // 2], origin)
+    away = weight[:, None] * (x - origin).astype("f8") ** 2
+    assert share_left_out(x, weight, half) == pytest.approx(away[:, D // 2 :].sum() / away.sum())
+    assert share_left_out(np.tile(origin, (5, 1)), None, half) == 0
+
+
+@pytest.mark.parametrize("unit", [2.0**-90, 1.0, 2.0**90])
+def test_no_unit_is_too_small_or_too_large(unit):
+    x = planted(dtype="f8")
+    one, other = (
+        principal_directions(given, None, given.mean(axis=0), Rng(0), 4) for given in (x, unit * x)
+    )
+    assert one.vectors.tobytes() == other.vectors.tobytes()
+
+
+def test_fewer_directions_than_asked_for():
+    x = np.outer(np.arange(50.0), np.ones(6)).astype("f4")
+    assert principal_directions(x, None, x.mean(axis=0), Rng(0), 1) is not None
+    assert principal_directions(x, None, x.mean(axis=0), Rng(0), 2) is None
+
+
+# --- rows as they are seen ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("chunk_rows", [None, 37])
+def test_projected_rows(tmp_path, n_threads, chunk_rows, monkeypatch):
+    looked = []
+
+    def seen_in(x, directions):
+        looked.append(len(directions.vectors))
+        return project(x, directions)
+
+    x = planted(200)
+    x[7] = np.nan
+    weight = np.arange(200) % 4 / 2.0
+    directions = Directions.of(np.eye(3, D, dtype="f4"), x[0])
+    data = x
+    if chunk_rows is not None:
+        data = str(tmp_path / "rows.zarr")
+        lk.ingest(x, data, chunk_rows=chunk_rows, progress=False)
+    rows = open_rows(data, sample_weight=weight)
+    with LocalPasses(rows, n_threads=n_threads, on_bad_rows="skip") as passes:
+        view = passes.subset(ProjectedRows(directions))
+        there = np.flatnonzero((weight > 0) & np.isfinite(x[:, 0]))
+        seen, own, numbers = view.take()
+        assert len(there) < 150
+        assert (numbers == there).all()
+        assert (own == weight[there]).all()
+        assert seen.tobytes() == project(x[there], directions).tobytes()
+        assert view.n_features == 3
+        assert view.statistics.total_weight == weight[there].sum()
+        mean = np.average(seen, axis=0, weights=own)
+        assert np.allclose(view.statistics.mean, mean, rtol=1e-6, atol=1e-6)
+        assert passes.subset(ProjectedRows(Directions.of(np.eye(3, D, dtype="f4"), x[0]))) is view
+        # What is known of the first directions is not found again.
+        monkeypatch.setattr(collected, "project", seen_in)
+        five = Directions.of(np.eye(5, D, dtype="f4"), x[0])
+        wider = passes.subset(ProjectedRows(five))
+        assert set(looked) == {2}
+        assert wider.take().x.tobytes() == project(x[there], five).tobytes()
+        passes.subset(ProjectedRows(Directions.of(np.eye(4, D, dtype="f4"), x[0])))
+        assert set(looked) == {2, 4}
+
+
+# --- the way --------------------------------------------------------------------------------------
+
+
+def test_it_begins_narrow_and_ends_in_all_features(x, clean):
+    assert widths(clean) == [FEW, 2 * FEW, 0]
+    assert clean.history_[-1]["converged"]
+    brute = ((x[:, None].astype("f8") - clean.cluster_centers_[None]) ** 2).sum(axis=2)
+    assert (brute[np.arange(N), clean.labels_] <= brute.min(axis=1) * (1 + 1e-6)).all()
+    assert clean.inertia_ == pytest.approx(brute.min(axis=1).sum(), rel=1e-6)
+    assert clean.inertia_ < 1.02 * fit(x, directions=0).inertia_
+
+
+def test_directions_0_are_all_features(x):
+    km = fit(x, directions=0)
+    assert widths(km) == [0]
+
+
+@pytest.mark.parametrize("more", [{"init": "k-means++"}, {"directions": D}, {"directions": D + 1}])
+def test_where_there_are_none_to_begin_in(x, more):
+    assert widths(fit(x, **more)) == [0]
+
+
+def test_rows_that_do_not_fit(x, monkeypatch):
+    monkeypatch.setattr("largek_dask.algorithms.truncated.projected.MOST_VALUES", 2 * FEW * N - 1)
+    monkeypatch.setattr("largek_dask.algorithms.truncated.algorithm.MOST_VALUES", 2 * FEW * N - 1)
+    assert widths(fit(x)) == [FEW, 0]
+    assert widths(fit(x, directions=2 * FEW)) == [0]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "few"])
+def test_directions_that_are_none(wrong):
+    with pytest.raises(ParameterError, match="directions must be 'auto' or an integer"):
+        lk.Truncated(directions=wrong)
+
+
+def test_where_rows_are_wide_is_not_where_they_differ():
+    """Most of what rows cost lies outside: it goes on in all features after the first look."""
+    r = np.random.default_rng(0)
+    wide = 1000 * r.integers(2, size=(N, 3))
+    groups = r.normal(size=(K, D - 3))[r.integers(K, size=N)] + 0.1 * r.normal(size=(N, D - 3))
+    x = np.hstack([wide, 40 * groups]).astype("f4")
+    km = fit(x)
+    assert widths(km) == [FEW, 0]
+    few = [h["extra"] for h in km.history_ if h["extra"]["features"] == FEW]
+    assert not any(step["ends_round"] for step in few if step["everywhere"])
+    assert km.inertia_ < 1.01 * fit(x, directions=0).inertia_
+
+
+def test_auto__is_for_few_directions_that_hold_most(monkeypatch):
+    monkeypatch.setattr(projected, "LEAST_VALUES", 1)
+    rich = planted(d=200)
+    assert widths(fit(rich, directions="auto"))[0] == 32
+    assert widths(fit(planted(d=127), directions="auto")) == [0]
+    flat = np.random.default_rng(0).normal(size=(N, 200)).astype("f4")
+    assert widths(fit(flat, directions="auto", max_iter=5)) == [0]
+    monkeypatch.undo()
+    assert widths(fit(rich, directions="auto", max_iter=5)) == [0]
+
+
+def test_what_a_round_begins_with_is_what_rows_cost(x, monkeypatch):
+    """Before it, costs are those in the directions and what lies outside as of the last round."""
+    seen = []
+    real = projected.with_means
+
+    def spied(state, total, labels):
+        after = real(state, total, labels)
+        seen.append((after.step, after.centers, after.cost))
+        return after
+
+    monkeypatch.setattr("largek_dask.algorithms.truncated.algorithm.with_means", spied)
+    km = fit(x)
+    assert len(seen) > 5
+    costs = {h["step"]: h["cost"] for h in km.history_}
+    wide = {h["step"] for h in km.history_ if h["extra"]["features"] == 2 * FEW}
+    assert {step for step, *_ in seen} & wide
+    for step, centers, cost in seen:
+        nearest = ((x[:, None].astype("f8") - centers[None]) ** 2).sum(axis=2).min(axis=1).sum()
+        # labelled by distances in few directions
+        assert nearest <= cost * (1 + 1e-6)
+        assert cost < (1.1 if step in wide else 1.6) * nearest
+        assert costs[step] == pytest.approx(cost, rel=1e-9)
+
+
+def test_stopped_among_projected_rows(x):
+    """The model is one of all features, with exact labels."""
+    for steps in (1, 3, 20):
+        km = fit(x, max_iter=steps)
+        assert widths(km) in ([FEW], [FEW, 2 * FEW])
+        assert km.cluster_centers_.shape == (K, D)
+        brute = ((x[:, None].astype("f8") - km.cluster_centers_[None]) ** 2).sum(axis=2)
+        assert km.inertia_ == pytest.approx(brute.min(axis=1).sum(), rel=1e-6)
+
+
+# --- no bit depends on where ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_threads", [2, 5])
+def test_threads(x, clean, n_threads):
+    assert bits(fit(x, n_threads=n_threads)) == bits(clean)
+
+
+@pytest.mark.parametrize("chunk_rows", [97, 1000])
+def test_chunks(x, clean, tmp_path, chunk_rows):
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(x, url, chunk_rows=chunk_rows, progress=False)
+    assert bits(fit(url)) == bits(clean)
+
+
+def test_on_workers(x, clean, cluster2, tmp_path):
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(x, url, chunk_rows=250, progress=False)
+    assert bits(fit(url, client=cluster2)) == bits(clean)
+
+
+def test_labels_that_are_lost_are_shown_again(x, clean, tmp_path):
+    """Rows that have kept their cluster are left out of the means of a round, if it is known."""
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(x, url, chunk_rows=250, progress=False)
+    lost, reduce = [], LocalPasses.reduce
+
+    def watched(self, chunk_fn, *args, **options):
+        total = reduce(self, chunk_fn, *args, **options)
+        if chunk_fn is projected.count_chunk:
+            lost.append(self.last.rebuilt)
+        return total
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalPasses, "reduce", watched)
+        assert bits(fit(url)) == bits(clean)
+        assert len(lost) > 5
+        assert not any(lost)
+        lost.clear()
+        assert bits(fit(url, memory_limit=1)) == bits(clean)
+        assert all(lost[1:])
+
+
+@pytest.mark.parametrize("kind", ["before the first round", "narrow", "wider", "all features"])
+def test_resumed(x, clean, tmp_path, kind):
+    narrow = [int(h["extra"]["features"]) % D for h in clean.history_]
+    at = {
+        "before the first round": 2,
+        "narrow": narrow.index(2 * FEW) - 3,
+        "wider": narrow.index(2 * FEW) + 3,
+        "all features": narrow.index(0) + 3,
+    }[kind]
+
+    def die(snapshot):
+        if snapshot.record["step"] == at:
+            raise OSError("gone")
+
+    folder = str(tmp_path / "checkpoints")
+    with pytest.raises(OSError, match="gone"):
+        fit(x, checkpoint=folder, callbacks=[die])
+    again = fit(x, checkpoint=folder)
+    assert again.history_[0]["step"] == 1
+    assert bits(again) == bits(clean)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "i2", "u1"])
+def test_other_numbers(dtype):
+    x = planted(dtype="f8")
+    x = (x - x.min()) / (x.max() - x.min()) * 250
+    km = fit(x.astype(dtype))
+    assert widths(km) == [FEW, 2 * FEW, 0]
+    assert km.inertia_ < 1.03 * fit(x.astype(dtype), directions=0).inertia_
+
+
+def test_weights_are_repeats_and_rows_of_weight_0_are_absent(x):
+    weight = np.random.default_rng(0).integers(0, 3, N).astype(float)
+    dirty = x.copy()
+    dirty[weight == 0] = np.nan
+    km = fit(dirty, weight=weight)
+    assert widths(km)[0] == FEW
+    clean = x.copy()
+    clean[weight == 0] = 1e30
+    assert bits(fit(clean, weight=weight))[:1] == bits(km)[:1]
+
+
+def test_far_rows_and_copies():
+    x = planted()
+    x[::100] *= 1e4
+    x[1::2] = x[::2]
+    km = fit(x)
+    assert km.inertia_ < 1.05 * fit(x, directions=0).inertia_
+
+
+@pytest.mark.parametrize("k", [1, 2, 31, 33, 129, N // 2, N])
+def test_any_number_of_clusters(x, k):
+    km = fit(x, k, max_iter=60)
+    assert np.isfinite(km.inertia_)
+    assert km.cluster_centers_.shape == (k, D)
+
+
+def test_the_problem_is_unchanged(x):
+    problem = KMeansProblem(K, "auto")
+    algorithm = lk.Truncated(directions=FEW, problem=problem)
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        state = algorithm.init(passes, Rng(0))
+        assert state.projected is not None
+        assert algorithm.model(state).centers.shape == (K, D)
+        labels, cost, counts = algorithm.labels(passes, Rng(0), state)
+    assert labels.min() >= 0
+    assert counts.sum() == N
+    assert cost > 0
