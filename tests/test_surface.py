@@ -6,6 +6,7 @@ clusters as the rows allow, labels that can be predicted, and no warning.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,30 @@ PATHS = {name for name, kind in ALGORITHMS.items() if not getattr(kind, "takes_s
 """Those that find every partition: each is as much work as a fit of others, so few are asked for.
 The published methods are slow."""
 MOST_OF_PATHS = {"dcdbundle": 9, "dcclust": 2}
+NAMES = list(ALGORITHMS)
 CASES = [
     (k, name)
     for k in CLUSTERS
     for name in ALGORITHMS
     if name not in PATHS or k <= MOST_OF_PATHS[name]
 ]
+
+KINDS = ["float32", "float64", "uint8", "bool", "csr"]
+
+
+def alike(k: int, algorithm: str, kind: str) -> bool:
+    """Whether rows in a store are all alike in this case: they have weights in every second one."""
+    return (CLUSTERS.index(k) + NAMES.index(algorithm) + KINDS.index(kind)) % 2 == 0
+
+
+def meets_workers(k: int, algorithm: str, kind: str) -> bool:
+    """Two or three of five kinds for each number of clusters and algorithm, then other ones."""
+    at = 2 * CLUSTERS.index(k) + NAMES.index(algorithm) + KINDS.index(kind)
+    return at % len(KINDS) < (3 if algorithm in PATHS else 2)
+
+
+ON_WORKERS = [(kind, *case) for kind in KINDS for case in CASES if meets_workers(*case, kind)]
+"""Where rows are computed does not know of what kind they are: every two values meet."""
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -57,9 +76,6 @@ def make_rows(kind: str) -> Any:
     if kind == "bool":
         return x > 2
     return x.astype(kind)
-
-
-KINDS = ["float32", "float64", "uint8", "bool", "csr"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -91,18 +107,28 @@ def url(rows: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(out)
 
 
-@pytest.mark.parametrize("weights", ["alike", "weighted"])
 @pytest.mark.parametrize("source", ["array", "store"])
 @pytest.mark.parametrize(("k", "algorithm"), CASES)
-def test_surface(k: int, algorithm: str, source: str, weights: str, rows: Any, url: str) -> None:
-    check(k, algorithm, rows, rows if source == "array" else url, make_weights(weights == "alike"))
+def test_surface(k: int, algorithm: str, source: str, kind: str, rows: Any, url: str) -> None:
+    """Each kind of rows, number of clusters and algorithm from both sources, once with weights.
+
+    Which of the two has them takes turns: what is done with weights does not know where rows lie.
+    """
+    are_alike = alike(k, algorithm, kind) == (source == "store")
+    check(k, algorithm, rows, rows if source == "array" else url, make_weights(are_alike))
 
 
-@pytest.mark.parametrize(("k", "algorithm"), CASES)
+@pytest.mark.parametrize(("kind", "k", "algorithm"), ON_WORKERS, indirect=["kind"])
 def test_workers(k: int, algorithm: str, kind: str, rows: Any, url: str, cluster2: Client) -> None:
-    """Each kind of rows, number of clusters and algorithm; every second one has weights."""
-    are_alike = (CASES.index((k, algorithm)) + KINDS.index(kind)) % 2 == 0
-    check(k, algorithm, rows, url, make_weights(are_alike), cluster2)
+    check(k, algorithm, rows, url, make_weights(alike(k, algorithm, kind)), cluster2)
+
+
+def test_every_two_values_meet_on_workers() -> None:
+    """And every two are there with weights, and without."""
+    cases = [(*case, alike(*case[1:], case[0])) for case in ON_WORKERS]
+    whole = [(kind, *case, weights) for kind in KINDS for case in CASES for weights in (0, 1)]
+    for a, b in itertools.combinations(range(4), 2):
+        assert {(case[a], case[b]) for case in cases} == {(case[a], case[b]) for case in whole}
 
 
 def check(
