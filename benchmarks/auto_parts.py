@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +23,7 @@ from numpy.typing import NDArray
 
 import largek_dask as lk
 from benchmarks.auto import structureless
-from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
+from benchmarks.common import RESULTS, child_record, cpu_description, save
 from benchmarks.curves import AUTO, METHODS, Run, Task, run, time_to, warm_up
 from benchmarks.lloyd import prepare
 from benchmarks.tables import write_tables
@@ -68,16 +66,9 @@ def rows_of(name: str, folder: Path) -> Path:
 def measured(name: str, path: Path, k: int, part: str, seconds: float) -> list[Run]:
     """Runs of one variant, in a process of its own."""
     task = {"part": part, "path": str(path), "k": k, "seconds": seconds}
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.auto_parts", "--child", json.dumps(task)],
-        cwd=ROOT,
-        env=peer_environments("largek_dask")[""],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    runs: list[Run] = child_record("benchmarks.auto_parts", task)["runs"]
     print(name, part, flush=True)
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    return runs
 
 
 def child(task: dict[str, Any]) -> None:
@@ -94,7 +85,8 @@ def child(task: dict[str, Any]) -> None:
     warm_up(AUTO, x, task["k"])
     about = {"path": task["path"], "k": task["k"], "limit": task["seconds"]}
     grid = tuple(np.geomspace(1e-3, 0.02, 5).tolist())
-    print(json.dumps([run(Task(AUTO, seed=s, excesses=grid, **about), x) for s in SEEDS]))
+    runs = [run(Task(AUTO, seed=s, excesses=grid, **about), x) for s in SEEDS]
+    print(json.dumps({"runs": runs}))
 
 
 def table(result: dict[str, Any]) -> str:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ import numpy as np
 
 import largek_dask as lk
 from benchmarks.auto_parts import EXCESSES as QUOTED
-from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
+from benchmarks.common import RESULTS, child_record, cpu_description, save
 from benchmarks.curves import AUTO, METHODS, Run, Task, run, time_to, warm_up
 from benchmarks.lloyd import data_folder, prepare
 from benchmarks.tables import write_tables
@@ -64,16 +62,9 @@ def patches() -> np.ndarray[Any, np.dtype[np.float32]]:
 def measured(path: Path, way: str, seconds: float) -> list[Run]:
     """Runs of all seeds, in a process of its own."""
     task = {"way": way, "path": str(path), "seconds": seconds}
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.directions", "--child", json.dumps(task)],
-        cwd=ROOT,
-        env=peer_environments("largek_dask")[""],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    runs: list[Run] = child_record("benchmarks.directions", task)["runs"]
     print(path.stem, way, flush=True)
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    return runs
 
 
 def child(task: dict[str, Any]) -> None:
@@ -82,7 +73,7 @@ def child(task: dict[str, Any]) -> None:
     x = np.load(task["path"])
     warm_up(AUTO, x, K)
     about = {"path": task["path"], "k": K, "limit": task["seconds"], "excesses": EXCESSES}
-    print(json.dumps([run(Task(AUTO, seed=seed, **about), x) for seed in SEEDS]))
+    print(json.dumps({"runs": [run(Task(AUTO, seed=seed, **about), x) for seed in SEEDS]}))
 
 
 def lowest(ways: dict[str, list[Run]]) -> float:

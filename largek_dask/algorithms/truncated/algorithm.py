@@ -48,7 +48,7 @@ from largek_dask.algorithms.base import (
     TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.parts.directions import SAMPLE_ROWS
+from largek_dask.algorithms.parts.directions import SAMPLE_ROWS, LeftOut
 from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import initial_centers
@@ -67,6 +67,7 @@ from largek_dask.algorithms.truncated.projected import (
     lifted,
     opened,
     saves,
+    seen_back,
     some_directions,
     tells_little,
     told,
@@ -228,8 +229,8 @@ class Truncated(Algorithm[TruncatedState]):
 
     # --- fewer features first ---------------------------------------------------------------------
 
-    def _directions(self, passes: Passes, rng: Rng) -> tuple[Directions, float] | None:
-        """What the search begins in, and the share of the variance outside; None: all features."""
+    def _directions(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
+        """What the search begins in, and what lies outside of it; None: all features."""
         assert self.problem is not None
         m, init = self.directions, self.problem.init
         if not isinstance(init, str) or init != "auto":
@@ -248,12 +249,12 @@ class Truncated(Algorithm[TruncatedState]):
         return self._start_sample(passes, rng, max(first, min(passes.n_rows, 2 * SAMPLE_ROWS)))
 
     def _projected(
-        self, passes: Passes, rng: Rng, directions: Directions, left_out: float
+        self, passes: Passes, rng: Rng, directions: Directions, outside: LeftOut
     ) -> TruncatedState:
         """The state before the first step, which is one among projected rows."""
         view = passes.subset(ProjectedRows(directions))
         search = self._first(view, rng)
-        return opened(directions, left_out, search, first_schedule(self._search(passes)))
+        return opened(passes, directions, outside, search, first_schedule(self._search(passes)))
 
     def _projected_step(
         self, passes: Passes, rng: Rng, state: TruncatedState, projected: Projected
@@ -475,7 +476,14 @@ class Truncated(Algorithm[TruncatedState]):
         )
 
     def model(self, state: TruncatedState) -> CenterArrays:
-        """The centres as of the last pass, or from before the last moves until these have paid."""
+        """The centres as of the last pass, or from before the last moves until these have paid.
+
+        Of a search in few directions those of its last round, and its own before there was one.
+        """
+        projected = state.projected
+        if projected is not None and projected.shown.generation == 0:
+            own = self.model(projected.search)
+            return CenterArrays(seen_back(own.centers, projected), own.counts, state.shift)
         before = state.fallback
         if before is not None:
             return CenterArrays(before.centers, before.counts, state.shift)

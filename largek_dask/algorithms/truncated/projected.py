@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Info, Passes, Rng, RowState
 from largek_dask.algorithms.parts.directions import (
     SAMPLE_ROWS,
+    LeftOut,
+    left_out,
     principal_directions,
-    share_left_out,
 )
 from largek_dask.algorithms.parts.totals import AssignmentTotal
 from largek_dask.algorithms.truncated.passes import (
@@ -51,6 +52,7 @@ __all__ = [
     "lifted",
     "opened",
     "saves",
+    "seen_back",
     "some_directions",
     "tells_little",
     "told",
@@ -79,8 +81,8 @@ LEAST_VALUES = 1 << 22
 """Rows times features from which on there is something to save. Not measured."""
 
 
-def first_directions(passes: Passes, rng: Rng, sample: Passes) -> tuple[Directions, float] | None:
-    """Directions that a search begins in, and the share of the variance outside.
+def first_directions(passes: Passes, rng: Rng, sample: Passes) -> tuple[Directions, LeftOut] | None:
+    """Directions that a search begins in, and what lies outside of them.
 
     None: it begins in all features, as few directions hold too little or save too little.
 
@@ -96,9 +98,9 @@ def first_directions(passes: Passes, rng: Rng, sample: Passes) -> tuple[Directio
     m, known = NARROWEST, None
     while saves(passes, m):
         found = some_directions(passes, rng, sample, m, known)
-        if found is None or found[1] <= MOST_LEFT_OUT:
+        if found is None or found[1].share <= MOST_LEFT_OUT:
             return found
-        if found[1] > 2 * MOST_LEFT_OUT:
+        if found[1].share > 2 * MOST_LEFT_OUT:
             # Twice as many are not enough either: of mnist 0.28 is left out, and then 0.15.
             return None
         m, known = 2 * m, found[0]
@@ -112,8 +114,8 @@ def saves(passes: Passes, m: int) -> bool:
 
 def some_directions(
     passes: Passes, rng: Rng, sample: Passes, m: int, known: Directions | None = None
-) -> tuple[Directions, float] | None:
-    """The first m directions, and the share of the variance outside; None: there are fewer.
+) -> tuple[Directions, LeftOut] | None:
+    """The first m directions, and what lies outside of them; None: there are fewer.
 
     ``known``: the first ones of them.
     """
@@ -124,7 +126,7 @@ def some_directions(
     if directions is None:
         return None
     own = None if weight is None else weight[others]
-    return directions, share_left_out(x[others], own, directions)
+    return directions, left_out(x[others], own, directions)
 
 
 def directions_of(projected: Projected) -> Directions:
@@ -133,19 +135,27 @@ def directions_of(projected: Projected) -> Directions:
 
 
 def opened(
-    directions: Directions, left_out: float, search: TruncatedState, full: Schedule
+    passes: Passes,
+    directions: Directions,
+    outside: LeftOut,
+    search: TruncatedState,
+    full: Schedule,
 ) -> TruncatedState:
     """The state of a fit whose search begins in these directions.
 
     Parameters
     ----------
+    passes : Passes
     directions : Directions
-    left_out : float
+    outside : LeftOut
+        By these directions.
     search : TruncatedState
         Of the search among projected rows.
     full : Schedule
         What follows in all features.
     """
+    # Centres that are seen back lie in the directions: rows cost outside what they have there.
+    beside = outside.of_a_row * passes.statistics.total_weight
     return TruncatedState(
         step=0,
         schedule=full,
@@ -154,7 +164,13 @@ def opened(
         shift=directions.origin,
         coarse=_in_all_features(search.coarse, directions),
         projected=Projected(
-            directions.vectors, directions.origin, search, left_out, 0.0, float("inf"), Shown()
+            directions.vectors,
+            directions.origin,
+            search,
+            outside.share,
+            beside,
+            float("inf"),
+            Shown(),
         ),
     )
 
@@ -164,6 +180,11 @@ def _in_all_features(points: NDArray[Any], directions: Directions) -> NDArray[An
     back = Directions.of(np.ascontiguousarray(directions.vectors.T), np.zeros_like(points[0]))
     out: NDArray[Any] = project(points, back) + directions.origin
     return out
+
+
+def seen_back(points: NDArray[Any], projected: Projected) -> NDArray[Any]:
+    """Points (k, m) of a search as they lie among rows of all features."""
+    return _in_all_features(points, directions_of(projected))
 
 
 def begins_round(search: TruncatedState) -> bool:
@@ -262,7 +283,7 @@ def tells_little(state: TruncatedState) -> bool:
 
 
 def widened(
-    state: TruncatedState, view: Passes, directions: Directions, left_out: float, search: Search
+    state: TruncatedState, view: Passes, directions: Directions, outside: LeftOut, search: Search
 ) -> TruncatedState:
     """The state with its search going on in more directions."""
     assert state.projected is not None
@@ -282,7 +303,7 @@ def widened(
             vectors=directions.vectors,
             origin=directions.origin,
             search=inner,
-            left_out=left_out,
+            left_out=outside.share,
             round_cost=float("inf"),
         ),
     )

@@ -154,7 +154,7 @@ class Projected:
     left_out: float
     """Share of the variance outside of the directions."""
     beside: float
-    """What rows cost outside, as of the last round."""
+    """What rows cost outside, as of the last round; before it, by the sample of the directions."""
     round_cost: float
     """What they cost in all features when that began; infinity: there has been none."""
     shown: Shown

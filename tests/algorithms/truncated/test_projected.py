@@ -10,7 +10,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms.base import ProjectedRows, Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.parts.directions import principal_directions, share_left_out
+from largek_dask.algorithms.parts.directions import LeftOut, left_out, principal_directions
 from largek_dask.algorithms.truncated import projected
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
@@ -72,21 +72,25 @@ def test_directions_are_the_principal_ones(dtype, weighted):
     values = np.linalg.eigvalsh(scatter)[::-1]
     least = values[RANK:].sum() / values.sum()
     assert 0 < least < 0.5
-    assert share_left_out(x, weight, found) == pytest.approx(least, rel=0.02)
+    assert left_out(x, weight, found).share == pytest.approx(least, rel=0.02)
     own = np.eye(RANK)
     assert np.abs(found.vectors @ found.vectors.T - own).max() < 1e-5
 
 
-def test_share_left_out():
+def test_left_out():
     x = planted()
     origin = x.mean(axis=0)
     whole = Directions.of(np.eye(D, dtype="f4"), origin)
-    assert share_left_out(x, None, whole) < 1e-6
+    assert left_out(x, None, whole).share < 1e-6
     weight = np.random.default_rng(1).random(N)
     half = Directions.of(np.eye(D, dtype="f4")[: D // 2], origin)
     away = weight[:, None] * (x - origin).astype("f8") ** 2
-    assert share_left_out(x, weight, half) == pytest.approx(away[:, D // 2 :].sum() / away.sum())
-    assert share_left_out(np.tile(origin, (5, 1)), None, half) == 0
+    outside, found = away[:, D // 2 :].sum(), left_out(x, weight, half)
+    assert found.share == pytest.approx(outside / away.sum())
+    assert found.of_a_row == pytest.approx(outside / weight.sum())
+    plain = ((x - origin).astype("f8")[:, D // 2 :] ** 2).sum(axis=1)
+    assert left_out(x, None, half).of_a_row == pytest.approx(plain.mean())
+    assert left_out(np.tile(origin, (5, 1)), None, half) == LeftOut(0.0, 0.0)
 
 
 @pytest.mark.parametrize("unit", [2.0**-90, 1.0, 2.0**90])
@@ -239,6 +243,20 @@ def test_stopped_among_projected_rows(x):
         assert km.cluster_centers_.shape == (K, D)
         brute = ((x[:, None].astype("f8") - km.cluster_centers_[None]) ** 2).sum(axis=2)
         assert km.inertia_ == pytest.approx(brute.min(axis=1).sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_stopped_before_the_first_round_over_all_rows(x, weighted):
+    """The model is that of the search so far, seen back, and costs about what was told."""
+    weight = np.random.default_rng(2).integers(1, 5, N) if weighted else None
+    by_steps = [fit(x, max_iter=steps, weight=weight) for steps in (1, 2, 3)]
+    for km in by_steps:
+        for step in km.history_:
+            assert (step["extra"]["everywhere"], step["extra"]["features"]) == (0, FEW)
+        assert km.inertia_ == pytest.approx(km.history_[-1]["cost"], rel=0.05)
+        assert km.model_.counts.sum() == (N if weight is None else weight.sum())
+    costs = [km.inertia_ for km in by_steps]
+    assert costs[0] > costs[1] > costs[2]
 
 
 # --- no bit depends on where ----------------------------------------------------------------------
