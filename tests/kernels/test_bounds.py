@@ -18,6 +18,7 @@ from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Margins, gr
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.tile import TILES
 from tests import oracles
+from tests.covering import every_two
 
 COMPILED = not numba.config.DISABLE_JIT
 
@@ -78,18 +79,17 @@ def check(x, bounded, labels, upper, lower):
 @settings(max_examples=120 if COMPILED else 25)
 @given(
     n=st.sampled_from([0, 1, 2, 25, 90]),
-    d=st.sampled_from([1, 2, 8, 9, 18, 64]),
     k=st.sampled_from([1, 2, 5, 16, 40]),
     n_groups=st.sampled_from([1, 2, 5, 40]),
     kind=st.sampled_from(KINDS),
-    dtype=st.sampled_from([np.float32, np.float64]),
     moves=st.lists(st.sampled_from(MOVES), min_size=1, max_size=5),
-    tile=st.sampled_from(sorted(TILES)),
+    kernel=st.sampled_from(
+        every_two([1, 2, 8, 9, 18, 64], [np.float32, np.float64], sorted(TILES))
+    ),
     seed=st.integers(0, 2**20),
 )
-def test_bounds_hold_and_labels_are_the_dense_ones(
-    n, d, k, n_groups, kind, dtype, moves, tile, seed
-):
+def test_bounds_hold_and_labels_are_the_dense_ones(n, k, n_groups, kind, moves, kernel, seed):
+    d, dtype, tile = kernel
     rng = np.random.default_rng(seed)
     x = rows_of(kind, max(n, k), d, rng).astype(dtype)
     centers, shift = x[rng.choice(len(x), k, replace=False)], x.mean(axis=0).astype(dtype)

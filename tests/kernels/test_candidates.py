@@ -12,9 +12,12 @@ from largek_dask.kernels.bounds.candidates import search_candidates, search_comp
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
 from largek_dask.kernels.mixtures import pack_mixture
 from tests import oracles_mixtures as oracles
+from tests.covering import every_two
 
 KINDS = ["iso", "isoflex", "diag"]
 TILES = ["avx512", "avx2", "plain"]
+SHAPES = [(1, 1, 1, 1), (40, 8, 17, 5), (40, 9, 33, 1), (90, 20, 64, 33)]
+"""Components, features, how many are listed, and how many are kept of a row."""
 
 
 def made(n, k, d, kind, dtype="f4", seed=0, spread=3.0, origin=0.0):
@@ -56,24 +59,25 @@ def check_rows(x, packed, lists_of_rows, before, candidates, squares):
         assert np.isinf(squares[i, len(found) :]).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("k", "d", "length", "n_best", "dtype", "tile"),
+    ("kind", "tile", "dtype", "shape"),
     [
+        *((kind, tile, "f4", shape) for kind, tile, shape in every_two(KINDS, TILES, SHAPES)),
         *(
-            (*shape, "f4", tile)
-            for tile in TILES
-            for shape in ((1, 1, 1, 1), (40, 8, 17, 5), (40, 9, 33, 1), (90, 20, 64, 33))
+            (kind, tile, dtype, shape)
+            for kind in KINDS
+            for tile, dtype, shape in (
+                ("auto", "f4", (30, 784, 8, 5)),
+                ("avx2", "f8", (9, 2, 3, 5)),
+                ("auto", "f8", (64, 13, 32, 5)),
+                ("auto", "u1", (70, 5, 24, 4)),
+                ("auto", "f2", (50, 16, 31, 3)),
+            )
         ),
-        (30, 784, 8, 5, "f4", "auto"),
-        (9, 2, 3, 5, "f8", "avx2"),
-        (64, 13, 32, 5, "f8", "auto"),
-        (70, 5, 24, 4, "u1", "auto"),
-        (50, 16, 31, 3, "f2", "auto"),
     ],
 )
-def test_lists(kind, tile, k, d, length, n_best, dtype):
-    n = 240
+def test_lists(kind, tile, dtype, shape):
+    n, (k, d, length, n_best) = 240, shape
     x, packed = made(n, k, d, kind, dtype)
     r = np.random.default_rng(3)
     table = np.array([r.choice(k, length, replace=False) for _ in range(k)], np.int32)
@@ -100,12 +104,12 @@ def test_lists(kind, tile, k, d, length, n_best, dtype):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize(("k", "d", "n_best"), [(3, 1, 5), (30, 4, 2), (700, 12, 5)])
-def test_all_components(kind, tile, keep, k, d, n_best):
-    n = 150
+@pytest.mark.parametrize(
+    ("kind", "tile", "shape"), every_two(KINDS, TILES, [(3, 1, 5), (30, 4, 2), (700, 12, 5)])
+)
+def test_all_components(kind, tile, keep, shape):
+    n, (k, d, n_best) = 150, shape
     x, packed = made(n, k, d, kind, spread=1.0)
     before = before_of(n, k, n_best)
     candidates, squares = before.copy(), np.empty(before.shape)

@@ -26,6 +26,7 @@ from largek_dask.kernels.distances import (
 )
 from largek_dask.kernels.tile import BEST, BLOCK, TILES, TWO, Micro, select_tile
 from tests import oracles
+from tests.covering import every_two
 
 COMPILED = not numba.config.DISABLE_JIT
 """Without a compiler the stand-ins add in another order: bits agree only when compiled."""
@@ -59,23 +60,28 @@ def tile(request):
         yield request.param
 
 
-shapes = st.tuples(
-    st.sampled_from([0, 1, 2, 7, 24, 25, 47, 49, 100]),
-    st.sampled_from([1, 2, 3, 4, 8, 9, 31, 130]),
-    st.sampled_from([1, 2, 3, 7, 8, 9, 12, 16, 33]),
-)
+rows = st.sampled_from([0, 1, 2, 7, 24, 25, 47, 49, 100])
+clusters = st.sampled_from([1, 2, 3, 4, 8, 9, 31, 130])
+FEATURES = [1, 2, 3, 7, 8, 9, 12, 16, 33]
+shapes = st.tuples(rows, clusters, st.sampled_from(FEATURES))
 
 
 # --- against the definition -------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
-@given(shapes, st.sampled_from(DTYPES), st.integers(0, 2**31), st.sampled_from(sorted(TILES)))
-def test_nearest__is_the_argmin_with_ties_to_the_lowest_index(shape, dtype, seed, name):
+@given(
+    rows,
+    clusters,
+    st.sampled_from(every_two(FEATURES, DTYPES, sorted(TILES))),
+    st.integers(0, 2**31),
+)
+def test_nearest__is_the_argmin_with_ties_to_the_lowest_index(n, k, kernel, seed):
+    d, dtype, name = kernel
     # quarters of small integers: every distance is exact, so ties are ties
-    x, centers = table(*shape, dtype=dtype, seed=seed, spread=0.7)
+    x, centers = table(n, k, d, dtype=dtype, seed=seed, spread=0.7)
     exact = oracles.squared_distances(x, centers)
-    packed = pack_centers(centers, np.zeros(shape[2], dtype))
+    packed = pack_centers(centers, np.zeros(d, dtype))
     values = np.empty(len(x), dtype)
     with with_tile(name):
         labels = nearest(x, packed, distances_out=values)
@@ -203,8 +209,13 @@ def everything(x, packed):
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("k", "d"), [(1, 1), (77, 3), (140, 8), (33, 18), (9, 100)])
+@pytest.mark.parametrize(
+    ("dtype", "k", "d"),
+    [
+        *((np.float32, *shape) for shape in ((1, 1), (77, 3), (140, 8), (33, 18), (9, 100))),
+        *((np.float64, *shape) for shape in ((77, 3), (33, 18), (9, 100))),
+    ],
+)
 def test_tiles__give_the_same_bits(dtype, k, d):
     rng = np.random.default_rng(4)
     x, centers = rng.normal(size=(131, d)).astype(dtype), rng.normal(size=(k, d)).astype(dtype)

@@ -27,6 +27,7 @@ from largek_dask.kernels.emit import standins
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import TILES
 from tests import oracles
+from tests.covering import every_two
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:
@@ -237,9 +238,9 @@ def test_scores__are_right_to_their_own_size(d, dtype, kind):
 # --- numbered scores --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TILES)
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("d", [9, 33, 1100])
+@pytest.mark.parametrize(
+    ("d", "dtype", "name"), every_two([9, 33, 1100], ["f4", "f8"], list(TILES))
+)
 def test_numbered_scores__give_the_labels_of_whole_ones(d, dtype, name):
     """Distances are wanted of whole scores; labels alone come from numbered ones."""
     rng, n = np.random.default_rng(7), 130 if d < 1100 else 50

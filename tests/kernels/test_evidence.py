@@ -12,6 +12,7 @@ from largek_dask.kernels import evidence as module
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.mixtures import pack_mixture
 from tests import oracles_mixtures as oracles
+from tests.covering import every_two
 
 COMPILED = not numba.config.DISABLE_JIT
 TILES = ["avx512", "avx2", "plain"]
@@ -52,11 +53,12 @@ def check(x, packed, tolerance=1e-9):
 SHAPES = [(1, 1), (1, 9), (7, 2), (8, 8), (50, 3), (50, 16), (129, 9)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize(("k", "d"), SHAPES if COMPILED else SHAPES[1::2])
-def test_random(kind, tile, dtype, k, d):
+@pytest.mark.parametrize(
+    ("kind", "tile", "dtype", "shape"),
+    every_two(KINDS, TILES, ["f4", "f8"], SHAPES if COMPILED else SHAPES[1::2]),
+)
+def test_random(kind, tile, dtype, shape):
+    k, d = shape
     with dask.config.set({"largek.kernels.tile": tile}):
         check(*mixture(kind, k, d, dtype, seed=k * d, retired=k // 7))
 
