@@ -80,6 +80,8 @@ TABLES = {
     "sizing_storage": Table(PAGE, "sizing", "storage_table"),
     "sizing_trust": Table(PAGE, "sizing", "trust_table"),
     "faults": Table(PAGE, "faults"),
+    "guard": Table(PAGE, "guard"),
+    "guard_counts": Table(PAGE, "guard", "counts_table"),
     "mixtures_sets": Table(PAGE, "vcgmm", "of_sets", "vcgmm_tables"),
     "mixtures_sklearn": Table(PAGE, "vcgmm", "of_sklearn", "vcgmm_tables"),
     "mixtures_table4": Table(PAGE, "vcgmm", "of_table4", "vcgmm_tables"),

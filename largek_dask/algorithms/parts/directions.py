@@ -89,7 +89,7 @@ class LeftOut:
     """What lies outside of directions."""
 
     share: float
-    """Of the rows' variance, 0 to 1."""
+    """The part of the rows' variance, 0 to 1."""
     of_a_row: float
     """Its square there, in the mean."""
 
