@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import getpass
 import json
@@ -46,7 +47,7 @@ from largek_dask.service.job import Job
 from largek_dask.service.known import ACTIVE
 from largek_dask.service.listing import Order, moment_of
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
-from largek_dask.service.reaching import reach
+from largek_dask.service.reaching import new_client, reach
 from largek_dask.service.scheduler_file import Finder
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
 from largek_dask.service.store import checked_id
@@ -68,6 +69,11 @@ RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """Without an answer for so long a scheduler is away, and is asked again, where a file says that it
 is meanwhile; the next time it has twice as long, as an answer may be long."""
+SIGN_SECONDS = 2.0
+"""What may take long, and must not be asked twice, is waited for while the scheduler gives signs of
+life: after so long it is asked for one, and has SILENT_SECONDS for that."""
+QUESTIONS = frozenset({"", "hello", "jobs", "status", "events"})
+"""Operations that are asked once and change nothing."""
 MODEL_SECONDS = 60.0
 """A model may be so large that this is how long it takes."""
 
@@ -148,10 +154,11 @@ class Service:
         self._greet(store)
 
     def _greet(self, store: str | None) -> None:
-        if store is not None:
-            # Where there is a service already, Dask keeps that one.
-            self.client.register_plugin(JobsPlugin(store))
         try:
+            if store is not None:
+                self.client.sync(self._sign_of_life)
+                # Where there is a service already, Dask keeps that one.
+                self.client.register_plugin(JobsPlugin(store))
             hello = _content(self._answer("hello", {}))
         except _NoServiceError:
             raise ClusterError(
@@ -159,7 +166,7 @@ class Service:
                 "start it with `dask scheduler --preload largek_dask.service.preload`, or "
                 "give connect() a store, the URL of a folder where jobs are to be kept."
             ) from None
-        except (OSError, _GoingAwayError) as error:
+        except (OSError, _GoingAwayError, _SilentError) as error:
             raise self._away(error) from error
         self.store: str = hello["store"]
         self.version: str = hello["version"]
@@ -190,8 +197,10 @@ class Service:
 
         Raises
         ------
+        SchedulerAwayError
+            It cannot be reached, or gives no sign of life for ten seconds.
         ClusterError
-            It cannot be reached, or this service or its client has been closed.
+            This service or its client has been closed.
         LargekError
             What it answers.
         """
@@ -234,10 +243,13 @@ class Service:
     def _answer(
         self, operation: str, arguments: Mapping[str, Any], seconds: float | None = None
     ) -> Mapping[str, Any]:
-        """What the scheduler says, also that it cannot do it; whatever is raised says nothing."""
+        """What the scheduler says, also that it cannot do it; whatever is raised says nothing.
+
+        It has so many seconds for it; without a number as long as it gives signs of life.
+        """
         handler = getattr(self.client.scheduler, HANDLER)
         found = self.client.sync(
-            handler,
+            handler if seconds is not None else self._heard_out,
             operation=operation,
             arguments=json.dumps(arguments, default=_plain),
             callback_timeout=seconds,
@@ -247,6 +259,24 @@ class Service:
         if not isinstance(found, Mapping) or not {"answer", "arrays", "error"} & set(found):
             raise _NoServiceError
         return found
+
+    async def _heard_out(self, **question: str) -> Any:
+        """What the scheduler answers, however long it takes, unless it is frozen meanwhile."""
+        asking = asyncio.ensure_future(getattr(self.client.scheduler, HANDLER)(**question))
+        try:
+            while not (await asyncio.wait({asking}, timeout=SIGN_SECONDS))[0]:
+                await self._sign_of_life(question["operation"])
+            return await asking
+        finally:
+            asking.cancel()
+
+    async def _sign_of_life(self, operation: str = "") -> None:
+        """Have the event loop of the scheduler answer, which no work of the service holds up."""
+        asking = self.client.scheduler.identity(n_workers=0)
+        try:
+            await asyncio.wait_for(asking, SILENT_SECONDS)
+        except TimeoutError as error:
+            raise _SilentError(operation) from error
 
     def ask_again(self, operation: str, *, within: float | None = None, **arguments: Any) -> Any:
         """Ask what may be asked twice; a scheduler that is away is waited for.
@@ -307,6 +337,8 @@ class Service:
         finder = self._finder
         if isinstance(error, SchedulerAwayError):
             return error
+        if isinstance(error, _SilentError):
+            return error.told(self._where)
         if isinstance(error, LargekError | _GoingAwayError):
             return SchedulerAwayError(f"{error}; wait for it, its jobs go on then.")
         if finder is not None and finder.is_file and not isinstance(error, _NoServiceError):
@@ -324,7 +356,7 @@ class Service:
         with self._lock:
             address = finder.find()
             self.client.close()
-            self.client = Client(address, timeout=RECONNECT_SECONDS, set_as_default=False)
+            self.client = new_client(address, RECONNECT_SECONDS)
             self._where = self.client.scheduler.address
             for topic in self._followers:
                 self.client.subscribe_topic(topic, self._heard(topic))
@@ -779,6 +811,25 @@ class _NoServiceError(_NoAnswerError):
 
 class _GoingAwayError(_NoAnswerError):
     """It is shutting down, and says so."""
+
+
+class _SilentError(_NoAnswerError):
+    """It is connected and gives no sign of life while it is asked for this operation."""
+
+    def told(self, where: str) -> SchedulerAwayError:
+        """What its user is told."""
+        (operation,) = self.args
+        yet = (
+            ""
+            if operation in QUESTIONS
+            else f" It may yet do what it was asked ({operation}): see jobs() before you repeat it."
+        )
+        return SchedulerAwayError(
+            f"the scheduler at {where} is connected and has given no sign of life for "
+            f"{human_seconds(SILENT_SECONDS)}: its process or machine is stopped or overloaded. "
+            "Look for it there (`ps` says T where it is stopped), have it go on, or start it "
+            f"again: its jobs go on then.{yet}"
+        )
 
 
 def this_user() -> str:

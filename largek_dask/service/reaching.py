@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
+import distributed
 from dask.utils import parse_timedelta
-from distributed import Client
 
 from largek_dask.service.scheduler_file import Finder
 
-__all__ = ["reach"]
+__all__ = ["Client", "new_client", "reach"]
 
 TRY_SECONDS = 5.0
 """Longest attempt at an address from a file, which may name another one by then."""
 PAUSE_SECONDS = 0.1
+
+
+class Client(distributed.Client):  # type: ignore[misc]
+    """Dask's client, which waits without end for one who accepts a connection and says nothing."""
+
+    async def _ensure_connected(self, timeout: float | None = None) -> None:
+        await asyncio.wait_for(super()._ensure_connected(timeout), timeout)
+
+
+def new_client(address: str, seconds: float) -> Client:
+    """A client of the scheduler at this address, which is not that of other work of the process.
+
+    Parameters
+    ----------
+    address : str
+    seconds : float
+        For this connection, and for each one after it is lost. A frozen scheduler takes longer.
+
+    Raises
+    ------
+    OSError
+        Nobody answers there.
+    ValueError
+        Such as a protocol that Dask does not know.
+    """
+    return Client(address, timeout=seconds, set_as_default=False)
 
 
 def reach(finder: Finder, timeout: float | str = "10s") -> Client:
@@ -37,12 +64,11 @@ def reach(finder: Finder, timeout: float | str = "10s") -> Client:
         address = finder.find()
         try:
             patience = min(seconds, TRY_SECONDS) if finder.is_file else seconds
-            return Client(address, timeout=patience, set_as_default=False)
+            return new_client(address, patience)
         except (OSError, TimeoutError) as error:
             seconds = until - time.monotonic() - PAUSE_SECONDS
             if not finder.is_file or seconds <= 0:
                 raise finder.nobody(error) from error
         except ValueError as error:
-            # Such as a protocol that Dask does not know.
             raise finder.nobody(error) from error
         time.sleep(PAUSE_SECONDS)

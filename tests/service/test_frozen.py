@@ -7,21 +7,40 @@ import signal
 import sys
 import threading
 
+import psutil
 import pytest
 from click.testing import CliRunner
+from distributed import Client
 
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.errors import SchedulerAwayError
 from largek_dask.service import client as client_module
+from largek_dask.service.client import Service
 from largek_dask.service.job import Job
 from tests.checks import eventually, join
 from tests.deploy.running import free_port, process, quick_environment
 
 
+def answer_late(dask_scheduler, longer):
+    """Give a scheduler, which runs this, a handler that takes so long with each question."""
+    import asyncio
+
+    from largek_dask.service.plugin import HANDLER
+
+    async def late(**question):
+        await asyncio.sleep(longer)
+        return await dask_scheduler.handlers[HANDLER](**question)
+
+    dask_scheduler.handlers["late"] = late
+
+
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory):
-    """``address, frozen``: a scheduler in a process, and a block in which that is stopped."""
+    """``address, frozen``: a scheduler in a process, and a block in which that is stopped.
+
+    Within the block it has a second for each answer, and for a sign of life.
+    """
     folder, port = tmp_path_factory.mktemp("frozen"), free_port()
     command = [sys.executable, "-m", "dask", "scheduler", "--port", str(port), "--no-dashboard",
                "--host", "127.0.0.1", "--preload", "largek_dask.service.preload",
@@ -30,11 +49,19 @@ def scheduler(tmp_path_factory):
     with process(command, log, quick_environment()) as begun:
         eventually(lambda: "Scheduler at:" in log.read_text(), "a scheduler")
 
+        def is_stopped():
+            return psutil.Process(begun.pid).status() == psutil.STATUS_STOPPED
+
         @contextlib.contextmanager
         def frozen():
             os.kill(begun.pid, signal.SIGSTOP)
             try:
-                yield
+                eventually(is_stopped, "a process that is stopped")
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(client_module, "SIGN_SECONDS", 0.2)
+                    patch.setattr(client_module, "SILENT_SECONDS", 1.0)
+                    yield
+                assert is_stopped()
             finally:
                 os.kill(begun.pid, signal.SIGCONT)
 
@@ -43,10 +70,9 @@ def scheduler(tmp_path_factory):
 
 @pytest.fixture
 def job(scheduler, rows_url, tmp_path, monkeypatch):
-    """A job, which waits for workers; its scheduler has a second for each answer."""
+    """A job, which waits for workers; who waits for its scheduler is told so after a second."""
     with lk.connect(scheduler[0], timeout="60s") as service:
         job = service.submit(rows_url, n_clusters=3, output=str(tmp_path / "out"))
-        monkeypatch.setattr(client_module, "SILENT_SECONDS", 1.0)
         monkeypatch.setattr(client_module, "TELL_SECONDS", 1.0)
         yield job
         job.cancel()
@@ -91,3 +117,96 @@ def test_watch_ends_with_4(scheduler, job, monkeypatch):
         done = CliRunner().invoke(main, line)
     assert done.exit_code == 4, done.output
     assert "does not answer: check that it runs there" in done.output
+
+
+SILENT = (
+    r"^the scheduler at \S+ is connected and has given no sign of life for 1 s: .* Look for it"
+    r" there .* start it again: its jobs go on then\."
+)
+YET = r" It may yet do what it was asked \((\w+)\): see jobs\(\) before you repeat it\.$"
+ONCE = {
+    "overview": (lambda service, job: service.overview(), None),
+    "card": (lambda service, job: job._repr_html_(), None),
+    "priority": (lambda service, job: job.set_priority(3), "priority"),
+    "pause": (lambda service, job: job.pause(), "pause"),
+    "submit": (lambda service, job: service.submit("/x", n_clusters=3, output="/y"), "submit"),
+    "gc": (lambda service, job: service.gc("30d"), "sweep"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ONCE)
+def test_what_is_asked_once_ends_in_words(what, scheduler, job):
+    ask, changes = ONCE[what]
+    with lk.connect(scheduler[0], timeout="60s") as service:
+        same = service.job(job.id)
+        with scheduler[1](), pytest.raises(SchedulerAwayError, match=SILENT) as told:
+            ask(service, same)
+        found = re.search(YET, str(told.value))
+        assert (found and found[1]) == changes
+        # It is the same connection on which it answers when it goes on.
+        eventually(lambda: service.job(job.id).state, "an answer")
+
+
+def test_what_asks_often_waits_no_longer_than_one_says(scheduler, job):
+    address, frozen = scheduler
+    with lk.connect(address, timeout="60s", away="1s") as service:
+        same = service.job(job.id)
+        for ask in (same.status, service.jobs, service.workers):
+            with frozen(), pytest.raises(SchedulerAwayError, match="does not answer: check that"):
+                ask()
+
+
+@pytest.mark.parametrize("store", [None, "other"])
+def test_who_is_connected_by_a_client_of_dask(store, scheduler, job, tmp_path):
+    address, frozen = scheduler
+    with Client(address, timeout="60s", set_as_default=False) as client:
+        given = None if store is None else str(tmp_path / store)
+        with frozen(), pytest.raises(SchedulerAwayError, match=SILENT):
+            lk.connect(client, store=given)
+        assert client.status == "running", "it is the caller's"
+        assert not (tmp_path / "other").exists()
+        with lk.connect(client) as service:
+            assert job.id in [one.id for one in service.jobs()]
+
+
+def test_a_long_answer_is_waited_for_while_the_scheduler_lives(scheduler, job, monkeypatch):
+    monkeypatch.setattr(client_module, "SIGN_SECONDS", 0.01)
+    signs = []
+    sign = Service._sign_of_life
+
+    async def counted(self, operation=""):
+        await sign(self, operation)
+        signs.append(operation)
+
+    monkeypatch.setattr(Service, "_sign_of_life", counted)
+    with lk.connect(scheduler[0], timeout="60s") as service:
+        monkeypatch.setattr(client_module, "HANDLER", "late")
+        service.client.run_on_scheduler(answer_late, longer=2.0)
+        assert service.ask("status", id=job.id)["id"] == job.id
+    assert set(signs) == {"status"}
+    assert len(signs) > 2
+
+
+def test_who_connects_to_one_that_is_frozen(scheduler):
+    address, frozen = scheduler
+    with frozen(), pytest.raises(SchedulerAwayError, match="no Dask scheduler answers at"):
+        lk.connect(address, timeout="1s")
+
+
+def test_who_loses_the_connection_to_one_that_is_frozen(scheduler, job, monkeypatch):
+    address, frozen = scheduler
+    monkeypatch.setattr(client_module, "RECONNECT_SECONDS", 1.0)
+    with lk.connect(address, timeout="60s", away="1s") as service:
+        same = service.job(job.id)
+        with frozen():
+            service.client.close()
+            for ask in (service.overview, same.status):
+                with pytest.raises(SchedulerAwayError, match=r"no Dask scheduler|does not answer"):
+                    ask()
+        assert eventually(service.overview, "an answer")
+
+
+def test_a_service_is_closed_though_its_scheduler_is_frozen(scheduler):
+    with lk.connect(scheduler[0], timeout="60s") as service, scheduler[1]():
+        service.close()
+        assert service.client.status == "closed"
