@@ -152,7 +152,7 @@ def test_a_killed_predict_goes_on_where_it_was(
 ) -> None:
     x = open_rows(X) if regular else CutRows(X, [30, 7, 31, 12, 20, 33, 34, 13, 20])
     out = str(tmp_path / "labels.zarr")
-    original, calls = kmeans.nearest, [0]
+    original, calls = kmeans.nearest_pruned, [0]
 
     def dying(*arguments: Any) -> Any:
         calls[0] += 1
@@ -161,7 +161,7 @@ def test_a_killed_predict_goes_on_where_it_was(
         return original(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(kmeans, "nearest", dying)
+        patch.setattr(kmeans, "nearest_pruned", dying)
         with pytest.raises(Killed):
             model.predict(x, out=out, n_threads=1)
     unfinished = zarr.open_array(out, mode="r")
@@ -170,7 +170,7 @@ def test_a_killed_predict_goes_on_where_it_was(
     assert done >= dies_in - 2  # groups of at most two chunks
     calls[0] = 1000
     with monkeypatch.context() as patch:
-        patch.setattr(kmeans, "nearest", dying)
+        patch.setattr(kmeans, "nearest_pruned", dying)
         assert model.predict(x, out=out, n_threads=1) is None
     assert calls[0] <= 1000 + 9 - (dies_in - 2)
     if dies_in > 2:
@@ -188,7 +188,7 @@ def test_unfinished_labels_of_another_model_are_refused(
 ) -> None:
     out = str(tmp_path / "labels.zarr")
     with monkeypatch.context() as patch:
-        patch.setattr(kmeans, "nearest", None)
+        patch.setattr(kmeans, "nearest_pruned", None)
         with pytest.raises(TypeError):
             model.predict(X, out=out)
     other = fitted(normalize="l2")[0]

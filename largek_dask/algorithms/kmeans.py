@@ -18,8 +18,9 @@ from largek_dask.algorithms.parts.seeding import check_init, passes_of
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.kernels.blocks import Table, dense_rows
+from largek_dask.kernels.bounds.boxes import expect_rows, nearest_pruned
 from largek_dask.kernels.dense.doubts import nearest_of_far, too_far
-from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
+from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
 from largek_dask.kernels.exact.numbers import ExactSums
 
 __all__ = ["CenterArrays", "KMeansProblem", "exact_distances", "nearest_center"]
@@ -57,6 +58,7 @@ def nearest_center(arrays: CenterArrays) -> Labelling:
         (pack_centers(arrays.centers, arrays.shift),),
         {"inertia": 1, "counts": len(arrays.centers)},
         {"centers": arrays.centers},
+        expect=expect_rows,
     )
 
 
@@ -64,7 +66,7 @@ def _nearest_chunk(
     chunk: Chunk, sums: dict[str, ExactSums], centers: PackedCenters
 ) -> NDArray[np.int32]:
     """Label a chunk's rows and add their exact squared distances."""
-    labels = nearest(chunk.x, centers)
+    labels, _ = nearest_pruned(chunk.x, centers)
     distances = exact_distances(chunk.x, centers, labels)
     # Rows that are skipped weigh 0, so they count nowhere.
     sums["inertia"].add(distances, chunk.weight)

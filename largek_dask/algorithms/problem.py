@@ -71,6 +71,9 @@ class Labelling:
     store of labels that a fit has written notes their hashes."""
     values: RowValues = LABELS
     """What rows are given, if that is anything else than labels."""
+    expect: Callable[..., None] | None = None
+    """``expect(n_rows, *broadcast)`` before a trial on a few rows: the function then does with them
+    as it will do with as many as there are. None: how many there are makes no difference to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,13 @@ def marks_of(labelling: Labelling) -> dict[str, str]:
 
 
 def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
-    """About how long :func:`label_rows` is going to take, by a trial on a few rows."""
+    """About how long :func:`label_rows` is going to take, by a trial on a few rows.
+
+    Where most centres are passed over (``kernels.bounds.boxes``) the first trial makes what that
+    takes, and the fastest of them tells how many are, as far as the first rows are like the others.
+    """
+    if labelling.expect is not None:
+        labelling.expect(passes.n_rows, *labelling.broadcast)
     x = passes.take(np.arange(min(passes.n_rows, TRIAL_ROWS))).x
     chunk = ChunkView(0, 0, x, None)
     seconds = []

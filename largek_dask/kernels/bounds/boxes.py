@@ -1,0 +1,610 @@
+r"""Nearest centres of many, most of them passed over: centres stand in boxes, sixteen in each.
+
+Boxes are the leaves of a k-d tree, each as narrow as the centres in it; sixteen make a node, which
+is the box around them. A row takes the nearest centre of a box near to it for its first guess. Then
+only boxes that reach within that distance are opened, and of the centres in them those that may be
+nearer are compared with it by the sums (x - c)² in float64 by which
+:func:`~largek_dask.kernels.distances.nearest` decides. So labels are those that it gives, ties
+included, however loose the bounds are.
+
+*Coordinates.* Rows are points of few dimensions around centres that fill fewer still, so boxes of
+all features would all be near. Here a point z (a row or a centre, less the shift) has W
+coordinates: its components in the W - 1 directions in which centres differ most, and the length
+of what is left of it. By Cauchy-Schwarz ``|Qx - Qc|² + (|x⊥| - |c⊥|)² <= |x - c|²``, so distances
+there are never above those of the points. Up to eight features they are the features themselves.
+
+*Rounding.* :class:`Slack` says how far points may be from where they should stand; by the triangle
+inequality that much is added to the distance within which boxes are opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.arguments import converted
+from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.dense.panels import Kernel, inner
+from largek_dask.kernels.distances import PackedCenters, nearest
+from largek_dask.kernels.jit import njit, readonly
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.box_standins import (
+        boxes_within,
+        points_within,
+        turn,
+        values_within,
+    )
+    from largek_dask.kernels.emit.rank_standins import lowest_bit
+    from largek_dask.kernels.emit.standins import square_distance
+else:
+    from largek_dask.kernels.emit.boxes import boxes_within, points_within, turn, values_within
+    from largek_dask.kernels.emit.ranks import lowest_bit
+    from largek_dask.kernels.emit.rows import square_distance
+
+__all__ = ["Boxes", "Slack", "expect_rows", "nearest_pruned"]
+
+LANES = 16
+"""Centres in a box, and boxes in a node."""
+AWAY = 2.0**60
+"""Where points stand that are not there; centres lie within 1 of the origin."""
+FARTHEST = 2.0**50
+"""Rows farther out than this are left to the dense search."""
+
+MOST_REACH = 2.0**300
+"""Centres with a coordinate beyond this are all compared ..."""
+LEAST_REACH = 2.0**-400
+"""... and so are centres that are all nearer to the shift, whose squares may be rounded to 0."""
+
+FEWEST_CENTERS = 4_096
+FEWEST_DIRECT = 1_024
+"""With fewer centres (of up to eight features) every row meets all: measured, half as many of 32
+features take 0.7 to 0.9 of a dense pass at best, of 128 features more than one."""
+MOST_FEATURES = 256
+LEAST_WORK = 2.0**36
+"""Rows times centres times features that are to come before boxes are made and kernels compiled:
+about two seconds of a dense pass."""
+WIDTHS = (8, 16, 32)
+ENOUGH = 0.7
+"""Coordinates are as few as have this share of the variance of the centres."""
+
+TRIED = 256
+"""Rows after which, and `PIECE` rows after each of which, it is seen what boxes have spared."""
+PIECE = 2_048
+WORTH = 0.75
+"""Rows that would take more than this share of what a dense pass takes are left to it ..."""
+IN_VAIN = 0.25
+"""... and so are they where more than this share was in doubt, and is left to it anyway ..."""
+RESTED = 1 << 14
+MOST_RESTED = 1 << 20
+"""... as are the next rows, each time twice as many."""
+
+ROW, DENSE, DIRECT, POINTS, BOXES, WHOLE, SUM = 12_000, 1, 1.9, 6, 8, 5, 2_500
+"""What work costs, in multiplications of the dense search: a row; a multiplication of the dense
+search, and in the direct form; one in a test of points, of boxes, of centres in all features; a
+sum in float64. Measured; they decide who searches, never a label."""
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    r"""How much farther than a row's guess boxes are opened, so that rounding passes over nothing.
+
+    With v = 2^-53, w = 2^-24, γ_n = n v / (1 - n v) (Higham 2002, lemma 3.1), and all lengths those
+    from the shift, a point that is stored is off by at most this share of its length:
+
+    * 2 v for taking off the shift;
+    * ``sqrt(W) γ_{d+2}`` for its W sums over d features, and ε for directions that are not quite
+      orthonormal: the basis B is Q S with Q orthonormal and ``|S - I| <= ε = |B'B - I|``;
+    * sqrt(η) for the length of what is left, as the squares that it is the difference of are off by
+      η times the point's squared length, ``η = 2 (2 v + sqrt(W) γ_{d+2} + ε) + γ_{d+2W+4}`` (of
+      the sums only, to first order), and ``|sqrt(a) - sqrt(b)| <= sqrt(|a - b|)``;
+    * w for storing it in float32 (scaled so that centres lie within 1 of the origin).
+
+    `share` is twice their sum, which covers the terms of second order as well, and what underflows
+    where centres are `LEAST_REACH` away or more. A computed square of a distance between stored
+    points is off by the factor ``1 ± γ_{n+3}`` of float32, n their coordinates: `stretch` has twice
+    as much. Squares of distances to boxes are never above those to the points in them, since
+    rounding is monotone.
+
+    The guess has the distance D_a, computed as the square S within the factor
+    ``1 ± (d + 8) 2^-52``. A centre that is at most as far, by sums that are rounded too, has a true
+    distance of at most ``T = sqrt(S (1 + wide) + absolute)``, so its stored point is within
+    ``T + share (|x| + reach)`` of the stored row, `reach` being the length of the longest centre.
+    With up to eight features the dense search compares sums in the compute dtype, and `wide` and
+    `absolute` are what those are worth: where a second centre is within T, the row is left to it.
+    """
+
+    share: float
+    stretch: float
+    wide: float
+    absolute: float
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], basis: NDArray[np.float64], direct: bool) -> Slack:
+        """For rows of a compute dtype and (d, W) directions."""
+        (d, width), kind = basis.shape, np.finfo(dtype)
+        v, w = 2.0**-53, 2.0**-24
+        gram = basis.T @ basis
+        # (directions that are 0 stand for what is left, or for features that there are not)
+        gap = float(np.linalg.norm(gram - np.diag(np.diag(gram) > 0.5)))
+        apart = gap + 2 * d * width * v
+        turned = 2 * v + np.sqrt(width) * 2 * (d + 2) * v + apart
+        left = 0.0 if direct else float(np.sqrt(2 * turned + 2 * (d + width + 4) * v))
+        u = float(kind.eps) / 2
+        return cls(
+            share=2 * (turned + left + w),
+            stretch=1 + 2 * (max(d, width) + 4) * 2 * w,
+            wide=8 * (d + 6) * u if direct else (d + 8) * 2.0**-50,
+            absolute=(d + 8) * 8 * float(kind.smallest_subnormal),
+        )
+
+    def as_tuple(self) -> tuple[float, float, float, float]:
+        """For compiled code."""
+        return self.share, self.stretch, self.wide, self.absolute
+
+
+class Boxes:
+    """Centres in boxes, and boxes in nodes, sixteen and sixteen.
+
+    Parameters
+    ----------
+    packed : PackedCenters
+        Of at least one centre, none farther from the shift than `MOST_REACH`.
+    """
+
+    __slots__ = (
+        "basis", "columns", "corners", "given", "names", "node_corners", "reach", "scale", "shift",
+        "slack", "whole", "width",
+    )  # fmt: skip
+
+    def __init__(self, packed: PackedCenters) -> None:
+        moved = packed.centers.astype(np.float64) - packed.shift.astype(np.float64)
+        (k, d), direct = moved.shape, packed.direct > 0
+        self.basis = np.eye(d, WIDTHS[0]) if direct else directions(moved)
+        self.width = width = self.basis.shape[1]
+        squares = (moved * moved).sum(axis=1)
+        self.reach = float(np.sqrt(squares.max())) * (1 + 2.0**-40)
+        self.scale = 2.0 ** -int(np.clip(np.frexp(self.reach)[1], -1000, 1000))
+        points = moved @ self.basis
+        if not direct:
+            points[:, -1] = np.sqrt(np.maximum(squares - (points * points).sum(axis=1), 0))
+        points = (points * self.scale).astype(np.float32)
+        n_boxes = LANES
+        while n_boxes * LANES < k:
+            n_boxes *= 2
+        order = halved(points, n_boxes)
+        self.names = readonly(_filled_boxes(order.astype(np.int32), 0).ravel())
+        self.columns = _columns(_filled_boxes(points[order], AWAY))
+        whole = (moved * self.scale).astype(np.float32)
+        self.whole = self.columns if direct else _columns(_filled_boxes(whole[order], AWAY))
+        low, high = points[order].min(axis=1), points[order].max(axis=1)
+        low, high = (part.reshape(-1, LANES, width) for part in (low, high))
+        self.corners = _columns(low), _columns(high)
+        low, high = low.min(axis=1), high.max(axis=1)
+        self.node_corners = _columns(_by_lanes(low)), _columns(_by_lanes(high))
+        self.given, self.shift = packed.centers, readonly(packed.shift.astype(np.float64))
+        self.slack = Slack.of(packed.dtype, self.basis, direct)
+
+    def search(
+        self, x: Array, begin: int, end: int, budget: float, labels: Labels, left: Array
+    ) -> tuple[int, int, int]:
+        """Label rows ``begin .. end``, or as many of them as the budget is enough for.
+
+        Parameters
+        ----------
+        x : array (n, d)
+            Rows of the compute dtype, C-ordered.
+        begin, end : int
+        budget : float
+            Work after which no further row is begun, in multiplications of the dense search.
+        labels : int32 array (n,)
+            Written to.
+        left : int64 array (n,)
+            Receives the rows that are left to the dense search.
+
+        Returns
+        -------
+        stopped, n_left, n_evaluated : int
+            The first row that was not looked at; how many rows are left to the dense search; how
+            many distances were computed, in all features.
+        """
+        limit = float(np.sqrt(np.finfo(x.dtype).max / 64)) - self.reach
+        farthest = min(FARTHEST / self.scale, limit)
+        d, direct = x.shape[1], self.whole is self.columns
+        costs = (ROW, *(c * LANES * self.width for c in (BOXES, POINTS)), WHOLE * LANES * d, SUM)
+        found: tuple[int, int, int] = _search(self.width, direct)(
+            readonly(x).reshape(-1), begin, end, d, self.given.reshape(-1), self.shift,
+            readonly(self.basis).reshape(-1), self.scale, self.names, self.columns, self.whole,
+            self.corners, self.node_corners, self.reach, farthest, self.slack.as_tuple(),
+            tuple(map(float, costs)), float(budget), labels, left,
+        )  # fmt: skip
+        return found
+
+
+def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(d, W) directions in which (k, d) points differ most, the last one 0; W is one of `WIDTHS`.
+
+    As few as tell most points apart (`ENOUGH`), and at most half as many as there are features.
+    """
+    d = moved.shape[1]
+    apart = moved - moved.mean(axis=0)
+    values, vectors = np.linalg.eigh(apart.T @ apart)
+    shares = np.cumsum(np.maximum(values[::-1], 0))
+    allowed = [width for width in WIDTHS if width <= max(WIDTHS[0], d // 2)]
+    width = next((w for w in allowed if shares[w - 2] >= ENOUGH * shares[-1]), allowed[-1])
+    basis = np.zeros((d, width))
+    basis[:, : width - 1] = vectors[:, ::-1][:, : width - 1]
+    return basis
+
+
+def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
+    """(n_boxes, m) numbers of points: halves of halves, each along the widest coordinate.
+
+    Parameters
+    ----------
+    points : array (k, W)
+    n_boxes : int
+        A power of two. Where k is no multiple of it, the last point stands in several places.
+    """
+    k = len(points)
+    m = -(-k // n_boxes)
+    order = np.minimum(np.arange(m * n_boxes), k - 1)[None]
+    while len(order) < n_boxes:
+        block = points[order]
+        axis = block.var(axis=1).argmax(axis=1)
+        along = np.take_along_axis(block, axis[:, None, None], 2)[:, :, 0]
+        half = order.shape[1] // 2
+        parts = np.argpartition(along, half, axis=1)
+        order = np.take_along_axis(order, parts, 1).reshape(2 * len(order), half)
+    return order
+
+
+def _filled_boxes(table: Array, fill: float) -> Array:
+    """(n, 16, …) of (n, m, …), m at most 16: with so many in each box."""
+    out = np.full((len(table), LANES, *table.shape[2:]), fill, table.dtype)
+    out[:, : table.shape[1]] = table
+    return out
+
+
+def _by_lanes(corners: Array) -> Array:
+    """(⌈n / 16⌉, 16, W) of (n, W): the last ones stand far away."""
+    n, width = corners.shape
+    out = np.full((-(-n // LANES), LANES, width), AWAY, corners.dtype)
+    out.reshape(-1, width)[:n] = corners
+    return out
+
+
+def _columns(table: Array) -> Array:
+    """Sixteen points side by side, coordinate by coordinate, one after the other."""
+    return readonly(np.ascontiguousarray(table.transpose(0, 2, 1)).ravel())
+
+
+# --- who searches --------------------------------------------------------------------------------
+
+
+class _Course:
+    """What a process knows of a pass with one set of centres: it chooses who searches next.
+
+    Threads share it and may both change a number: that costs some rows' time, never a label.
+    """
+
+    __slots__ = ("boxes", "expected", "failures", "resting")
+
+    def __init__(self, _: Array) -> None:
+        self.expected = 0
+        """Rows that are known to come, or have come."""
+        self.boxes: Boxes | None = None
+        self.resting = 0
+        """Rows that are left to the dense search without a try."""
+        self.failures = 0
+
+    def failed(self) -> None:
+        """Boxes have spared too little."""
+        self.resting = min(RESTED << self.failures, MOST_RESTED)
+        self.failures = min(self.failures + 1, 10)
+
+
+def expect_rows(n_rows: int, packed: PackedCenters) -> None:
+    """Say how many rows are going to be labelled, in all, so that a trial does as they will do."""
+    packed.prepared.get(_Course).expected += n_rows
+
+
+def _made(packed: PackedCenters, n_rows: int) -> tuple[_Course, Boxes] | None:
+    """The boxes of some centres, if they are worth making."""
+    k, d = packed.centers.shape
+    if k < (FEWEST_DIRECT if packed.direct else FEWEST_CENTERS) or d > MOST_FEATURES:
+        return None
+    course = packed.prepared.get(_Course)
+    course.expected += n_rows
+    if course.expected * k * d < LEAST_WORK:
+        return None
+    boxes = packed.prepared.get(_boxes_of, packed)
+    return None if boxes is None else (course, boxes)
+
+
+def _boxes_of(centers: Array, packed: PackedCenters) -> Boxes | None:
+    far = max(float(np.abs(part).max()) for part in (centers, packed.shift))
+    if far > MOST_REACH / 2:
+        return None
+    boxes = Boxes(packed)
+    return boxes if boxes.reach >= LEAST_REACH else None
+
+
+def nearest_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, int]:
+    """Index of the nearest centre of every row, without a look at most centres where that pays.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type, or sparse ones.
+    packed : PackedCenters
+
+    Returns
+    -------
+    labels : int32 array (n,)
+        To the bit those of :func:`~largek_dask.kernels.distances.nearest`.
+    n_evaluated : int
+        Distances computed in all features. It may depend on who else labels rows with these
+        centres at the same time.
+    """
+    n, k = len(x), packed.n_clusters
+    if isinstance(x, SparseBlock):
+        return nearest(x, packed), n * k
+    found = _made(packed, n)
+    if found is None:
+        return nearest(x, packed), n * k
+    course, boxes = found
+    labels, n_evaluated = np.empty(n, np.int32), 0
+    for rows, block in converted(x, packed.dtype):
+        n_evaluated += _label(block, packed, course, boxes, labels[rows])
+    return labels, n_evaluated
+
+
+def _label(x: Array, packed: PackedCenters, course: _Course, boxes: Boxes, labels: Labels) -> int:
+    """Label rows of the compute dtype, piece by piece; the distances computed."""
+    n, (k, d) = len(x), packed.centers.shape
+    dense = k * d * (DIRECT if packed.direct else DENSE)
+    left, n_left, n_evaluated, at = np.empty(n, np.int64), 0, 0, 0
+    size = TRIED
+    while at < n:
+        if course.resting > 0:
+            rows = slice(at, min(at + course.resting, n))
+            nearest(x[rows], packed, labels[rows])
+            n_evaluated += (rows.stop - at) * k
+            course.resting -= rows.stop - at
+            at, size = rows.stop, TRIED
+            continue
+        end = min(at + size, n)
+        stopped, more, evaluated = boxes.search(
+            x, at, end, WORTH * dense * (end - at), labels, left[n_left:]
+        )
+        n_left, n_evaluated = n_left + more, n_evaluated + evaluated
+        # rows that are left to the dense search have been looked at in vain
+        if stopped < end or more > IN_VAIN * (end - at):
+            course.failed()
+        else:
+            course.failures, size = 0, PIECE
+        at = stopped
+    if n_left:
+        rows_left = left[:n_left]
+        labels[rows_left] = nearest(x[rows_left], packed)
+        n_evaluated += n_left * k
+    return n_evaluated
+
+
+# --- compiled ------------------------------------------------------------------------------------
+
+
+@inner
+def _lowest(values: Any, count: Any) -> Any:
+    """Where the smallest of some numbers stands, which are bits of floats that are not negative."""
+    least = values[0]
+    for p in range(count):
+        least = min(least, values[p])
+    at = 0
+    while values[at] != least:
+        at += 1
+    return at
+
+
+@cache
+def _placed(width: int, direct: bool) -> Kernel:
+    """Put a row where the centres' points are; its length."""
+
+    @inner
+    def place(
+        rows: Any, at: Any, d: Any, shift: Any, basis: Any, scale: Any, turned: Any, point: Any,
+        full: Any,
+    ) -> Any:  # fmt: skip
+        turn(width, rows, at, shift, d, basis, turned)
+        square = turned[width]
+        if not direct:
+            rest = square
+            for g in range(width - 1):
+                rest -= turned[g] * turned[g]
+            turned[width - 1] = np.sqrt(max(rest, 0.0))
+            for f in range(d):
+                full[f] = np.float32((np.float64(rows[at + f]) - shift[f]) * scale)
+        for g in range(width):
+            point[g] = np.float32(turned[g] * scale)
+        return np.sqrt(square)
+
+    return place
+
+
+@inner
+def _limit(square: Any, extra: Any, scale: Any, slack: Any) -> Any:
+    """The square of how far from a row, as they are stored, centres that come into question are."""
+    reach = (np.sqrt(square * (1.0 + slack[2]) + slack[3]) + extra) * scale
+    return np.float32(reach * reach * slack[1])
+
+
+@cache
+def _listed(width: int) -> Kernel:
+    """List the boxes within the limit of all nodes that are, but for one, or of that one alone."""
+
+    @inner
+    def collect(
+        only: Any, start: Any, point: Any, limit: Any, corners: Any, nodes: Any, near: Any,
+        listed: Any,
+    ) -> Any:  # fmt: skip
+        count, opened = 0, 0
+        for block in range(0, nodes.size, LANES):
+            if only and not block <= start < block + LANES:
+                continue
+            some = np.int64(1) << (start - block) if only else values_within(nodes, block, limit)
+            while some != 0:
+                node = block + lowest_bit(some)
+                some &= some - 1
+                if node == start and not only:
+                    continue
+                opened += 1
+                bits = boxes_within(
+                    width, corners[0], corners[1], node * width * LANES, point, limit, near, 0
+                )
+                while bits != 0:
+                    listed[count] = node * LANES + lowest_bit(bits)
+                    bits &= bits - 1
+                    count += 1
+        return count, opened
+
+    return collect
+
+
+@cache
+def _kept(width: int) -> Kernel:
+    """Of listed boxes those with a point within the limit, in few coordinates."""
+
+    @inner
+    def keep(points: Any, point: Any, limit: Any, out: Any, listed: Any, count: Any) -> Any:
+        kept = 0
+        for s in range(count):
+            where = listed[s]
+            bits = points_within(width, points, where * width * LANES, point, limit, out)
+            listed[kept] = where
+            kept += bits != 0
+        return kept
+
+    return keep
+
+
+@cache
+def _compared(width: int, direct: bool) -> Kernel:
+    """Look for nearer centres than the best so far in listed boxes."""
+
+    @inner
+    def compare(
+        rows: Any, at: Any, d: Any, given: Any, names: Any, whole: Any, full: Any, extra: Any,
+        scale: Any, slack: Any, out: Any, listed: Any, count: Any, best: Any, first: Any,
+        second: Any,
+    ) -> Any:  # fmt: skip
+        n, sums, limit = width if direct else d, 0, _limit(first, extra, scale, slack)
+        for s in range(count):
+            where = listed[s] * LANES
+            bits = points_within(n, whole, where * n, full, limit, out)
+            while bits != 0:
+                j = lowest_bit(bits)
+                bits &= bits - 1
+                c = np.int64(names[where + j])
+                if c == best or out[j] > limit:
+                    continue
+                sums += 1
+                distance = square_distance(rows, at, given, c * d, d)
+                if distance < first or (distance == first and c < best):
+                    first, second, best = distance, first, c
+                    limit = _limit(first, extra, scale, slack)
+                elif distance < second:
+                    second = distance
+        return best, first, second, limit, sums
+
+    return compare
+
+
+@cache
+def _guessed(width: int, direct: bool) -> Kernel:
+    """A first guess: the nearest centre of a box that no other is nearer than; and its node."""
+
+    @inner
+    def guess(
+        point: Any, full: Any, d: Any, names: Any, whole: Any, corners: Any, node_corners: Any,
+        nodes: Any, near: Any, out: Any,
+    ) -> Any:  # fmt: skip
+        n, step, everything = width if direct else d, width * LANES, np.float32(np.inf)
+        for b in range(0, nodes.size, LANES):
+            boxes_within(
+                width, node_corners[0], node_corners[1], b * width, point, everything, nodes, b
+            )
+        start = _lowest(nodes.view(np.int32), nodes.size)
+        boxes_within(width, corners[0], corners[1], start * step, point, everything, near, 0)
+        where = (start * LANES + _lowest(near.view(np.int32), LANES)) * LANES
+        points_within(n, whole, where * n, full, everything, out)
+        return np.int64(names[where + _lowest(out.view(np.int32), LANES)]), start
+
+    return guess
+
+
+@cache
+def _search(width: int, direct: bool) -> Kernel:
+    """Rows one after the other; as :meth:`Boxes.search` says."""
+    place, guess, collect = _placed(width, direct), _guessed(width, direct), _listed(width)
+    keep, compare = _kept(width), _compared(width, direct)
+
+    @njit
+    def run(
+        rows: Any, begin: Any, end: Any, d: Any, given: Any, shift: Any, basis: Any, scale: Any,
+        names: Any, columns: Any, whole: Any, corners: Any, node_corners: Any, reach: Any,
+        farthest: Any, slack: Any, costs: Any, budget: Any, labels: Any, left: Any,
+    ) -> Any:  # fmt: skip
+        point, turned = np.zeros(width, np.float32), np.zeros(width + 1)
+        # in the direct form coordinates are features
+        full = point if direct else np.zeros(d, np.float32)
+        out, near = np.zeros(LANES, np.float32), np.zeros(LANES, np.float32)
+        nodes = np.zeros(node_corners[0].size // width, np.float32)
+        listed = np.zeros(names.size // LANES + 1, np.int64)
+        n_left, n_evaluated, work, i = 0, 0, 0.0, begin
+        while i < end and work < budget:
+            at, row = i * d, i
+            i += 1
+            work += costs[0]
+            length = place(rows, at, d, shift, basis, scale, turned, point, full)
+            if not length <= farthest:
+                left[n_left] = row
+                n_left += 1
+                continue
+            best, start = guess(
+                point, full, d, names, whole, corners, node_corners, nodes, near, out
+            )
+            first, second = square_distance(rows, at, given, best * d, d), np.inf
+            extra = slack[0] * (length + reach)
+            limit = _limit(first, extra, scale, slack)
+            n_whole, n_sums, work = 1, 1, work + (nodes.size // LANES + 1) * costs[1]
+            for others in range(2):
+                # the node of the guess first: what is found there leaves less of the others open
+                count, opened = collect(
+                    others == 0, start, point, limit, corners, nodes, near, listed
+                )
+                work += opened * costs[1] + count * costs[2]
+                if not direct:
+                    count = keep(columns, point, limit, out, listed, count)
+                best, first, second, limit, sums = compare(
+                    rows, at, d, given, names, whole, full, extra, scale, slack, out, listed,
+                    count, best, first, second,
+                )  # fmt: skip
+                n_whole, n_sums = n_whole + count, n_sums + sums
+            labels[row] = best
+            if direct and second <= first * (1.0 + slack[2]) + slack[3]:
+                left[n_left] = row
+                n_left += 1
+            n_evaluated += n_whole * LANES + n_sums
+            work += n_whole * costs[3] + n_sums * costs[4]
+        return i, n_left, n_evaluated
+
+    return run

@@ -1,0 +1,214 @@
+"""LLVM IR for one point against sixteen others, or against sixteen boxes: lanes are those.
+
+What comes out are bounds, in single precision whatever the rows are, and no decision hangs on their
+last bits: which of the sixteen are within a limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from largek_dask.kernels.emit.emitter import I64, Emitter, typed_intrinsic
+
+__all__ = ["LANES", "boxes_within", "points_within", "turn", "values_within"]
+
+LANES = 16
+
+
+def _spread(emit: Emitter, point: Any, f: int) -> Any:
+    return emit.spread(emit.builder.load(emit.at(point, f)))
+
+
+def _concluded(emit: Emitter, total: Any, limit: Any, out: Any) -> Any:
+    """Write the squares; a bit for each that is not above the limit."""
+    emit.store(total, out)
+    return _bits(emit, total, limit)
+
+
+def _bits(emit: Emitter, values: Any, limit: Any) -> Any:
+    """A bit for each number that is not above the limit."""
+    within = emit.builder.fcmp_ordered("<=", values, emit.spread(limit))
+    return emit.builder.zext(emit.builder.bitcast(within, ir.IntType(LANES)), I64)
+
+
+@typed_intrinsic
+def points_within(
+    typingctx: Any, width: Any, columns: Any, at: Any, point: Any, limit: Any, out: Any
+) -> Any:
+    """Squared distances of a point to sixteen others, and which are not above a limit.
+
+    Parameters
+    ----------
+    width : int
+        Coordinates; what is known at compile time is unrolled.
+    columns, at : float32 (…,), int
+        Coordinate f of point j is ``columns[at + 16 f + j]``.
+    point, limit : float32 (width,), float32
+    out : float32 (16,)
+        Receives the squared distances.
+
+    Returns
+    -------
+    int
+        Bit j is set where that of point j is not above the limit.
+    """
+    sig = types.int64(width, columns, types.int64, point, types.float32, out)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 32, LANES)
+        column, own = emit.at(emit.data(1), args[2]), emit.data(3)
+        nothing = ir.Constant(emit.vector, [0.0] * LANES)
+
+        def added(total: Any, f: Any, at: Any) -> Any:
+            gap = builder.fsub(emit.load(emit.at(column, at)), _spread(emit, own, f))
+            return emit.fma(gap, gap, total)
+
+        total = nothing
+        if isinstance(width, types.IntegerLiteral):
+            for f in range(width.literal_value):
+                total = added(total, f, f * LANES)
+        else:
+            total = _looped(emit, args[0], nothing, added)
+        return _concluded(emit, total, args[4], emit.data(5))
+
+    return sig, codegen
+
+
+def _looped(emit: Emitter, count: Any, total: Any, added: Any) -> Any:
+    """The same as a loop over at least one coordinate."""
+    builder = emit.builder
+    before = builder.block
+    loop, done = builder.append_basic_block("points"), builder.append_basic_block("points.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    f, running = builder.phi(I64), builder.phi(emit.vector)
+    new = added(running, f, builder.mul(f, ir.Constant(I64, LANES)))
+    following = builder.add(f, ir.Constant(I64, 1))
+    f.add_incoming(ir.Constant(I64, 0), before)
+    f.add_incoming(following, loop)
+    running.add_incoming(total, before)
+    running.add_incoming(new, loop)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+    builder.position_at_end(done)
+    return new
+
+
+@typed_intrinsic
+def turn(
+    typingctx: Any, width: Any, rows: Any, at: Any, shift: Any, n_features: Any, basis: Any,
+    out: Any,
+) -> Any:  # fmt: skip
+    """A moved row in other coordinates, and its squared length.
+
+    Parameters
+    ----------
+    width : int
+        Coordinates, a multiple of eight. A compile-time constant.
+    rows, at, shift, n_features : real (…,), int, float64 (d,), int
+        The row is ``rows[at : at + d]``, less the shift; d is at least 1.
+    basis : float64 (d * width,)
+        Coordinate g gets ``basis[f * width + g]`` times feature f.
+    out : float64 (width + 1,)
+        Receives the coordinates and, last, the squared length of the moved row.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    count, integer = width.literal_value // 8, types.int64
+    sig = types.void(width, rows, integer, shift, integer, basis, out)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 64, 8)
+        row, shift_at = emit.at(emit.data(1), args[2]), emit.data(3)
+        table, out_at = emit.data(5), emit.data(6)
+        zero = ir.Constant(emit.vector, [0.0] * 8)
+        before = builder.block
+        loop, done = builder.append_basic_block("turn"), builder.append_basic_block("turn.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        f, square = builder.phi(I64), builder.phi(emit.real)
+        totals = [builder.phi(emit.vector) for _ in range(count)]
+        number = builder.load(emit.at(row, f))
+        if number.type != emit.real:
+            number = builder.fpext(number, emit.real)
+        number = builder.fsub(number, builder.load(emit.at(shift_at, f)))
+        line = emit.at(table, builder.mul(f, ir.Constant(I64, 8 * count)))
+        longer = builder.fadd(square, builder.fmul(number, number))
+        new = [
+            emit.fma(emit.spread(number), emit.load(emit.at(line, 8 * v)), total)
+            for v, total in enumerate(totals)
+        ]
+        following = builder.add(f, ir.Constant(I64, 1))
+        f.add_incoming(ir.Constant(I64, 0), before)
+        f.add_incoming(following, loop)
+        square.add_incoming(ir.Constant(emit.real, 0.0), before)
+        square.add_incoming(longer, loop)
+        for total, later in zip(totals, new, strict=True):
+            total.add_incoming(zero, before)
+            total.add_incoming(later, loop)
+        builder.cbranch(builder.icmp_signed("<", following, args[4]), loop, done)
+        builder.position_at_end(done)
+        for v, total in enumerate(new):
+            emit.store(total, emit.at(out_at, 8 * v))
+        builder.store(longer, emit.at(out_at, 8 * count))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def values_within(typingctx: Any, values: Any, at: Any, limit: Any) -> Any:
+    """A bit for each of the sixteen numbers from ``values[at]`` on that is not above the limit."""
+    sig = types.int64(values, types.int64, types.float32)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 32, LANES)
+        return _bits(emit, emit.load(emit.at(emit.data(0), args[1])), args[2])
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def boxes_within(
+    typingctx: Any, width: Any, low: Any, high: Any, at: Any, point: Any, limit: Any, out: Any,
+    out_at: Any,
+) -> Any:  # fmt: skip
+    """Squared distances of a point to sixteen boxes, and which are not above a limit.
+
+    Parameters
+    ----------
+    width : int
+        Coordinates. A compile-time constant.
+    low, high, at : float32 (…,), float32 (…,), int
+        Coordinate f of the corners of box j is ``low[at + 16 f + j]`` and ``high[at + 16 f + j]``.
+    point, limit : float32 (width,), float32
+    out, out_at : float32 (…,), int
+        Receives the squared distances, from ``out[out_at]`` on; 0 within a box.
+
+    Returns
+    -------
+    int
+        Bit j is set where that of box j is not above the limit.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    count = width.literal_value
+    sig = types.int64(width, low, high, types.int64, point, types.float32, out, types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 32, LANES)
+        lower, upper = emit.at(emit.data(1), args[3]), emit.at(emit.data(2), args[3])
+        own, zero = emit.data(4), ir.Constant(emit.vector, [0.0] * LANES)
+        total = zero
+        for f in range(count):
+            place = _spread(emit, own, f)
+            below = builder.fsub(emit.load(emit.at(lower, f * LANES)), place)
+            above = builder.fsub(place, emit.load(emit.at(upper, f * LANES)))
+            gap = builder.select(builder.fcmp_ordered(">", below, above), below, above)
+            gap = builder.select(builder.fcmp_ordered(">", gap, zero), gap, zero)
+            total = emit.fma(gap, gap, total)
+        return _concluded(emit, total, args[5], emit.at(emit.data(6), args[7]))
+
+    return sig, codegen

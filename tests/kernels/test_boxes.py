@@ -1,0 +1,343 @@
+"""Centres in boxes: the labels of the dense search, bounds that hold, and when it gives up."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+from scipy import sparse
+
+from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.bounds import boxes
+from largek_dask.kernels.bounds.boxes import Boxes, Slack, expect_rows, nearest_pruned
+from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.emit import box_standins as twins
+from largek_dask.kernels.jit import njit
+
+COMPILED = not numba.config.DISABLE_JIT
+if COMPILED:
+    from largek_dask.kernels.emit import boxes as emitted
+else:
+    emitted = twins
+
+KINDS = ["normal", "clusters", "grid", "equal", "far", "outlier", "small", "plane", "line"]
+if COMPILED:  # numpy warns where stand-ins come near the largest number
+    KINDS += ["large"]
+
+
+@pytest.fixture
+def from_the_start(monkeypatch):
+    """Boxes are made for any number of rows and centres, and never given up."""
+    monkeypatch.setattr(boxes, "FEWEST_CENTERS", 1)
+    monkeypatch.setattr(boxes, "FEWEST_DIRECT", 1)
+    monkeypatch.setattr(boxes, "LEAST_WORK", 0)
+    monkeypatch.setattr(boxes, "WORTH", np.inf)
+    monkeypatch.setattr(boxes, "IN_VAIN", 1)
+
+
+def points_of(kind, n, d, r):
+    x = r.normal(size=(n, d))
+    if kind == "clusters":
+        x = 20 * r.normal(size=(7, d))[r.integers(7, size=n)] + x
+    if kind == "grid":
+        x = r.integers(0, 3, size=(n, d)).astype(float)
+    if kind == "equal":
+        x = np.repeat(x[:1], n, axis=0)
+    if kind == "far":
+        x = 1e6 + r.choice([-1.0, 1.0], size=(n, d))
+    if kind == "outlier":
+        x[-1] = 1e6
+    if kind == "plane":  # nothing is left beside the directions that are kept
+        x = r.normal(size=(n, 2)) @ r.normal(size=(2, d))
+    if kind == "line":
+        x = np.linspace(0, 1, n)[:, None] * np.ones(d)
+    return x * {"small": 1e-30, "large": 1e17}.get(kind, 1.0)
+
+
+def scene(kind, n, k, d, dtype, seed):
+    """Rows and centres of a kind: some rows are centres, some lie halfway between two."""
+    r = np.random.default_rng([seed, d, k])
+    both = points_of(kind, n + k, d, r).astype(dtype)
+    x, centers = both[:n].copy(), both[n:].copy()
+    centers[-1] = centers[0]
+    x[1] = centers[k // 2]
+    x[2] = (centers[0] + centers[k // 3]) / 2
+    x[3] = np.nextafter(x[2], dtype(np.inf))
+    return np.ascontiguousarray(x), pack_centers(centers, x.mean(axis=0).astype(dtype))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("d", "k", "dtype"),
+    [(2, 300, np.float32), (8, 40, np.float64), (9, 300, np.float32), (33, 70, np.float64)],
+)
+def test_labels_are_those_of_the_dense_search(from_the_start, kind, d, k, dtype):
+    x, packed = scene(kind, 400 if COMPILED else 40, k, d, dtype, 1)
+    found, n_evaluated = nearest_pruned(x, packed)
+    np.testing.assert_array_equal(found, nearest(x, packed))
+    if kind == "clusters" and COMPILED and k == 300:
+        assert n_evaluated < 0.6 * len(x) * k
+
+
+@pytest.mark.parametrize("d", [3, 20])
+@pytest.mark.parametrize("k", [1, 2, 17])
+def test_few_centres_and_no_rows(from_the_start, d, k):
+    r = np.random.default_rng(k)
+    x, centers = r.normal(size=(9, d)), r.normal(size=(k, d))
+    packed = pack_centers(centers, x.mean(axis=0))
+    np.testing.assert_array_equal(nearest_pruned(x, packed)[0], nearest(x, packed))
+    assert nearest_pruned(x[:0], packed)[0].shape == (0,)
+
+
+def test_more_nodes_than_are_tested_at_once(from_the_start):
+    """4,500 centres stand in 512 boxes, which are 32 nodes."""
+    x, packed = clusters(40, 4_500, 9, np.random.default_rng(6))
+    assert Boxes(packed).node_corners[0].size == 32 * 8
+    labels, n_evaluated = nearest_pruned(x, packed)
+    np.testing.assert_array_equal(labels, nearest(x, packed))
+    assert n_evaluated < 0.1 * 40 * 4_500
+
+
+def test_centres_whose_squares_are_nothing(from_the_start):
+    """Lengths are not known then, so all are compared."""
+    x, packed = scene("normal", 9, 20, 12, np.float64, 0)
+    tiny = pack_centers(packed.centers * 1e-150, packed.shift * 1e-150)
+    labels, n_evaluated = nearest_pruned(x * 1e-150, tiny)
+    assert n_evaluated == 9 * 20
+    np.testing.assert_array_equal(labels, nearest(x * 1e-150, tiny))
+
+
+@pytest.mark.parametrize("d", [4, 40])
+def test_rows_of_other_types_far_out_and_not_finite(from_the_start, d):
+    r = np.random.default_rng(3)
+    centers = (40 * r.normal(size=(200, d))).astype(np.float32)
+    packed = pack_centers(centers, np.zeros(d, np.float32))
+    x = np.repeat(centers[:50], 2, axis=0) + r.normal(size=(100, d)).astype(np.float32)
+    whole = np.rint(x).astype(np.int16)
+    np.testing.assert_array_equal(nearest_pruned(whole, packed)[0], nearest(whole, packed))
+    turned = np.asfortranarray(x)
+    np.testing.assert_array_equal(nearest_pruned(turned, packed)[0], nearest(x, packed))
+    x[3], x[4, 0], x[5] = np.nan, np.inf, 1e19
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(nearest_pruned(x, packed)[0], nearest(x, packed))
+        left = np.empty(len(x), np.int64)
+        labels = np.empty(len(x), np.int32)
+        _, n_left, _ = Boxes(packed).search(x, 0, len(x), np.inf, labels, left)
+    assert set(left[:n_left]) >= {3, 4, 5}
+    assert n_left < 20
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("large", "far")])
+@pytest.mark.parametrize("turn", [0.0, 1e-5])
+@pytest.mark.parametrize("d", [6, 24, 70])
+def test_points_are_no_farther_apart_than_rows_and_centres(monkeypatch, kind, turn, d):
+    """But for the slack; also where directions are not quite orthonormal."""
+    skewed = np.random.default_rng(0).normal(size=(d, 32)) * turn
+
+    def directions(moved, make=boxes.directions):
+        basis = make(moved)
+        basis[:, :-1] += skewed[:, : basis.shape[1] - 1]
+        return basis
+
+    monkeypatch.setattr(boxes, "directions", directions)
+    x, packed = scene(kind, 50, 90, d, np.float32, 5)
+    made = Boxes(packed)
+    width, direct = made.width, d <= 8
+    points = made.columns.reshape(-1, width, 16).transpose(0, 2, 1).reshape(-1, width)
+    real = np.abs(points).max(axis=1) < 2
+    points, names = points[real].astype(np.float64), made.names[real]
+    assert set(names) == set(range(90))
+    slack = made.slack
+    # 31 directions that are each off by 1e-5 a feature have ε = 31 sqrt(2) 1e-5 = 4.4e-4, and
+    # 2 (ε + sqrt(2 ε)) is 0.0602
+    assert slack.share < (0.0625 if turn else 3e-6)
+    for row in x:
+        point, length = stored(row, made, direct)
+        gaps = np.sqrt(((points - point) ** 2).sum(axis=1)) / made.scale
+        true = np.sqrt(((row.astype(np.float64) - packed.centers[names]) ** 2).sum(axis=1))
+        assert (gaps <= true * (1 + 1e-12) + slack.share * (length + made.reach)).all()
+
+
+def stored(row, made, direct):
+    """Where a row is put, and its length, as the kernel finds them."""
+    out = np.empty(made.width + 1)
+    flat = made.basis.reshape(-1)
+    twins.turn(made.width, row, 0, made.shift, len(row), flat, out)
+    if not direct:
+        out[-2] = np.sqrt(max(out[-1] - (out[:-2] ** 2).sum(), 0))
+    return (out[:-1] * made.scale).astype(np.float32).astype(np.float64), np.sqrt(out[-1])
+
+
+def test_a_skewed_basis_needs_its_slack():
+    """What is 1e-3 away from orthonormal says so."""
+    basis = np.zeros((20, 8))
+    basis[:7, :7] = np.eye(7)
+    straight = Slack.of(np.dtype(np.float32), basis, False)
+    basis[0, 1] = 1e-3
+    # ε is sqrt(2) 1e-3, and most of the share is the root of the squares that are off by 2 ε
+    root = 2 * np.sqrt(2 * np.sqrt(2) * 1e-3)
+    assert Slack.of(np.dtype(np.float32), basis, False).share > root > 1e4 * straight.share
+
+
+def test_an_adversary_puts_the_nearest_centre_just_within_the_limit(from_the_start):
+    """All centres but one as far as the guess, by nothing but rounding; boxes touch each other."""
+    r = np.random.default_rng(8)
+    n = 200 if COMPILED else 20
+    for d in (7, 30):
+        sphere = r.normal(size=(256, d))
+        sphere /= np.sqrt((sphere**2).sum(axis=1))[:, None]
+        x = (1e-6 * r.normal(size=(n, d))).astype(np.float32)
+        packed = pack_centers(sphere.astype(np.float32), np.zeros(d, np.float32))
+        np.testing.assert_array_equal(nearest_pruned(x, packed)[0], nearest(x, packed))
+
+
+# --- who searches --------------------------------------------------------------------------------
+
+
+def clusters(n, k, d, r):
+    centers = (30 * r.normal(size=(k, d))).astype(np.float32)
+    x = centers[r.integers(k, size=n)] + r.normal(size=(n, d)).astype(np.float32)
+    return x, pack_centers(centers, centers.mean(axis=0))
+
+
+def test_few_rows_few_centres_and_sparse_rows_take_the_dense_search(monkeypatch):
+    x, packed = clusters(50, 64, 12, np.random.default_rng(0))
+    for fewest, work in ((65, 0), (64, 50 * 64 * 12 + 1)):
+        monkeypatch.setattr(boxes, "FEWEST_CENTERS", fewest)
+        monkeypatch.setattr(boxes, "LEAST_WORK", work)
+        monkeypatch.setattr(boxes, "WORTH", np.inf)
+        packed = pack_centers(packed.centers, packed.shift)
+        labels, n_evaluated = nearest_pruned(x, packed)
+        assert n_evaluated == 50 * 64
+    # told of more rows, or come to the second half of them, it does without
+    labels_then, n_evaluated = nearest_pruned(x, packed)
+    assert n_evaluated < 50 * 64
+    np.testing.assert_array_equal(labels, labels_then)
+    packed = pack_centers(packed.centers, packed.shift)
+    expect_rows(1, packed)
+    assert nearest_pruned(x, packed)[1] == n_evaluated
+    stored = sparse.csr_matrix(np.where(np.abs(x) > 20, x, 0))
+    block = SparseBlock(
+        stored.data, stored.indices.astype(np.int32), stored.indptr.astype(np.int64), 12
+    )
+    found, n_evaluated = nearest_pruned(block, packed)
+    assert n_evaluated == 50 * 64
+    np.testing.assert_array_equal(found, nearest(block, packed))
+    monkeypatch.setattr(boxes, "MOST_FEATURES", 11)
+    assert nearest_pruned(x, packed)[1] == 50 * 64
+
+
+def test_centres_beyond_all_reach(from_the_start):
+    centers = np.random.default_rng(0).normal(size=(20, 9))
+    centers[3] = 1e120
+    packed = pack_centers(centers, np.zeros(9))
+    with np.errstate(all="ignore"):
+        assert nearest_pruned(centers[:2], packed)[1] == 2 * 20
+
+
+def test_it_gives_up_and_tries_again(monkeypatch, from_the_start):
+    """Rows that take too long go to the dense search, ever more of them without a try."""
+    for name, value in (("TRIED", 4), ("PIECE", 8), ("RESTED", 16), ("MOST_RESTED", 32)):
+        monkeypatch.setattr(boxes, name, value)
+    x, packed = clusters(130, 60, 9, np.random.default_rng(1))
+    looked = []
+
+    def search(self, x, begin, end, *more, real=Boxes.search):
+        """Too long at each of the rows 42 to 60."""
+        stopped = min(end, max(begin, 42) + 1) if begin <= 60 and end > 42 else end
+        looked.append((begin, end))
+        return real(self, x, begin, stopped, *more)
+
+    monkeypatch.setattr(Boxes, "search", search)
+    labels, n_evaluated = nearest_pruned(x, packed)
+    np.testing.assert_array_equal(labels, nearest(x, packed))
+    tries = [(0, 4), (4, 12), (12, 20), (20, 28), (28, 36), (36, 44), (59, 63), (92, 96), (96, 104)]
+    assert looked[: len(tries)] == tries
+    # the others meet two boxes and a little more
+    assert (16 + 32) * 60 + 82 * 16 <= n_evaluated < (16 + 32) * 60 + 82 * 40
+    course = packed.prepared.get(boxes._Course)
+    assert (course.failures, course.resting) == (0, 0)
+    for _ in range(12):
+        course.failed()
+    assert course.resting == 32
+
+
+def test_what_takes_longer_than_it_may_is_stopped(from_the_start):
+    x, packed = clusters(20, 60, 9, np.random.default_rng(1))
+    labels, left = np.full(20, -1, np.int32), np.empty(20, np.int64)
+    stopped, n_left, _ = Boxes(packed).search(x, 5, 20, 4.5 * boxes.ROW, labels, left)
+    assert 5 < stopped < 10
+    assert n_left == 0
+    np.testing.assert_array_equal(labels[5:stopped], nearest(x, packed)[5:stopped])
+    assert (labels[stopped:] == -1).all()
+
+
+def test_rows_in_doubt_are_work_done_in_vain(monkeypatch, from_the_start):
+    """All centres twice: with few features the dense search decides, so it may do so at once."""
+    x, packed = clusters(64, 50, 3, np.random.default_rng(4))
+    twice = np.repeat(packed.centers, 2, axis=0)
+    packed = pack_centers(twice, packed.shift)
+    monkeypatch.setattr(boxes, "TRIED", 4)
+    monkeypatch.setattr(boxes, "IN_VAIN", 0.25)
+    monkeypatch.setattr(boxes, "ROW", 1)
+    monkeypatch.setattr(boxes, "DIRECT", 1e9)
+    labels, _ = nearest_pruned(x, packed)
+    np.testing.assert_array_equal(labels, nearest(x, packed))
+    assert (labels % 2 == 0).all()
+    assert packed.prepared.get(boxes._Course).failures == 1
+
+
+# --- micro-kernels and their twins ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_emitted_kernels_and_their_twins(width, dtype):
+    turn, values_within = emitted.turn, emitted.values_within
+    points_within, boxes_within = emitted.points_within, emitted.boxes_within
+
+    @njit
+    def moved(rows, at, shift, d, basis, out):
+        turn(width, rows, at, shift, d, basis, out)
+
+    @njit
+    def points(columns, at, point, limit, out):
+        return points_within(width, columns, at, point, limit, out)
+
+    @njit
+    def counted(n, columns, at, point, limit, out):
+        return points_within(n, columns, at, point, limit, out)
+
+    @njit
+    def inside(low, high, at, point, limit, out, out_at):
+        return boxes_within(width, low, high, at, point, limit, out, out_at)
+
+    @njit
+    def values(numbers, at, limit):
+        return values_within(numbers, at, limit)
+
+    r = np.random.default_rng(width)
+    d, size = 13, 16 * width
+    rows, shift = r.integers(-9, 9, 40).astype(dtype), r.integers(-9, 9, d) * 0.5
+    basis = r.integers(-9, 9, d * width).astype(np.float64)
+    outs = np.zeros((2, width + 1))
+    moved(rows, 5, shift, d, basis, outs[0])
+    twins.turn(width, rows, 5, shift, d, basis, outs[1])
+    np.testing.assert_array_equal(*outs)
+    low = r.integers(-9, 9, 2 * size).astype(np.float32)
+    high = low + r.integers(0, 9, 2 * size).astype(np.float32)
+    point = r.integers(-9, 9, width).astype(np.float32)
+    for share in (0.0, 0.5, 1.0):
+        found = np.zeros((3, 32), np.float32)
+        twins.points_within(width, low, size, point, np.float32(0), found[1])
+        limit = np.float32(np.quantile(found[1, :16], share))
+        bits = points(low, size, point, limit, found[0])
+        assert bits == twins.points_within(width, low, size, point, limit, found[1])
+        assert bits == counted(width, low, size, point, limit, found[2])
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_array_equal(found[0], found[2])
+        assert bits == values(found[0], 0, limit)
+        assert bits == sum(1 << j for j in range(16) if found[0, j] <= limit)
+        bits = inside(low, high, size, point, limit, found[0], 16)
+        assert bits == twins.boxes_within(width, low, high, size, point, limit, found[1], 16)
+        np.testing.assert_array_equal(found[0], found[1])
