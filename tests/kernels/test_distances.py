@@ -430,9 +430,7 @@ def test_many_centres_of_few_features__all_and_within_lists(d):
     np.testing.assert_allclose(d2[np.arange(n), within], best, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("d", [1, 2, 8])
-@pytest.mark.parametrize("k", [1, 5, 300])
+@pytest.mark.parametrize(("dtype", "d", "k"), every_two(DTYPES, [1, 2, 8], [1, 5, 300]))
 def test_the_kernel_that_finds_two_stands_in_for_the_others(dtype, d, k, monkeypatch):
     """With the bits of each, for rows that tie, are far, infinite or no numbers, and in lists."""
     x, centers = table(2_000, k, d, dtype=dtype, seed=d + k)

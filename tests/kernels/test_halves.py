@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from largek_dask.kernels.mixtures import pack_mixture
 from largek_dask.kernels.threads import Threads
 from tests import oracles_mixtures as oracles
 
+COMPILED = not numba.config.DISABLE_JIT
 KINDS = ["isoflex", "diag"]
 FLOOR = 1e-5
 
@@ -182,11 +184,11 @@ def test_a_row_far_from_both_halves():
 @pytest.mark.parametrize("n_threads", [2, 5])
 def test_threads(n_threads):
     r = np.random.default_rng(3)
-    k = 50
+    n, k = 3000 if COMPILED else 600, 50
     means = r.standard_normal((k, 4))
-    x = r.standard_normal((3000, 4)).astype("f4")
+    x = r.standard_normal((n, 4)).astype("f4")
     packed = packed_of(means, "diag")
-    candidates = np.argsort(r.random((3000, k)), 1)[:, :3].astype(np.int32)
+    candidates = np.argsort(r.random((n, k)), 1)[:, :3].astype(np.int32)
     rows, shares, starts = lists_of(candidates, shares_of(x, None, candidates, packed)[0], k)
     which = np.arange(3, k)
     given = {"rows": rows, "shares": shares, "starts": starts, "which": which}
