@@ -166,6 +166,17 @@ def test_command_and_workers(fresh_cluster: Any) -> None:
     assert (told["kernels"], told["machines"][0]["there"]) == (0, 4)
 
 
+def test_a_kind_is_done_by_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the kernels that other tests have compiled; of what these have left nothing is noted."""
+    noted: list[int] = []
+    monkeypatch.setattr(warmup_module, "KINDS", ("sparse float32",))
+    monkeypatch.setattr(warmup_module, "_done", lambda: ())
+    monkeypatch.setattr(warmup_module, "_note", noted.append)
+    (machine,) = lk.warmup()
+    assert noted == [machine.there]
+    assert machine.there > 20
+
+
 def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(warmup_module, "KINDS", ("float16",))
     monkeypatch.setattr(sys, "executable", "/bin/false")
