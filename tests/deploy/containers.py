@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.deploy.running import ROOT, program
+from tests.deploy.running import ROOT, needs_root, program
 
 BASE = "LARGEK_BASE"
 """A variable: a tarball of the Debian that images are built on; it is made where it is not there,
@@ -42,12 +40,6 @@ mount -o remount,bind,ro "$root"
 # process outside ends, which whoever changes users is not.
 chroot "$root" "$@" || exit $?
 """
-
-
-def needs_root() -> None:
-    """Only root may mount and change users: others skip, and CI installs nothing for them."""
-    if os.geteuid() != 0:
-        pytest.skip("an image is built and run by root only")
 
 
 def called(*command: str | Path, seconds: float = 840, **options: Any) -> str:
@@ -104,7 +96,7 @@ class Image:
 @contextmanager
 def built(folder: Path, target: str = "largek") -> Iterator[Image]:
     """Build the Dockerfile as it is, and mount what has come of it."""
-    needs_root()
+    needs_root("an image is built and run")
     policy = folder / "policy.json"
     policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
     store = [program("buildah", "Debian's buildah"), "--root", folder / "images"]

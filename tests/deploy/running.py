@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -44,11 +44,21 @@ def program(name: str, package: str) -> str:
     found = shutil.which(name, path=os.pathsep.join(str(Path(f) / "bin") for f in folders if f))
     found = found or shutil.which(name)
     if found is None:
-        missing = f"{name} is not here: {package} has it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{missing}, and .ci/run installs that")
-        pytest.skip(missing)
+        cannot(f"{name} is not here: {package} has it", "and .ci/run installs that")
     return found
+
+
+def cannot(why: str, in_ci: str) -> NoReturn:
+    """Skip a test that cannot be run here; in CI, where it says what is missing, it fails."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{why}, {in_ci}")
+    pytest.skip(why)
+
+
+def needs_root(what: str) -> None:
+    """For a test of what only root may do."""
+    if os.geteuid() != 0:
+        cannot(f"{what} by root only", "and .ci/run is run by root there")
 
 
 def free_port() -> int:

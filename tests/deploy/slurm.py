@@ -18,10 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.checks import eventually
-from tests.deploy.running import free_port, process, program
+from tests.deploy.running import free_port, needs_root, process, program
 
 CPUS = 20
 """What the node claims to have: a scheduler of 2 CPUs and two workers of 8 fit, and not a third."""
@@ -149,12 +147,11 @@ class Site:
 
 @contextlib.contextmanager
 def site(logs: Path) -> Iterator[Site]:
-    """A SLURM that leaves its logs in a folder; the test is skipped where there is none.
+    """A SLURM that leaves its logs in a folder.
 
-    In CI it fails then. Others than root skip: CI installs nothing for them.
+    Where there is none, and for others than root, the test is skipped; in CI it fails.
     """
-    if os.geteuid() != 0:
-        pytest.skip("SLURM's daemons are started by root only")
+    needs_root("SLURM's daemons are started")
     found = {name: program(name, "Debian's slurm-wlm and munge") for name in PROGRAMS}
     # The names of sockets have to be short.
     with tempfile.TemporaryDirectory(prefix="slurm-") as name:

@@ -21,6 +21,7 @@ from largek_dask.kernels.jit import cache_folder
 from tests import checks
 from tests.deploy.running import DEPLOY, ROOT, events, quick_environment, slowing, steps
 from tests.deploy.slurm import CPUS, PATIENCE, site
+from tests.faults.deaths import lives
 
 # Most of it is waiting for SLURM, and for processes that start: more where all cores are busy.
 pytestmark = pytest.mark.timeout(1500)
@@ -59,12 +60,51 @@ def goes_on(out, n=2):
     eventually(lambda: max(steps(out), default=0) >= before + n, f"steps after {before} in {out}")
 
 
+class Deaths(threading.Thread):
+    """Notes when processes end that are not its own children."""
+
+    def __init__(self):
+        super().__init__(name="deaths", daemon=True)
+        self._watched, self._moments, self._over = [], {}, threading.Event()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self.join()
+
+    def run(self):
+        while not self._over.wait(0.01):
+            for process in tuple(self._watched):
+                if process not in self._moments and not lives(process):
+                    self._moments[process] = datetime.now(UTC)
+
+    def watch(self, process):
+        assert lives(process)
+        self._watched.append(process)
+        return process
+
+    def moment(self, process):
+        """When it has ended, once it has."""
+        return eventually(lambda: self._moments.get(process), f"the end of {process}")
+
+
 def pause_at(out, moment):
     """Seconds from a moment to the next step that a job has told of after it."""
     times = [datetime.fromisoformat(e["time"]) for e in events(out) if e["event"] == "step"]
     later = [time for time in times if time.replace(tzinfo=UTC) > moment]
     assert later
     return (min(later).replace(tzinfo=UTC) - moment).total_seconds()
+
+
+@pytest.mark.parametrize(("in_ci", "ends"), [("true", pytest.fail), ("", pytest.skip)])
+def test_others_than_root_skip__and_fail_in_ci(in_ci, ends, monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("CI", in_ci)
+    with pytest.raises(ends.Exception, match=r"^SLURM's daemons are started by root only"):
+        site(tmp_path).__enter__()
 
 
 def info(service):
@@ -100,6 +140,11 @@ class Cluster:
     def restarts(self):
         return {job: self.slurm.restarts(job) for job in (self.scheduler, *self.workers)}
 
+    def process(self, job):
+        """The one that a job's worker is, which has no nanny."""
+        [found] = self.processes(job)
+        return found
+
     def processes(self, job):
         """Processes of Dask's worker in a job."""
         array, task = job.split("_")
@@ -123,31 +168,31 @@ def test_a_job_through_all_that_slurm_does(slurm, tmp_path):
     cache = str(cache_folder().parents[1])
     env = environment(slurm, slow, ROOT, DASK_LARGEK__KERNELS__CACHE_DIR=cache)
     cluster = Cluster(slurm, home, env)
-    struck = []
+    struck = {}
     cluster.submit()
-    with lk.connect(cluster.file, timeout="120s", away="15m") as service:
+    with Deaths() as deaths, lk.connect(cluster.file, timeout="120s", away="15m") as service:
         cluster.has_workers(2)
         job = service.submit(str(tmp_path / "x.zarr"), n_clusters=50, output=out, **options)
         goes_on(out)
 
         # A worker dies; its job of SLURM starts another.
-        [worker] = cluster.processes(cluster.workers[0])
-        struck.append(datetime.now(UTC))
+        worker = deaths.watch(cluster.process(cluster.workers[0]))
         worker.send_signal(signal.SIGKILL)
+        struck["killed"] = deaths.moment(worker)
         goes_on(out)
         eventually(lambda: len(cluster.processes(cluster.workers[0])) == 1, "another worker")
 
         # One is preempted; SLURM may take the second one as well while the first one ends.
         cluster.has_workers(2)
         before = cluster.restarts()
+        workers = {one: deaths.watch(cluster.process(one)) for one in cluster.workers}
         with slurm.preempting(CPUS - 3, "middle") as other:
-            moment = datetime.now(UTC)
             slurm.until(other, "RUNNING")
             taken = [one for one in cluster.workers if slurm.states()[one] == "PENDING"]
             assert taken
             if len(taken) == 1:
+                struck["preempted"] = deaths.moment(workers[taken[0]])
                 goes_on(out)
-                struck.append(moment)
         for one in taken:
             slurm.release(one)
         cluster.has_workers(2)
@@ -181,8 +226,9 @@ def test_a_job_through_all_that_slurm_does(slurm, tmp_path):
 
         # One is cancelled, and another one submitted for it.
         goes_on(out)
-        struck.append(datetime.now(UTC))
+        worker = deaths.watch(cluster.process(cluster.workers[1]))
         slurm.said("scancel", cluster.workers[1])
+        struck["cancelled"] = deaths.moment(worker)
         goes_on(out)
         told = cluster.said("scale", "2")
         assert (told["before"], told["after"]) == (1, 2)
@@ -203,7 +249,9 @@ def test_a_job_through_all_that_slurm_does(slurm, tmp_path):
     told = [event["event"] for event in events(out)]
     assert told.count("interrupted") == 3, "preempted, at its limit and stopped it had time"
     assert len(steps(out)) == len(set(steps(out))) == options["max_iter"], "no step was lost"
-    assert max(pause_at(out, moment) for moment in struck) <= RECOVERY
+    assert set(struck) >= {"killed", "cancelled"}
+    pauses = {what: pause_at(out, moment) for what, moment in struck.items()}
+    assert max(pauses.values()) <= RECOVERY, pauses
     km = lk.KMeans(50, random_state=0, **options).fit(str(tmp_path / "x.zarr"))
     assert digest == km.model_.digest()
     # Scratch is removed by whoever was asked to end.
