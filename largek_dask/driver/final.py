@@ -139,11 +139,12 @@ def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
     """About how long :func:`label_rows` is going to take, by a trial on a few rows.
 
     Where most centres are passed over (``kernels.bounds.boxes``) the first trial makes what that
-    takes, and the fastest of them tells how many are, as far as the first rows are like the others.
+    takes, and the fastest of them tells how many are, as far as the rows of the trial are like the
+    others.
     """
     if labelling.expect is not None:
         labelling.expect(passes.n_rows, *labelling.broadcast)
-    x = passes.take(np.arange(min(passes.n_rows, TRIAL_ROWS))).x
+    x = passes.take(_rows_of_trial(passes)).x
     chunk = ChunkView(0, 0, x, None)
     seconds = []
     for _ in range(TRIALS):
@@ -152,6 +153,14 @@ def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
         labelling.chunk_fn(chunk, total.sums, *labelling.broadcast)
         seconds.append(time.monotonic() - begun)
     return MORE * min(seconds) * passes.n_rows / len(x) / passes.threads.n
+
+
+def _rows_of_trial(passes: BasePasses) -> NDArray[np.int64]:
+    """Rows spread over all that lie here, or over the first chunk, of which all is read anyway."""
+    here = passes.n_rows if passes.in_one_piece() is not None else int(passes.chunk_table[1])
+    here = min(max(here, TRIAL_ROWS), passes.n_rows)
+    n = min(here, TRIAL_ROWS)
+    return np.arange(n) * here // n
 
 
 def of_search(

@@ -21,6 +21,7 @@ from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.parts.relocation import Relocation
+from largek_dask.algorithms.problem import Labelling
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vrkm import VRKM
 from largek_dask.data.sources import open_rows
@@ -175,6 +176,28 @@ def test_the_last_pass_is_tried_out_on_few_rows(monkeypatch: pytest.MonkeyPatch)
         passes.take = lambda rows: few  # type: ignore[method-assign]
         # A trial lasts a second: 50 rows of 200, on two threads.
         assert seconds_of_last_pass(passes, labelling) == MORE * 4 / 2
+
+
+@pytest.mark.parametrize(
+    ("lengths", "last"), [(None, 19_990), ([5_000] * 4, 4_997), ([100] * 200, 2_047)]
+)
+def test_rows_of_the_trial_are_spread(lengths: list[int] | None, last: int) -> None:
+    """Tables may begin with what is not like the rest: over all rows here, or a first chunk's."""
+    from largek_dask.driver.final import TRIAL_ROWS, seconds_of_last_pass
+    from largek_dask.driver.fit import open_passes
+
+    x = np.arange(20_000.0)[:, None] * np.ones(2)
+    met: list[NDArray[Any]] = []
+
+    def labelled(chunk: Any, sums: Any) -> NDArray[np.int32]:
+        met.append(chunk.x[:, 0])
+        return np.zeros(len(chunk.x), np.int32)
+
+    with open_passes(open_rows(x) if lengths is None else CutRows(x, lengths)) as passes:
+        assert (passes.in_one_piece() is None) == (lengths is not None)
+        seconds_of_last_pass(passes, Labelling(labelled, (), {}, {}))
+    assert (np.diff(met[0]) > 0).all()
+    assert (len(met[0]), met[0][0], met[0][-1]) == (TRIAL_ROWS, 0, last)
 
 
 # --- the numbers
