@@ -62,6 +62,7 @@ TABLES = {
     "far": Table(PAGE, "far"),
     "kernels": Table(PAGE, "kernels"),
     "labels": Table(PAGE, "labels"),
+    "labels_pruned": Table(PAGE, "labels_pruned"),
     "outlier": Table(PAGE, "outlier"),
     "bounds": Table(PAGE, "nmbatch", "bounds_table"),
     "nmbatch": Table(PAGE, "nmbatch"),

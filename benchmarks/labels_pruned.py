@@ -1,0 +1,104 @@
+"""Labels of few of many centres met, beside a dense pass over the same rows.
+
+    python -m benchmarks.labels_pruned [--write]
+
+writes `results/labels_pruned.json` and the table of `RESULTS.md`. Both run in turns in one process,
+on one thread, with centres that a fit has found. Rows are as few as it takes for boxes to be made
+at all, so making them weighs as much as it ever does. Medians over rounds of the ratio of CPU
+seconds; labels are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import largek_dask as lk
+from benchmarks.common import cpu_description, save
+from benchmarks.tables import write_tables
+from largek_dask.data.synthetic import generate
+from largek_dask.kernels.bounds import boxes
+from largek_dask.kernels.distances import nearest, pack_centers
+
+ROUNDS = 5
+POINTS: tuple[tuple[int | None, int, int, str], ...] = (
+    (8_000, 32, 8_000, "f4"),
+    (8_000, 32, 8_000, "f8"),
+    (32_000, 32, 32_000, "f4"),
+    (2_000, 8, 8_000, "f4"),
+    (None, 32, 8_192, "f4"),
+)
+"""Components of the rows (None: one Gaussian, without structure), features, clusters, type."""
+FITTED = 150_000
+"""Rows of each of these sets that centres are fitted to."""
+
+
+def record_of(components: int | None, d: int, k: int, dtype: str) -> dict[str, Any]:
+    """A pass that passes most centres over beside the dense one, over the same rows."""
+    n = int(boxes.LEAST_WORK / (k * d)) + 1
+    if components is None:
+        x = np.random.default_rng(5).standard_normal((max(n, FITTED), d)).astype(dtype)
+    else:
+        x = generate("mixture", max(n, FITTED), d, n_components=components, seed=3, dtype=dtype)
+    model = lk.KMeans(k, random_state=0, max_iter=3, n_threads=1).fit(x[:FITTED]).model_
+    centers, shift = (part.astype(dtype) for part in (model.arrays.centers, model.arrays.shift))
+    x = x[:n]
+
+    def dense() -> tuple[Any, int]:
+        return nearest(x, pack_centers(centers, shift)), n * k
+
+    def pruned() -> tuple[Any, int]:
+        return boxes.nearest_pruned(x, pack_centers(centers, shift))
+
+    (labels, _), (found, n_evaluated) = dense(), pruned()
+    np.testing.assert_array_equal(labels, found)
+    seconds: dict[str, list[float]] = {"dense": [], "pruned": []}
+    for _ in range(ROUNDS):
+        for name, run in (("dense", dense), ("pruned", pruned)):
+            begin = time.process_time()
+            run()
+            seconds[name].append(time.process_time() - begin)
+    record: dict[str, Any] = {"components": components, "d": d, "k": k, "dtype": dtype, "n": n}
+    record |= {name: min(some) for name, some in seconds.items()}
+    ratios = np.array(seconds["pruned"]) / np.array(seconds["dense"])
+    record |= {"ratio": float(np.median(ratios)), "ratios": ratios.tolist()}
+    record["evaluated"] = n_evaluated / (n * k)
+    print(record, file=sys.stderr, flush=True)
+    return record
+
+
+def table(result: dict[str, Any]) -> str:
+    """The markdown table of passes that pass most centres over."""
+    lines = [
+        "| rows | d | k | | dense, ns a row | few centres met, ns a row | time | distances |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for r in result["points"]:
+        rows = "one Gaussian" if r["components"] is None else f"{r['components']:,} components"
+        dense, pruned = (f"{r[name] / r['n'] * 1e9:.0f}" for name in ("dense", "pruned"))
+        lines.append(
+            f"| {rows} | {r['d']} | {r['k']} | {r['dtype']} | {dense} | {pruned} "
+            f"| {r['ratio']:.2f}x | {100 * r['evaluated']:.1f} % |"
+        )
+    made = "Made by `python -m benchmarks.labels_pruned --write`."
+    return "\n".join([*lines, "", f"CPU time of one thread; {result['cpu']}. {made}"])
+
+
+def main() -> None:
+    """Measure, save, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="save results, write the table")
+    args = parser.parse_args()
+    result = {"cpu": cpu_description(), "points": [record_of(*point) for point in POINTS]}
+    print(table(result))
+    if args.write:
+        save("labels_pruned", result)
+        write_tables("labels_pruned", result)
+
+
+if __name__ == "__main__":
+    main()
