@@ -146,7 +146,10 @@ def test_what_has_become_of_notices_is_among_the_facts():
     board.know({"state": "failed", "notices": told})
 
     def facts():
-        return [text for name, text in strict(board.answer())["facts"] if name == "notice"]
+        answer = strict(board.answer())
+        [about] = [panel for panel in answer["panels"] if panel["kind"] == "job"]
+        assert "notices" not in [name for name, _ in about["table"]["rows"]], "in words, and once"
+        return [text for name, text in answer["facts"] if name == "notice"]
 
     assert facts() == [
         "waiting to t0: sent",
