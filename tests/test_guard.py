@@ -48,6 +48,13 @@ def test_ratios_are_worse_from_15_percent_on():
     assert told == ["a: 1.16 times a product instead of 1.00"]
 
 
+def test_what_seems_worse_is_measured_again(monkeypatch):
+    runs = iter([{"a": 2.0, "b": 1.0}, {"a": 1.5, "b": 3.0}, {"a": 1.0, "b": 3.0}, {"a": 0.1}])
+    monkeypatch.setattr(guard, "child_record", lambda module, given: next(runs))
+    assert guard.measured({"a": 1.0, "b": 1.0}) == {"a": 1.0, "b": 1.0}
+    assert guard.measured({"a": 1.0}) == {"a": 0.1}, "once, where nothing seems worse"
+
+
 @pytest.mark.parametrize("share", [1.0, 0.9])
 def test_its_exit_status(share, monkeypatch, capsys):
     expected = {"counts": {"a": {"passes": 100}}, "ratios": {guard.vectors(): RATIOS}}
