@@ -13,9 +13,11 @@ with the job from its last checkpoint. To have that done by SLURM, take `largek 
 (deploy/README.md, "SLURM").
 """
 
+import asyncio
 import os
 
 from dask_jobqueue.slurm import SLURMRunner
+from distributed.utils import json_load_robust
 
 import largek_dask as lk
 
@@ -36,13 +38,22 @@ WORKER = {
 }
 
 
+class Runner(SLURMRunner):
+    """Waits for a whole scheduler file: dask-jobqueue 0.9 reads what is half written, and ends."""
+
+    async def get_scheduler_address(self) -> str:
+        """Where this allocation's scheduler is."""
+        found = await asyncio.to_thread(json_load_robust, self.scheduler_file)
+        return found["address"]
+
+
 def main() -> None:
     """Be what the number of this task says; as the script, submit the job or go on with it."""
     os.makedirs(FOLDER, exist_ok=True)
     where = FOLDER + "/scheduler-{job_id}.json"
     # Only the second task comes into the block.
     with (
-        SLURMRunner(scheduler_file=where, scheduler_options=SERVICE, worker_options=WORKER) as all_,
+        Runner(scheduler_file=where, scheduler_options=SERVICE, worker_options=WORKER) as all_,
         lk.connect(all_.scheduler_address) as service,
     ):
         begun = service.jobs(name=RUN)

@@ -138,6 +138,35 @@ def test_the_readme_says_what_the_file_says(name):
     assert f"| `{typed(name)}` |" in (DEPLOY / "README.md").read_text()
 
 
+READ = """
+import asyncio, sys
+import runner
+
+def see(event, given):
+    if event == "open" and str(given[0]) == {file!r}:
+        print("opened", flush=True)
+
+sys.addaudithook(see)
+waiting = runner.Runner.__new__(runner.Runner)
+waiting.scheduler_file = {file!r}
+print(asyncio.run(waiting.get_scheduler_address()))
+"""
+
+
+def test_a_runner_waits_for_a_whole_scheduler_file(tmp_path):
+    launched, file = Launched(tmp_path / "runner", "rows", 0.0), tmp_path / "scheduler.json"
+    launched.copy("runner.py")
+    (launched.here / "read.py").write_text(READ.format(file=str(file)))
+    file.write_text('{"address": "tcp://1.2.')
+    given = {"SLURM_CPUS_PER_TASK": "1", "SLURM_MEM_PER_CPU": "1024"}
+    with launched.started("python read.py", **given) as begun:
+        eventually(lambda: launched.log.read_text().count("opened") > 1, "second look", begun)
+        (tmp_path / "whole").write_text('{"address": "tcp://1.2.3.4:5"}')
+        os.replace(tmp_path / "whole", file)
+        assert begun.wait(PATIENCE) == 0, launched.log.read_text()
+    assert launched.log.read_text().endswith("tcp://1.2.3.4:5\n")
+
+
 @pytest.mark.timeout(1500)
 def test_jobqueue_whose_workers_reach_their_lifetime__a_runner_that_is_cancelled(rows, tmp_path):
     url, digest = rows
