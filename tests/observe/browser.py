@@ -16,7 +16,7 @@ __all__ = ["Tab", "browser", "is_missing", "no_serious_finding"]
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
-PATIENCE = 45_000
+PATIENCE = 120_000
 """Milliseconds that a test waits for what the page is to show."""
 SERIOUS = ("serious", "critical")
 

@@ -133,7 +133,8 @@ def test_jobs__are_told_while_every_lock_is_held(open_jobs, document):
     held, go = threading.Event(), threading.Event()
 
     def hold():
-        with jobs._changed, job._lock, job._writing, job.feed._lock:
+        # In the order in which the service takes them: else the two may wait for each other.
+        with jobs._changed, job._writing, job._lock, job.feed._lock:
             held.set()
             assert go.wait(60)
 

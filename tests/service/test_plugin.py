@@ -177,7 +177,9 @@ def test_log__is_cut_and_cleared_and_who_follows_hears_all(tmp_path, quick_lease
 
     async def logged():
         async with (
-            Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler,
+            Scheduler(
+                host="127.0.0.1", port=0, dashboard=False, dashboard_address="127.0.0.1:0"
+            ) as scheduler,
             Client(scheduler.address, asynchronous=True) as client,
         ):
             plugin = JobsPlugin(str(tmp_path))
