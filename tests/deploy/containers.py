@@ -71,6 +71,8 @@ def base(folder: Path) -> Path:
             *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")),
             release["VERSION_CODENAME"],
             made,
+            # Where Python keeps bytecode here is no place in there.
+            env={name: told for name, told in os.environ.items() if not name.startswith("PYTHON")},
         )
         made.rename(kept)
     return kept
