@@ -70,3 +70,14 @@ def test_a_local_fit_loads_nothing_of_a_cluster(what: str, tmp_path: Path) -> No
 
 def test_what_a_cluster_needs_is_seen_where_it_is_loaded(tmp_path: Path) -> None:
     assert {"distributed", "tornado", "pydantic"} <= loaded_by(CLUSTER, tmp_path)
+
+
+def test_a_scheduler_and_a_worker_load_no_optimizer(tmp_path: Path) -> None:
+    """Half a second of each process: what needs it loads it. (scikit-learn's estimators do.)"""
+    code = "import largek_dask.passes.worker, largek_dask.service.plugin, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    loaded = set(done.stdout.split())
+    assert {"numba", "largek_dask.algorithms.dcd.search"} <= loaded
+    assert "scipy.optimize" not in loaded

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 
 from largek_dask.algorithms.parts.agreement import adjusted_rand
@@ -137,6 +136,8 @@ class Contingency:
 
     def accuracy(self) -> float:
         """See :func:`accuracy`."""
+        from scipy.optimize import linear_sum_assignment
+
         # Fewer rows than columns, and costs that are to be small: what scipy solves without a copy.
         cells = self.cells if self.n_clusters <= self.n_classes else self.cells.T
         check_output_fits(

@@ -12,7 +12,6 @@ from math import log
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from largek_dask.kernels.auxiliary import (
     arrange,
@@ -245,6 +244,9 @@ class Search:
         D. Gribel, T. Vidal, HG-means: a scalable hybrid genetic algorithm for minimum
         sum-of-squares clustering, Pattern Recognition 88 (2019).
         """
+        # Loaded where it is needed: it takes half a second, of every process that fits or computes.
+        from scipy.optimize import linear_sum_assignment
+
         gaps = ((one[:, None] - other) ** 2).sum(axis=2)
         a, b = linear_sum_assignment(gaps)
         first = generator.random(len(one)) < 0.5
