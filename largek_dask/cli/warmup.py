@@ -26,6 +26,13 @@ __all__ = ["warmup"]
 )
 @option_scheduler
 @click.option(
+    "--clusters",
+    "n_clusters",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="The most clusters that fits are going to have: from 1,024 on, some more kernels.",
+)
+@click.option(
     "--processes",
     type=click.IntRange(min=1),
     metavar="N",
@@ -34,6 +41,7 @@ __all__ = ["warmup"]
 @option_storage
 def warmup(
     scheduler: str | None,
+    n_clusters: int | None,
     processes: int | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
@@ -50,7 +58,7 @@ def warmup(
             click.echo(text, err=True)
 
     with connected(scheduler, storage_options) as client:
-        machines = warm(client, n_processes=processes, told=say)
+        machines = warm(client, n_clusters=n_clusters, n_processes=processes, told=say)
     told = {
         "machines": [asdict(machine) for machine in machines],
         "kernels": sum(machine.kernels for machine in machines),

@@ -27,6 +27,8 @@ from largek_dask import config
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.driver.words import human_seconds
 from largek_dask.errors import ClusterError
+from largek_dask.kernels.bounds.boxes import FEWEST_DIRECT, Boxes
+from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.kernels.tile import DIRECT_FEATURES
 from largek_dask.passes.local import available_cpus
@@ -34,10 +36,15 @@ from largek_dask.passes.local import available_cpus
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["KINDS", "Warmed", "warmup"]
+__all__ = ["KINDS", "MANY", "Warmed", "warmup"]
 
 KINDS = ("float32", "float64", "sparse float32", "sparse float64")
 """Kinds of rows. Kernels for one are of no use for another, so that each has its process."""
+MANY = ("many clusters of float32", "many clusters of float64")
+"""What only a last pass over very many clusters needs, and models of them."""
+BOXED = (8, 9, 32, 64)
+"""Numbers of features: one for each width of the boxes that centres stand in, and the direct form.
+"""
 DIRECTIONS = 16
 """Directions in which a search of many features begins: kernels do not hang on the number."""
 NOTE = "warmed.json"
@@ -69,6 +76,7 @@ class Warmed:
 def warmup(
     client: Client | None = None,
     *,
+    n_clusters: int | None = None,
     n_processes: int | None = None,
     told: Told | None = None,
 ) -> list[Warmed]:
@@ -79,10 +87,16 @@ def warmup(
     and what a model does: ``predict``, ``transform`` and ``score``. What has been compiled before
     is not compiled again.
 
+    From 4,096 clusters on (1,024 with up to 8 features) the last pass over a large table, and a
+    model of it, pass most centres over; that has kernels which nothing else needs.
+
     Parameters
     ----------
     client : distributed.Client, optional
         Compile on the machines of its workers, once for each cache folder; None: on this one.
+    n_clusters : int, optional
+        The most that fits are going to have; from 1,024 on, what many clusters need is compiled as
+        well.
     n_processes : int, optional
         Processes that compile at the same time on a machine, up to 4; None: one a core.
     told : callable, optional
@@ -105,10 +119,11 @@ def warmup(
     ...     print(machine.host, machine.kernels, machine.seconds)
     """
     told = _say_nothing if told is None else told
+    kinds = KINDS if n_clusters is None or n_clusters < FEWEST_DIRECT else KINDS + MANY
     if client is None:
         # On a thread of its own: a notebook's has a loop that runs already.
         with ThreadPoolExecutor(1) as aside:
-            return [aside.submit(lambda: asyncio.run(_warm(n_processes, told))).result()]
+            return [aside.submit(lambda: asyncio.run(_warm(kinds, n_processes, told))).result()]
     homes: dict[str, tuple[str, str]] = client.run(_home)
     if not homes:
         raise ClusterError("the cluster has no workers: start some, or call warmup() on each host")
@@ -116,7 +131,7 @@ def warmup(
     chosen = {home: worker for worker, home in homes.items()}
     told(f"{len(homes)} workers on {len(chosen)} machines")
     # Not as a task: it would take a thread from jobs. A coroutine, so that the worker goes on.
-    found = client.run(_warm_on_worker, n_processes, workers=list(chosen.values()))
+    found = client.run(_warm_on_worker, kinds, n_processes, workers=list(chosen.values()))
     machines = []
     for worker, answer in found.items():
         if isinstance(answer, str):
@@ -135,18 +150,18 @@ def _home() -> tuple[str, str]:
     return socket.gethostname(), str(cache_folder())
 
 
-async def _warm_on_worker(n_processes: int | None) -> dict[str, Any] | str:
+async def _warm_on_worker(kinds: tuple[str, ...], n_processes: int | None) -> dict[str, Any] | str:
     """What a worker's machine has compiled, or why it has not."""
     try:
-        return asdict(await _warm(n_processes, _say_nothing))
+        return asdict(await _warm(kinds, n_processes, _say_nothing))
     except ClusterError as error:
         return str(error)
 
 
-async def _warm(n_processes: int | None, told: Told) -> Warmed:
-    """Have processes make the fits of all kinds that have not been made here."""
-    begun, before = time.monotonic(), _n_kernels()
-    missing = [kind for kind in KINDS if kind not in _done()]
+async def _warm(kinds: tuple[str, ...], n_processes: int | None, told: Told) -> Warmed:
+    """Have processes make the fits of these kinds that have not been made here."""
+    begun, before, done = time.monotonic(), _n_kernels(), _done()
+    missing = [kind for kind in kinds if kind not in done]
     room = asyncio.Semaphore(max(1, available_cpus() if n_processes is None else n_processes))
 
     async def one(kind: str) -> None:
@@ -162,7 +177,7 @@ async def _warm(n_processes: int | None, told: Told) -> Warmed:
         await asyncio.gather(*running, return_exceptions=True)
     there = _n_kernels()
     if missing:
-        _note(there)
+        _note((*done, *missing), there)
     host, folder = _home()
     return Warmed(host, folder, there - before, there, time.monotonic() - begun)
 
@@ -217,13 +232,13 @@ def _done() -> tuple[str, ...]:
         return ()
 
 
-def _note(n_kernels: int) -> None:
-    """Note that all kinds are done; where nothing is kept there is nothing to note."""
+def _note(kinds: Sequence[str], n_kernels: int) -> None:
+    """Note which kinds are done; where nothing is kept there is nothing to note."""
     if not n_kernels:
         return
     path = cache_folder() / NOTE
     aside = path.with_name(f"{NOTE}.{os.getpid()}.tmp")
-    aside.write_text(json.dumps({"kinds": KINDS, "kernels": n_kernels}))
+    aside.write_text(json.dumps({"kinds": kinds, "kernels": n_kernels}))
     os.replace(aside, path)
 
 
@@ -238,13 +253,17 @@ def fits_of(
     Parameters
     ----------
     kind : str
-        One of ``KINDS``.
+        One of ``KINDS`` or ``MANY``.
     folder : Path
         For rows that are stored.
     narrow : sequence of int
         Numbers of features, of those that have kernels of their own.
     """
     dtype = np.dtype(kind.rpartition(" ")[2])
+    if kind in MANY:
+        for d in BOXED:
+            yield f"{kind}, {d} features", partial(_search_boxes, d, dtype)
+        return
     if kind.startswith("sparse"):
         yield from _sparse_fits(dtype)
         return
@@ -275,6 +294,14 @@ def _sparse_fits(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], objec
         yield name, partial(_fit, x, k, use=True)
         yield f"{name}, weighted", partial(_fit, x, k, sample_weight=np.linspace(1, 2, 6_000))
         yield f"{name}, lloyd", partial(_fit, x, k, algorithm="lloyd")
+
+
+def _search_boxes(d: int, dtype: np.dtype[Any]) -> None:
+    """Label rows as the last pass over many clusters does: as many clusters would take longer."""
+    x = np.random.default_rng(0).normal(size=(300, d)).astype(dtype)
+    labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
+    boxes = Boxes(pack_centers(x, np.zeros(d, dtype)))
+    boxes.search(x, 0, len(x), np.inf, labels, left)
 
 
 def _rows(n: int, d: int) -> Any:

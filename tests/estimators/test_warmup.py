@@ -12,6 +12,7 @@ from typing import Any
 
 import dask.config
 import numba
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +20,8 @@ import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.errors import ClusterError
 from largek_dask.estimators import warmup as warmup_module
+from largek_dask.kernels.bounds.boxes import WIDTHS, Boxes
+from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.kernels.tile import DIRECT_FEATURES
 
@@ -115,6 +118,36 @@ def test_a_fit_needs_nothing_that_is_not_there_afterwards(kind: str, tmp_path: P
     assert used <= warmed
 
 
+BOXED = """
+from largek_dask.kernels.bounds import boxes
+boxes.FEWEST_CENTERS = boxes.FEWEST_DIRECT = 200
+boxes.LEAST_WORK = 0
+places = 100 * draws.normal(size=(300, {d})).astype({dtype!r})
+x = places[draws.integers(300, size=2_000)] + draws.normal(size=(2_000, {d})).astype({dtype!r})
+lk.KMeans(300, init=places, algorithm="lloyd", max_iter=1).fit(x).predict(x[:500])
+"""
+
+
+def test_the_last_pass_over_many_clusters_needs_nothing_else() -> None:
+    """As the test before: of the files that a fit uses, those of boxes are among the warmed."""
+    warms = WARMS.replace(", narrow=(3, 8)", "").format(kind=warmup_module.MANY[0])
+    warmed = names_used(warms)
+    program = BOXED.format(d=40, dtype="float32")
+    used = {name for name in names_used(FITS.format(fits=program)) if name.startswith("boxes.")}
+    assert used
+    if not used <= warmed:
+        warmed |= names_used(warms)
+    assert used <= warmed
+
+
+def test_boxes_of_every_width_are_warmed() -> None:
+    draws, found = np.random.default_rng(0), set()
+    for d in warmup_module.BOXED:
+        packed = pack_centers(draws.normal(size=(300, d)), np.zeros(d))
+        found.add((Boxes(packed).width, packed.direct > 0))
+    assert found == {(WIDTHS[0], True), *((width, False) for width in WIDTHS)}
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """An empty cache, and processes that compile one function each."""
@@ -135,8 +168,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def compile_one(kind: str) -> None:
     """A small function of its own for each kind."""
-    import numpy as np
-
     from largek_dask.kernels.jit import njit
 
     njit(lambda x: x)(np.zeros((1,) * (1 + warmup_module.KINDS.index(kind))))
@@ -154,6 +185,38 @@ def test_the_second_time_there_is_nothing_to_do() -> None:
     next(cache_folder().glob("*.bin")).unlink()
     (third,) = lk.warmup(n_processes=1)
     assert (third.kernels, third.there) == (1, 4), "what was removed is made again"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """An empty cache, and a file of each kind that is made."""
+
+    async def in_process(kind: str, told: Any) -> None:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        (cache_folder() / f"{kind}.bin").touch()
+        told(f"{kind} is done")
+
+    monkeypatch.setattr(warmup_module, "_in_process", in_process)
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
+        yield
+
+
+@pytest.mark.usefixtures("quick")
+def test_many_clusters_are_warmed_where_there_are_going_to_be_many(fresh_cluster: Any) -> None:
+    assert [machine.kernels for machine in lk.warmup(n_clusters=1_023)] == [4]
+    told: list[str] = []
+    (more,) = lk.warmup(n_clusters=1_024, told=told.append)
+    assert sorted(told) == sorted(f"{kind} is done" for kind in warmup_module.MANY)
+    assert (more.kernels, more.there) == (2, 6)
+    assert run_json("warmup", "--clusters", "32000")["kernels"] == 0
+    (again,) = lk.warmup()
+    assert (again.kernels, again.there) == (0, 6)
+    (cache_folder() / f"{warmup_module.MANY[0]}.bin").unlink()
+    # Nobody knows whose it was: all are looked through once more.
+    assert [machine.kernels for machine in lk.warmup(told=told.append)] == [0]
+    assert len(told) == 6
+    (machine,) = lk.warmup(fresh_cluster(2, processes=False), n_clusters=5_000)
+    assert (machine.kernels, machine.there) == (1, 6)
 
 
 @pytest.mark.usefixtures("small")
@@ -175,7 +238,7 @@ def test_a_kind_is_done_by_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch)
     noted: list[int] = []
     monkeypatch.setattr(warmup_module, "KINDS", ("sparse float32",))
     monkeypatch.setattr(warmup_module, "_done", lambda: ())
-    monkeypatch.setattr(warmup_module, "_note", noted.append)
+    monkeypatch.setattr(warmup_module, "_note", lambda kinds, there: noted.append(there))
     (machine,) = lk.warmup()
     assert noted == [machine.there]
     assert machine.there > 20
