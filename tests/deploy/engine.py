@@ -325,9 +325,9 @@ class Engine:
             process.kill()
             process.wait(60)
 
-    def said(self, name: str, *command: str) -> str:
+    def said(self, name: str, *command: str, seconds: float = 60) -> str:
         """What a command prints in the surroundings of a service that runs."""
-        code, printed = self.container(name, command=command).run(60, self._host(name)[0])
+        code, printed = self.container(name, command=command).run(seconds, self._host(name)[0])
         assert code == 0, f"{command}\n{printed}"
         return printed
 
