@@ -1,0 +1,445 @@
+"""Runs of `benchmarks.large`: real processes, what they hold, what a job tells, and who kills them.
+
+A scheduler with a store and two workers of one thread each are processes of their own, as `dask
+scheduler` and `dask worker` start them, and are started again when they end (`tests.faults.rig`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+import largek_dask as lk
+from largek_dask.errors import LargekError
+from tests.faults.moments import Moment
+from tests.faults.rig import QUICK, Rig
+
+__all__ = [
+    "DENSE_SHARE",
+    "LIMIT",
+    "N_WORKERS",
+    "Struck",
+    "Watch",
+    "deployment",
+    "follow",
+    "held_rows",
+    "measure_dense",
+    "stored",
+    "warm_up",
+]
+
+Record = dict[str, Any]
+
+N_WORKERS = 2
+LIMIT = 4_000_000_000
+"""Bytes of memory that a worker may take."""
+SEED = 11
+N_FEATURES = 32
+HELD_ROWS = 100_000
+"""Rows that are not in the store, of the same kind: energies are those over them."""
+DENSE_SHARE = 0.01
+"""Share of the rows from which a dense pass over all of them is extrapolated."""
+CHECKPOINT_SECONDS = 5.0
+"""Between two looks at the centres that a job has come to."""
+PAUSE = 0.5
+"""Seconds between two looks at what processes hold."""
+SCHEDULER = "scheduler"
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def stored(folder: Path, n: int, n_components: int, chunk_rows: int | None = None) -> str:
+    """The path of a store of n rows; it is written where it is not there yet."""
+    from largek_dask.data.synthetic import write
+
+    path = folder / f"{n}x{N_FEATURES}-{n_components}.zarr"
+    with contextlib.suppress(LargekError, FileNotFoundError):
+        if path.exists() and lk.open_rows(str(path)).shape == (n, N_FEATURES):
+            return str(path)
+    begun = time.perf_counter()
+    write(
+        "mixture", path, n, N_FEATURES, n_components=n_components, seed=SEED,
+        chunk_rows=chunk_rows, force=True,
+    )  # fmt: skip
+    print(f"{path}: written in {time.perf_counter() - begun:.0f} s", flush=True)
+    return str(path)
+
+
+def held_rows(n: int, n_components: int) -> NDArray[np.float32]:
+    """Rows of the same kind that come after the n of the store."""
+    from largek_dask.data.synthetic import BLOCK_ROWS, SyntheticRows
+
+    wanted = min(HELD_ROWS, max(BLOCK_ROWS, n // 10))
+    # Of the last block of the store some may be in it.
+    first, blocks = -(-n // BLOCK_ROWS), -(-wanted // BLOCK_ROWS)
+    rows = SyntheticRows(
+        "mixture", (first + blocks) * BLOCK_ROWS, N_FEATURES, n_components=n_components, seed=SEED
+    )
+    return np.concatenate([rows.read(first + i) for i in range(blocks)])[:wanted]
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def deployment(folder: Path, *, nannies: bool = True, **settings: Any) -> Iterator[Rig]:
+    """A scheduler and workers with a deployment's own patience, unless settings say otherwise."""
+    usual = {"LARGEK__CHECKPOINTS__SECONDS": CHECKPOINT_SECONDS}
+    told = {**dict.fromkeys(QUICK), **usual, **settings}
+    with Rig(folder, N_WORKERS, memory_limit=str(LIMIT), nannies=nannies, **told) as rig:
+        yield rig
+
+
+def processes(rig: Rig) -> dict[str, int]:
+    """The pids of those that compute or drive, by name; who is being started again is left out."""
+    found = {SCHEDULER: rig.scheduler.pid}
+    for number, worker in enumerate(rig.workers, 1):
+        with contextlib.suppress(psutil.Error):
+            several = psutil.Process(worker.pid), *psutil.Process(worker.pid).children(True)
+            found |= {f"worker {number}": one.pid for one in several if _computes(one)}
+    return found
+
+
+def _computes(process: psutil.Process) -> bool:
+    """Whether it is a worker: a nanny's child, or one that has none."""
+    told = " ".join(process.cmdline())
+    return "spawn_main" in told or "--no-nanny" in told
+
+
+class Watch(threading.Thread):
+    """Looks at what the processes of a deployment hold, and what they compute, all the time.
+
+    Attributes
+    ----------
+    samples : dict
+        By name of a process: tuples of seconds (``time.time``), bytes held, and CPU seconds so
+        far, those of the processes that were there before it included.
+    peaks : dict
+        By name, bytes that any of these has held at most.
+    """
+
+    def __init__(self, rig: Rig, pause: float = PAUSE) -> None:
+        super().__init__(name="watch")
+        self._rig, self._pause, self._over = rig, pause, threading.Event()
+        self._used: dict[str, dict[int, float]] = {}
+        self._known: dict[str, psutil.Process] = {}
+        self.samples: dict[str, list[tuple[float, int, float]]] = {}
+        self.peaks: dict[str, int] = {}
+
+    def __enter__(self) -> Watch:
+        self.look()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+    def run(self) -> None:
+        """Look until it is over."""
+        while not self._over.wait(self._pause):
+            self.look()
+
+    def look(self) -> None:
+        """Look once."""
+        for name, process in self._processes().items():
+            # One may have ended since.
+            with contextlib.suppress(psutil.Error, OSError, IndexError):
+                spent, memory = process.cpu_times(), process.memory_info()
+                peak = most_memory(process.pid)
+                used = self._used.setdefault(name, {})
+                used[process.pid] = spent.user + spent.system
+                known = self.samples.setdefault(name, [])
+                known.append((time.time(), memory.rss, sum(used.values())))
+                # The system counts what is held now more closely than the most so far.
+                self.peaks[name] = max(self.peaks.get(name, 0), peak, memory.rss)
+
+    def _processes(self) -> dict[str, psutil.Process]:
+        """Those that are there; they are looked for only if one is another than before."""
+        known = self._known
+        if len(known) <= len(self._rig.workers) or not all(p.is_running() for p in known.values()):
+            known.clear()
+            for name, pid in processes(self._rig).items():
+                with contextlib.suppress(psutil.Error):
+                    known[name] = psutil.Process(pid)
+        return known
+
+    def cpu_between(self, name: str, begin: float, end: float) -> float:
+        """CPU seconds of a process between two moments of ``time.time``."""
+        times, _, used = zip(*self.samples[name], strict=True)
+        first, last = np.interp([begin, end], times, used)
+        return float(last - first)
+
+    def memory(self, begin: float, most: int = 200) -> dict[str, list[list[float]]]:
+        """Seconds since a moment and bytes by process, of about so many looks."""
+        found = {}
+        for name, several in self.samples.items():
+            later = [(at - begin, held) for at, held, _ in several if at >= begin]
+            step = max(1, len(later) // most)
+            found[name] = [[round(at, 1), held] for at, held in later[::step]]
+        return found
+
+
+def most_memory(pid: int) -> int:
+    """Bytes that a process has held at most."""
+    told = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(told.partition("VmHWM:")[2].split()[0])
+
+
+# --- one dense pass -------------------------------------------------------------------------------
+
+
+def dense_share(
+    store: str, start: int, stop: int, centers: NDArray[np.float32], shift: NDArray[np.float32]
+) -> tuple[float, float, NDArray[np.int32]]:
+    """Wall and CPU seconds of our dense kernel over some rows, and their labels; on a worker."""
+    import zarr
+
+    from largek_dask.kernels.distances import nearest, pack_centers
+
+    x = zarr.open_array(store, mode="r")[start:stop]
+    # Code is compiled and loaded.
+    nearest(x[:64], pack_centers(centers[:8], shift))
+    begun, used = time.perf_counter(), time.thread_time()
+    labels = nearest(x, pack_centers(centers, shift))
+    return time.perf_counter() - begun, time.thread_time() - used, labels
+
+
+def measure_dense(
+    service: lk.Service, store: str, n: int, centers: NDArray[Any], shift: NDArray[Any]
+) -> tuple[Record, dict[int, NDArray[np.int32]]]:
+    """A dense pass over all rows and centres, extrapolated from some rows on each worker at once.
+
+    Returns
+    -------
+    Wall seconds of the slower worker and CPU seconds of both, for all rows; and the labels that it
+    has found, by their first row.
+    """
+    addresses = sorted(service.client.scheduler_info()["workers"])
+    each = max(1, round(DENSE_SHARE * n / len(addresses)))
+    starts = [i * (n // len(addresses)) for i in range(len(addresses))]
+    asked = [
+        service.client.submit(
+            dense_share, store, start, start + each, centers, shift, workers=[address], pure=False
+        )
+        for start, address in zip(starts, addresses, strict=True)
+    ]
+    done = service.client.gather(asked)
+    scale = n / (each * len(addresses))
+    seconds = scale * max(wall for wall, _, _ in done)
+    cpu = scale * sum(cpu for _, cpu, _ in done)
+    labels = {start: found for start, (_, _, found) in zip(starts, done, strict=True)}
+    return {"seconds": seconds, "cpu": cpu, "rows": each * len(addresses)}, labels
+
+
+# --- a job ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Struck:
+    """Kills a worker and the scheduler in the middle of a job.
+
+    Parameters
+    ----------
+    rig : Rig
+    n_iter : int
+        Steps that the job is going to take.
+    first_whole : int or None
+        The first of them that goes through all rows.
+    """
+
+    rig: Rig
+    n_iter: int
+    first_whole: int | None
+    kills: int = 0
+
+    def __post_init__(self) -> None:
+        step, half = self.first_whole, max(1, self.n_iter // 2)
+        if step is not None and self.n_iter - step >= 2:
+            # In a pass over all rows; and in between of those that follow.
+            self._gate = Moment("before", "step", nth=step)
+            self._worker = Moment("before", "chunk", "worker")
+            self._scheduler = Moment("before", "step", nth=max(1, (self.n_iter - step) // 2))
+            self._order = (self._kill_worker, self._kill_scheduler)
+        else:
+            # There are hardly any passes over all rows but the last one.
+            self._gate = Moment("before", "step", nth=half)
+            self._worker = Moment("before", "labels", "worker")
+            self._scheduler = Moment("before", "step")
+            self._order = (self._kill_scheduler, self._kill_worker)
+        self._first = self.rig.meet(self._gate)
+        self._thread = threading.Thread(target=self._strike, name="strikes")
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """To be called when the job has been submitted."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the strikes; what has gone wrong with them is raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _strike(self) -> None:
+        try:
+            self._first.wait(3_600)
+            orders = [self.rig.meet(m) for m in (self._worker, self._scheduler)]
+            meetings = dict(zip((self._kill_worker, self._kill_scheduler), orders, strict=True))
+            self._first.release()
+            for kill in self._order:
+                kill(meetings[kill].wait(3_600))
+                meetings[kill].release()
+                self.kills += 1
+        except BaseException as error:
+            self._error = error
+
+    def _kill_worker(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    def _kill_scheduler(self, pid: int) -> None:
+        assert pid == self.rig.scheduler.pid
+        self.rig.scheduler.kill()
+
+
+def follow(
+    rig: Rig,
+    service: lk.Service,
+    watch: Watch,
+    store: str,
+    output: Path,
+    held: NDArray[np.float32] | None,
+    struck: Struck | None = None,
+    **options: Any,
+) -> Record:
+    """Submit a job, follow it to its end, and tell what it took; with held rows also how well."""
+    begun = time.time()
+    job = service.submit(store, output=str(output), seed=0, **options)
+    if struck is not None:
+        struck.start()
+    events, met = [], []
+    for event in job.events():
+        events.append(event)
+        if event["event"] == "checkpoint" and held is not None:
+            met.append(_centers_now(output))
+    ended = time.time()
+    if struck is not None:
+        struck.join()
+    state = job.status()["state"]
+    if state != "finished":
+        raise RuntimeError(f"job {job.id} is {state}: {job.status().get('result')}\n{rig.logs()}")
+    model = lk.load_model(str(output / "model.zarr"))
+    told = model.provenance
+    record: Record = {
+        "seconds": ended - begun, "reason": told["stop_reason"], "n_iter": told["n_iter"],
+        "inertia": told.get("inertia"), "digest": model.digest(), "peaks": dict(watch.peaks),
+        "phases": phases_of(events, begun, ended, watch), "memory": watch.memory(begun),
+        "runs": sum(event["event"] == "running" for event in events),
+        "left": sum(e["event"] == "worker" and e["change"] == "left" for e in events),
+        "rows": sum(e["rows"] for e in events if e["event"] == "step"),
+        "retries": sum(e["retries"] + e["rebuilt"] for e in events if e["event"] == "step"),
+    }  # fmt: skip
+    whole = [e["step"] for e in events if e["event"] == "step" and e["sample"] is None]
+    record["first_whole"] = whole[0] if whole else None
+    if held is not None:
+        met = [one for one in met if one is not None] + [(told["n_iter"], centers_of(model.arrays))]
+        record["curve"] = curve_of(events, begun, held, dict(met))
+    return record
+
+
+def _centers_now(output: Path) -> tuple[int, NDArray[np.float32]] | None:
+    """Steps and centres of a job's last checkpoint; None: there is none that can be read."""
+    from largek_dask.driver.saved import best_saved
+    from largek_dask.driver.storage import Folder
+
+    # An old one may be removed while it is read.
+    with contextlib.suppress(OSError, LargekError):
+        saved = best_saved(Folder(str(output)))
+        if saved is not None:
+            return saved.n_iter, centers_of(saved.arrays)
+    return None
+
+
+def centers_of(arrays: Any) -> NDArray[np.float32]:
+    """The centres of a model, or means of a mixture."""
+    found = getattr(arrays, "centers", None)
+    return np.array(arrays.means if found is None else found, np.float32)
+
+
+def curve_of(
+    events: list[Record], begun: float, held: NDArray[np.float32], met: dict[int, Any]
+) -> list[list[float]]:
+    """Seconds since the job was submitted, and the energy of the held rows, of steps met."""
+    from benchmarks.curves import Energies
+
+    at = {e["step"]: _time_of(e) - begun for e in events if e["event"] == "step"}
+    steps = sorted(step for step in met if step in at)
+    energies = Energies(held, [met[step] for step in steps])
+    return [[round(at[step], 2), energies[i]] for i, step in enumerate(steps)]
+
+
+def phases_of(events: list[Record], begun: float, ended: float, watch: Watch) -> list[Record]:
+    """What a job did one after the other: wall seconds, and what each process computed in them.
+
+    ``start`` is until it begins to step, ``samples`` the search among rows that the driver holds,
+    ``rows`` passes over all of them, ``thrown away`` a step that a limit has cut, ``last pass`` all
+    that follows: labels and sums, written with the model.
+    """
+    phases: list[Record] = []
+
+    def add(name: str, until: float, step: Record | None = None) -> None:
+        if not phases or phases[-1]["name"] != name:
+            since = phases[-1]["end"] if phases else begun
+            phases.append({"name": name, "begin": since, "steps": 0, "bytes": 0, "driver": 0.0})
+        now = phases[-1]
+        now["end"] = max(until, now["begin"])
+        if step is not None:
+            now["steps"] += 1
+            now["bytes"] += step["bytes"]
+            now["driver"] += step["seconds"]["driver"]
+
+    for event in events:
+        kind, at = event["event"], _time_of(event)
+        if kind == "started":
+            add("start" if not phases else "again", at)
+        elif kind == "step":
+            add("rows" if event["sample"] is None else "samples", at, event)
+        elif kind == "stopped":
+            add("thrown away", at)
+    add("last pass", ended)
+    for phase in phases:
+        phase["cpu"] = {
+            name: round(watch.cpu_between(name, phase["begin"], phase["end"]), 2)
+            for name in watch.samples
+        }
+        phase["seconds"] = round(phase["end"] - phase["begin"], 2)
+        phase["begin"] = round(phase["begin"] - begun, 2)
+        del phase["end"]
+    return phases
+
+
+def _time_of(event: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(event["time"]).timestamp()
+
+
+def warm_up(service: lk.Service, folder: Path, ask: Callable[..., Any], **options: Any) -> None:
+    """A small job of the kind, so that code is compiled and loaded."""
+    rows = stored(folder, 40_960, 300)
+    job = ask(service, rows, output=str(folder / f"warm-{time.time_ns()}"), **options)
+    if job.wait(600) != "finished":
+        print(job.status().get("result"), file=sys.stderr)
+        raise RuntimeError(f"the first, small job {job.id} has not come to its end")

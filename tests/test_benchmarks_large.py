@@ -1,0 +1,105 @@
+"""The large fit, at a size of seconds: real workers, figures that agree, the same bits struck."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import zarr
+
+from benchmarks import large, large_runs
+from largek_dask.data.synthetic import BLOCK_ROWS, generate
+from tests.faults.rig import QUICK
+
+SIZE = large.Size(
+    24_000, 160, long=3.0, least=200.0, chunk_rows=3_000, max_iter=8, warm=False
+)  # fmt: skip
+"""There are more clusters than rows meet in a step. Its time is never over."""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    place = tmp_path_factory.mktemp("large")
+    # Waits of a deployment are of a minute; and every step is to be in the curve.
+    told = {**QUICK, "LARGEK__CHECKPOINTS__SECONDS": 0}
+    # Processes to start are most of what it takes.
+    result = large.measure(SIZE, place, place / "runs", strike=True, nannies=False, **told)
+    return place, json.loads(json.dumps(result))
+
+
+def test_a_run_tells_what_it_took(measured):
+    _, result = measured
+    for name in ("fit", "long", "strike"):
+        record = result[name]
+        assert record["reason"] == "max_iter"
+        assert record["n_iter"] == SIZE.max_iter
+        phases = record["phases"]
+        assert sum(phase["seconds"] for phase in phases) == pytest.approx(record["seconds"], abs=1)
+        assert phases[0]["name"] == "start"
+        assert phases[-1]["name"] == "last pass"
+        assert {"samples", "rows"} <= {phase["name"] for phase in phases}
+        for process in ("scheduler", "worker 1", "worker 2"):
+            assert record["peaks"][process] > 5e7
+            assert all(phase["cpu"][process] >= 0 for phase in phases)
+            assert sum(phase["cpu"][process] for phase in phases) > 0
+            held = np.array(record["memory"][process])
+            assert held[:, 1].max() <= record["peaks"][process]
+    fit = result["fit"]
+    assert sum(phase["steps"] for phase in fit["phases"]) == fit["n_iter"]
+    assert fit["digest"] == result["long"]["digest"]
+    assert result["same_labels"]
+    assert large.cpu_of(fit) > 0
+
+
+def test_energies_are_those_of_rows_that_are_not_in_the_store(measured):
+    _, result = measured
+    held = large_runs.held_rows(SIZE.rows, SIZE.components)
+    assert len(held) == BLOCK_ROWS
+    seconds, energies = np.array(result["fit"]["curve"]).T
+    assert len(seconds) > 3
+    assert all(np.diff(seconds) >= 0)
+    # The first centres are of few rows.
+    assert energies[-1] < energies[0]
+    inside = result["fit"]["inertia"] / SIZE.rows
+    assert inside < energies[-1] < 1.1 * inside
+
+
+def test_a_struck_fit_is_the_same(measured):
+    _, result = measured
+    struck = result["strike"]
+    assert struck["kills"] == 2
+    # Both have hit: the scheduler has come back, and a worker's part was done by another one.
+    assert struck["runs"] == 2
+    assert struck["left"] >= 1
+    assert struck["same"]
+    assert struck["same_labels"]
+    assert struck["digest"] == result["fit"]["digest"]
+
+
+def test_rows_are_written_once(measured):
+    place, _ = measured
+    [store] = place.glob(f"{SIZE.rows}x*.zarr")
+    before = store.stat().st_mtime_ns
+    assert large_runs.stored(place, SIZE.rows, SIZE.components) == str(store)
+    assert store.stat().st_mtime_ns == before
+    known = generate("mixture", SIZE.rows, 32, n_components=SIZE.components, seed=large_runs.SEED)
+    np.testing.assert_array_equal(zarr.open_array(str(store), mode="r")[:], known)
+
+
+def test_tables_and_picture(measured, tmp_path):
+    _, result = measured
+    told = large.table(result | {"load": [0.5, 2.0], "command": "python -m benchmarks.large"})
+    assert "| the same | the same |" in told
+    assert "OTHERS" not in told
+    assert "24,000 × 32, k = 160" in told
+    assert "Not measured" in large.papers_table(result)
+    pytest.importorskip("matplotlib")
+    large.draw(result, tmp_path / "large.png")
+    assert (tmp_path / "large.png").stat().st_size > 10_000
+
+
+def test_parts_that_are_not_measured_again_are_kept():
+    old = {"size": {"rows": 1}, "cpu": "one", "papers": {"VRKM": 1}, "fit": 1}
+    assert large.merged(old, {"size": {"rows": 1}, "cpu": "one", "fit": 2})["papers"] == {"VRKM": 1}
+    assert "papers" not in large.merged(old, {"size": {"rows": 2}, "cpu": "one", "fit": 2})
