@@ -31,6 +31,17 @@ settings.load_profile("no clock")
 # them have left, and what they are asked to do would wait for ever.
 dask.config.set({f"distributed.worker.memory.{at}": False for at in ("target", "spill", "pause")})
 
+# What Dask's schedulers and workers do all the time is for pages that nobody looks at here: samples
+# of the stacks of all threads every 10 ms, ticks of loops every 20 ms, counters of disks. Clusters
+# that wait for the next test, as most do most of the time, would take a quarter of a core.
+dask.config.set(
+    {
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "1s",
+        "distributed.admin.system-monitor.disk": False,
+    }
+)
+
 ClusterMaker = Callable[..., Client]
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
