@@ -77,6 +77,13 @@ for k in (6, 250):
     km.predict(x), km.transform(x[:77]), km.score(x)
 """
 
+ONE = """
+import numpy as np
+from largek_dask.kernels.jit import njit
+njit(lambda x: x)(np.zeros((1,) * {n}))
+"""
+"""A small function of its own for each kind."""
+
 
 def run_json(*arguments: str) -> Any:
     result = CliRunner().invoke(main, [*arguments, "--json"])
@@ -154,7 +161,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     async def in_process(kind: str, told: Any) -> None:
         ran = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", f"import {__name__} as t; t.compile_one({kind!r})"),
+            *(sys.executable, "-c", ONE.format(n=1 + warmup_module.KINDS.index(kind))),
             env=os.environ | {"DASK_LARGEK__KERNELS__CACHE_DIR": str(tmp_path)},
         )
         assert await ran.wait() == 0

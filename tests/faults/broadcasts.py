@@ -91,7 +91,14 @@ class _Passes(threading.Thread):
         self.over = time.monotonic()
 
 
-def killed_in_broadcasts(folder: Path, n_kills: int, most: float = MOST_SECONDS) -> list[float]:
+def patient_rig(folder: Path) -> Rig:
+    """Three workers, and waits as they are by default."""
+    return Rig(folder, n_workers=3, **WAITS)
+
+
+def killed_in_broadcasts(
+    rig: Rig, folder: Path, n_kills: int, most: float = MOST_SECONDS
+) -> list[float]:
     """Seconds from each of the deaths to the end of the pass."""
     folder.mkdir()
     x = np.random.default_rng(0).integers(0, 9, (N_ROWS, 2)).astype(np.float32)
@@ -102,35 +109,34 @@ def killed_in_broadcasts(folder: Path, n_kills: int, most: float = MOST_SECONDS)
     n_chunks = N_ROWS // CHUNK_ROWS
     assert rows.n_chunks == n_chunks
     found = []
-    with Rig(folder / "rig", n_workers=3, **WAITS) as rig:
-        strikes = itertools.islice(itertools.cycle(STRIKES), n_kills)
-        for number, (kind, (when, nth), direct) in enumerate(strikes):
-            with (
-                rig.connected(),
-                Client(rig.address, set_as_default=False, direct_to_workers=direct) as client,
-                ClusterPasses(rows, client, deadline=time.monotonic() + 120) as passes,
-            ):
-                meetings = [rig.meet(Moment(when, "receive", "worker", from_step=0))]
-                values = np.full(N_VALUES, number)
-                thread = _Passes(passes, values)
-                thread.start()
-                try:
-                    pid = meetings[0].wait()
-                    if nth == 2:
-                        # Whoever has it first goes on: the next one gets it from there.
-                        meetings.append(rig.meet(Moment(when, "receive", "worker", from_step=0)))
-                        meetings[0].release()
-                        first, pid = pid, meetings[1].wait()
-                        assert first != pid
-                    kind().inject(rig, pid)
-                    struck = time.monotonic()
-                finally:
-                    for meeting in meetings:
-                        meeting.release()
-                    thread.join()
-                assert thread.total[:3].tolist() == [N_ROWS, n_chunks, n_chunks * number * N_VALUES]
-            found.append(thread.over - struck)
-            about = f"{kind.__name__} {when} {nth} {'direct' if direct else 'by scheduler'}"
-            print(f"{number:3d} {about}: {found[-1]:.2f} s", flush=True)
-            assert found[-1] <= most, (about, found)
+    strikes = itertools.islice(itertools.cycle(STRIKES), n_kills)
+    for number, (kind, (when, nth), direct) in enumerate(strikes):
+        with (
+            rig.connected(),
+            Client(rig.address, set_as_default=False, direct_to_workers=direct) as client,
+            ClusterPasses(rows, client, deadline=time.monotonic() + 120) as passes,
+        ):
+            meetings = [rig.meet(Moment(when, "receive", "worker", from_step=0))]
+            values = np.full(N_VALUES, number)
+            thread = _Passes(passes, values)
+            thread.start()
+            try:
+                pid = meetings[0].wait()
+                if nth == 2:
+                    # Whoever has it first goes on: the next one gets it from there.
+                    meetings.append(rig.meet(Moment(when, "receive", "worker", from_step=0)))
+                    meetings[0].release()
+                    first, pid = pid, meetings[1].wait()
+                    assert first != pid
+                kind().inject(rig, pid)
+                struck = time.monotonic()
+            finally:
+                for meeting in meetings:
+                    meeting.release()
+                thread.join()
+            assert thread.total[:3].tolist() == [N_ROWS, n_chunks, n_chunks * number * N_VALUES]
+        found.append(thread.over - struck)
+        about = f"{kind.__name__} {when} {nth} {'direct' if direct else 'by scheduler'}"
+        print(f"{number:3d} {about}: {found[-1]:.2f} s", flush=True)
+        assert found[-1] <= most, (about, found)
     return found

@@ -24,7 +24,7 @@ from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask.errors import LargekError
-from tests.faults.broadcasts import killed_in_broadcasts
+from tests.faults.broadcasts import killed_in_broadcasts, patient_rig
 from tests.faults.cases import Case
 from tests.faults.catalogue import STEP, Fault, KillAllWorkers, KillScheduler
 from tests.faults.moments import Moment
@@ -285,7 +285,9 @@ def local_disk(folder: Path, cases: dict[str, Case]) -> str:
 
 def broadcasts(folder: Path, cases: dict[str, Case]) -> str:
     """50 workers die while 8 MB are on their way to them, with Dask's own timeouts."""
-    found = killed_in_broadcasts(folder, 50)
+    folder.mkdir()
+    with patient_rig(folder / "rig") as rig:
+        found = killed_in_broadcasts(rig, folder / "rows", 50)
     seconds = f"{median(found):.1f} s after the death, at most {max(found):.1f} s"
     return f"{len(found)} passes ended {seconds}"
 

@@ -42,6 +42,10 @@ QUICK: dict[str, Any] = {
     "DISTRIBUTED__SCHEDULER__WORKER_TTL": "6s",
     "DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s",
     "DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "spawn",
+    # As in conftest.py: what is sampled for pages all the time.
+    "DISTRIBUTED__WORKER__PROFILE__ENABLED": False,
+    "DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s",
+    "DISTRIBUTED__ADMIN__SYSTEM_MONITOR__DISK": False,
 }
 """Waits are shorter than a deployment's, and chunks smaller."""
 WAITS: dict[str, Any] = dict.fromkeys(
