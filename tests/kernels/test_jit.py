@@ -76,6 +76,12 @@ def folder(tmp_path, monkeypatch):
         yield cache_folder()
 
 
+processes_compile = pytest.mark.skipif(
+    numba.config.DISABLE_JIT, reason="its processes compile whatever this run does"
+)
+
+
+@processes_compile
 def test_second_process_compiles_nothing(tmp_path):
     [first] = run(tmp_path)
     [second] = run(tmp_path)
@@ -87,6 +93,7 @@ def test_second_process_compiles_nothing(tmp_path):
     assert second[3] == 0
 
 
+@processes_compile
 def test_eight_processes_at_once_share_an_empty_cache(tmp_path):
     answers = run(tmp_path, "8")
     assert [a[:2] for a in answers] == [EXPECTED] * 8

@@ -12,6 +12,7 @@ from largek_dask.kernels.bounds.near_components import nearest_components
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.mixtures import pack_mixture
 from tests import oracles_mixtures as oracles
+from tests.covering import every_two
 
 
 def mixture(k, d, kind, seed=0, dtype="f4"):
@@ -22,13 +23,17 @@ def mixture(k, d, kind, seed=0, dtype="f4"):
     return pack_mixture(means, variances, np.log(r.dirichlet(np.ones(k))), means.mean(0))
 
 
-@pytest.mark.parametrize("kind", ["isoflex", "diag"])
+SHAPES = [(1, 2, 1), (2, 1, 2), (70, 9, 1), (150, 4, 17), (150, 4, 140), (9, 3, 9)]
+
+
 @pytest.mark.parametrize(
-    ("k", "d", "m"), [(1, 2, 1), (2, 1, 2), (70, 9, 1), (150, 4, 17), (150, 4, 140), (9, 3, 9)]
+    ("kind", "shape", "where", "dtype"),
+    every_two(
+        ["isoflex", "diag"], SHAPES, [("avx512", 1), ("avx2", 3), ("plain", 1)], ["f4", "f8"]
+    ),
 )
-@pytest.mark.parametrize(("tile", "n_threads"), [("avx512", 1), ("avx2", 3), ("plain", 1)])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_by_expected_log_joint(kind, k, d, m, tile, n_threads, dtype):
+def test_by_expected_log_joint(kind, shape, where, dtype):
+    (k, d, m), (tile, n_threads) = shape, where
     packed = mixture(k, d, kind, dtype=dtype)
     with dask.config.set({"largek.kernels.tile": tile}):
         found = nearest_components(packed, m, n_threads)
