@@ -190,6 +190,7 @@ class ClusterPasses(BasePasses):
         finally:
             self._current = None
         self._note_workers()
+        self._note_held(report)
         if combined:
             return totals
         began = time.perf_counter()
@@ -212,6 +213,12 @@ class ClusterPasses(BasePasses):
         self.n_workers = len(self._workers.seen)
         self.state_limit = self._workers.state_limit
         self.threads_here = max(1, min(available_cpus(), self._workers.n_threads))
+
+    def _note_held(self, report: PassReport) -> None:
+        """What all workers hold together, also those that had nothing to do in this pass."""
+        there = [figures for name, figures in self.by_worker.items() if name not in self.left]
+        report.state_bytes = sum(figures.state_bytes for figures in there)
+        report.cache_bytes = sum(figures.cache_bytes for figures in there)
 
     async def _pass(self, current: _Pass) -> tuple[Any, bool]:
         """Totals of all workers, or their sum and True."""

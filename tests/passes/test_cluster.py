@@ -104,6 +104,9 @@ def test_path_dependent_state(n_workers, retain, x, rows, worker_clients):
             assert total[1] == passes.n_chunks * (g if retain else 1)
             assert passes.last.rebuilt == passes.last.retries == 0
             assert passes.last.workers == n_workers
+        # Both generations of every row's number, a total a worker, and all chunks.
+        assert passes.last.state_bytes == 16 * N + (32 * n_workers if retain else 0)
+        assert passes.total.cache_bytes == passes.last.cache_bytes == rows.nbytes
 
 
 def test_room_for_row_state_is_that_of_all_workers(rows, cluster2):
