@@ -302,6 +302,8 @@ class Outlook:
     """About how many steps it takes, where that is known; None: as many as it may."""
     distances: float | None = None
     """About as many distances cost as much as a row in a step; None: those to all centres."""
+    held: int = 0
+    """Rows of samples that the driver's process holds at most, of rows that are read."""
 
 
 class ModelArrays(Protocol):

@@ -9,7 +9,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
-from largek_dask import KMeans, Lloyd, Truncated, load_model, open_rows
+from largek_dask import KMeans, Lloyd, Truncated, ingest, load_model, open_rows
 from largek_dask.cli import main
 from largek_dask.cli import plot as plot_module
 from largek_dask.driver.options import FitOptions
@@ -283,6 +283,32 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, readings, monkey
     plan = make_plan(rows, asked, machines_of(2, None))
     assert plan.memory_row_state == 1 << 28
     assert "found anew in every step" in plan._kept()
+
+
+def test_plan__samples_that_the_driver_holds(tmp_path, monkeypatch):
+    """Those that a search draws from a store."""
+    from largek_dask.cli.plan import held_bytes, machines_of, make_plan
+    from largek_dask.passes import subset
+
+    n, d, k = 60_000, 4, 150
+    x = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    ingest(x, str(tmp_path / "rows.zarr"), chunk_rows=8_000, progress=False)
+    drawn, draw = {}, subset._draw
+
+    def drawing(of, asked):
+        found = draw(of, asked)
+        assert found.x is not None, "rows are read"
+        drawn[asked.purpose] = len(found.rows)
+        return found
+
+    monkeypatch.setattr(subset, "_draw", drawing)
+    rows = open_rows(str(tmp_path / "rows.zarr"))
+    KMeans(k, algorithm=Truncated(), max_iter=90, random_state=0).fit(rows)
+    assert drawn.keys() == {"start", "split"}
+    asked = FitOptions(n_clusters=k, algorithm=Truncated())
+    plan = make_plan(rows, asked, machines_of(2, None))
+    assert plan.memory_held == sum(drawn.values()) * held_bytes(d, np.float32)
+    assert make_plan(open_rows(x), asked, machines_of(2, None)).memory_held == 0
 
 
 @pytest.mark.parametrize(

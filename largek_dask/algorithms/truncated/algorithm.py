@@ -298,7 +298,7 @@ class Truncated(Algorithm[TruncatedState]):
 
     def _split_sample(self, passes: Passes, rng: Rng) -> Passes:
         assert self.problem is not None
-        n = min(SPLIT_ROWS * self.problem.n_clusters, SPLIT_VALUES // passes.n_features)
+        n = _split_rows(passes.n_features, self.problem.n_clusters)
         return passes.subset(RowSample(rng, "split", n, ascending=True))
 
     def _start(
@@ -473,7 +473,13 @@ class Truncated(Algorithm[TruncatedState]):
             anchors=looks,
             steps=USUAL_STEPS,
             distances=min(distances, float(k)),
+            held=self._held(table, k),
         )
+
+    def _held(self, table: TableShape, k: int) -> int:
+        """Rows of the largest sample that is searched, and of that on which splits are tried."""
+        n, d = table.n_rows, table.n_features
+        return sample_sizes(n, d, k)[-1] + min(n, _split_rows(d, k))
 
     def model(self, state: TruncatedState) -> CenterArrays:
         """The centres as of the last pass, or from before the last moves until these have paid.
@@ -560,6 +566,11 @@ def _history_after(
     assert state.round is not None
     kept = replace(pass_, restore=False).to_keep()
     return history.then(kept, back_to=state.round.n_replayed)
+
+
+def _split_rows(n_features: int, k: int) -> int:
+    """Rows of the sample on which splits are tried, where there are as many."""
+    return min(SPLIT_ROWS * k, SPLIT_VALUES // n_features)
 
 
 def _mean_cost(passes: Passes, state: TruncatedState) -> float:
