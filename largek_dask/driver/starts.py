@@ -23,6 +23,7 @@ from largek_dask.driver.sizes import sizes_of
 from largek_dask.driver.stopping import StopReason, StopRules
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.driver.unsearched import rows_at_hand
+from largek_dask.driver.words import human_seconds
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.kernels.compiling import asked_before
 from largek_dask.passes.base import BasePasses
@@ -254,8 +255,21 @@ class Starts:
         full = seconds_of_last_pass(self.passes, self.problem.labelling(arrays))
         share = self._share_without()
         if full <= MOST_KEPT * left or share is None:
+            if left < full < math.inf:
+                self._tell_late(full, left)
             return Reserve(full, full)
         return Reserve(full, min(share * full, MOST_KEPT * left))
+
+    def _tell_late(self, full: float, left: float) -> None:
+        """Say that no time is left for steps, as the last pass alone takes more."""
+        asked, needed = self.stop.seconds, self.stop.seconds - left + full
+        self.events.emit(
+            "warning",
+            topic="max_time",
+            message=f"max_time is {human_seconds(asked)}, of which {human_seconds(max(0.0, left))} "
+            f"are left, and the last pass over all rows takes about {human_seconds(full)}: no step "
+            f"is taken any more, and it ends late; allow more than {human_seconds(needed)}",
+        )
 
     def _share_without(self) -> float | None:
         """The share of the last pass that labels without it take; None: there is no such way."""

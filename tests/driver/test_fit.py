@@ -98,9 +98,13 @@ def test_no_time_for_the_last_pass(
     monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: 1e6)
     limit = {**RULES, "max_time": 3600}
     asked = {"labels": str(tmp_path / "labels.zarr")} if stored else {}
+    told: list[Any] = []
     late = cluster(algorithm=Searching(), **limit, **asked)
-    exact = cluster(**limit)
+    exact = cluster(events=[told.append], **limit)
     assert exact.stop_reason == "max_time"
+    [warned] = [event for event in told if event["event"] == "warning"]
+    assert warned["topic"] == "max_time"
+    assert "takes about 277 h 46 min: no step is taken" in warned["message"]
     np.testing.assert_array_equal(exact.labels, distances(X, exact.arrays.centers).argmin(1))
     if stored:
         # What is written is always exact.
