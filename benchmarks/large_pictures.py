@@ -37,10 +37,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
         for axes in (upper, lower):
             _shade(axes, record)
             axes.grid(True, which="major", alpha=0.25)
-        seconds, energies = np.array(record["curve"]).T
+        seconds, energies, _ = np.array(record["curve"]).T
         excess = np.maximum(100 * (energies / end - 1), FLOOR)
         upper.plot(seconds, excess, color="black", lw=1.6, marker="o", ms=3)
         upper.set(yscale="log", title=names[name])
+        upper.yaxis.set_major_formatter("{x:g}")
         passes = upper.secondary_xaxis("top", functions=_in_passes(dense))
         passes.set_xlabel("dense passes over all rows and centres", fontsize=9)
         for process, color in LINES.items():
@@ -50,9 +51,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
         lower.set_ylim(bottom=0)
     panels[0, 0].set_ylabel("energy above the end of\nthe long run, %")
     panels[1, 0].set_ylabel("memory, GB")
-    panels[1, 0].legend(fontsize=8, loc="upper left")
-    handles, labels = panels[0, 1].get_legend_handles_labels()
-    panels[0, 1].legend(handles, labels, fontsize=8, loc="upper right")
+    lines = [line for line in panels[1, 0].get_lines() if line.get_label() in LINES]
+    panels[1, 0].legend(handles=lines, fontsize=8, loc="lower right")
+    panels[0, 1].legend(fontsize=8, loc="upper right")
     figure.suptitle(
         f"auto through the service: {size['rows']:,} × 32, k = {size['clusters']:,}, "
         "two workers of one thread",

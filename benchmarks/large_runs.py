@@ -327,6 +327,8 @@ def follow(
     **options: Any,
 ) -> Record:
     """Submit a job, follow it to its end, and tell what it took; with held rows also how well."""
+    from benchmarks.curves import Energies
+
     begun = time.time()
     job = service.submit(store, output=str(output), seed=0, **options)
     if struck is not None:
@@ -356,8 +358,9 @@ def follow(
     whole = [e["step"] for e in events if e["event"] == "step" and e["sample"] is None]
     record["first_whole"] = whole[0] if whole else None
     if held is not None:
+        record["energy"] = Energies(held, [centers_of(model.arrays)])[0]
         met = [one for one in met if one is not None] + [(told["n_iter"], centers_of(model.arrays))]
-        record["curve"] = curve_of(events, begun, held, dict(met))
+        record["curve"] = curve_of(events, begun, held, dict(met), watch)
     return record
 
 
@@ -381,15 +384,24 @@ def centers_of(arrays: Any) -> NDArray[np.float32]:
 
 
 def curve_of(
-    events: list[Record], begun: float, held: NDArray[np.float32], met: dict[int, Any]
+    events: list[Record],
+    begun: float,
+    held: NDArray[np.float32],
+    met: dict[int, NDArray[np.float32]],
+    watch: Watch,
 ) -> list[list[float]]:
-    """Seconds since the job was submitted, and the energy of the held rows, of steps met."""
+    """Seconds since the job was submitted, energy of the held rows, CPU seconds; of steps met."""
     from benchmarks.curves import Energies
 
-    at = {e["step"]: _time_of(e) - begun for e in events if e["event"] == "step"}
+    at = {e["step"]: _time_of(e) for e in events if e["event"] == "step"}
     steps = sorted(step for step in met if step in at)
     energies = Energies(held, [met[step] for step in steps])
-    return [[round(at[step], 2), energies[i]] for i, step in enumerate(steps)]
+    spent = [sum(watch.cpu_between(name, begun, at[step]) for name in watch.samples)
+             for step in steps]  # fmt: skip
+    return [
+        [round(at[step] - begun, 2), energies[i], round(spent[i], 2)]
+        for i, step in enumerate(steps)
+    ]
 
 
 def phases_of(events: list[Record], begun: float, ended: float, watch: Watch) -> list[Record]:

@@ -56,11 +56,14 @@ def test_energies_are_those_of_rows_that_are_not_in_the_store(measured):
     _, result = measured
     held = large_runs.held_rows(SIZE.rows, SIZE.components)
     assert len(held) == BLOCK_ROWS
-    seconds, energies = np.array(result["fit"]["curve"]).T
+    seconds, energies, cpu = np.array(result["fit"]["curve"]).T
     assert len(seconds) > 3
     assert all(np.diff(seconds) >= 0)
+    assert all(np.diff(cpu) >= 0)
+    assert cpu[-1] <= large.cpu_of(result["fit"]) + 0.1
     # The first centres are of few rows.
     assert energies[-1] < energies[0]
+    assert result["fit"]["energy"] == energies[-1]
     inside = result["fit"]["inertia"] / SIZE.rows
     assert inside < energies[-1] < 1.1 * inside
 
@@ -94,12 +97,22 @@ def test_tables_and_picture(measured, tmp_path):
     assert "OTHERS" not in told
     assert "24,000 × 32, k = 160" in told
     assert "Not measured" in large.papers_table(result)
+    of_a_paper = {"k": 160, "plan": result["plan"], "base": result["base"]}
+    more = {"papers": {"VRKM": result["fit"] | of_a_paper}, "papers_command": "python -m …"}
+    papers = large.papers_table(result | more | {"minutes": 1.0, "coreset": SIZE.coreset})
+    [line] = [line for line in papers.splitlines() if line.startswith("| VRKM | 160 | ")]
+    assert line.endswith(f"| {result['fit']['energy']:.3f} | max iter |")
     pytest.importorskip("matplotlib")
     large.draw(result, tmp_path / "large.png")
     assert (tmp_path / "large.png").stat().st_size > 10_000
 
 
 def test_parts_that_are_not_measured_again_are_kept():
-    old = {"size": {"rows": 1}, "cpu": "one", "papers": {"VRKM": 1}, "fit": 1}
-    assert large.merged(old, {"size": {"rows": 1}, "cpu": "one", "fit": 2})["papers"] == {"VRKM": 1}
-    assert "papers" not in large.merged(old, {"size": {"rows": 2}, "cpu": "one", "fit": 2})
+    size = {"rows": 1, "clusters": 1, "long": 2.0}
+    old = {"size": size, "cpu": "one", "papers": 1, "fit": 1}
+    new = {"size": size | {"long": 3.0}, "cpu": "one", "fit": 2}
+    assert large.merged(old, new) == old | new
+    other = {"size": size | {"long": 3.0}, "cpu": "one", "papers": 2}
+    assert large.merged(old, other) == old | {"papers": 2}
+    for change in ({"size": size | {"rows": 2}}, {"cpu": "another"}):
+        assert large.merged(old, new | change) == new | change
