@@ -26,6 +26,7 @@ from hypothesis import settings
 import largek_dask.config  # noqa: F401
 import tests.memory_files  # noqa: F401  (what memory:// is from here on)
 from largek_dask.driver import compile_watch
+from largek_dask.driver import fit as fit_module
 
 # Before any test module is imported: a first example may have to compile a kernel.
 settings.register_profile("no clock", deadline=None)
@@ -131,6 +132,16 @@ def impatient_stores() -> Iterator[None]:
 def told_of_no_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events of a fit do not hang on what is in the kernel cache; what is about them sets this."""
     monkeypatch.setattr(compile_watch, "SILENT_SECONDS", math.inf)
+
+
+@pytest.fixture(autouse=True)
+def compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests keep all cores busy: another process would take more time than it spares.
+
+    What is about it (``driver/test_compile_ahead.py``) undoes this; what runs as its users run it,
+    such as blocks of documents and notebooks, has it.
+    """
+    monkeypatch.setattr(fit_module, "is_worth_it", lambda *given: False)
 
 
 @pytest.fixture(scope="module")

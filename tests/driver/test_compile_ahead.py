@@ -21,6 +21,11 @@ from largek_dask.kernels import jit
 from largek_dask.kernels.jit import cache_folder
 
 
+@pytest.fixture(autouse=True)
+def compiled_by_two(compiled_here, monkeypatch):
+    monkeypatch.setattr(fit, "is_worth_it", is_worth_it)
+
+
 @pytest.fixture
 def empty(tmp_path, monkeypatch):
     """An empty kernel cache, two cores, and compiling."""
@@ -162,7 +167,7 @@ def test_a_fit_goes_on_where_there_is_no_process_or_no_room(tmp_path, monkeypatc
 
 
 def test_a_fit_has_it_while_it_searches(tmp_path, started, monkeypatch):
-    monkeypatch.setattr(fit, "is_worth_it", lambda *given: True)
+    monkeypatch.setattr(compile_ahead, "available_cpus", lambda: 2)
     running = []
 
     def told(*given):
