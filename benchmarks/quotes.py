@@ -231,6 +231,17 @@ NOT_YET = "(not measured yet)"
 """In the place of a figure of which no run is there."""
 
 
+def told_together(result: Result) -> str:
+    """CPU of the scheduler for a worker's task, told with all others and told alone."""
+    n = max(result["measured"], key=int)
+    ms = [1e3 * result["measured"][n][kind]["0.0"]["scheduler"] / int(n) for kind in TELLING]
+    return f"{ms[0]:.1f} instead of {ms[1]:.1f} ms"
+
+
+TELLING = ("tasks", "apart")
+"""An empty pass whose tasks the scheduler is told of together, and one by one."""
+
+
 def figure(group: str, name: str, form: str, unit: str) -> Callable[[Result], str]:
     """A figure as it was measured."""
     return lambda result: f"{result[group][name]:{form}} {unit}"
@@ -270,6 +281,7 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "path-balanced-seconds": ("dcd", path_seconds(BALANCED)),
     "path-best-seconds": ("dcd", path_seconds(BEST)),
     "path-readings": ("dcd", path_readings),
+    "many": ("many", told_together),
     "empty-pass": ("overhead", figure("found", "empty_cluster_64", ".0f", "ms")),
     "empty-local": ("overhead", figure("found", "empty_local_64", ".1f", "ms")),
     "store-memory": ("overhead", figure("found", "store_rss", ".2f", "GB")),

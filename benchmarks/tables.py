@@ -75,6 +75,8 @@ TABLES = {
     "workers": Table(PAGE, "workers"),
     "sparse": Table(PAGE, "sparse"),
     "overhead": Table(PAGE, "overhead"),
+    "many": Table(PAGE, "many"),
+    "many_simulated": Table(PAGE, "many", "simulated_table"),
     "start": Table(PAGE, "start"),
     "sizes": Table(README, "sizes"),
     "service": Table(PAGE, "service"),

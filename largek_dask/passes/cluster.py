@@ -54,7 +54,12 @@ from largek_dask.points import at
 __all__ = ["ClusterPasses"]
 
 FAN_IN = 8
-"""Totals that one task adds up when they are reduced in a tree."""
+"""Totals that one task adds up when they are reduced in a tree ..."""
+LARGE_FAN_IN, LARGE_TOTAL = 4, 32 << 20
+"""... and how many of this size: its worker holds all of them, and gets one after the other."""
+WORKER_SECONDS = 0.01
+"""Seconds of a slice for each worker: the scheduler takes half of that to hand the next one out, so
+that 400 workers with slices of two seconds would keep it busy all the time."""
 EMBED_BYTES = 64 << 10
 """While copies for all workers take no more, tasks carry their pass's payload themselves: that is
 one round trip less. Of each connection Dask keeps the last 1,000 messages of less than 1 MB, so
@@ -388,7 +393,9 @@ class ClusterPasses(BasePasses):
             owner=address,
             parts=ranges(chunks),
             park_bytes=park_bytes,
-            slice_seconds=float(config.get("passes.slice-seconds")),
+            slice_seconds=max(
+                float(config.get("passes.slice-seconds")), WORKER_SECONDS * len(self._shares)
+            ),
             again=sum(chunk in current.failures for chunk in chunks),
         )
         replay: Future | None = None
@@ -397,7 +404,7 @@ class ClusterPasses(BasePasses):
             arguments = [share, current.broadcast] + ([] if replay is None else [replay])
             future = None
             try:
-                future = self._network.submit(work, *arguments, worker=target)
+                future = await self._network.submitted(work, *arguments, worker=target)
                 self._spent.clear()
                 current.at[share.id] = (target, future, time.monotonic(), chunks)
                 outcome: ShareResult = await waiting.result(future)
@@ -453,19 +460,19 @@ class ClusterPasses(BasePasses):
         if inline:
             together = Sealed(total_of(current.payload.spec, inline))
             layer.append(await self._broadcaster.send(together, workers, self._number))
-        for outcome, _ in current.outcomes:
-            if outcome.parked:
-                layer.append(
-                    self._network.submit(
-                        collect_total, outcome.share, current.broadcast, worker=outcome.worker
-                    )
-                )
-        while len(layer) > FAN_IN:
-            layer = [
-                self._network.submit(combine_totals, current.broadcast, *layer[i : i + FAN_IN])
-                for i in range(0, len(layer), FAN_IN)
-            ]
-        combined = self._network.submit(combine_totals, current.broadcast, *layer)
+        parked = [outcome for outcome, _ in current.outcomes if outcome.parked]
+        submitted, payload = self._network.submitted, current.broadcast
+        layer += await asyncio.gather(
+            *(submitted(collect_total, one.share, payload, worker=one.worker) for one in parked)
+        )
+        largest = max((one.size for one in parked), default=0)
+        fan_in = FAN_IN if largest <= LARGE_TOTAL else LARGE_FAN_IN
+        while len(layer) > fan_in:
+            groups = [layer[i : i + fan_in] for i in range(0, len(layer), fan_in)]
+            layer = await asyncio.gather(
+                *(submitted(combine_totals, payload, *group) for group in groups)
+            )
+        combined = await submitted(combine_totals, payload, *layer)
         with at("reduce"):
             result = await attended(waiting.result(combined), workers, self._workers)
         current.report.reduce += time.perf_counter() - began

@@ -43,7 +43,14 @@ from largek_dask.passes.admission import Workers, _Absence, check_workers
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.network import Network
-from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, versions
+from largek_dask.passes.worker import (
+    WorkPlugin,
+    WorkSpec,
+    admit,
+    combine_totals,
+    versions,
+    work,
+)
 from tests.checks import eventually, join
 from tests.faults import Killer, barrier_chunk
 from tests.passes.toys import (
@@ -236,6 +243,45 @@ def test_wide_tree(x, rows, worker_clients, monkeypatch):
         ClusterPasses(rows, worker_clients(3)) as passes,
     ):
         assert counted(passes)[0] == N
+
+
+@pytest.mark.parametrize(("large", "most"), [(1 << 30, 8), (0, 2)])
+def test_large_totals_are_added_up_few_at_a_time(large, most, rows, worker_clients, monkeypatch):
+    """Their worker holds all of them at once."""
+    monkeypatch.setattr(cluster_module, "LARGE_TOTAL", large)
+    monkeypatch.setattr(cluster_module, "LARGE_FAN_IN", 2)
+    submitted, added = Network.submitted, []
+
+    async def noted(self, function, *args, worker=None):
+        if function is combine_totals:
+            added.append(len(args) - 1)
+        return await submitted(self, function, *args, worker=worker)
+
+    monkeypatch.setattr(Network, "submitted", noted)
+    with (
+        dask.config.set({"largek.passes.tree-bytes": 0}),
+        ClusterPasses(rows, worker_clients(5)) as passes,
+    ):
+        assert counted(passes)[0] == N
+    assert sum(added) - len(added) == 4, "five totals have become one"
+    assert max(added) == min(most, 5)
+
+
+@pytest.mark.parametrize(("seconds", "slices"), [(0.0, 2.0), (1.5, 4.5)])
+def test_slices_are_longer_with_many_workers(seconds, slices, rows, worker_clients, monkeypatch):
+    """Each is a task that the scheduler hands out."""
+    monkeypatch.setattr(cluster_module, "WORKER_SECONDS", seconds)
+    submitted, found = Network.submitted, []
+
+    async def noted(self, function, *args, worker=None):
+        if function is work:
+            found.append(args[0].slice_seconds)
+        return await submitted(self, function, *args, worker=worker)
+
+    monkeypatch.setattr(Network, "submitted", noted)
+    with ClusterPasses(rows, worker_clients(3)) as passes:
+        assert counted(passes)[0] == N
+    assert found == [slices] * 3
 
 
 def large_chunk(chunk, total, values):
@@ -1094,7 +1140,13 @@ def test_the_tasks_of_a_worker_that_has_died_are_known(fresh_cluster, tmp_path):
     first, second = network.run(submit())
     with open(tmp_path / "pid") as fifo:
         pid = int(fifo.read())
-    # The other one waits behind it for the only thread.
+    # The other one waits behind it for the only thread, once the scheduler has come to it.
+    eventually(
+        lambda: (
+            {first.key, second.key} <= {key for on in client.processing().values() for key in on}
+        ),
+        "both tasks to be handed out",
+    )
     assert network.run(network.deaths(first.key)) == []
     os.kill(pid, signal.SIGKILL)
     with open(tmp_path / "pid") as fifo:

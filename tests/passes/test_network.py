@@ -113,3 +113,82 @@ def test_names_of_tasks_are_the_job_s_own_and_never_the_same(network):
     names = {network._key() for _ in range(100)}
     assert len(names) == 100
     assert {name.rpartition("-")[0] for name in names} == {network.group} == {"largek_m_5"}
+
+
+class Told:
+    """A client that notes what it tells its scheduler."""
+
+    def __init__(self):
+        self.graphs, self.alone, self.fails = [], [], False
+
+    def submit(self, function, *args, workers, allow_other_workers, pure, key):
+        self.alone.append((function, args, workers, allow_other_workers))
+        return key
+
+    def get(self, graph, keys, sync):
+        assert sync is False
+        if self.fails:
+            raise OSError("gone")
+        self.graphs.append({
+            key: (task, {name: value(key) if callable(value) else value
+                         for name, value in (layer.annotations or {}).items()})
+            for layer in graph.layers.values() for key, task in dict(layer).items()
+        })  # fmt: skip
+        return keys
+
+
+def told_by(work, pick=None):
+    network = Network(Told(), "m_5", pick)
+
+    async def all_of_it():
+        return await asyncio.gather(*work(network), return_exceptions=True)
+
+    return network.client, asyncio.run(all_of_it())
+
+
+def test_tasks_of_the_same_moment_are_told_together_each_with_its_worker():
+    def work(network):
+        yield network.submitted(abs, -1, worker="a")
+        yield network.submitted(max, 1, 2, worker="b")
+        yield network.submitted(min, 3)
+
+    client, keys = told_by(work)
+    [graph] = client.graphs
+    assert len(set(keys)) == 3
+    assert [graph[key] for key in keys] == [
+        ((abs, -1), {"workers": ["a"], "allow_other_workers": True}),
+        ((max, 1, 2), {"workers": ["b"], "allow_other_workers": True}),
+        ((min, 3), {}),
+    ]
+    assert client.alone == []
+
+
+def test_of_picked_workers_none_is_another_one():
+    pick = SimpleNamespace(chosen=["a", "b"])
+    client, keys = told_by(lambda n: [n.submitted(abs, -1, worker="a"), n.submitted(abs, -2)], pick)
+    [graph] = client.graphs
+    assert [graph[key][1] for key in keys] == [{"workers": ["a"]}, {"workers": ["a", "b"]}]
+    client, _ = told_by(lambda network: [network.submitted(abs, -1)], pick)
+    assert client.alone == [(abs, (-1,), ["a", "b"], False)]
+
+
+def test_a_task_alone_is_told_alone_and_one_that_nobody_waits_for_is_not_told():
+    async def given_up(network):
+        task = asyncio.ensure_future(network.submitted(abs, -1, worker="a"))
+        other = asyncio.ensure_future(network.submitted(abs, -2, worker="b"))
+        await asyncio.sleep(0)
+        task.cancel()
+        return await other
+
+    client, _ = told_by(lambda network: [given_up(network)])
+    assert client.graphs == []
+    assert client.alone == [(abs, (-2,), ["b"], True)]
+
+
+def test_all_hear_of_it_when_the_scheduler_cannot_be_told():
+    def work(network):
+        network.client.fails = True
+        return [network.submitted(abs, -1, worker="a"), network.submitted(abs, -2, worker="a")]
+
+    _, errors = told_by(work)
+    assert [str(error) for error in errors] == ["gone", "gone"]
