@@ -32,8 +32,8 @@ DEFAULTS: dict[str, Any] = {
         "row-state-bytes": None,
         # bytes of chunks a process may keep between passes instead of reading them again
         "cache-bytes": 512 << 20,
-        # a task gives its worker thread back after this many seconds, or a hundredth of a second
-        # for each worker of the cluster, if that is more
+        # a task gives its worker thread back after this many seconds; with more than 200 workers
+        # after as many times that as there are 200
         "slice-seconds": 2.0,
         # above this many bytes of partial results together, reduce in a tree over workers
         "tree-bytes": 64 << 20,

@@ -57,9 +57,9 @@ FAN_IN = 8
 """Totals that one task adds up when they are reduced in a tree ..."""
 LARGE_FAN_IN, LARGE_TOTAL = 4, 32 << 20
 """... and how many of this size: its worker holds all of them, and gets one after the other."""
-WORKER_SECONDS = 0.01
-"""Seconds of a slice for each worker: the scheduler takes half of that to hand the next one out, so
-that 400 workers with slices of two seconds would keep it busy all the time."""
+SLICED = 200
+"""With more workers slices are longer in proportion: with twice as many the scheduler would do
+nothing but hand out slices of two seconds, as each takes it some 5 ms."""
 EMBED_BYTES = 64 << 10
 """While copies for all workers take no more, tasks carry their pass's payload themselves: that is
 one round trip less. Of each connection Dask keeps the last 1,000 messages of less than 1 MB, so
@@ -393,9 +393,8 @@ class ClusterPasses(BasePasses):
             owner=address,
             parts=ranges(chunks),
             park_bytes=park_bytes,
-            slice_seconds=max(
-                float(config.get("passes.slice-seconds")), WORKER_SECONDS * len(self._shares)
-            ),
+            slice_seconds=float(config.get("passes.slice-seconds"))
+            * max(1.0, len(self._shares) / SLICED),
             again=sum(chunk in current.failures for chunk in chunks),
         )
         replay: Future | None = None

@@ -267,10 +267,10 @@ def test_large_totals_are_added_up_few_at_a_time(large, most, rows, worker_clien
     assert max(added) == min(most, 5)
 
 
-@pytest.mark.parametrize(("seconds", "slices"), [(0.0, 2.0), (1.5, 4.5)])
-def test_slices_are_longer_with_many_workers(seconds, slices, rows, worker_clients, monkeypatch):
+@pytest.mark.parametrize(("sliced", "slices"), [(3, 2.0), (2, 3.0)])
+def test_slices_are_longer_with_many_workers(sliced, slices, rows, worker_clients, monkeypatch):
     """Each is a task that the scheduler hands out."""
-    monkeypatch.setattr(cluster_module, "WORKER_SECONDS", seconds)
+    monkeypatch.setattr(cluster_module, "SLICED", sliced)
     submitted, found = Network.submitted, []
 
     async def noted(self, function, *args, worker=None):
