@@ -52,7 +52,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Auto:
-    """The algorithm that suits the data: truncated search, or nested batches of sparse rows.
+    """The algorithm that suits the data: truncated search, or what suits few sparse rows.
 
     Parameters
     ----------
@@ -108,4 +108,7 @@ class Auto:
             return Choice(Lloyd(), starts, f"little to compute: {starts} exact fits")
         if n_clusters <= FEW_CLUSTERS:
             return Choice(NMBatch(), starts, f"few clusters: {starts} starts on nested batches")
-        return Choice(NMBatch(), 1, "sparse rows: nested batches of them")
+        if self.effort == "fast":
+            return Choice(NMBatch(), 1, "sparse rows: nested batches of them")
+        search = Truncated(rounds=ROUNDS[self.effort])
+        return Choice(search, SEARCHES[self.effort], "sparse rows, and centres are moved")

@@ -392,7 +392,7 @@ class Algorithm(Protocol[State]):
         found: ModelArrays | None = self.problem.unsearched(rows, shift, draws)
         return found
 
-    def share_of_labels(self, k: int) -> float | None:
+    def share_of_labels(self, table: TableShape, k: int) -> float | None:
         """How long :meth:`labels` takes at most, as a share of the last pass; None: has none."""
         return None
 

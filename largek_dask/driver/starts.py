@@ -275,7 +275,7 @@ class Starts:
         """The share of the last pass that labels without it take; None: there is no such way."""
         if not self.labels or self.out is not None:
             return None
-        return self.algorithm.share_of_labels(self.problem.n_clusters)
+        return self.algorithm.share_of_labels(self.passes, self.problem.n_clusters)
 
     def _is_late(self, result: RunResult[Any]) -> bool:
         """Whether the last pass has no room within the time limit."""

@@ -293,7 +293,8 @@ def _sparse_fits(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], objec
         name = f"sparse {dtype}, {k} clusters"
         yield name, partial(_fit, x, k, use=True)
         yield f"{name}, weighted", partial(_fit, x, k, sample_weight=np.linspace(1, 2, 6_000))
-        yield f"{name}, lloyd", partial(_fit, x, k, algorithm="lloyd")
+        for algorithm in ("lloyd", "nmbatch"):
+            yield f"{name}, {algorithm}", partial(_fit, x, k, algorithm=algorithm)
 
 
 def _search_boxes(d: int, dtype: np.dtype[Any]) -> None:

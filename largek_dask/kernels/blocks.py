@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import readonly
 
-__all__ = ["SparseBlock", "Table", "dense_rows", "rows_at", "stack_rows"]
+__all__ = ["SparseBlock", "Table", "dense_rows", "rows_at", "sparse_rows", "stack_rows"]
 
 Array = NDArray[Any]
 
@@ -99,6 +99,14 @@ Table = Array | SparseBlock
 def dense_rows(x: Table) -> Array:
     """The rows as a dense (n, d) array."""
     return x.toarray() if isinstance(x, SparseBlock) else x
+
+
+def sparse_rows(x: Array) -> SparseBlock:
+    """The rows of a dense (n, d) array as sparse ones."""
+    rows, columns = np.nonzero(x)
+    indptr = np.zeros(len(x) + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=len(x)), out=indptr[1:])
+    return SparseBlock(x[rows, columns], columns.astype(np.int32), indptr, x.shape[1])
 
 
 def rows_at(x: Table, places: NDArray[Any]) -> Any:

@@ -49,8 +49,8 @@ MORE = FEW_CLUSTERS + 1
         (Table(FEW_ROWS, is_sparse=True), MORE, lk.Lloyd),
         (Table(MANY, is_sparse=True), FEW_CLUSTERS, lk.Lloyd),
         (Table(MANY + 1, is_sparse=True), FEW_CLUSTERS, lk.NMBatch),
-        (Table(FEW_ROWS + 1, is_sparse=True), MORE, lk.NMBatch),
-        (Table(10**7, is_sparse=True), 1_000, lk.NMBatch),
+        (Table(FEW_ROWS + 1, is_sparse=True), MORE, lk.Truncated),
+        (Table(10**7, is_sparse=True), 1_000, lk.Truncated),
     ],
     ids=str,
 )
@@ -127,7 +127,11 @@ def test_labels_are_of_the_nearest_centres(blobs):
 def test_sparse_rows():
     x = scipy.sparse.random(2_000, 100, 0.05, format="csr", dtype=np.float32, random_state=0)
     km = lk.KMeans(20, random_state=0).fit(x)
-    assert km.model_.provenance["engine"]["name"] == "NMBatch"
+    assert km.model_.provenance["engine"]["name"] == "Truncated"
+    assert max(step["extra"]["moves"] for step in km.history_) > 0
+    fast = lk.KMeans(20, effort="fast", random_state=0).fit(x)
+    assert fast.model_.provenance["engine"]["name"] == "NMBatch"
+    assert km.inertia_ < fast.inertia_
 
 
 def test_from_given_centres_one_start_is_enough(blobs):

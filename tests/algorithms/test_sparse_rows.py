@@ -24,6 +24,7 @@ ALGORITHMS = {
     "latest": lk.MiniBatch(batch_rows=700, votes="latest"),
     # One step on gathered rows, then one on each doubled batch.
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
+    "truncated": lk.Truncated(),
     "vrkm": lk.VRKM(rounds=4),
     "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=500),
 }

@@ -87,7 +87,7 @@ class Searching(Toy):
     def labels(self, passes: Any, rng: Any, state: Any) -> tuple[Any, ...]:
         return np.full(passes.n_rows, 2, np.int32), 123.0, np.full(5, passes.n_rows / 5)
 
-    def share_of_labels(self, k: int) -> float:
+    def share_of_labels(self, table: Any, k: int) -> float:
         return 1e-3
 
 

@@ -244,7 +244,7 @@ def test_what_it_says_nothing_about_has_a_default() -> None:
     algorithm = Bumps()
     assert isinstance(algorithm, Algorithm)
     assert algorithm.row_bytes(lk.open_rows(X), K, None) == 0
-    assert algorithm.share_of_labels(K) is None
+    assert algorithm.share_of_labels(lk.open_rows(X), K) is None
     assert algorithm.objective is CLOSENESS
 
 

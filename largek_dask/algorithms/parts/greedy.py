@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng
+from largek_dask.kernels.blocks import Table
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.distances import nearest, pack_centers, squared_distances
@@ -112,7 +113,7 @@ def _lloyd(
 
 
 def cost_of(
-    x: NDArray[Any], weight: NDArray[np.float64] | None, centers: NDArray[Any], shift: NDArray[Any]
+    x: Table, weight: NDArray[np.float64] | None, centers: NDArray[Any], shift: NDArray[Any]
 ) -> float:
     """Weighted sum of the squared distances of rows to their nearest centres."""
     packed, total = pack_centers(centers, shift), Squares(1)

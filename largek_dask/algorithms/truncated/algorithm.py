@@ -51,7 +51,7 @@ from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.directions import SAMPLE_ROWS, LeftOut
 from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.parts.seeding import initial_centers
+from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.parts.two_level import coarse_centers, two_level_start
 from largek_dask.algorithms.truncated.far import FarRows, carry_the_cost, draw_rows, far_from
 from largek_dask.algorithms.truncated.lists import NEAR_CELLS
@@ -99,6 +99,7 @@ from largek_dask.algorithms.truncated.state import (
     without_round,
 )
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.projection import Directions
 
@@ -136,8 +137,8 @@ class Truncated(Algorithm[TruncatedState]):
     ----------
     neighbours : int or "auto"
         Centres that a row meets in a pass, at least 2; "auto": as many as a probe says will pay,
-        and all of them where there are no more than 128. Every now and then all of them are looked
-        through, whatever is given here.
+        and all of them where there are no more than 128, or rows are sparse. Every now and then all
+        of them are looked through, whatever is given here.
     moves : bool
         Whether centres are moved.
     rounds : int or "auto"
@@ -160,7 +161,7 @@ class Truncated(Algorithm[TruncatedState]):
     labelled, which is above the inertia, for not all of them are at their nearest centre;
     ``features`` is how many directions it was told in, or all features. It ends
     when five rounds have failed: raised the cost, or lowered it by a share of less than
-    ``tol / 50``. Rows must be dense.
+    ``tol / 50``. Sparse rows meet all centres, and all features at once.
 
     Examples
     --------
@@ -197,8 +198,11 @@ class Truncated(Algorithm[TruncatedState]):
     def init(self, passes: Passes, rng: Rng) -> TruncatedState:
         """Starting centres: by the problem's ``init``, or on two levels on a sample."""
         assert self.problem is not None
-        if passes.is_sparse:
-            raise ParameterError("Truncated needs dense rows, and these are sparse; use NMBatch.")
+        if passes.is_sparse and self.neighbours != "auto":
+            raise ParameterError(
+                f"neighbours={self.neighbours} is for dense rows, and these are sparse, which meet "
+                "all centres: leave it at 'auto'."
+            )
         found = self._directions(passes, rng)
         if found is not None:
             return self._projected(passes, rng, *found)
@@ -209,7 +213,7 @@ class Truncated(Algorithm[TruncatedState]):
         assert self.problem is not None
         k, shift = self.problem.n_clusters, passes.statistics.shift
         if isinstance(self.problem.init, str) and self.problem.init == "auto":
-            first, *larger = sample_sizes(passes.n_rows, passes.n_features, k)
+            first, *larger = _sample_sizes(passes, self.problem.n_clusters)
             sample = self._start_sample(passes, rng, first)
             centers, coarse, _ = self._start(passes, rng, sample)
             samples = () if first >= passes.n_rows else (first, *larger)
@@ -225,7 +229,7 @@ class Truncated(Algorithm[TruncatedState]):
         k = self.problem.n_clusters
         rounds = TUNING.most_rounds if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
-        return Search(passes.n_rows, k, self.moves and k > 2, rounds, length)
+        return Search(passes.n_rows, k, self.moves and k > 2, rounds, length, passes.is_sparse)
 
     # --- fewer features first ---------------------------------------------------------------------
 
@@ -233,7 +237,7 @@ class Truncated(Algorithm[TruncatedState]):
         """What the search begins in, and what lies outside of it; None: all features."""
         assert self.problem is not None
         m, init = self.directions, self.problem.init
-        if not isinstance(init, str) or init != "auto":
+        if not isinstance(init, str) or init != "auto" or passes.is_sparse:
             return None
         if m == 0 or (m != "auto" and (m >= passes.n_features or m * passes.n_rows > MOST_VALUES)):
             return None
@@ -245,7 +249,7 @@ class Truncated(Algorithm[TruncatedState]):
     def _direction_sample(self, passes: Passes, rng: Rng) -> Passes:
         """Rows in random order that tell the directions: they begin the search, or more of them."""
         assert self.problem is not None
-        first = sample_sizes(passes.n_rows, passes.n_features, self.problem.n_clusters)[0]
+        first = _sample_sizes(passes, self.problem.n_clusters)[0]
         return self._start_sample(passes, rng, max(first, min(passes.n_rows, 2 * SAMPLE_ROWS)))
 
     def _projected(
@@ -293,12 +297,12 @@ class Truncated(Algorithm[TruncatedState]):
 
     def _start_sample(self, passes: Passes, rng: Rng, n: int) -> Passes:
         assert self.problem is not None
-        sizes = sample_sizes(passes.n_rows, passes.n_features, self.problem.n_clusters)
+        sizes = _sample_sizes(passes, self.problem.n_clusters)
         return passes.subset(RowSample(rng, "start", n, largest=sizes[-1]))
 
     def _split_sample(self, passes: Passes, rng: Rng) -> Passes:
         assert self.problem is not None
-        n = _split_rows(passes.n_features, self.problem.n_clusters)
+        n = _split_rows(passes.row_values, self.problem.n_clusters)
         return passes.subset(RowSample(rng, "split", n, ascending=True))
 
     def _start(
@@ -306,19 +310,26 @@ class Truncated(Algorithm[TruncatedState]):
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
         """Centres, coarse centres, and first labels of the sample's rows.
 
-        With few clusters they are those of the best of several starts, or ``known`` if that is
-        better.
+        With few clusters of dense rows they are those of the best of several starts; or ``known``
+        if that is better.
         """
         assert self.problem is not None
         x, weight, _ = sample.take()
         k, shift, n_threads = self.problem.n_clusters, passes.statistics.shift, passes.threads.n
-        if known is None and not is_restarted(k):
+        if known is None and not is_restarted(k) and not isinstance(x, SparseBlock):
             return two_level_start(x, weight, k, shift, n_threads)
-        starts = n_starts(passes.n_rows, len(x), passes.n_features, k)
-        centers, cost = greedy_start(x, weight, k, shift, rng, starts, n_threads)
+        if isinstance(x, SparseBlock):
+            # They have no coarse cells to speak of: one centre stands for all.
+            mass = np.ones(len(x)) if weight is None else weight
+            centers = centers_of_sample(x, mass, k, passes, rng)
+            coarse, cost = centers[:1], cost_of(x, weight, centers, shift)
+        else:
+            starts = n_starts(passes.n_rows, len(x), passes.n_features, k)
+            centers, cost = greedy_start(x, weight, k, shift, rng, starts, n_threads)
+            coarse = coarse_centers(x, k, shift)
         if known is not None and cost_of(x, weight, known, shift) < cost:
             centers = known
-        return centers, coarse_centers(x, k, shift), nearest(x, pack_centers(centers, shift))
+        return centers, coarse, nearest(x, pack_centers(centers, shift))
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
@@ -403,7 +414,7 @@ class Truncated(Algorithm[TruncatedState]):
         if far is None or state.far is not None:
             return 0
         k = self.problem.n_clusters
-        whole = sample_sizes(passes.n_rows, passes.n_features, k)[0] >= passes.n_rows
+        whole = _sample_sizes(passes, self.problem.n_clusters)[0] >= passes.n_rows
         if k > TUNING.dense_clusters or (whole and is_restarted(k)):
             return 0
         return len(far.rows)
@@ -430,7 +441,7 @@ class Truncated(Algorithm[TruncatedState]):
             # Rows that have met the moved centres go back, unless they meet all anyway.
             restores = state.moves is None and not dense
             state = replace(where_it_began(state, before), restores=restores)
-        if not state.everywhere:
+        if not state.everywhere and not dense:
             # Nobody knows more of the other rows than their nearest coarse centre.
             first = Pass("cells", state.centers, state.shift, coarse=state.coarse)
             pass_over(passes, History(), first, state.step + 1, None, retain=False)
@@ -447,8 +458,13 @@ class Truncated(Algorithm[TruncatedState]):
         cost = total.sums.cost(state.centers, total.squares.value)
         return labels, cost, total.sums.counts
 
-    def share_of_labels(self, k: int) -> float:
-        """How long ``labels`` takes at most, as a share of a pass over all centres, about."""
+    def share_of_labels(self, table: TableShape, k: int) -> float | None:
+        """How long ``labels`` takes at most, as a share of a pass over all centres, about.
+
+        None: sparse rows meet all of them in any case.
+        """
+        if table.is_sparse:
+            return None
         cells = sqrt(k)
         met = cells + NEAR_CELLS * k / cells + max(TUNING.usual_lengths)
         return min(1.0, GATHERED * (met + 2 * (TUNING.row_work + TUNING.pass_work)) / k)
@@ -462,7 +478,7 @@ class Truncated(Algorithm[TruncatedState]):
         looks = "now and then, for rows whose bounds are worn out"
         if self.neighbours != "auto":
             distances = self.neighbours + TUNING.row_work
-        elif k <= TUNING.dense_clusters:
+        elif k <= TUNING.dense_clusters or table.is_sparse:
             distances, looks = float(k), "every row, at every step"
         else:
             distances = WORK_OF_A_ROW * sqrt(k)
@@ -478,8 +494,8 @@ class Truncated(Algorithm[TruncatedState]):
 
     def _held(self, table: TableShape, k: int) -> int:
         """Rows of the largest sample that is searched, and of that on which splits are tried."""
-        n, d = table.n_rows, table.n_features
-        return sample_sizes(n, d, k)[-1] + min(n, _split_rows(d, k))
+        splits = min(table.n_rows, _split_rows(table.row_values, k))
+        return _sample_sizes(table, k)[-1] + splits
 
     def model(self, state: TruncatedState) -> CenterArrays:
         """The centres as of the last pass, or from before the last moves until these have paid.
@@ -568,9 +584,14 @@ def _history_after(
     return history.then(kept, back_to=state.round.n_replayed)
 
 
-def _split_rows(n_features: int, k: int) -> int:
+def _sample_sizes(table: TableShape, k: int) -> tuple[int, ...]:
+    """Rows of the samples that a search among these begins on."""
+    return sample_sizes(table.n_rows, table.row_values, k, table.is_sparse)
+
+
+def _split_rows(row_values: int, k: int) -> int:
     """Rows of the sample on which splits are tried, where there are as many."""
-    return min(SPLIT_ROWS * k, SPLIT_VALUES // n_features)
+    return min(SPLIT_ROWS * k, SPLIT_VALUES // row_values)
 
 
 def _mean_cost(passes: Passes, state: TruncatedState) -> float:

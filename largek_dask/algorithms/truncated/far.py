@@ -57,9 +57,9 @@ def far_from(mean: float) -> float:
     return BEYOND * mean
 
 
-def rows_to_draw(n_rows: int, n_features: int, k: int) -> int:
+def rows_to_draw(n_rows: int, row_values: int, k: int) -> int:
     """How many rows are drawn."""
-    return min(n_rows, max(LEAST, min(ROWS * k, MOST, VALUES // n_features)))
+    return min(n_rows, max(LEAST, min(ROWS * k, MOST, VALUES // row_values)))
 
 
 def carry_the_cost(far: float, cost: float) -> bool:
@@ -120,7 +120,7 @@ def draw_rows(
     mean : float
         Squared distance of a row to its centre that makes it twice as likely as its weight.
     """
-    n = rows_to_draw(passes.n_rows, passes.n_features, len(counts))
+    n = rows_to_draw(passes.n_rows, passes.row_values, len(counts))
     even = passes.statistics.total_weight / len(counts)
     fewer = np.divide(even, counts, out=np.zeros_like(counts), where=counts > 0)
     seed = int(rng.generator(0, "far rows").integers(1 << 63))

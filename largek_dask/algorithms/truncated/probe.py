@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes
-from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves, losses_of_merging
+from largek_dask.algorithms.parts.moves import (
+    Moves,
+    Splits,
+    choose_moves,
+    losses_of_merging,
+    nearest_others,
+)
 from largek_dask.algorithms.truncated.lists import lists_of
 from largek_dask.algorithms.truncated.passes import (
     Pass,
@@ -25,9 +31,11 @@ from largek_dask.algorithms.truncated.passes import (
 )
 from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.algorithms.truncated.state import TruncatedState
+from largek_dask.kernels.blocks import SparseBlock, sparse_rows
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.distances import PackedCenters, pack_centers, scores, squared_distances
+from largek_dask.kernels.sparse.splits import split_sparse
 from largek_dask.kernels.threads import Threads
 
 __all__ = [
@@ -50,6 +58,8 @@ PROBE_VALUES = 1 << 23
 """Distances of a probe, at most."""
 SPLIT_ROWS = 256
 """Rows of a cluster on which a split is tried, at most."""
+SPARSE_ROWS = 8_192
+"""The same of sparse rows: few of a large cluster have any number in common."""
 COSTLIEST = 64
 """How many of these are those that cost most, where far rows count."""
 SPLITS = 8
@@ -60,6 +70,8 @@ SHARE_TRIED = 16
 """A split is tried in at least one cluster out of 16."""
 LOCKED = 8
 """Nearest centres of a removed one that stay."""
+CANDIDATES = 8
+"""Centres that may be removed, for each that may be moved, where no table tells what is near."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,11 @@ class LabelledSample:
     def packed(self) -> PackedCenters:
         """The centres as kernels want them."""
         return pack_centers(self.centers, self.shift)
+
+    @cached_property
+    def stored_centers(self) -> SparseBlock | None:
+        """The centres of sparse rows without their zeros."""
+        return sparse_rows(self.centers) if isinstance(self.x, SparseBlock) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +152,7 @@ def moves_to_try(
 ) -> Moves:
     """The moves that may pay."""
     assert done.total.tally.losses is not None
-    assert state.table is not None
-    schedule, table = state.schedule, state.table
+    schedule = state.schedule
     losses, costs = done.total.tally.losses / done.pass_.loss_steps
     k = len(rows.centers)
     most = schedule.most_moves
@@ -145,11 +161,18 @@ def moves_to_try(
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
     splits = splits_of(rows, wanted, n_threads)
     splits.gains[np.isin(splits.clusters, state.failed)] = 0
+    counts, stored = done.total.sums.counts, rows.stored_centers
     if schedule.dense:
-        merged = losses_of_merging(rows.centers, done.total.sums.counts, rows.shift)
+        merged = losses_of_merging(rows.centers, counts, rows.shift, stored)
         losses = np.minimum(losses, merged)
     cheapest = np.argsort(losses, kind="stable")
-    near = table[cheapest, 1 : LOCKED + 1]
+    if state.table is None:
+        cheapest = cheapest[: CANDIDATES * most]
+        near: NDArray[np.integer[Any]] = nearest_others(
+            rows.centers, cheapest, rows.shift, LOCKED, stored
+        )
+    else:
+        near = state.table[cheapest, 1 : LOCKED + 1]
     return choose_moves(
         splits, losses, cheapest, near, most=most, factor=schedule.rounds.factor, split_takers=True
     )
@@ -161,9 +184,14 @@ def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int)
     weight = rows.weight
     if rows.far:
         order, starts, weight = _with_costliest(rows, order, starts)
-    gains, halves = split_clusters(
-        rows.x, order, starts, clusters, rows.centers, weight, SPLIT_ROWS, n_threads
-    )
+    if isinstance(rows.x, SparseBlock):
+        gains, halves = split_sparse(
+            rows.x, order, starts, clusters, rows.centers, weight, SPARSE_ROWS, n_threads
+        )
+    else:
+        gains, halves = split_clusters(
+            rows.x, order, starts, clusters, rows.centers, weight, SPLIT_ROWS, n_threads
+        )
     return Splits(clusters, gains * rows.scale, halves)
 
 

@@ -66,7 +66,9 @@ class Tuning:
     restarted_clusters: int = 32
     """Clusters up to which the best of several starts is taken. Not measured."""
     restart_rows: int = 64
-    """Rows a centre on which several starts are made. Not measured."""
+    """Rows a centre on which several starts are made, and any start of sparse rows: of 200,000
+    short texts in 100 clusters it ends at 195,180 from 8 rows a centre, and between 194,150 and
+    194,250 from 64. Not measured otherwise."""
     least_restart_rows: int = 2_048
     """Rows on which several starts are made, at least. Not measured."""
     dense_clusters: int = 128
@@ -172,11 +174,14 @@ class Search:
     """Over all rows; with 0 there are none over samples either."""
     length: int | None = None
     """Length of all lists, where the user has chosen."""
+    sparse: bool = False
+    """Rows are sparse: they have no lists of centres."""
 
     @property
     def dense(self) -> bool:
         """Rows meet all centres in every pass."""
-        return self.length is None and self.n_clusters <= TUNING.dense_clusters
+        few = self.n_clusters <= TUNING.dense_clusters
+        return self.sparse or (self.length is None and few)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,16 +442,17 @@ def is_restarted(k: int) -> bool:
     return k <= TUNING.restarted_clusters
 
 
-def sample_sizes(n_rows: int, n_features: int, k: int) -> tuple[int, ...]:
+def sample_sizes(n_rows: int, row_values: int, k: int, sparse: bool = False) -> tuple[int, ...]:
     """Rows of the samples that the search begins on, in ascending order; at least one."""
-    restarted, t = is_restarted(k), TUNING
+    # Few sparse rows have hardly a number in common: what they tell of all rows is no start.
+    restarted, t = is_restarted(k) or sparse, TUNING
     first = max(t.restart_rows * k, t.least_restart_rows) if restarted else t.first_rows * k
-    if n_rows <= t.largest_share * first and n_rows * n_features <= t.whole_values:
+    if n_rows <= t.largest_share * first and n_rows * row_values <= t.whole_values:
         return (n_rows,)
     most = n_rows // t.largest_share
     wanted = first if restarted else t.start_rows * k
-    sizes = [min(wanted, most, max(t.least_rows * k, t.start_values // n_features))]
-    while t.growth * sizes[-1] <= min(most, t.largest_values // n_features):
+    sizes = [min(wanted, most, max(t.least_rows * k, t.start_values // row_values))]
+    while t.growth * sizes[-1] <= min(most, t.largest_values // row_values):
         sizes.append(t.growth * sizes[-1])
     return (first, *sizes) if t.growth * first <= sizes[0] else tuple(sizes)
 

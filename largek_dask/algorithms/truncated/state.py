@@ -167,6 +167,8 @@ class Projected:
 def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
     """The state with nearest centres of each centre that do for the next pass."""
     task, k = state.schedule.task, len(state.centers)
+    if state.schedule.search.sparse:
+        return state
     if task.kind not in ("start", "lists", "unsettled") and not (
         task.looks and state.schedule.search.moves
     ):

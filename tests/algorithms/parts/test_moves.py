@@ -13,6 +13,7 @@ from largek_dask.algorithms.parts.moves import (
     losses_of_merging,
     nearest_others,
 )
+from largek_dask.kernels.blocks import sparse_rows
 
 
 def on_a_line(k):
@@ -136,8 +137,10 @@ def test_apply__puts_one_half_in_its_place_and_the_other_where_a_centre_is_taken
 
 def test_nearest_others():
     centers = np.array([[0.0], [1.0], [3.0], [7.0]])
-    found = nearest_others(centers, np.array([3, 0]), np.zeros(1), 2)
-    assert found.tolist() == [[2, 1], [1, 2]]
+    stored = sparse_rows(centers)
+    for same in (None, stored):
+        found = nearest_others(centers, np.array([3, 0]), np.zeros(1), 2, same)
+        assert found.tolist() == [[2, 1], [1, 2]]
     assert nearest_others(centers, np.array([1]), np.zeros(1), 9).tolist() == [[0, 2, 3]]
 
 
@@ -151,9 +154,10 @@ def test_what_merging_loses():
             both = np.maximum(counts[i] + counts[j], 1)
             ward = counts[i] * counts[j] / both * ((centers[i] - centers[j]) ** 2).sum()
             wanted[i] = min(wanted[i], ward)
-    found = losses_of_merging(centers, counts, np.zeros(3))
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
-    assert found[4] == 0
+    for stored in (None, sparse_rows(centers)):
+        found = losses_of_merging(centers, counts, np.zeros(3), stored)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+        assert found[4] == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

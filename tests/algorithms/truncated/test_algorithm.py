@@ -390,9 +390,32 @@ def test_wrong_parameters(wrong):
         lk.Truncated(**wrong)
 
 
-def test_sparse_rows_are_refused():
+def test_lists_of_sparse_rows_are_refused():
     import scipy.sparse
 
     rows = scipy.sparse.random(200, 50, 0.1, "csr", np.float32, np.random.default_rng(0))
-    with pytest.raises(ParameterError, match="dense"):
-        fit(rows, 5)
+    with pytest.raises(
+        ParameterError, match="neighbours=4 is for dense rows, and these are sparse"
+    ):
+        lk.KMeans(9, algorithm=lk.Truncated(neighbours=4)).fit(rows)
+
+
+def test_moves_of_sparse_rows__more_clusters_than_meet_all_centres_else():
+    """Rows of 160 groups in 150 clusters: where two share one they are found, by their rows."""
+    import scipy.sparse
+
+    r = np.random.default_rng(4)
+    k, n = TUNING.dense_clusters + 22, 9_000
+    of = r.integers(k + 10, size=n)
+    x = (r.random((n, 400)) < 0.004) * r.random((n, 400))
+    x[np.arange(n), of] += 2
+    rows = scipy.sparse.csr_matrix(x.astype(np.float32))
+    plain, moved = (
+        lk.KMeans(k, algorithm=lk.Truncated(moves=moves), random_state=0).fit(rows)
+        for moves in (False, True)
+    )
+    assert {step["extra"]["neighbours"] for step in moved.history_} == {float(k)}
+    assert sum(step["extra"]["moves"] for step in moved.history_) > 0
+    assert moved.inertia_ < 0.99 * plain.inertia_
+    best = lk.KMeans(k, algorithm="lloyd", random_state=0, n_init=3).fit(rows)
+    assert moved.inertia_ < best.inertia_

@@ -46,12 +46,18 @@ SHIFT = np.zeros(D, np.float32)
 MOVES = Moves(np.array([3, 8]), np.array([5, 1]), CENTERS[:4].reshape(2, 2, D), 1.0)
 
 
-def state(kind: str, length: int = 4, looks: bool = False, moves: bool = True, **changes: Any):
+def state(
+    kind: str,
+    length: int = 4,
+    looks: bool = False,
+    moves: bool = True,
+    sparse: bool = False,
+    **changes: Any,
+):
     """Between two steps, before one that does this."""
     task = SimpleNamespace(kind=kind, length=length, looks=looks)
-    schedule: Any = SimpleNamespace(
-        task=task, search=SimpleNamespace(moves=moves), cost=250.0, opens_round=True
-    )
+    search = SimpleNamespace(moves=moves, sparse=sparse)
+    schedule: Any = SimpleNamespace(task=task, search=search, cost=250.0, opens_round=True)
     some = {"counts": np.ones(K), "shift": SHIFT, "coarse": CENTERS[::9], **changes}
     return TruncatedState(5, schedule, CENTERS, **some)
 
@@ -71,6 +77,7 @@ def with_table(width: int) -> dict[str, Any]:
         (state("cells"), None),
         (state("all", looks=True), WIDTH),
         (state("all", looks=True, moves=False), None),
+        (state("all", looks=True, sparse=True), None),
         (state("lists"), WIDTH),
         (state("unsettled"), WIDTH),
         (state("start"), WIDTH),
