@@ -69,6 +69,29 @@ BACKOFF_SECONDS = 0.1
 
 
 @dataclass(slots=True)
+class _Slice:
+    """A task that is being waited for."""
+
+    worker: str
+    future: Future
+    answer: asyncio.Task[ShareResult]
+    """Waits for its result."""
+    since: float
+    chunks: list[int]
+
+    async def give_up(self) -> None:
+        """Have whoever waits for the answer find it lost.
+
+        To cancel the task is not enough: once it is done, what is waited for is its result, and
+        Dask may be asking a worker for it that is not there any more, for half a minute.
+        """
+        # First, as only a task that is not done may be cancelled with it; see `waiting.result`.
+        self.answer.cancel()
+        await asyncio.wait([self.answer])
+        await self.future.cancel()
+
+
+@dataclass(slots=True)
 class _Pass:
     """One pass as the driver sees it."""
 
@@ -82,8 +105,8 @@ class _Pass:
     """How often a chunk should have been blamed, but others may have killed its workers."""
     suspects: list[int] = field(default_factory=list)
     """Chunks of shares that killed every worker: handed out one by one."""
-    at: dict[str, tuple[str, Future, float, list[int]]] = field(default_factory=dict)
-    """Worker, task, begin and chunks of every slice that is being waited for, by share."""
+    at: dict[str, _Slice] = field(default_factory=dict)
+    """Every slice that is being waited for, by share."""
     done: dict[str, int] = field(default_factory=dict)
     """Chunks that are finished of every share that is not."""
     n_chunks: int = 0
@@ -341,17 +364,17 @@ class ClusterPasses(BasePasses):
             await asyncio.sleep(waiting.WATCH_SECONDS)
             await self._workers.ready()
             why = pace.is_over()
-            for target, task, since, chunks in list(current.at.values()):
-                lost = self._workers.is_lost(target, since)
-                if why is not None and current.rescued.isdisjoint(chunks):
-                    self._stragglers.add(target)
-                    current.rescued.update(chunks)
-                    self._say("slow", f"{target} {why}: its chunks go to others")
-                    self._slow.add(target)
-                    self._tell_worker(target, "slow", len(chunks))
+            for one in list(current.at.values()):
+                lost = self._workers.is_lost(one.worker, one.since)
+                if why is not None and current.rescued.isdisjoint(one.chunks):
+                    self._stragglers.add(one.worker)
+                    current.rescued.update(one.chunks)
+                    self._say("slow", f"{one.worker} {why}: its chunks go to others")
+                    self._slow.add(one.worker)
+                    self._tell_worker(one.worker, "slow", len(one.chunks))
                     lost = True
                 if lost:
-                    await task.cancel()
+                    await one.give_up()
 
     async def _broadcast(self, current: _Pass, workers: Collection[str]) -> None:
         """Send the payload to workers; a small one travels with every task instead."""
@@ -405,8 +428,9 @@ class ClusterPasses(BasePasses):
             try:
                 future = await self._network.submitted(work, *arguments, worker=target)
                 self._spent.clear()
-                current.at[share.id] = (target, future, time.monotonic(), chunks)
-                outcome: ShareResult = await waiting.result(future)
+                answer = asyncio.ensure_future(waiting.result(future))
+                current.at[share.id] = _Slice(target, future, answer, time.monotonic(), chunks)
+                outcome: ShareResult = await waiting.granted(answer)
                 if outcome.error is not None:
                     raise outcome.error.unpacked()
                 current.done[share.id] = outcome.done

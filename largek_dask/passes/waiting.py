@@ -13,7 +13,7 @@ from largek_dask.errors import ClusterError
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.worker import LostTotalError
 
-__all__ = ["WATCH_SECONDS", "Lost", "attended", "result", "told"]
+__all__ = ["WATCH_SECONDS", "Lost", "attended", "granted", "result", "told"]
 
 T = TypeVar("T")
 
@@ -88,6 +88,17 @@ async def result(future: Future) -> Any:
         if isinstance(error, LostTotalError) or type(error).__name__ in RETRIED:
             raise Lost(error) from error
         raise
+
+
+async def granted(answer: asyncio.Future[T]) -> T:
+    """An answer, which others may cancel; then ``Lost``."""
+    try:
+        return await answer
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise Lost(ClusterError("its worker was given up")) from error
 
 
 def _answered(asked: asyncio.Future[Any]) -> None:

@@ -15,6 +15,7 @@ from unittest import mock
 
 import dask
 import dask.array as da
+import distributed
 import numpy as np
 import pytest
 import zarr
@@ -1025,6 +1026,34 @@ def test_a_silent_worker_loses_its_share(rows, fresh_cluster, tmp_path, monkeypa
         assert ("workers", f"1 worker goes on without: {silent[0]} says nothing") in said
         with open(tmp_path / "go", "w") as fifo:
             fifo.write("x")
+
+
+def test_a_result_that_is_asked_of_a_worker_that_has_gone_is_given_up(
+    rows, fresh_cluster, monkeypatch
+):
+    """A done task's value goes with its worker, and whoever asks for it would ask for long."""
+    client = fresh_cluster(2)
+    pids = client.run(os.getpid)
+    monkeypatch.setattr(waiting, "WATCH_SECONDS", 0.05)
+    real, asked = distributed.client.retry_operation, []
+
+    async def asks_for_ever(question, **options):
+        if asked or "keys" not in options:
+            return await real(question, **options)
+        [key] = options["keys"]
+        # None where it has just been told to be done: the other one will be asked.
+        for address in (await client.scheduler.who_has(keys=[key]))[key]:
+            asked.append(address)
+            os.kill(pids[address], signal.SIGKILL)
+            await asyncio.Future()
+        return await real(question, **options)
+
+    monkeypatch.setattr(distributed.client, "retry_operation", asks_for_ever)
+    deadline = time.monotonic() + 60  # to fail, not to hang
+    with ClusterPasses(rows, client, deadline=deadline) as passes:
+        assert counted(passes)[:2] == [N, passes.n_chunks]
+        assert passes.last.retries == passes.n_chunks // 2
+        assert asked[0] not in client.scheduler_info(n_workers=-1)["workers"]
 
 
 def test_a_broadcast_to_a_silent_worker_is_given_up(rows, worker_clients, monkeypatch):
