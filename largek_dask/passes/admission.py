@@ -123,7 +123,7 @@ class Workers:
     async def begin(self) -> None:
         """Prepare all workers, present and future."""
         await self._network.register(WorkPlugin(), _patience())
-        await self._network.spare_copies()
+        await self._network.prepare_scheduler()
         await self.ready(wait_for=None, begin=True)
 
     async def look(self) -> None:

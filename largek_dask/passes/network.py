@@ -19,6 +19,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future
 
 from largek_dask.errors import ClusterError, ParameterError
+from largek_dask.passes.leaving import Leavers, end_connections
 from largek_dask.passes.picking import Pick, picked
 from largek_dask.passes.sparing import spare_copies
 from largek_dask.passes.spreading import SPREAD
@@ -125,8 +126,7 @@ class Network:
         self._background: set[asyncio.Future[Any]] = set()
         self._sending: set[asyncio.Future[Any]] = set()
         self._unsent: list[_Unsent] = []
-        self._seen: set[str] = set()
-        """Addresses of the workers that were there last."""
+        self._leavers = Leavers()
 
     def run(
         self,
@@ -198,11 +198,13 @@ class Network:
             for finished in done:
                 finished.result()
 
-    async def spare_copies(self) -> None:
-        """Have the scheduler leave copies of broadcasts where they are, if it has this package."""
-        # Without it copies are fetched anew, one by one, by the tasks that want them.
-        with contextlib.suppress(ImportError, AttributeError, OSError):
-            await self.client._run_on_scheduler(spare_copies)
+    async def prepare_scheduler(self) -> None:
+        """Have the scheduler do for passes what Dask's own does not, if it has this package."""
+        # Without it copies of broadcasts are fetched anew, one by one, by the tasks that want them,
+        # and what it fetches of workers that leave just then takes half a minute.
+        for change in (spare_copies, end_connections):
+            with contextlib.suppress(ImportError, AttributeError, OSError):
+                await self.client._run_on_scheduler(change)
 
     async def workers(self) -> dict[str, WorkerInfo]:
         """The workers there are now, by address.
@@ -217,10 +219,7 @@ class Network:
             found = await self.client.scheduler.identity(n_workers=-1)
         except OSError as error:
             raise unreachable(error) from error
-        # Nobody tells a client. What it asks of them directly it would ask for half a minute.
-        for address in self._seen.difference(found["workers"]):
-            self.client.rpc.remove(address, reason=f"{address} has left the cluster.")
-        self._seen = set(found["workers"])
+        self._leavers.note(found["workers"], self.client.rpc)
         return {
             address: WorkerInfo(
                 n_threads=worker["nthreads"],

@@ -206,6 +206,7 @@ def test_the_scheduler_s_workers_are_those_that_may_be_used():
         status="running",
         scheduler_info=lambda n_workers: {"workers": table},
         scheduler=SimpleNamespace(identity=identity),
+        rpc=None,  # nobody has left
     )
     assert set(workers_known_to(client)) == {A, B}
     with picking(Pick(tags=["gpu"])):

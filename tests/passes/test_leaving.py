@@ -1,0 +1,89 @@
+"""Nobody asks long for a value of a worker that has left, whenever it has begun to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from largek_dask.data.sources import open_rows
+from largek_dask.passes import leaving
+from largek_dask.passes.cluster import ClusterPasses
+from largek_dask.passes.leaving import ConnectionEnder, Leavers, end_connections
+from tests.passes.toys import combine, count_chunk, integers, start
+
+SOON = 5.0
+"""Dask would take 30 s."""
+
+
+class Connections:
+    def __init__(self):
+        self.ended = []
+
+    def remove(self, address, reason):
+        assert address in reason
+        self.ended.append(address)
+
+    def take(self):
+        ended, self.ended = sorted(self.ended), []
+        return ended
+
+
+def test_leavers__are_connected_to_no_longer_for_some_moments(monkeypatch):
+    monkeypatch.setattr(leaving, "MOMENTS", (0.0, 0.05))
+    leavers, connections = Leavers(), Connections()
+
+    async def look(*there):
+        leavers.note(there, connections)
+        return connections.take()
+
+    async def days():
+        assert await look("a", "b") == await look("a", "b") == []
+        assert await look("b") == ["a"]
+        assert await look("c") == ["a", "b"]
+        assert await look("a", "c") == ["b"], "one has come back to where it was"
+        await asyncio.sleep(0.06)
+        assert await look("a", "c") == [], "long ago"
+        assert await look("c") == ["a"]
+
+    asyncio.run(days())
+
+
+async def gathered_while_it_leaves(key, address, pid, dask_scheduler=None):
+    """Seconds that a scheduler takes for a value whose worker leaves between question and call."""
+    asked = asyncio.ensure_future(dask_scheduler.gather([key]))
+    # Now it knows who has it, and has asked nobody yet.
+    await asyncio.sleep(0)
+    os.kill(pid, signal.SIGKILL)
+    assert not psutil.wait_procs([psutil.Process(pid)], timeout=20)[1]
+    await dask_scheduler.remove_worker(address, stimulus_id="test", close=False)
+    begin = time.monotonic()
+    done, _ = await asyncio.wait([asked], timeout=SOON)
+    asked.cancel()
+    return time.monotonic() - begin, bool(done)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_scheduler_gives_up_what_it_asks_of_one_that_has_just_left(prepared, fresh_cluster):
+    client = fresh_cluster(2)
+    if prepared:
+        with ClusterPasses(open_rows(integers(100)), client) as passes:
+            passes.reduce(count_chunk, start=start, combine=combine)
+        client.run_on_scheduler(end_connections)
+        ours = [name for name in client.run_on_scheduler(plugins) if ConnectionEnder.name in name]
+        assert ours == [ConnectionEnder.name], "once"
+    value = client.submit(abs, -3, pure=False)
+    assert value.result() == 3
+    [address] = client.who_has([value])[value.key]
+    pid = client.run(os.getpid)[address]
+    seconds, done = client.run_on_scheduler(gathered_while_it_leaves, value.key, address, pid)
+    assert done == prepared
+    assert (seconds < SOON) == prepared
+
+
+def plugins(dask_scheduler=None):
+    return list(dask_scheduler.plugins)
