@@ -20,6 +20,13 @@ OVERLAYS = ("local-pvc", "s3", "tls")
 GIVEN = {"Secret": {"s3", "tls"}, "ConfigMap": set()}
 """What users make themselves, as the comments of the overlays say."""
 CREATED_BY_CLUSTER = ["kube-system"]
+CLIENT = {"largek-client": "true"}
+"""Labels by which a pod of the namespace is a user, as the README says."""
+STRANGER = {"app": "other"}
+PORTS = {"dask": 8786, "dashboard": 8787}
+"""What users come to."""
+ANY = 40_123
+"""Some port that Dask has drawn."""
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -217,9 +224,10 @@ def policy_faults(documents):
     ]
     if not closed:
         yield "nothing is closed by default"
+    there = [CLIENT, *(labels for _, labels, _ in running)]
     for one in policies:
         name, spec = one["metadata"]["name"], one["spec"]
-        if not any(meets(spec["podSelector"], labels) for _, labels, _ in running):
+        if not any(meets(spec["podSelector"], labels) for labels in there):
             yield f"policy {name} is for no pod"
         ports = [p["port"] for rule in spec.get("ingress", ()) for p in rule.get("ports", ())]
         for _, labels, pod in running:
@@ -231,6 +239,47 @@ def policy_faults(documents):
                 wanted = source.get("podSelector", {})
                 if not wanted:
                     yield f"policy {name} lets everybody in"
+    yield from way_faults(policies, running)
+
+
+def lets(policies, way, mine, other, port):
+    """Whether policies of pods with labels ``mine`` let them have a connection.
+
+    ``way`` is "Ingress", from the pods ``other``, or "Egress", to them; ``port`` is the names and
+    numbers of the one that is asked for. Pods that no policy is for may do what they like.
+    """
+    rules, peers = {"Ingress": ("ingress", "from"), "Egress": ("egress", "to")}[way]
+    specs = [one["spec"] for one in policies if way in one["spec"]["policyTypes"]]
+    specs = [spec for spec in specs if meets(spec["podSelector"], mine)]
+    return not specs or any(
+        any(set(peer) == {"podSelector"} and meets(peer["podSelector"], other) for peer in found)
+        and (not rule.get("ports") or any(one["port"] in port for one in rule["ports"]))
+        for spec in specs
+        for rule in spec.get(rules, ())
+        for found in [rule.get(peers, ())]
+    )
+
+
+def way_faults(policies, running):
+    """Who does not reach whom, and who does and should not: both ends have to let it be."""
+
+    def reaches(source, target, port):
+        pairs = (("Egress", source, target), ("Ingress", target, source))
+        return all(lets(policies, way, mine, other, port) for way, mine, other in pairs)
+
+    pods_of = {name: labels for name, labels, _ in running}
+    scheduler = pods_of["scheduler"]
+    for name, number in PORTS.items():
+        if not reaches(CLIENT, scheduler, {name, number}):
+            yield f"clients do not reach the scheduler's port {name}"
+        if reaches(STRANGER, scheduler, {name, number}):
+            yield f"everybody reaches the scheduler's port {name}"
+    for source in pods_of:
+        for target in pods_of:
+            if not reaches(pods_of[source], pods_of[target], {ANY}):
+                yield f"{source} does not reach {target}"
+        if reaches(CLIENT, pods_of[source], {ANY}):
+            yield f"clients reach any port of {source}"
 
 
 # --- what is there --------------------------------------------------------------------------------
@@ -379,6 +428,7 @@ BOX = f"{POD}/containers/0"
         ("NetworkPolicy", "spec/podSelector/matchLabels/largek-part", "boss", "is for no pod"),
         ("NetworkPolicy", "spec/ingress/0/from/0/podSelector", {}, "lets everybody in"),
         ("NetworkPolicy", "spec/ingress/0/ports/0/port", "dusk", "no port ['dusk']"),
+        ("NetworkPolicy", "spec/ingress/0/ports/1", None, "do not reach the scheduler's port da"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(kind, path, value, says, built):
@@ -393,6 +443,35 @@ def test_a_store_that_is_not_mounted_and_no_closed_door_are_refused(built):
     assert any("the store /jobs is not mounted" in text for text in faults(documents))
     open_door = [one for one in built["s3"] if one["metadata"]["name"] != "nothing"]
     assert any("nothing is closed by default" in text for text in faults(open_door))
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ("from-clients", "clients do not reach the scheduler's port dask"),
+        ("clients", "clients do not reach the scheduler's port dashboard"),
+        ("cluster", "worker does not reach scheduler"),
+    ],
+)
+def test_whoever_is_shut_in_or_out_is_missed(policy, says, built):
+    """A connection has two ends: the policy that closes all pods shuts users in, too."""
+    left = [one for one in built["local-pvc"] if one["metadata"]["name"] != policy]
+    assert len(left) == len(built["local-pvc"]) - 1
+    assert says in faults(left)
+
+
+@pytest.mark.parametrize("overlay", ["s3", "tls"])
+def test_storage_is_reached_by_all_who_read_and_write_there(overlay, built):
+    """By HTTPS, and nothing but that outside: scheduler, workers, and users who bring rows."""
+    ways = {}
+    for one in of_kind(built[overlay], "NetworkPolicy"):
+        for rule in one["spec"].get("egress", ()):
+            if any("ipBlock" in peer for peer in rule["to"]):
+                assert [port["port"] for port in rule["ports"]] == [443]
+                ways[one["metadata"]["name"]] = one["spec"]["podSelector"]
+    for labels in (CLIENT, {"largek-part": "scheduler"}, {"largek-part": "worker"}):
+        assert any(meets(selector, labels) for selector in ways.values()), labels
+    assert not any(meets(selector, STRANGER) for selector in ways.values())
 
 
 # --- the operator's cluster -----------------------------------------------------------------------
