@@ -294,8 +294,8 @@ class Outlook:
     anchors: str
     """How often steps look through all clusters, in words."""
     searches: int = 0
-    """About how many times as much as to label these rows their search in the driver's process
-    takes."""
+    """About how many times as much as one labelling of these rows, as searches for all partitions
+    make it (``kernels.descent.label_rows``), their search in the driver's process takes."""
     readings: int = 1
     """Times that a step reads what does not stay in memory, of rows that lie in no random order."""
     steps: int | None = None
@@ -304,6 +304,11 @@ class Outlook:
     """About as many distances cost as much as a row in a step; None: those to all centres."""
     held: int = 0
     """Rows of samples that the driver's process holds at most, of rows that are read."""
+    before_distances: float | None = None
+    """About as many distances cost as much as a row in a pass before the first step; None: those to
+    all centres. That for statistics needs none."""
+    after_distances: float | None = None
+    """The same of a pass after the last step, beside the last pass."""
 
 
 class ModelArrays(Protocol):

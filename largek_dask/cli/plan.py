@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.algorithms.base import Outlook
+    from largek_dask.algorithms.problem import Problem
     from largek_dask.data.rows import Rows
     from largek_dask.driver.options import FitOptions
 
@@ -22,6 +23,8 @@ __all__ = ["Estimate", "Machines", "machines_of", "make_plan"]
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
 """Size of the trial run of the kernel: its rate hardly changes beyond."""
+TRIAL_ROWS = 2_048
+"""Rows of the trial of a last pass."""
 ROW_SECONDS = 1e-7
 """What a row costs one thread beside its distances, in a step in which it meets few centres: 60 ns
 on two threads with two features (table of ``benchmarks.auto``)."""
@@ -79,6 +82,15 @@ class Estimate:
     """Seconds that a pass computes, on all threads."""
     seconds_read: float
     """Seconds that a pass reads, while it computes."""
+    seconds_before: float
+    """Seconds of all passes before the first step."""
+    seconds_after: float
+    """Seconds of all passes after the last step, beside the last pass."""
+    seconds_last: float
+    """Seconds of the last pass, in which labels become exact. By a trial where a model meets rows
+    in its own way, as a mixture does."""
+    seconds_search: float
+    """Seconds of a search in the driver's process, on one thread."""
 
     @property
     def memory(self) -> int:
@@ -94,18 +106,20 @@ class Estimate:
     @property
     def seconds_steps(self) -> float:
         """Of steps that are not as long as a pass over all rows, at most."""
-        of_all = self.seconds_compute * self.n_threads * self.rows_step / self.n_rows
         if self.searches:
-            return self.searches * of_all
+            return self.seconds_search
         if self.seconds_step is not None:
             reading = self.seconds_read * self.readings_step * (1 - self.share_cached)
             return self.steps_most * max(self.seconds_step, reading)
+        of_all = self.seconds_compute * self.n_threads * self.rows_step / self.n_rows
         return 0.0 if self.rows_step == self.n_rows else self.steps_most * of_all
 
     @property
     def seconds_most(self) -> float:
         """Of everything, if no rule stops earlier."""
-        return self.seconds_pass * self.passes_most + self.seconds_steps
+        passes = self.passes_most - self.passes_before - self.passes_after
+        beside = self.seconds_before + self.seconds_after + self.seconds_last
+        return self.seconds_pass * passes + self.seconds_steps + beside
 
     @property
     def steps_a_reading(self) -> float | None:
@@ -151,6 +165,7 @@ class Estimate:
                 "time": f"about {human_seconds(self.seconds_pass)} a pass "
                 f"(computing {human_seconds(self.seconds_compute)}, "
                 f"reading {human_seconds(self.seconds_read)}), "
+                f"{human_seconds(self.seconds_last)} the last one, "
                 f"{'about' if self.searches or self.seconds_step else 'at most'} "
                 f"{human_seconds(self.seconds_most)} in all",
             },
@@ -282,6 +297,18 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     seconds_step = None
     if outlook is not None and outlook.distances is not None:
         seconds_step = n * (2.0 * d * outlook.distances / rate + ROW_SECONDS / n_threads)
+    whole = 2.0 * n * d * n_clusters / rate
+    reading = rows.nbytes / read_rate(rows) / n_processes
+
+    def seconds_of(distances: float | None) -> float:
+        """Of a pass in which a row takes as long as so many distances; None: all."""
+        short = n * (2.0 * d * (distances or 0.0) / rate + ROW_SECONDS / n_threads)
+        return max(reading, whole if distances is None else short)
+
+    beside = (
+        (None, None) if outlook is None else (outlook.before_distances, outlook.after_distances)
+    )
+    last = seconds_of_labels(rows, problem)
     return Estimate(
         n_rows=n,
         n_features=d,
@@ -308,8 +335,12 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
         share_cached=min(1.0, n_processes * share.cached / rows.nbytes),
         searches=0 if outlook is None else outlook.searches,
         anchors=None if outlook is None else outlook.anchors,
-        seconds_compute=2.0 * n * d * n_clusters / rate,
-        seconds_read=rows.nbytes / read_rate(rows) / n_processes,
+        seconds_compute=whole,
+        seconds_read=reading,
+        seconds_before=scan * seconds_of(0.0) + (course.before - scan) * seconds_of(beside[0]),
+        seconds_after=(course.after - 1) * seconds_of(beside[1]),
+        seconds_last=max(reading, whole if last is None else last / n_threads),
+        seconds_search=seconds_of_search(outlook, n_clusters, d),
     )
 
 
@@ -336,6 +367,53 @@ def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
     packed = pack_centers(x[np.arange(k) % PROBE_ROWS] + 1, np.zeros(n_features, dtype))
     seconds = best_seconds(lambda: nearest(x, packed))
     return 2.0 * len(x) * k * n_features / seconds
+
+
+def seconds_of_labels(rows: Rows, problem: Problem) -> float | None:
+    """Seconds of one thread for labels of all rows by a model much like one of a fit.
+
+    By a trial on rows of the first chunk; None where that takes what all distances take.
+    """
+    import numpy as np
+
+    from largek_dask.algorithms.problem import Problem
+    from largek_dask.driver.final import LabelTotal
+    from largek_dask.kernels.blocks import dense_rows
+    from largek_dask.kernels.exact.statistics import compute_dtype
+    from largek_dask.passes.chunks import ChunkView
+
+    if type(problem).example is Problem.example:  # no row need be read
+        return None
+    x = dense_rows(rows.read(0))[: TRIAL_ROWS + PROBE_CENTERS].astype(compute_dtype(rows.dtype))
+    x = x[np.isfinite(x).all(axis=1)]
+    if len(x) < 2:
+        return None
+    k = min(problem.n_clusters, PROBE_CENTERS, len(x) // 2)
+    shift = x.mean(axis=0)
+    labelling = problem.labelling(replace(problem, n_clusters=k).example(x, shift))
+    met = np.resize(x[k:], (TRIAL_ROWS, x.shape[1]))
+
+    def label() -> None:
+        total = LabelTotal.of(labelling.sums)
+        labelling.chunk_fn(ChunkView(0, 0, met, None), total.sums, *labelling.broadcast)
+
+    return best_seconds(label) * rows.n_rows / len(met) * problem.n_clusters / k
+
+
+def seconds_of_search(outlook: Outlook | None, n_clusters: int, n_features: int) -> float:
+    """Seconds of one thread for a search for all partitions, by a labelling as it makes them."""
+    import numpy as np
+
+    from largek_dask.kernels.descent import Rows as SearchedRows
+    from largek_dask.kernels.descent import label_rows
+
+    if outlook is None or not outlook.searches:
+        return 0.0
+    x = np.random.default_rng(0).standard_normal((PROBE_ROWS, n_features))
+    held = SearchedRows.of(x)
+    seconds = best_seconds(lambda: label_rows(held, x[np.arange(n_clusters) % PROBE_ROWS]))
+    assert outlook.rows is not None
+    return seconds * outlook.searches * outlook.rows / PROBE_ROWS
 
 
 def read_rate(rows: Rows) -> float:

@@ -329,7 +329,12 @@ def test_plan__truncated_search_meets_few_centres(k, options, distances, monkeyp
     assert (plan.passes_before, plan.steps_most, plan.passes_most) == (1, 120, 2)
     own = 80e6 * (2 * 32 * distances / 1e11 + ROW_SECONDS) / 2
     assert plan.seconds_step == pytest.approx(own, rel=0.01)
-    assert plan.seconds_most == pytest.approx(2 * plan.seconds_pass + 120 * own, rel=0.01)
+    # One pass for statistics, and the last one.
+    scan = 80e6 * ROW_SECONDS / 2
+    assert plan.seconds_before == pytest.approx(scan)
+    assert plan.seconds_last == plan.seconds_pass
+    most = scan + plan.seconds_pass + 120 * own
+    assert plan.seconds_most == pytest.approx(most, rel=0.01)
     assert "about 120 steps" in plan._passes()
     few = make_plan(rows, replace(asked, max_iter=7), machines_of(2, None))
     assert few.steps_most == 7

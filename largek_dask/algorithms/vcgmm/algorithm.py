@@ -703,9 +703,16 @@ class VCGMM(Algorithm[VCGMMState]):
         n = table.n_rows if drawn is None else drawn
         anchors = self._anchors(n, table.n_features, k)
         if drawn is not None:
-            return Outlook(before=3, after=1, rows=n, anchors=anchors)
+            return Outlook(
+                before=3,
+                after=1,
+                rows=n,
+                anchors=anchors,
+                before_distances=1,
+                after_distances=1,
+            )
         # For the mean variance, and for rows to begin with.
-        return Outlook(before=2, after=0, rows=None, anchors=anchors)
+        return Outlook(before=2, after=0, rows=None, anchors=anchors, before_distances=1)
 
     def _anchors(self, n_rows: int, d: int, k: int) -> str:
         """How often all components are looked through."""
