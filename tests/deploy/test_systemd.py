@@ -115,6 +115,39 @@ def test_what_units_promise():
         assert name in both or name in ("DASK_CONFIG", "AWS_ENDPOINT_URL")
 
 
+def begun_at_boot(root):
+    """Units that systemd would start with a machine whose files are below ``root``."""
+    units = root / "etc/systemd/system"
+    found, left = set(), ["multi-user.target"]
+    while left:
+        name = left.pop()
+        left += [link.name for link in units.glob(f"{name}.wants/*")]
+        file = units / re.sub("@.*[.]", "@.", name)
+        if name not in found and file.exists():
+            found.add(name)
+            for key, wanted in settings(file.name):
+                left += wanted.split() if key == "Wants" else []
+    return found
+
+
+@pytest.mark.parametrize("runs", ["scheduler", "worker"])
+def test_the_readme__what_it_enables_is_there_after_a_boot(runs, tmp_path):
+    """Where there are workers only, too; and there is no scheduler there."""
+    text = (DEPLOY / "README.md").read_text().split("\n## systemd\n")[1].split("\n## ")[0]
+    lines = re.findall(r"^systemctl (enable) --now ((?:[\w@.-]+ )+) *# where (.*)$", text, re.M)
+    assert len(lines) == 2
+    [(verb, units)] = [(verb, units.split()) for verb, units, where in lines if runs in where]
+    folder = tmp_path / "etc/systemd/system"
+    shutil.copytree(FOLDER, folder)
+    systemctl = program("systemctl", "Debian's systemd")
+    subprocess.run([systemctl, f"--root={tmp_path}", verb, *units], check=True, capture_output=True)
+    there = begun_at_boot(tmp_path)
+    wanted = [SCHEDULER] if runs == "scheduler" else [WORKER.replace("@", f"@{n}") for n in (1, 2)]
+    assert there == {"largek.target", *wanted}
+    # And is stopped and started by the target.
+    assert {value(re.sub("@.*[.]", "@.", unit), "PartOf") for unit in wanted} == {"largek.target"}
+
+
 # --- their commands, run by hand ------------------------------------------------------------------
 
 
