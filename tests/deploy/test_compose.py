@@ -165,6 +165,15 @@ def test_variables():
     }  # fmt: skip
 
 
+def test_the_readme__no_command_undoes_the_one_before():
+    """`up` has as many workers as `.env` says, whatever `--scale` said before."""
+    part = (DEPLOY / "README.md").read_text().split("\n## Docker Compose\n")[1].split("\n## ")[0]
+    [typed] = re.findall(r"```shell\n(.*?)```", part, re.S)
+    ups = re.findall(r"^docker compose (?:.* )?up (.*)$", typed, re.M)
+    assert len(ups) == 2
+    assert not any("--scale" in options for options in ups)
+
+
 def refused(*command):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr
