@@ -213,9 +213,7 @@ class Jobs:
         check_asked(owner=owner, secrets=secrets)
         spec = JobSpec.parse(document)
         self.notices.check(spec.notify)
-        job = self._submissions.take(spec, secrets, owner, check)
-        job.feed({"event": "queued", "run": job.record.run, "owner": owner})
-        return job.record.id
+        return self._submissions.take(spec, secrets, owner, check).record.id
 
     def resume(self, job_id: str, changes: Mapping[str, Any], secrets: Mapping[str, Any]) -> str:
         """Go on with a job that has ended, by other stop rules if these are given.
@@ -256,7 +254,8 @@ class Jobs:
                 ended=None,
                 cleared=False,
             )
-        job.feed({"event": "queued", "run": run, "owner": job.record.owner})
+            # It begins when this thread lets go of it, and tells of that later.
+            job.feed({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
@@ -382,15 +381,16 @@ class Jobs:
             # (How it ended may be known since a moment ago: that is not to be forgotten.)
             known = {} if ended is None else {"result": ended, "ended": time.time()}
             job.change_now(cancel=True, **known)
+            # Told here, as what ends it tells of that end.
+            kind = "cancelling" if ended is None else "cancelled"
+            told = {} if who is None else {"who": who}
+            job.feed({"event": kind, "run": job.record.run, **told})
             job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")
             self._changed.notify_all()
         # It ends now, whether or not the store can be written at the moment.
         self._register.keep(job)
-        kind = "cancelling" if ended is None else "cancelled"
-        told = {} if who is None else {"who": who}
-        job.feed({"event": kind, "run": job.record.run, **told})
         return job.state
 
     def delete(self, job_id: str, outputs: bool = True) -> int:

@@ -111,7 +111,7 @@ class Queue(threading.Thread):
 
     def _look_at_workers(self) -> None:
         """Note of each job that has not begun what the workers that there are lack for it."""
-        waiting = [job for job in self._register.jobs() if job.state in ACTIVE and not job.running]
+        waiting = [job for job in self._register.free() if job.state in ACTIVE and not job.running]
         workers = self._workers() if waiting else None
         self._cluster = None if workers is None else Cluster(workers)
         for job in waiting:
@@ -136,7 +136,7 @@ class Queue(threading.Thread):
         jobs = self._register.jobs()
         waiting = [
             job
-            for job in jobs
+            for job in self._register.free()
             if job.state in ACTIVE and now >= job.not_before and not job.running and not job.needs()
         ]
         # Ending a job takes no place of one that computes.

@@ -143,6 +143,11 @@ class Register:
         """All jobs whose records can be read; never waits."""
         return tuple(self._jobs.values())
 
+    def free(self) -> tuple[KnownJob, ...]:
+        """Those of them that no thread has for itself, who may begin; never waits."""
+        busy = tuple(self._busy)
+        return tuple(job for job in self.jobs() if job.record.id not in busy)
+
     def ids(self) -> frozenset[str]:
         """Ids of all jobs that there are; never waits."""
         return frozenset((*tuple(self._jobs), *tuple(self.unreadable)))

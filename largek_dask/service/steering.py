@@ -116,17 +116,17 @@ class Steering:
         """
         job = self._register.find(job_id)
         with self._changed:
-            self._check_goes_on(job, "moved")
+            self._check_goes_on(job, "given another priority")
             if job.running:
                 raise ParameterError(
-                    f"job {job_id} is {job.state} already: only the priority of one that does not "
-                    "run can be changed; pause() it first."
+                    f"job {job_id} has begun: only the priority of one that does not run can be "
+                    "changed; pause() it first."
                 )
             spec = JobSpec.parse({**job.record.spec.dump(), "priority": priority})
             job.change_now(spec=spec)
+            self._tell(job, "priority", priority=priority)
             self._changed.notify_all()
         self._register.keep(job)
-        self._tell(job, "priority", priority=priority)
 
     def drain(self, drained: bool) -> dict[str, Any]:
         """Begin no job from now on, also after a restart, and hold those that run; or begin again.

@@ -101,6 +101,8 @@ class Submissions:
             except Exception as error:
                 raise _without_secrets(error, redactor(options)) from None
             job = KnownJob(record, places, secrets, self._tell, True, self._register.shelf)
+            # Told before anybody can begin it, so that this is its first event.
+            job.feed({"event": "queued", "run": record.run, "owner": owner})
             self._register.add(job, records)
         return job
 

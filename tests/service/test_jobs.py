@@ -27,6 +27,7 @@ from largek_dask.observe.cards import card, card_of_jobs
 from largek_dask.observe.showing import Seen, facts, job_row
 from largek_dask.service import queue
 from largek_dask.service.jobs import Jobs
+from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import Contender
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register
@@ -790,6 +791,72 @@ def test_resume__that_is_cancelled_before_it_begins_leaves_the_job_as_it_was(ope
         jobs.cancel(job_id)
         status = after_run(jobs, job_id, 2)
     assert (status["state"], status["result"]) == ("finished", before["result"])
+
+
+def kinds(jobs, job_id):
+    return [event["event"] for event in jobs.events(job_id, 0, 1000)]
+
+
+def test_submit__is_told_before_it_begins(open_jobs, document, monkeypatch):
+    """However long whoever submits it is held up once the queue knows of it."""
+    add = Register.add
+
+    def slow(self, job, records):
+        add(self, job, records)
+        eventually(lambda: "running" in [event["event"] for event in job.feed.since(0)], "it runs")
+
+    monkeypatch.setattr(Register, "add", slow)
+    jobs = open_jobs()
+    job_id = jobs.submit(document(), {}, "me")
+    assert kinds(jobs, job_id)[:2] == ["queued", "running"]
+    wait_until(jobs, job_id, *ENDED)
+
+
+def test_resume__is_told_before_it_begins(open_jobs, document, monkeypatch):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(max_iter=2), {}, "me")
+    wait_until(jobs, job_id, "finished")
+    eventually(lambda: kinds(jobs, job_id)[-1] == "finished", "its end is told")
+    before, turns = len(kinds(jobs, job_id)), []
+    due, change = Queue.due, KnownJob.change
+
+    def counted(self):
+        turns.append(None)
+        return due(self)
+
+    def slow(self, keep, **changes):
+        change(self, keep, **changes)
+        if "run" in changes:
+            seen = len(turns)
+            eventually(lambda: len(turns) >= seen + 2, "the queue has had its turn")
+            held_up.append(self.record.run)
+            if self.running:
+                eventually(lambda: len(self.feed.since(0)) > before, "it has told of that")
+
+    held_up = []
+    monkeypatch.setattr(Queue, "due", counted)
+    monkeypatch.setattr(KnownJob, "change", slow)
+    jobs.resume(job_id, {"max_iter": 4}, {})
+    assert held_up == [2]
+    wait_until(jobs, job_id, "finished")
+    assert kinds(jobs, job_id)[before : before + 2] == ["queued", "running"]
+
+
+def test_cancel__is_told_before_the_end(open_jobs, document, slow_steps, monkeypatch):
+    jobs = open_jobs()
+    job_id = jobs.submit(document(), {}, "me")
+    begun(jobs, job_id, 2)
+    keep = Register.keep
+
+    def slow(self, job):
+        keep(self, job)
+        if job.record.cancel:
+            eventually(lambda: job.feed.since(0)[-1]["event"] == "cancelled", "it has ended")
+
+    monkeypatch.setattr(Register, "keep", slow)
+    jobs.cancel(job_id)
+    assert kinds(jobs, job_id)[-1] == "cancelled"
+    assert kinds(jobs, job_id).count("cancelling") == 1
 
 
 def test_status__what_limits_a_job_and_where_it_is(open_jobs, document):

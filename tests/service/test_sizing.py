@@ -47,7 +47,10 @@ def queue_of(document):
             record = Record(f"lk-{n}", spec, "me", float(n), takes=takes)
             jobs.append(KnownJob(record, Places.of(spec), {}, lambda event: None, True))
         register = SimpleNamespace(
-            jobs=lambda: tuple(jobs), is_drained=False, changed=threading.Condition()
+            jobs=lambda: tuple(jobs),
+            free=lambda: tuple(jobs),
+            is_drained=False,
+            changed=threading.Condition(),
         )
         return Queue(register, None, "me", lambda: None, lambda: workers), jobs
 

@@ -240,7 +240,7 @@ def test_pause__what_cannot_be_is_refused(open_jobs, document, slow_steps):
     begun(jobs, job_id, 2)
     with pytest.raises(ParameterError, match=f"{job_id} is running, not paused"):
         steering.resume(job_id)
-    with pytest.raises(ParameterError, match=r"is running already: .*pause\(\) it first"):
+    with pytest.raises(ParameterError, match=r"has begun: .*pause\(\) it first"):
         steering.set_priority(job_id, 3)
     steering.pause(job_id)
     with pytest.raises(ParameterError, match=r"is paused already: use resume\(\)"):

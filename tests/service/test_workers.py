@@ -83,7 +83,10 @@ def queue_of(document):
             )
             jobs.append(job)
         register = SimpleNamespace(
-            jobs=lambda: tuple(jobs), is_drained=False, changed=threading.Condition()
+            jobs=lambda: tuple(jobs),
+            free=lambda: tuple(jobs),
+            is_drained=False,
+            changed=threading.Condition(),
         )
         queue = Queue(register, None, "me", lambda: None, lambda: workers)
         return queue, jobs
