@@ -106,11 +106,14 @@ class Journal(threading.Thread):
                         kind = type(error).__name__
                         logger.warning("The log of %s cannot be written yet: %s", job_id, kind)
                     continue
-                if not job.running and log.n_written == len(log.lines):
-                    self._let_go(job_id, log)
+                if not job.running:
+                    self._let_go(job_id, log, if_written=True)
 
-    def _let_go(self, job_id: str, log: _Log) -> None:
+    def _let_go(self, job_id: str, log: _Log, *, if_written: bool = False) -> None:
         with self._lock:
+            # A line may have come since the last look.
+            if if_written and log.n_written < len(log.lines):
+                return
             if self._logs.get(job_id) is log:
                 del self._logs[job_id]
 

@@ -16,6 +16,7 @@ import largek_dask as lk
 from largek_dask.context import Working, working_for
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError, ParameterError
+from largek_dask.service.journal import Journal
 from largek_dask.service.lines import log_line_of
 from tests.checks import eventually
 from tests.conftest import make_client
@@ -119,6 +120,27 @@ def test_lines__outlive_the_scheduler_and_the_run(running, open_jobs, slow_steps
     eventually(lambda: later.journal._logs == {}, "nothing is kept in memory of a job that is over")
     later.delete(job_id)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_lines__one_that_comes_as_those_before_are_let_go(running, slow_steps, monkeypatch):
+    jobs, job_id = running
+    slow_steps.set()
+    wait_until(jobs, job_id, "finished")
+    known = jobs._register.find(job_id)
+    eventually(lambda: not known.running, "its thread has ended")
+    let_go, late = Journal._let_go, []
+
+    def beaten(self, *arguments, **options):
+        if not late:
+            late.append(entry(job_id, "late"))
+            self.take("worker", A, late[0])
+        let_go(self, *arguments, **options)
+
+    monkeypatch.setattr(Journal, "_let_go", beaten)
+    jobs.journal.take("worker", A, entry(job_id, "early"))
+    eventually(lambda: late, "early lines are let go")
+    eventually(lambda: not jobs.journal._logs, "the late one is, too")
+    assert messages(jobs, job_id) == ["early", "late"]
 
 
 def test_lines__are_written_again_when_the_storage_is_back(running, monkeypatch, tmp_path, logged):
