@@ -85,7 +85,8 @@ def _listing(rows: list[dict[str, Any]], gone: list[str]) -> Any:
     if not rows:
         return Lines(*lines, Text("no workers"))
     columns = (
-        Column("worker", least=20),
+        # As --retire takes it.
+        Column("worker"),
         Column("name", rank=5, least=8),
         Column("tags", rank=2, least=8),
         Column("version", rank=3),

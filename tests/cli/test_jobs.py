@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import replace
+from io import StringIO
 
 import dask
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import largek_dask as lk
-from largek_dask.cli import main
+from largek_dask.cli import crew, main
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.client import this_user
 from largek_dask.service.job import Job
@@ -412,6 +414,21 @@ def test_a_scheduler_is_drained_and_its_workers_are_listed(run, service):
     assert json.loads(run("jobs", "--json").stdout)["draining"] is True
     assert run("drain", "--undo").stdout == "Jobs begin again.\n"
     assert not service.draining
+
+
+def test_workers__the_address_is_whole_in_a_narrow_terminal():
+    """It is what ``--retire`` is given."""
+    address = "tls://node-0107.cluster.example.org:40123"
+    row = {
+        "address": address, "name": "4711-12-0", "tags": {"bigmem": 1.0}, "version": "0.1.0",
+        "threads": 8, "chunks": 1_200, "memory": 234 << 20, "memory_limit": 60 << 30,
+        "silent": 0.4, "why": None,
+    }  # fmt: skip
+    console = Console(width=80, file=StringIO())
+    console.print(crew._listing([row], []))
+    shown = console.file.getvalue()
+    assert f"{address} " in shown
+    assert "Left out: " in shown
 
 
 def test_notices_are_tried_out_and_sent(service, run, submit, data, tmp_path):
