@@ -25,8 +25,10 @@ __all__ = ["Order", "Query", "listing", "moment_of"]
 Order = Literal["created", "newest", "oldest", "name"]
 MOST_LISTED = 1_000
 """Most rows of one answer."""
-SHORT = 80
-"""Characters of a name or an address in a row: 100 rows are to be less than 40 kB."""
+MOST_OF = {"name": 56, "owner": 28, "output": 72}
+"""Bytes of JSON that texts of a row may take: 100 rows are to be less than 40 kB."""
+LETTER = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.|.")
+"""What stands for one letter in the JSON of a text."""
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 Text = Annotated[str, Field(min_length=1, max_length=200)]
@@ -49,7 +51,7 @@ class Query(BaseModel):
     """Seconds since 1970, before which it was."""
     order: Order = "created"
     limit: Annotated[int, Field(ge=1, le=MOST_LISTED)] = 100
-    after: Annotated[str, Field(max_length=2_000)] | None = None
+    after: Annotated[str, Field(max_length=4_000)] | None = None
     """Where the page before has ended, as its answer says."""
 
     @classmethod
@@ -228,17 +230,28 @@ def _row(listed: _Listed) -> dict[str, Any]:
     spec = record.spec
     return {
         "id": record.id,
-        "name": None if spec.name is None else _begin(spec.name),
+        "name": None if spec.name is None else _cut(spec.name, MOST_OF["name"]),
         "state": listed.state,
         "reason": listed.job.reason,
-        "owner": _begin(record.owner),
+        "owner": _cut(record.owner, MOST_OF["owner"]),
         "created": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds"),
         "priority": spec.priority,
         "algorithm": spec.algorithm.name,
         "n_clusters": spec.n_clusters,
-        "output": spec.output if len(spec.output) <= SHORT else f"…{spec.output[1 - SHORT :]}",
+        "output": _cut(spec.output, MOST_OF["output"], is_end=True),
     }
 
 
-def _begin(text: str) -> str:
-    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
+def _cut(text: str, most: int, is_end: bool = False) -> str:
+    """The begin, or the end, of a text that takes more than so many bytes as JSON."""
+    written = json.dumps(text)[1:-1]
+    if len(written) <= most:
+        return text
+    letters = LETTER.findall(written)
+    kept, room = [], most - len(json.dumps("…")[1:-1])
+    for letter in reversed(letters) if is_end else letters:
+        if (room := room - len(letter)) < 0:
+            break
+        kept.append(letter)
+    told = json.loads(f'"{"".join(reversed(kept) if is_end else kept)}"')
+    return f"…{told}" if is_end else f"{told}…"

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.errors import ParameterError
 from largek_dask.service import client
 from largek_dask.service.client import Service
 from largek_dask.service.known import KnownJob
 from largek_dask.service.listing import Query, listing, moment_of
 from largek_dask.service.places import Places
-from largek_dask.service.spec import JobSpec
+from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from largek_dask.service.store import Record, Result
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
@@ -155,23 +156,36 @@ def test_a_pattern_cannot_keep_the_scheduler_busy(make):
     assert ids([make(1, "a" * 200)], name="*a" * 60 + "*b") == []
 
 
-def test_rows_are_short(make):
-    wide = {"n_clusters": 10**6, "output": "s3://bucket/" + "o" * 4_000}
-    jobs = [make(n, "n" * 200, "w" * 200, "finished", **wide) for n in range(200)]
-    found = listing(jobs, {}, Query.of({}))
+@pytest.mark.parametrize("letter", ["n", "\n", '"', "日", "😀", "\ud800"])
+@pytest.mark.parametrize("order", ["created", "name"])
+def test_rows_are_short(make, letter, order):
+    """100 of them take at most 40 kB, whatever letters names are of."""
+    wide = {"n_clusters": 10**6, "priority": -1_000, "output": "s3://bucket/" + letter * 4_000}
+    wide |= {"algorithm": AlgorithmSpec(name=max(ALGORITHMS, key=len))}
+    jobs = [make(n, letter * 200, letter * 200, "finished", **wide) for n in range(200)]
+    found = listing(jobs, {}, Query.of({"order": order}))
     assert len(found["jobs"]) == 100
-    assert len(json.dumps(found).encode()) <= 60_000
-    usual = {"output": "s3://bucket/results/somebody/run-0001"}
-    jobs = [make(n, "nightly run of november", "somebody", "finished", **usual) for n in range(200)]
-    text = json.dumps(listing(jobs, {}, Query.of({})))
-    assert len(text.encode()) <= 40_000
+    assert len(json.dumps(found).encode()) <= 40_000
+    rest = listing(jobs, {}, Query.of({"order": order, "after": found["after"]}))
+    assert len(rest["jobs"]) == 100
+    assert rest["after"] is None
     row = found["jobs"][0]
-    assert row["name"] == "n" * 79 + "…"
-    assert row["output"] == "…" + "o" * 79
     assert set(row) == {
         "id", "name", "state", "reason", "owner", "created", "priority", "algorithm",
         "n_clusters", "output",
     }  # fmt: skip
+    n = (56 - 6) // (len(json.dumps(letter)) - 2)
+    assert row["name"] == letter * n + "…"
+    assert row["output"] == "…" + letter * ((72 - 6) // (len(json.dumps(letter)) - 2))
+
+
+def test_rows_of_usual_names_are_whole(make):
+    usual = {"output": "s3://bucket/results/somebody/run-0001"}
+    jobs = [make(n, "nightly run of november", "somebody", "finished", **usual) for n in range(200)]
+    found = listing(jobs, {}, Query.of({}))
+    assert len(json.dumps(found).encode()) <= 30_000
+    (told,) = {(row["name"], row["owner"], row["output"]) for row in found["jobs"]}
+    assert told == ("nightly run of november", "somebody", usual["output"])
 
 
 @pytest.mark.parametrize(
