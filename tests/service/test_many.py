@@ -1,0 +1,69 @@
+"""Ten thousand jobs in a store: a scheduler begins soon, and whoever lists them holds up nobody."""
+
+import asyncio
+import json
+import time
+
+import dask
+import pytest
+from distributed import LocalCluster
+
+import largek_dask as lk
+from largek_dask.service.spec import JobSpec
+from largek_dask.service.store import Record, Result, _dumped
+
+N_JOBS = 10_000
+START_SECONDS = 10.0
+LOOP_SECONDS = 0.02
+"""Both are CPU seconds, the second of the event loop's thread: a busy machine is no excuse."""
+
+
+@pytest.fixture
+def store(tmp_path, document):
+    """Records of as many jobs that have ended, as a scheduler has written them."""
+    folder = tmp_path / "store" / "jobs"
+    folder.mkdir(parents=True)
+    spec, now = JobSpec.parse(document()), time.time()
+    for n in range(N_JOBS):
+        job_id = f"lk-{n:010x}"
+        ended = Result(job=job_id, run=1, token=1, state="finished", n_iter=3, seconds=1.0)
+        own = spec.model_copy(update={"name": f"night-{n}", "output": f"{tmp_path}/run-{n}"})
+        record = Record(job_id, own, "somebody", now - 60 + 1e-3 * n, result=ended, ended=now)
+        (folder / f"{job_id}.json").write_bytes(_dumped(record))
+    return str(tmp_path / "store")
+
+
+def test_ten_thousand_jobs(store, monkeypatch):
+    begun = time.process_time()
+    with (
+        dask.config.set({"largek.store": store}),
+        LocalCluster(
+            n_workers=0,
+            processes=False,
+            dashboard_address=":0",
+            scheduler_kwargs={"preload": "largek_dask.service.preload"},
+        ) as cluster,
+        lk.connect(cluster.scheduler_address, timeout="120s") as service,
+    ):
+        assert time.process_time() - begun < START_SECONDS
+        loop, run, taken = cluster.loop.asyncio_loop, asyncio.Handle._run, []
+        assert service.client.loop.asyncio_loop is not loop
+
+        def timed(self):
+            if self._loop is not loop:
+                return run(self)
+            begin = time.thread_time()
+            run(self)
+            taken.append((time.thread_time() - begin, repr(self)))
+            return None
+
+        monkeypatch.setattr(asyncio.Handle, "_run", timed)
+        found = service.jobs()
+        assert (len(found), found.total, found.counts) == (100, N_JOBS, {"finished": N_JOBS})
+        assert found.rows[-1]["name"] == f"night-{N_JOBS - 1}"
+        assert len(json.dumps(found.rows)) <= 40_000
+        assert service.jobs(name="night-*9", order="name", limit=1_000).total == N_JOBS // 10
+        assert len(service.overview()[0]) == 20
+        monkeypatch.undo()
+    assert len(taken) > 10
+    assert max(taken)[0] < LOOP_SECONDS, max(taken)
