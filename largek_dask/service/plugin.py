@@ -107,6 +107,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     ) -> None:
         self.store = store
         self.storage_options = dict(storage_options or {})
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._has_begun = False
+        """Whether there are jobs to be closed."""
         self._page: Page | None = None
         self._letting_go: asyncio.TimerHandle | None = None
 
@@ -128,7 +131,13 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         process = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:8]}"
         owner = f"the scheduler at {scheduler.address} ({process})"
         url = self.store or config.get("store") or default_store()
-        self._jobs = await self._aside("answer", self._open, url, owner)
+        try:
+            self._jobs = await self._aside("answer", self._open, url, owner)
+        except LargekError as error:
+            # Of what is raised here Dask shows a hundred lines.
+            logger.error("largek cannot begin with jobs in %s: %s", url, error)
+            raise
+        self._has_begun = True
         self.store = url
         self._crew = Crew(scheduler, self._jobs.running, self._connect, self._loop)
         self._why_not_ready = self._jobs.why_not_ready
@@ -163,6 +172,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     async def before_close(self) -> None:
         """Called by Dask before anything is shut down: jobs write their checkpoints."""
         self._why_not_ready = lambda: GOING_AWAY
+        if self._has_begun:
+            await self._close_jobs()
+        for pool in self._pools.values():
+            pool.shutdown(wait=False)
+
+    async def _close_jobs(self) -> None:
         if HANDLER in self.scheduler.handlers:
             self.scheduler.handlers[HANDLER] = self._go_away
             self.scheduler.handlers[TARGET] = self._usual_target
@@ -175,8 +190,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         forget(self._jobs.metrics)
         carry_no_more(self._hear)
         await asyncio.to_thread(self._disconnect)
-        for pool in self._pools.values():
-            pool.shutdown(wait=False)
 
     # --- from threads -----------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The plugin on a scheduler that is only made up: what it answers, and how it ends."""
 
 import asyncio
+import logging
 import threading
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -33,6 +34,40 @@ async def running(folder, handlers=None):
         yield plugin
     finally:
         await plugin.before_close()
+
+
+def test_start__what_cannot_be_is_said_in_one_line_and_nothing_else_fails(tmp_path):
+    """As `dask scheduler` with it does, which closes what has not begun."""
+
+    async def begin():
+        scheduler = Scheduler(host="127.0.0.1", port=0, dashboard_address=":0")
+        scheduler.plugins[JobsPlugin.name] = plugin = JobsPlugin(str(tmp_path / "store"))
+        scheduler.preloads = SimpleNamespace(start=lambda: plugin.start(scheduler), teardown=aside)
+        await scheduler
+
+    async def aside():
+        """Nothing is to be taken down."""
+
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(logging.Formatter().format(record))
+    names = ("largek_dask", "distributed")
+    for name in names:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        with (
+            dask.config.set({"largek.service.retention.checkpoints": "soon"}),
+            pytest.raises(RuntimeError, match="failed to start") as caught,
+        ):
+            asyncio.run(begin())
+    finally:
+        for name in names:
+            logging.getLogger(name).removeHandler(handler)
+    assert isinstance(caught.value.__cause__, ParameterError)
+    (told,) = [line for line in lines if "cannot begin" in line]
+    assert told.startswith(f"largek cannot begin with jobs in {tmp_path}/store: ")
+    assert told.endswith("got 'soon'.")
+    assert not [line for line in lines if "Traceback" in line]
 
 
 @pytest.mark.parametrize(
