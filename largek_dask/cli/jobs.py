@@ -337,7 +337,9 @@ def jobs(
             rows, counts = service.overview()
         store, draining = service.store, service.draining
     told = {"store": store, "jobs": rows, "counts": counts, "after": after, "draining": draining}
-    emit(told, as_json, lambda: _listing(rows, counts, after, store, draining))
+    # Order and limit leave none out.
+    is_narrowed = bool(set(query) - {"order", "limit"})
+    emit(told, as_json, lambda: _listing(rows, counts, after, store, draining, is_narrowed))
 
 
 def _asked_for(
@@ -364,13 +366,15 @@ def _listing(
     after: str | None,
     store: str,
     draining: bool = False,
+    is_narrowed: bool = False,
 ) -> Any:
     from rich.console import Group as Lines
     from rich.text import Text
 
     drained = [Text(f"no job begins: {DRAINED}")] if draining else []
     if not rows:
-        none = f"no jobs in {store}" if not counts else "none of the jobs is of these states"
+        is_empty = not (counts or is_narrowed)
+        none = f"no jobs in {store}" if is_empty else f"none of the jobs in {store} is as asked for"
         return Lines(Text(none), *drained)
     told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
     lines = [Text(f"{told} · {len(rows):,} shown"), *drained]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
@@ -325,7 +326,9 @@ def test_jobs_are_found(run, three):
     shown = run("jobs", "--name", "quiet*", "--limit", 1).stdout
     assert "2 queued · 1 shown" in shown
     assert f"more: --after {first['after']}" in "".join(shown.split("\n"))
-    assert "none of the jobs" in run("jobs", "--name", "quiet*", "--state", "failed").stdout
+    for asked in (("--name", "quiet*", "--state", "failed"), ("--owner", "nobody")):
+        shown = run("jobs", *asked).stdout
+        assert re.search(r"none of the jobs in .+is as asked for", " ".join(shown.split()))
     assert "not both" in run("jobs", "--mine", "--owner", "x", code=2).stderr
     assert "not both" in run("jobs", "--all", "--limit", 3, code=2).stderr
     assert "state of a listing" in run("jobs", "--state", "asleep", code=1).stderr
