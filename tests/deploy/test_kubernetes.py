@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from largek_dask import config
+from largek_dask.service.places import place_of
 from tests.deploy.running import DEPLOY, TOOLS, cannot, program
 
 FOLDER = DEPLOY / "kubernetes"
@@ -162,8 +163,13 @@ def container_faults(container, volumes):
                 yield f"{flag}={given} is no port of the container"
     environment = {one["name"]: one["value"] for one in container.get("env", ())}
     store = environment.get("DASK_LARGEK__STORE")
-    if store is not None and store not in writable:
-        yield f"the store {store} is not mounted"
+    if store is not None:
+        on = [path for path in writable if place_of(store).is_within(place_of(path))]
+        if not on:
+            yield f"the store {store} is not mounted"
+        # No output of a job may overlap the store.
+        elif any(place_of(f"{path}/run1").overlaps(place_of(store)) for path in on):
+            yield f"beside the store {store} there is no room for outputs"
     folder = environment.get("DASK_CONFIG")
     if folder not in {mount["mountPath"] for mount in container.get("volumeMounts", ())}:
         yield f"DASK_CONFIG {folder} is not mounted"
@@ -311,7 +317,7 @@ def test_overlays_differ_in_what_they_say(built):
         stores[name] = {one["name"]: one["value"] for one in container["env"]}.get(
             "DASK_LARGEK__STORE"
         )
-    assert stores == {"local-pvc": "/store", "s3": None, "tls": None}
+    assert stores == {"local-pvc": "/store/jobs", "s3": None, "tls": None}
     [settings] = [
         one["data"] for one in of_kind(built["s3"], "ConfigMap") if one["metadata"]["name"] == "s3"
     ]
@@ -441,6 +447,8 @@ def test_a_store_that_is_not_mounted_and_no_closed_door_are_refused(built):
     documents = copy.deepcopy(built["local-pvc"])
     change(documents, "Deployment", f"{BOX}/env/1/value", "/jobs")
     assert any("the store /jobs is not mounted" in text for text in faults(documents))
+    change(documents, "Deployment", f"{BOX}/env/1/value", "/store")
+    assert any("no room for outputs" in text for text in faults(documents))
     open_door = [one for one in built["s3"] if one["metadata"]["name"] != "nothing"]
     assert any("nothing is closed by default" in text for text in faults(open_door))
 
