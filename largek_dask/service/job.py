@@ -113,9 +113,9 @@ class Job:
         ------
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
-            ``largek_dask.driver.events``, and queued, running, interrupted, pausing,
-            draining, paused, resumed, priority, kept, accepted, cancelling, finished, failed,
-            cancelled.
+            ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
+            pausing, draining, paused, resumed, priority, kept, accepted, notice, cancelling,
+            finished, failed, cancelled, deleted.
         """
         return (event for event in self._news(follow) if event is not None)
 

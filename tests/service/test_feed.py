@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from largek_dask import service
+from largek_dask.driver.stopping import ENDS
 from largek_dask.observe.totals import OF_A_STEP, SUMMED
 from largek_dask.service import feed as module
 from largek_dask.service.feed import Feed, Shelf
@@ -248,3 +252,15 @@ def test_ready__has_what_is_known_and_finite():
     assert ready.seconds == {"compute": 1.0, "read": 3.0, "wait": 100.0}
     assert ready.at == ready.figures["last_event_timestamp_seconds"] == 1767225610.0
     json.dumps([ready.figures, ready.seconds, feed.figures()], allow_nan=False)
+
+
+def test_the_page_of_events_has_every_kind_that_a_job_tells():
+    root = Path(service.__file__).parent
+    source = "".join(path.read_text() for path in root.glob("*.py"))
+    told = set(re.findall(r'"event": "([a-z-]+)"', source))
+    told |= set(re.findall(r'_(?:emit|tell)\((?:job, )?"([a-z-]+)"', source))
+    told |= set(re.findall(r'kind = "([a-z-]+)" if', source)) | {"paused", *ENDS}
+    assert told >= {"queued", "running", "kept", "deleted", "cancelling", "pausing", "finished"}
+    page = (root.parents[1] / "docs/reference/events.md").read_text()
+    rows = re.findall(r"^\| (`.*?`) \|", page.split("## Of jobs")[1], re.M)
+    assert told - {"warning"} <= set(re.findall(r"`([a-z-]+)`", " ".join(rows)))
