@@ -105,6 +105,9 @@ def test_what_units_promise():
         assert value(unit, "KillMode") == "mixed"
         assert int(value(unit, "TimeoutStopSec")) > shutdown
         assert not [key for key, _ in settings(unit) if key == "MemoryDenyWriteExecute"]
+        # Models and labels are for the group, and for nobody else.
+        assert int(value(unit, "UMask"), 8) == 0o027
+        assert int(value(unit, "StateDirectoryMode"), 8) == 0o750
         used = set(re.findall(r"\$\{(\w+)\}", value(unit, "ExecStart")))
         assert used
         assert used <= set(example())
