@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from largek_dask.cli.common import Command, emit, option_service, option_storage
 from largek_dask.cli.jobs import service_at
+
+if TYPE_CHECKING:
+    from largek_dask.service.job import Job
 
 __all__ = ["pause", "priority", "resume"]
 
@@ -18,10 +21,14 @@ argument_ids = click.argument("job_ids", metavar="ID...", nargs=-1, required=Tru
 
 
 def _told(changed: Iterable[dict[str, Any]], as_json: bool) -> None:
-    """What has become of jobs, a line each."""
-    jobs = list(changed)
-    lines = (f"Job {job['id']} was {job['before']}; it is {job['state']} now." for job in jobs)
-    emit({"jobs": jobs}, as_json, lambda: "\n".join(lines))
+    """What has become of jobs, a line each as soon as it is done: the next one may fail."""
+    jobs = []
+    for job in changed:
+        jobs.append(job)
+        if not as_json:
+            click.echo(f"Job {job['id']} was {job['before']}; it is {job['state']} now.")
+    if as_json:
+        emit({"jobs": jobs}, True, str)
 
 
 @click.command(
@@ -45,13 +52,12 @@ def pause(
     One that runs writes a checkpoint and gives back its place and the memory of workers. The time
     until it goes on does not count in --max-time.
     """
-    changed = []
+
+    def paused(job: Job) -> dict[str, Any]:
+        return {"id": job.id, "before": job.state, "state": job.pause(timeout)}
+
     with service_at(scheduler, storage_options) as service:
-        for job_id in job_ids:
-            job = service.job(job_id)
-            before = job.state
-            changed.append({"id": job_id, "before": before, "state": job.pause(timeout)})
-    _told(changed, as_json)
+        _told((paused(service.job(job_id)) for job_id in job_ids), as_json)
 
 
 @click.command(
@@ -85,7 +91,12 @@ def resume(
         raise click.UsageError("give ID..., or --waiting for all that wait for their version")
     if waiting and not accept_version:
         raise click.UsageError("--waiting is for jobs of another version: add --accept-version")
-    changed = []
+
+    def resumed(job: Job) -> dict[str, Any]:
+        before = job.state
+        job.resume(accept_version=accept_version)
+        return {"id": job.id, "before": before, "state": job.state}
+
     with service_at(scheduler, storage_options) as service:
         if waiting:
             job_ids = tuple(
@@ -95,12 +106,7 @@ def resume(
                 and status["reason"] == "version"
                 and status["versions"][-1:] != [service.version]
             )
-        for job_id in job_ids:
-            job = service.job(job_id)
-            before = job.state
-            job.resume(accept_version=accept_version)
-            changed.append({"id": job_id, "before": before, "state": job.state})
-    _told(changed, as_json)
+        _told((resumed(service.job(job_id)) for job_id in job_ids), as_json)
 
 
 @click.command(

@@ -36,12 +36,14 @@ def keep(
     as_json: bool,
 ) -> None:
     """Have jobs stay: neither largek delete, nor gc, nor their age removes them."""
+    said = "need not stay any longer" if undo else "stays"
     with service_at(scheduler, storage_options) as service:
         for job_id in job_ids:
             service.job(job_id).keep(not undo)
-    told = {"jobs": [{"id": job_id, "kept": not undo} for job_id in job_ids]}
-    said = "need not stay any longer" if undo else "stays"
-    emit(told, as_json, lambda: "\n".join(f"Job {job_id} {said}." for job_id in job_ids))
+            if not as_json:
+                click.echo(f"Job {job_id} {said}.")
+    if as_json:
+        emit({"jobs": [{"id": job_id, "kept": not undo} for job_id in job_ids]}, True, str)
 
 
 @click.command(

@@ -356,6 +356,14 @@ def test_jobs_are_paused_and_go_on(run, submit, three, data, tmp_path):
         "queue": {"position": 2, "of": 2, "waits_for": "place", "why": told_of_none},
     }  # fmt: skip
     assert "not paused" in run("resume", one, code=1).stderr
+    for command, said in (
+        ("pause", f"Job {one} was queued; it is paused now."),
+        ("resume", f"Job {one} was paused; it is queued now."),
+        ("keep", f"Job {one} stays."),
+    ):
+        done = run(command, one, "lk-nobody", code=1)
+        assert done.stdout == f"{said}\n", "what was done is told though the next one fails"
+        assert "there is no job lk-nobody" in done.stderr
 
 
 def test_a_running_job_is_paused_by_its_client(service, run, submit):
