@@ -14,7 +14,7 @@ MOST_SECONDS = 0.05
 K, D = 1_000, 25_000
 
 
-def test_no_callback_of_the_loop_takes_long(tmp_path, monkeypatch):
+def test_no_callback_of_the_loop_takes_long(tmp_path, monkeypatch, old_objects_aside):
     """A model of 100 MB is fitted, and asked for; CPU seconds, so that a busy machine is no excuse.
 
     (What other threads do while they hold Python's lock is not seen here: it is measured by
@@ -46,6 +46,7 @@ def test_no_callback_of_the_loop_takes_long(tmp_path, monkeypatch):
             taken.append((time.thread_time() - begin, repr(self)))
             return None
 
+        old_objects_aside()
         monkeypatch.setattr(asyncio.Handle, "_run", timed)
         job = service.submit(
             str(tmp_path / "x.zarr"),

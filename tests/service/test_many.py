@@ -33,7 +33,7 @@ def store(tmp_path, document):
     return str(tmp_path / "store")
 
 
-def test_ten_thousand_jobs(store, monkeypatch):
+def test_ten_thousand_jobs(store, monkeypatch, old_objects_aside):
     begun = time.process_time()
     with (
         dask.config.set({"largek.store": store}),
@@ -57,6 +57,7 @@ def test_ten_thousand_jobs(store, monkeypatch):
             taken.append((time.thread_time() - begin, repr(self)))
             return None
 
+        old_objects_aside()
         monkeypatch.setattr(asyncio.Handle, "_run", timed)
         found = service.jobs()
         assert (len(found), found.total, found.counts) == (100, N_JOBS, {"finished": N_JOBS})
