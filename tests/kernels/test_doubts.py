@@ -221,6 +221,62 @@ def test_sparse_rows__are_at_their_nearest_centre(d, dtype, spread):
     assert (labels != second_labels).all()
 
 
+def short_texts(dtype, n, d, words, seed=5):
+    """Rows of unit length of few stored numbers: most two of them have no column in common."""
+    rng = np.random.default_rng(seed)
+    x = np.zeros((n, d), dtype)
+    for row in x:
+        row[rng.choice(d, words, replace=False)] = 10.0 ** (-3 * rng.random(words))
+    return x / np.sqrt((x * x).sum(axis=1, keepdims=True, dtype=np.float64)).astype(dtype)
+
+
+KINDS = ["apart", "twice", "one digit apart", "near", "moved", "far", "tiny"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_sparse_rows__that_share_no_column_with_a_centre_are_at_their_nearest(dtype, kind):
+    """Nearly all centres are equally far from them but for the rounding of their lengths."""
+    n, d, k = 120, 4_000, 24
+    x = short_texts(dtype, n, d, 9)
+    x *= np.dtype(dtype).type({"far": 2.0**40, "tiny": 2.0**-40}.get(kind, 1.0))
+    centers = x[:k].copy()
+    half, rows = k // 2, np.arange(k // 2, k)
+    at = centers[rows - half].argmax(axis=1)
+    if kind in ("twice", "one digit apart", "near", "moved"):
+        centers[half:] = centers[:half]
+    if kind == "one digit apart":
+        centers[rows, at] = np.nextafter(centers[rows, at], np.dtype(dtype).type(0))
+    elif kind == "near":
+        x = np.resize(centers[:half], x.shape)
+        centers[rows, at] += np.dtype(dtype).type(2e-4 if dtype == "f4" else 1e-9)
+    elif kind == "moved":
+        # As long as the first half, exactly, but added up otherwise; the shortest has no such twin.
+        centers[half:] = np.roll(centers[half:], 1, axis=1)
+        centers[half + oracles.squared_distances(centers[:half], 0 * x[:1])[:, 0].argmin()] *= 2
+    packed = pack_centers(centers, np.zeros(d, dtype))
+    squares = oracles.squared_distances(x, centers)
+    gaps = np.diff(np.sort(squares, axis=1)[:, :3], axis=1) / np.median(squares)
+    in_doubt = gaps[:, 0] <= np.finfo(dtype).eps
+    assert in_doubt.sum() > n / 4
+    # Where float64 over stored numbers is enough, and where it is not.
+    alike = gaps[:, int(kind == "moved")] <= 1e-13
+    pairs = ("twice", "one digit apart", "moved")
+    assert (in_doubt & alike).any() == (dtype == "f8" or kind in pairs)
+    assert (in_doubt & ~alike).any() == (dtype == "f4" and kind not in ("twice", "moved"))
+    labels, first, second_labels, second = nearest_two(sparse_block(x), packed)
+    np.testing.assert_array_equal(labels, nearest(x, packed))
+    np.testing.assert_array_equal(nearest(sparse_block(x), packed), labels)
+    dense = nearest_two(x, packed)
+    np.testing.assert_array_equal(labels, dense[0])
+    np.testing.assert_array_equal(second_labels[in_doubt], dense[2][in_doubt])
+    own = np.arange(n)
+    few = 1e-5 * np.median(squares)
+    np.testing.assert_allclose(first, squares[own, labels], rtol=1e-5, atol=few)
+    np.testing.assert_allclose(second, squares[own, second_labels], rtol=1e-5)
+    assert (first[:half] == 0).all() or kind not in ("twice", "near") or dtype == "f8"
+
+
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("d", [3, 9, 64])

@@ -28,8 +28,13 @@ from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.sampling import draw_by_d2, update_d2
 from largek_dask.kernels.threads import on_threads
 
-__all__ = ["rounds_start", "sparse_start"]
+__all__ = ["different_rows", "rounds_start", "sparse_start"]
 
+TRIED = 4
+"""Rows that are drawn a centre to find different ones."""
+FAR_COST = 10.0
+"""Rows drawn by weight alone are a start up to this mean cost of the k that cost most, in mean costs
+of all rows. In texts it is 1.2, in counts of cells 4 to 8."""
 LEAST_PIECE = 2_048
 """Rows that one thread takes at a time, at least."""
 
@@ -66,7 +71,9 @@ def sparse_start(
     n_coarse = max(1, isqrt(k))
     few = slice(0, COARSE_ROWS * n_coarse)
     coarse = _lloyd(x[few], None if weight is None else weight[few], n_coarse, grid)
-    order, starts = order_by_label(_nearest(x, coarse, grid, n_threads), n_coarse)
+    order, starts = order_by_label(
+        _nearest(x, pack_centers(coarse, grid.shift), n_threads), n_coarse
+    )
     sizes = shares(np.diff(starts), k)
     ends = np.cumsum(sizes)
     centers = np.empty((k, d), coarse.dtype)
@@ -128,8 +135,50 @@ def rounds_start(
         drawn = np.concatenate([drawn, new])
     centers: NDArray[Any] = x[np.resize(drawn, k)].toarray()
     sums = ClusterSums(k, d, grid)
-    sums.add(x, _nearest(x, centers, grid, n_threads), weight)
+    sums.add(x, _nearest(x, pack_centers(centers, grid.shift), n_threads), weight)
     return sums.means(centers)
+
+
+def different_rows(
+    x: SparseBlock,
+    weight: Weights,
+    k: int,
+    grid: FixedPoint,
+    generator: np.random.Generator,
+    n_threads: int,
+) -> tuple[NDArray[Any], Labels] | None:
+    """Rows drawn by weight as starting centres, no two of them alike.
+
+    Parameters
+    ----------
+    x : (n, d) compute dtype
+    weight : (n,) float64
+        Positive.
+    k, grid, generator, n_threads
+        As in :func:`rounds_start`.
+
+    Returns
+    -------
+    centers : (k, d) array
+    labels : (n,) int32
+        The nearest of them.
+    None
+        Such a start does not do: too many rows are alike, or a few cost far more than others, which
+        those that are drawn by D² find.
+    """
+    picks, _ = draw_by_d2(weight, None, generator.random(TRIED * k))
+    rows = _different(x, picks)[:k]
+    if len(rows) < k:
+        return None
+    centers: NDArray[Any] = x[rows].toarray()
+    packed = pack_centers(centers, grid.shift)
+    labels = _nearest(x, packed, n_threads)
+    costs = squared_distances(x, packed, labels) * weight
+    highest = np.partition(costs, len(x) - k)[-k:]
+    # (in this order: means of nothing but zeros are alike)
+    if highest.mean() > FAR_COST * costs.mean():
+        return None
+    return centers, labels
 
 
 def _different(x: SparseBlock, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -141,9 +190,8 @@ def _different(x: SparseBlock, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.array(list(kinds.values()), np.int64)
 
 
-def _nearest(x: SparseBlock, centers: NDArray[Any], grid: FixedPoint, n_threads: int) -> Labels:
+def _nearest(x: SparseBlock, packed: PackedCenters, n_threads: int) -> Labels:
     """(n,) nearest centre of every row."""
-    packed = pack_centers(centers, grid.shift)
     return np.concatenate(_by_pieces(lambda at: nearest(x[at], packed), len(x), n_threads))
 
 

@@ -52,6 +52,7 @@ from largek_dask.algorithms.parts.directions import SAMPLE_ROWS, LeftOut
 from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
+from largek_dask.algorithms.parts.sparse_start import different_rows
 from largek_dask.algorithms.parts.two_level import coarse_centers, two_level_start
 from largek_dask.algorithms.truncated.far import FarRows, carry_the_cost, draw_rows, far_from
 from largek_dask.algorithms.truncated.lists import NEAR_CELLS
@@ -320,9 +321,16 @@ class Truncated(Algorithm[TruncatedState]):
             return two_level_start(x, weight, k, shift, n_threads)
         if isinstance(x, SparseBlock):
             # They have no coarse cells to speak of: one centre stands for all.
-            mass = np.ones(len(x)) if weight is None else weight
+            mass, grid = np.ones(len(x)) if weight is None else weight, passes.statistics.grid
+            if known is None and _sample_sizes(passes, k)[0] < passes.n_rows:
+                # Moves mend such a start before a better one is made; not with few rows a centre.
+                generator = rng.generator(0, "rows")
+                found = different_rows(x, mass, k, grid, generator, n_threads)
+                if found is not None:
+                    return found[0], found[0][:1], found[1]
             centers = centers_of_sample(x, mass, k, passes, rng)
-            coarse, cost = centers[:1], cost_of(x, weight, centers, shift)
+            coarse = centers[:1]
+            cost = 0.0 if known is None else cost_of(x, weight, centers, shift)
         else:
             starts = n_starts(passes.n_rows, len(x), passes.n_features, k)
             centers, cost = greedy_start(x, weight, k, shift, rng, starts, n_threads)
@@ -586,7 +594,8 @@ def _history_after(
 
 def _sample_sizes(table: TableShape, k: int) -> tuple[int, ...]:
     """Rows of the samples that a search among these begins on."""
-    return sample_sizes(table.n_rows, table.row_values, k, table.is_sparse)
+    n_features = table.n_features if table.is_sparse else None
+    return sample_sizes(table.n_rows, table.row_values, k, n_features)
 
 
 def _split_rows(row_values: int, k: int) -> int:

@@ -45,12 +45,16 @@ def squared_movements(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float6
 
 @njit
 def _squared_movements(new: Any, old: Any, out: Any) -> None:
-    for j in range(new.shape[0]):
-        total = 0.0
-        for f in range(new.shape[1]):
-            difference = np.float64(new[j, f]) - np.float64(old[j, f])
-            total += difference * difference
-        out[j] = total
+    k, d = new.shape
+    # Sums in order wait for every addition: several at a time wait together.
+    for first in range(0, k, 4):
+        i, j, p, q = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
+        a, b, c, e = 0.0, 0.0, 0.0, 0.0
+        for f in range(d):
+            r, s = np.float64(new[i, f]) - old[i, f], np.float64(new[j, f]) - old[j, f]
+            t, u = np.float64(new[p, f]) - old[p, f], np.float64(new[q, f]) - old[q, f]
+            a, b, c, e = a + r * r, b + s * s, c + t * t, e + u * u
+        out[q], out[p], out[j], out[i] = e, c, b, a
 
 
 def center_terms(

@@ -167,19 +167,25 @@ class ClusterSums:
 
         Empty clusters keep their row of ``fallback``.
         """
-        return self.means_float64(fallback).astype(self.grid.shift.dtype)
+        return self._means(fallback, self.grid.shift.dtype)
 
     def means_float64(self, fallback: NDArray[Any]) -> NDArray[np.float64]:
         """(k, d) means before they are rounded to the compute dtype."""
+        return self._means(fallback, np.dtype(np.float64))
+
+    def _means(self, fallback: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        out = np.empty(self.sums.shape, dtype)
         weights = self.weights
-        step = 2.0 ** (self.grid.weight_bits - self.grid.bits)
-        # in place: of sparse rows the centres are what is large
-        means: NDArray[np.float64] = self.totals / np.where(weights > 0, weights, 1)[:, None]
-        means *= step
-        means += self.grid.shift.astype(np.float64)
+        _write_means(
+            self.totals,
+            weights,
+            2.0 ** (self.grid.weight_bits - self.grid.bits),
+            self.grid.shift.astype(np.float64),
+            out,
+        )
         empty = weights <= 0
-        means[empty] = fallback[empty]
-        return means
+        out[empty] = fallback[empty]
+        return out
 
     def cost(self, centers: NDArray[Any], squares: float) -> float:
         """Inertia of the rows added here if each belongs to its label's row of ``centers``.
@@ -260,17 +266,38 @@ def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[n
 
 
 @njit
+def _write_means(totals: Any, weights: Any, step: Any, shift: Any, out: Any) -> None:
+    """Means of all clusters that have weight: of sparse rows the centres are what is large."""
+    for j in range(out.shape[0]):
+        if weights[j] > 0:
+            weight = np.float64(weights[j])
+            for f in range(out.shape[1]):
+                out[j, f] = np.float64(totals[j, f]) / weight * step + shift[f]
+
+
+@njit
 def _cost_terms(
     centers: Any, shift: Any, sums: Any, weights: Any, step: Any, weight_step: Any
 ) -> Any:
     """``sum_j c_j . S_j`` and ``sum_j W_j ||c_j||^2`` about the shift, in order."""
+    k, d = centers.shape
     linear, quadratic = 0.0, 0.0
-    for j in range(centers.shape[0]):
-        dot, norm = 0.0, 0.0
-        for f in range(centers.shape[1]):
-            c = np.float64(centers[j, f]) - shift[f]
-            dot += c * np.float64(sums[j, f])
-            norm += c * c
-        linear += dot
-        quadratic += norm * (np.float64(weights[j]) * weight_step)
+    dot, norm = np.empty(4), np.empty(4)
+    # Sums in order wait for every addition: several at a time wait together.
+    for first in range(0, k, 4):
+        a, b, c, e = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
+        dot_a, dot_b, dot_c, dot_e = 0.0, 0.0, 0.0, 0.0
+        norm_a, norm_b, norm_c, norm_e = 0.0, 0.0, 0.0, 0.0
+        for f in range(d):
+            p, q = np.float64(centers[a, f]) - shift[f], np.float64(centers[b, f]) - shift[f]
+            r, s = np.float64(centers[c, f]) - shift[f], np.float64(centers[e, f]) - shift[f]
+            dot_a, norm_a = dot_a + p * np.float64(sums[a, f]), norm_a + p * p
+            dot_b, norm_b = dot_b + q * np.float64(sums[b, f]), norm_b + q * q
+            dot_c, norm_c = dot_c + r * np.float64(sums[c, f]), norm_c + r * r
+            dot_e, norm_e = dot_e + s * np.float64(sums[e, f]), norm_e + s * s
+        dot[0], dot[1], dot[2], dot[3] = dot_a, dot_b, dot_c, dot_e
+        norm[0], norm[1], norm[2], norm[3] = norm_a, norm_b, norm_c, norm_e
+        for j in range(first, min(first + 4, k)):
+            linear += dot[j - first]
+            quadratic += norm[j - first] * (np.float64(weights[j]) * weight_step)
     return linear * step, quadratic

@@ -2,6 +2,9 @@
 
 A score of a sparse row has as many terms as the row has stored numbers, and its rounding is worth
 as much. Sums (x - c)² go over all features, zeros too, since what they are made from may cancel.
+That is long where rows are short: of texts that have no word in common with most centres, all of
+these are about as near. So scores in float64, again over stored numbers alone, decide first, and
+the sums among what is too close even for these.
 """
 
 from __future__ import annotations
@@ -29,6 +32,13 @@ __all__ = ["mend_scores", "nearest_two_sparse"]
 Array = NDArray[Any]
 
 _NO_LIST = readonly(np.empty(0, np.int32))
+_OFF = 2.0**-48
+"""How far apart two scores in float64 have to be, for a term and (|x| + |c|)²: they are off by
+2^-52 of that, the sums (x - c)² that decide by 2^-50 at most, and there are two of either ..."""
+_LEAST = 2.0**-1070
+"""... and for products that underflow."""
+_SHARP = 2.0**-24
+"""A distance that is off by a smaller share of itself is kept as it is."""
 
 
 def nearest_two_sparse(
@@ -40,10 +50,10 @@ def nearest_two_sparse(
     dtype = centers.dtype
     data = readonly(x.data.astype(dtype, copy=False))
     parts = data, readonly(x.indices), readonly(x.indptr)
-    kind = np.finfo(dtype)
-    longest = float(np.sqrt(prepared.get(center_norms).max())) * (1 + 2.0**-20)
+    kind, norms = np.finfo(dtype), prepared.get(center_norms)
+    longest = float(np.sqrt(norms.max())) * (1 + 2.0**-20)
     _decide(
-        *parts, readonly(centers), packed.columns, packed.starts, two, float(kind.eps) / 2,
+        *parts, readonly(centers), packed.columns, norms, two, float(kind.eps) / 2,
         float(kind.smallest_subnormal), longest, *found,
     )  # fmt: skip
     return found
@@ -62,14 +72,14 @@ def mend_scores(x: SparseBlock, centers: Array, prepared: Prepared, out: Array) 
 
 @njit
 def _decide(
-    data: Any, indices: Any, indptr: Any, centers: Any, columns: Any, starts: Any, two: Any,
+    data: Any, indices: Any, indptr: Any, centers: Any, columns: Any, norms: Any, two: Any,
     roundoff: Any, least: Any, longest: Any, labels: Any, first: Any, second_labels: Any,
     second: Any,
 ) -> None:  # fmt: skip
     """Scores become distances; rows in doubt get the nearest of the centres in question."""
     k, d = centers.shape
-    flat = centers.reshape(centers.size)
-    scores, row = np.empty(starts.size, data.dtype), np.zeros(d, data.dtype)
+    flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
+    scores = np.empty(columns.shape[0] * columns.shape[2])
     zero = data.dtype.type(0)
     for i in range(labels.size):
         begin, end = indptr[i], indptr[i + 1]
@@ -80,12 +90,23 @@ def _decide(
         share = (n_terms + 6) * roundoff
         product = share / (1 - share) if share < 0.5 else np.inf
         rounding = product, longest, (d + 8) * 2.0**-50, (n_terms + 8) * 8 * least
-        limit = best + margin(best, np.float64(square), rounding)
-        if following > limit:
+        if following > best + margin(best, np.float64(square), rounding):
             continue
-        if two:  # the second nearest is to be among those in question as well
-            limit = following + margin(following, np.float64(square), rounding)
-        _scores(data, indices, begin, end, columns, starts, scores)
+        whole = _scores(data, indices, begin, end, columns, norms, scores)
+        label, other, third = _lowest(scores, k)
+        if label >= 0 and other >= 0:
+            apart = scores[label] + whole, scores[other] + whole
+            off = (d + n_terms + 8) * (_OFF * (np.sqrt(whole) + longest) ** 2 + _LEAST)
+            is_clear = scores[label] + off < scores[other] and (
+                not two or scores[other] + off < third
+            )
+            if is_clear and apart[0] * _SHARP > off:
+                labels[i], second_labels[i] = label, other
+                first[i], second[i] = apart
+                continue
+            limit = scores[other] + off
+        else:
+            limit = np.inf
         for p in range(begin, end):
             row[indices[p]] = data[p]
         found = choose(row, 0, flat, d, scores, 0, limit, _NO_LIST, 0, k)
@@ -96,17 +117,42 @@ def _decide(
 
 @njit
 def _scores(
-    data: Any, indices: Any, begin: Any, end: Any, columns: Any, starts: Any, scores: Any
-) -> None:
-    """Scores of one row and all centres, the products rounded before they are added."""
+    data: Any, indices: Any, begin: Any, end: Any, columns: Any, norms: Any, scores: Any
+) -> Any:
+    """Scores of one row and all centres in float64; the row's squared length."""
     n_blocks, _, width = columns.shape
-    for j in range(starts.size):
-        scores[j] = starts[j]
+    square = 0.0
+    for p in range(begin, end):
+        square += np.float64(data[p]) * np.float64(data[p])
+    scores[: norms.size] = norms
+    scores[norms.size :] = np.inf
     for b in range(n_blocks):
+        block = scores[b * width : (b + 1) * width]
         for p in range(begin, end):
-            value, f = data[p], indices[p]
+            value, column = np.float64(data[p]), columns[b, indices[p]]
             for q in range(width):
-                scores[b * width + q] += value * columns[b, f, q]
+                block[q] += value * np.float64(column[q])
+    return square
+
+
+@njit
+def _lowest(scores: Any, k: Any) -> Any:
+    """Where the lowest two scores are, and the third; -1 where one is not a finite number."""
+    label, other, third = np.int64(-1), np.int64(-1), np.inf
+    lowest, following = np.inf, np.inf
+    for j in range(k):
+        score = scores[j]
+        if not score < np.inf:
+            if score != np.inf:
+                return np.int64(-1), np.int64(-1), np.inf
+        elif score < lowest:
+            other, third, label = label, following, np.int64(j)
+            lowest, following = score, lowest
+        elif score < following:
+            other, third, following = np.int64(j), following, score
+        elif score < third:
+            third = score
+    return label, other, third
 
 
 @njit

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
-from largek_dask.algorithms.parts.sparse_start import rounds_start, sparse_start
+from largek_dask.algorithms.parts.sparse_start import different_rows, rounds_start, sparse_start
 from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.sources import open_rows
 from largek_dask.kernels.blocks import SparseBlock
@@ -243,3 +243,55 @@ def test_memory_stays_sparse(which):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 12 * centers.nbytes < n * d * 4 / 10
+
+
+# --- different rows -------------------------------------------------------------------------------
+
+
+def drawn(x, k, weight=None, seed=0, n_threads=1):
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        grid = passes.statistics.grid
+    weight = np.ones(x.shape[0]) if weight is None else weight
+    generator = np.random.default_rng(seed)
+    return different_rows(block(x), weight, k, grid, generator, n_threads)
+
+
+@pytest.mark.parametrize("k", [9, 40, 129])
+def test_different_rows__are_rows_and_all_others_have_the_nearest_of_them(k):
+    x = topics(6_000, 60, 150)
+    x = sp.vstack([x, x[:500], x[:500]]).tocsr()
+    dense = x.toarray()
+    centers, labels = drawn(x, k)
+    assert len(np.unique(centers, axis=0)) == k
+    assert {row.tobytes() for row in centers} <= {row.tobytes() for row in dense}
+    squares = oracles.squared_distances(dense, centers)
+    own = squares[np.arange(len(dense)), labels]
+    np.testing.assert_allclose(own, squares.min(axis=1), rtol=1e-6)
+    again = drawn(x, k, n_threads=3)
+    assert [part.tobytes() for part in again] == [centers.tobytes(), labels.tobytes()]
+    assert drawn(x, k, seed=1)[0].tobytes() != centers.tobytes()
+
+
+def test_different_rows__are_drawn_by_weight():
+    x = topics(3_000, 60, 30)
+    weight = np.ones(3_000)
+    weight[::3] = 1e6
+    centers, _ = drawn(x, 50, weight)
+    heavy = {row.tobytes() for row in x[::3].toarray()}
+    assert {row.tobytes() for row in centers} <= heavy
+
+
+def test_different_rows__are_no_start_where_most_are_alike():
+    x = sp.vstack([sp.csr_matrix((3_000, 60), dtype="f4"), topics(90, 60, 90)]).tocsr()
+    assert drawn(x, 60) is None
+    assert drawn(x[:3_000], 1) is not None, "one row is never like another one"
+
+
+@pytest.mark.parametrize("n_far", [0, 3])
+def test_different_rows__are_no_start_where_a_few_cost_far_more(n_far):
+    x = topics(3_000, 60, 30)
+    x.data[: x.indptr[n_far]] *= 100.0
+    assert (drawn(x, 40) is None) == (n_far > 0)
+    weight = np.ones(3_000)
+    weight[:n_far] = 1e-6
+    assert drawn(x, 40, weight) is not None, "far, and yet next to nothing"

@@ -193,6 +193,24 @@ def test_sizes_of_samples(n, d, k, sizes):
     assert sample_sizes(n, d, k) == sizes
 
 
+@pytest.mark.parametrize(
+    ("n", "values", "k", "n_features", "sizes"),
+    [
+        (200_000, 20, 100, 300, (6_400, 25_600)),
+        (200_000, 24, 100, 30_000, (25_000,)),
+        (2_000_000, 24, 100, 30_000, (25_000, 100_000, 400_000)),
+        (200_000, 24, 1_000, 30_000, (64_000,)),
+        (60_000, 24, 100, 300_000, (20_000,)),
+        (19_000, 24, 100, 30_000, (19_000,)),
+        (25_000, 24, 100, 30_000, (8_333,)),
+        (19_043, 120, 50, 25_627, (4_271,)),
+    ],
+)
+def test_sizes_of_samples_of_sparse_rows(n, values, k, n_features, sizes):
+    """Together they have twenty times the numbers of a centre, which has all features."""
+    assert sample_sizes(n, values, k, n_features) == sizes
+
+
 def test_round_that_pays_is_kept():
     schedule = in_round()
     schedule, back = stepped(schedule, done(95.0))
