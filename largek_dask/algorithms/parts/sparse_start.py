@@ -33,8 +33,8 @@ __all__ = ["different_rows", "rounds_start", "sparse_start"]
 TRIED = 4
 """Rows that are drawn a centre to find different ones."""
 FAR_COST = 10.0
-"""Rows drawn by weight alone are a start up to this mean cost of the k that cost most, in mean costs
-of all rows. In texts it is 1.2, in counts of cells 4 to 8."""
+"""Rows drawn by weight alone are a start up to this mean cost of the k that cost most, beside the
+mean of all rows. In texts it is 1.2, in counts of cells 4 to 8."""
 LEAST_PIECE = 2_048
 """Rows that one thread takes at a time, at least."""
 
