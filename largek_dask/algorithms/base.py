@@ -302,8 +302,6 @@ class Outlook:
     """About how many steps it takes, where that is known; None: as many as it may."""
     distances: float | None = None
     """About as many distances cost as much as a row in a step; None: those to all centres."""
-    held: int = 0
-    """Rows of samples that the driver's process holds at most, of rows that are read."""
     before_distances: float | None = None
     """About as many distances cost as much as a row in a pass before the first step; None: those to
     all centres. That for statistics needs none."""
@@ -375,6 +373,22 @@ class Algorithm(Protocol[State]):
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most, where all rows' may take ``budget``."""
+        return 0
+
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """Bytes of rows, of what is kept of them and copied, that the driver's process holds.
+
+        At most, and where rows are read: samples, a coreset, batches that are gathered.
+
+        Parameters
+        ----------
+        table : TableShape
+        k : int
+        itemsize : int
+            Bytes of a number of a row that is held.
+        n_threads : int or None
+            As of ``Passes``.
+        """
         return 0
 
     def outlook(self, table: TableShape, k: int) -> Outlook | None:

@@ -30,7 +30,11 @@ from largek_dask.algorithms.base import (
     TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.parts.gathered import check_gathered, gather_rows
+from largek_dask.algorithms.parts.gathered import (
+    bytes_of_gathered,
+    check_gathered,
+    gather_rows,
+)
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.errors import ParameterError
@@ -180,8 +184,12 @@ class MiniBatch(Algorithm[MiniBatchState]):
             check_gathered(table, "batch_rows")
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row: its place in its chunk's seeded order, or itself."""
-        return 8 * table.n_features if self._by_row else 4
+        """Bytes that are kept for every row: its place in its chunk's seeded order."""
+        return 0 if self._by_row else 4
+
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """All rows, where they are taken one after the other."""
+        return bytes_of_gathered(table, itemsize) if self._by_row else 0
 
     def outlook(self, table: TableShape, k: int) -> Outlook | None:
         """Rows that are taken one after the other are read once, and held."""

@@ -52,9 +52,16 @@ from largek_dask.algorithms.parts.bounded import (
     row_bytes,
     with_bounds,
 )
+from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.labels import UNKNOWN, label_rows, label_with_margins
-from largek_dask.algorithms.parts.nested import NestedBatch, NestedRows
+from largek_dask.algorithms.parts.nested import (
+    COPIES,
+    NestedBatch,
+    NestedRows,
+    room_of_sample,
+    worth_gathering,
+)
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.parts.splits import held_out_moves
@@ -255,9 +262,12 @@ class NMBatch(Algorithm[NMBatchState]):
 
     def _gathers(self, rows: NestedRows, size: int, k: int) -> bool:
         """Whether a batch of this size is gathered."""
+        return self._is_gathered(rows.passes, rows.passes.n_threads, size, k)
+
+    def _is_gathered(self, table: TableShape, n_threads: int | None, size: int, k: int) -> bool:
         if self.gather != "auto":
             return size <= self.gather
-        return rows.worth_gathering(size, k)
+        return worth_gathering(table, n_threads, size, k)
 
     def _assign(
         self, rows: NestedRows, batch: NestedBatch, packed: PackedCenters, state: NMBatchState
@@ -379,6 +389,25 @@ class NMBatch(Algorithm[NMBatchState]):
         The state of all rows may take ``budget``.
         """
         return row_bytes(groups_for(self._kind, table, k, budget)) + PLACE_BYTES
+
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """Rows that centres are drawn from; batches that are gathered; a few for moves."""
+        assert self.problem is not None
+        n, size, sample = table.n_rows, self._first_rows(table.n_rows), 0
+        how = self.problem.init
+        if self.start == "sample" and isinstance(how, str) and how == "auto":
+            sample = min(size, room_of_sample(table, k))
+        largest = sample
+        while self._is_gathered(table, n_threads, size, k):
+            largest = max(largest, size)
+            if size == n:
+                break
+            size = min(2 * size, n)
+        spaced = min(n, SPLIT_SAMPLE * k) if self.moves else 0
+        kept = 2 * self.row_bytes(table, k, None)
+        start = bytes_of_held(table, sample, itemsize, 0, COPIES)
+        later = bytes_of_held(table, largest, itemsize, kept)
+        return max(start, later + bytes_of_held(table, spaced, itemsize, 0))
 
     def model(self, state: NMBatchState) -> CenterArrays:
         """The centres that the next step would assign rows to."""

@@ -50,8 +50,8 @@ class Estimate:
     memory_row_state: int
     """Bytes a process for what is kept per row."""
     memory_held: int
-    """Bytes of rows that the driver's process holds from step to step: those of all steps, or of
-    samples."""
+    """Bytes of rows that the driver's process holds at most: those of all steps, samples, batches
+    that are gathered; with what is kept of them."""
     row_bytes: int
     """Bytes that are kept of a row, at most; where they do not fit, rows are gone through anew."""
     is_local: bool
@@ -290,10 +290,11 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     takes = footprint(rows, n_clusters, own * course.rows_step)
     share = takes.on(n_processes, own_threads, available, options.memory_bytes)
     rate = flops(n_clusters, d, compute) * n_threads
-    held = course.rows_step if course.rows_step < n else 0
-    if outlook is not None and rows.location is not None:
+    held, goes_through_held = 0, outlook is not None and outlook.rows is not None
+    if goes_through_held or rows.location is not None:
         # Of rows that lie here samples are little beside them.
-        held = max(held, outlook.held)
+        alone = n_threads if is_local else None
+        held = algorithm.held_bytes(rows, n_clusters, compute.itemsize, alone)
     seconds_step = None
     if outlook is not None and outlook.distances is not None:
         seconds_step = n * (2.0 * d * outlook.distances / rate + ROW_SECONDS / n_threads)
@@ -321,7 +322,7 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
         memory_model=share.model,
         memory_reading=share.chunks + share.cached,
         memory_row_state=share.row_state,
-        memory_held=held * held_bytes(d, compute),
+        memory_held=held,
         row_bytes=own,
         is_local=is_local,
         memory_available=available,
@@ -342,16 +343,6 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
         seconds_last=max(reading, whole if last is None else last / n_threads),
         seconds_search=seconds_of_search(outlook, n_clusters, d),
     )
-
-
-def held_bytes(n_features: int, dtype: Any) -> int:
-    """Bytes of a row of a coreset: itself, its weight, and number, weight and chance of two.
-
-    A row of a sample has no weight, and its state, twice, instead.
-    """
-    import numpy as np
-
-    return n_features * int(np.dtype(dtype).itemsize) + 8 + 2 * 24
 
 
 @cache

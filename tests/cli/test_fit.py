@@ -287,7 +287,7 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, readings, monkey
 
 def test_plan__samples_that_the_driver_holds(tmp_path, monkeypatch):
     """Those that a search draws from a store."""
-    from largek_dask.cli.plan import held_bytes, machines_of, make_plan
+    from largek_dask.cli.plan import machines_of, make_plan
     from largek_dask.passes import subset
 
     n, d, k = 60_000, 4, 150
@@ -307,7 +307,10 @@ def test_plan__samples_that_the_driver_holds(tmp_path, monkeypatch):
     assert drawn.keys() == {"start", "split"}
     asked = FitOptions(n_clusters=k, algorithm=Truncated())
     plan = make_plan(rows, asked, machines_of(2, None))
-    assert plan.memory_held == sum(drawn.values()) * held_bytes(d, np.float32)
+    # Of the first there are two while it is read, and its state; each has numbers and weights.
+    copies = 2 * drawn["start"] + drawn["split"]
+    beside = 16 * sum(drawn.values()) + 32 * drawn["start"]
+    assert plan.memory_held == copies * d * 4 + beside
     assert make_plan(open_rows(x), asked, machines_of(2, None)).memory_held == 0
 
 

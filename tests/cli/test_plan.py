@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import dask
 import numpy as np
 import pytest
+import zarr
 
 import largek_dask as lk
+from largek_dask.algorithms.base import Algorithm
 from largek_dask.cli import plan as plans
 from largek_dask.cli.plan import Machines, make_plan
 from largek_dask.data.synthetic import SyntheticRows
+from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
 from largek_dask.kernels.evidence import FAR
+from largek_dask.passes import collected
 
 TWO = Machines(1, 2, 1 << 34, True)
 
@@ -117,3 +124,78 @@ def test_search_for_all_partitions__takes_its_own_labellings(monkeypatch):
     assert plan.seconds_after == pytest.approx(15 * one)
     beside = plan.seconds_before + plan.seconds_after + plan.seconds_last
     assert plan.seconds_most == pytest.approx(beside + plan.seconds_steps)
+
+
+# --- what the driver holds ------------------------------------------------------------------------
+
+
+SMALL_CHUNKS = {"largek.passes.cache-bytes": 0, "largek.data.read-chunk-bytes": 1 << 18}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Rows whose chunks are small beside them."""
+    url = str(tmp_path_factory.mktemp("rows") / "rows.zarr")
+    lk.ingest(mixed(80_000, 32, 60), url, chunk_rows=2_000, progress=False)
+    return url
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "threads", "least", "most"),
+    [
+        (lk.NMBatch(), 1, 1.0, 30),
+        (lk.NMBatch.paper(rho=1.0), 1, 1.0, 30),
+        (lk.NMBatch(gather=20_000), 2, 0.25, 12),
+        (lk.VRKM(), 2, 1.0, 12),
+        (lk.VRKM(table="snapshot", round_rows=1), 2, 1.0, 3),
+        (lk.MiniBatch(batch_rows=1), 2, 1.0, 3),
+        (lk.Truncated(), 2, 0.2, 30),
+        (lk.DCDBundle(effort="fast"), 2, 1.0, 60),
+        (lk.VCGMM(coreset=40_000), 2, 0.5, 12),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
+)  # fmt: skip
+def test_what_the_driver_holds_is_in_the_plan(stored, algorithm, threads, least, most, monkeypatch):
+    """Rows that it gathers, with copies and state: all that a fit takes beside chunks."""
+    # Blocks that are not filled take no memory, but are counted.
+    monkeypatch.setattr(collected, "BLOCK_BYTES", 1 << 16)
+    mixture = "iso" if isinstance(algorithm, lk.VCGMM) else None
+    options = FitOptions(n_clusters=40, algorithm=algorithm, mixture=mixture, max_iter=most, seed=0)
+    with dask.config.set(SMALL_CHUNKS):
+        rows = lk.open_rows(stored)
+        # What is loaded and compiled once is no part of it.
+        fit(rows, options, n_threads=threads, labels=False)
+        tracemalloc.start()
+        try:
+            fit(rows, options, n_threads=threads, labels=False)
+            held = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        plan = make_plan(rows, options, Machines(1, threads, 1 << 34, True))
+    assert plan.memory_held >= least * rows.nbytes
+    assert 0.55 * plan.memory < held < 1.2 * plan.memory
+
+
+def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
+    """As steps over many rows are shared out; and no row state of workers is planned for it."""
+    one_by_one = FitOptions(n_clusters=40, algorithm=lk.MiniBatch(batch_rows=1))
+    plan = make_plan(lk.open_rows(stored), one_by_one, Machines(2, 2, 1 << 34, False))
+    assert plan.memory_row_state == 0
+    assert plan.memory_held >= 80_000 * 32 * 4
+    n, url = 1_000_000, str(tmp_path / "empty.zarr")
+    zarr.create_array(url, shape=(n, 32), chunks=(65_536, 32), dtype="float32")
+    many = lk.open_rows(url, missing="fill")
+    for algorithm, gathered, init in ((lk.NMBatch(), 62_500, "auto"), (lk.VRKM(), 0, "random")):
+        options = FitOptions(n_clusters=1_000, algorithm=algorithm, init=init)
+        here, there = (
+            make_plan(many, options, Machines(1, 1, 1 << 34, is_local)).memory_held
+            for is_local in (True, False)
+        )
+        own = 2 * algorithm.row_bytes(many, 1_000, None) + 16 + 32 * 4
+        spaced = 64_000 * (32 * 4 + 16) if gathered else 0
+        assert here == n * own + spaced
+        assert there == gathered * own + spaced
+    # Centres are drawn from rows that have come, lie in one piece, and are put in order.
+    options = FitOptions(n_clusters=1_000, algorithm=lk.VRKM())
+    plan = make_plan(many, options, Machines(2, 2, 1 << 34, False))
+    assert plan.memory_held == n * (3 * 32 * 4 + 16)

@@ -123,9 +123,9 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
         """As many as the form has."""
         return self._form.state_copies
 
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row."""
-        return self._form.row_bytes(table, k, budget)
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """The rows that are searched."""
+        return self._form.held_bytes(table, k, itemsize, n_threads)
 
     def outlook(self, table: TableShape, k: int) -> Outlook | None:
         """What a fit is going to read."""

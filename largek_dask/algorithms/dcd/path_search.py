@@ -25,6 +25,7 @@ from largek_dask.algorithms.dcd.samples import Sample, draw_far, draw_sample
 from largek_dask.algorithms.dcd.search import Search
 from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Piece, Plan, pieces
 from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.spectrum import MOST_FEATURES, lower_bounds
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partitions
@@ -142,11 +143,22 @@ class PathSearch(Algorithm[SearchState]):
         k = 1 if self.problem is None else self.problem.n_clusters
         return 2 + (k + 1) // 2 * (4 + 2 * self._plan.members)
 
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """Rows that are searched, as they are, in float64, about their mean, and transposed.
+
+        Beside each what about a dozen partitions keep of it.
+        """
+        beside = 3 * 8 * table.n_features + 12 * 24
+        return bytes_of_held(table, self._searched(table, k), itemsize, beside)
+
+    def _searched(self, table: TableShape, k: int) -> int:
+        """Rows that are searched."""
+        return table.n_rows if is_held(table) else rows_of_sample(k, table.n_features)
+
     def outlook(self, table: TableShape, k: int) -> Outlook:
         """What is read: once where rows are held, else for a sample, and in every path pass."""
-        held = is_held(table)
-        d = table.n_features
-        rows = table.n_rows if held else min(table.n_rows, rows_of_sample(k, d))
+        held, d = is_held(table), table.n_features
+        rows = min(table.n_rows, self._searched(table, k))
         return Outlook(
             before=2 if held else 6,
             after=2 if held else PASSES,

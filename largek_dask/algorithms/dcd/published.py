@@ -183,9 +183,9 @@ class Published(Algorithm[PublishedState]):
             )
         refuse(table, self.problem)
 
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
         """Rows in float64, once as they are and once in the order of scans, and their keys."""
-        return 16 * table.n_features + 40
+        return table.n_rows * (16 * table.n_features + 40)
 
     def outlook(self, table: TableShape, k: int) -> Outlook:
         """Rows are read once, and held."""

@@ -16,7 +16,14 @@ from largek_dask.algorithms.base import Passes, Rng, RowSample, TableShape
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import dense_rows
 
-__all__ = ["MOST_VALUES", "GatheredRows", "check_gathered", "gather_rows"]
+__all__ = [
+    "MOST_VALUES",
+    "GatheredRows",
+    "bytes_of_gathered",
+    "bytes_of_held",
+    "check_gathered",
+    "gather_rows",
+]
 
 MOST_VALUES = 1 << 27
 """Numbers that are gathered at most: 512 MB of float32."""
@@ -45,6 +52,29 @@ def check_gathered(table: TableShape, name: str) -> None:
             f"{table.n_features} features are {values}. Use {name}='auto', which takes many rows "
             "at a time, wherever they are."
         )
+
+
+def bytes_of_held(table: TableShape, n: int, itemsize: int, beside: int, copies: int = 1) -> int:
+    """Bytes of rows that the driver's process holds, for plans.
+
+    Parameters
+    ----------
+    table : TableShape
+        That they are of.
+    n : int
+    itemsize : int
+        Bytes of a number.
+    beside : int
+        What is kept of each: its number and its weight count in any case.
+    copies : int
+        How many there are at the same time: two while rows are read, as they come in any order.
+    """
+    return n * (copies * table.row_values * itemsize + 2 * 8 + beside)
+
+
+def bytes_of_gathered(table: TableShape, itemsize: int, beside: int = 0) -> int:
+    """Bytes that :func:`gather_rows` takes, for plans; twice the rows while they come in."""
+    return table.n_rows * (2 * table.n_features * itemsize + 3 * 8 + beside)
 
 
 @dataclass(frozen=True, slots=True)

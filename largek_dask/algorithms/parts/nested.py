@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Passes, Rng, RowSlice, SpacedRows
+from largek_dask.algorithms.base import Passes, Rng, RowSlice, SpacedRows, TableShape
 from largek_dask.kernels.blocks import rows_at
 
-__all__ = ["NestedBatch", "NestedRows"]
+__all__ = ["COPIES", "NestedBatch", "NestedRows", "room_of_sample", "worth_gathering"]
 
 SAMPLE_VALUES = 1 << 25
 """Values (rows times features) of a sample, at most."""
@@ -28,6 +28,9 @@ GATHERED_VALUES = 1 << 25
 GATHERED_WORK = 1 << 31
 """Multiplications of one assignment of a batch that is gathered, at most, where others could
 share the work: tens of milliseconds, about what a pass over a cluster takes."""
+
+COPIES = 3
+"""A sample that centres are drawn from is there as it has come, in one piece, and in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +71,7 @@ class NestedRows:
 
         Or than ``n_passes`` of them, each over its part of the rows.
         """
-        values = rows * self.passes.row_values
-        alone = self.passes.n_threads == 1
-        return values <= GATHERED_VALUES and (alone or values * k // n_passes <= GATHERED_WORK)
+        return worth_gathering(self.passes, self.passes.n_threads, rows, k, n_passes)
 
     def sample(self, rows: int, k: int) -> tuple[Any, NDArray[np.float64], int]:
         """The first rows, without those that weigh nothing.
@@ -110,5 +111,18 @@ class NestedRows:
         return self.passes.subset(SpacedRows(self.first(size), each * k))
 
     def _room(self, k: int) -> int:
-        """Rows of a sample at most, which is to hold one a cluster."""
-        return max(k, SAMPLE_VALUES // self.passes.row_values)
+        return room_of_sample(self.passes, k)
+
+
+def worth_gathering(
+    table: TableShape, n_threads: int | None, rows: int, k: int, n_passes: int = 1
+) -> bool:
+    """See :meth:`NestedRows.worth_gathering`; ``n_threads`` as of ``Passes``."""
+    values = rows * table.row_values
+    alone = n_threads == 1
+    return values <= GATHERED_VALUES and (alone or values * k // n_passes <= GATHERED_WORK)
+
+
+def room_of_sample(table: TableShape, k: int) -> int:
+    """Rows of a sample at most, which is to hold one a cluster."""
+    return max(k, SAMPLE_VALUES // table.row_values)

@@ -49,6 +49,7 @@ from largek_dask.algorithms.base import (
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.directions import SAMPLE_ROWS, LeftOut
+from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
@@ -497,13 +498,13 @@ class Truncated(Algorithm[TruncatedState]):
             anchors=looks,
             steps=USUAL_STEPS,
             distances=min(distances, float(k)),
-            held=self._held(table, k),
         )
 
-    def _held(self, table: TableShape, k: int) -> int:
-        """Rows of the largest sample that is searched, and of that on which splits are tried."""
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """The largest sample that is searched, with its state, and another one for splits."""
         splits = min(table.n_rows, _split_rows(table.row_values, k))
-        return _sample_sizes(table, k)[-1] + splits
+        searched = bytes_of_held(table, _sample_sizes(table, k)[-1], itemsize, 2 * ROW_BYTES, 2)
+        return searched + bytes_of_held(table, splits, itemsize, 0)
 
     def model(self, state: TruncatedState) -> CenterArrays:
         """The centres as of the last pass, or from before the last moves until these have paid.

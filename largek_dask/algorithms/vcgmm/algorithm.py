@@ -30,6 +30,7 @@ from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.parts.afk_mc2 import afk_mc2_start
 from largek_dask.algorithms.parts.coresets import Coreset, draw_coresets
+from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.two_level import coarse_centers
@@ -696,6 +697,11 @@ class VCGMM(Algorithm[VCGMMState]):
         if isinstance(self.problem, MixtureProblem):
             return components.arrays(state.masses)
         return CenterArrays(components.means, state.masses, state.shift)
+
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """The coreset's rows; beside each its chance, and number, weight and chance of another."""
+        drawn = self._coreset_of(table)
+        return 0 if drawn is None else bytes_of_held(table, drawn, itemsize, 32, 2)
 
     def outlook(self, table: TableShape, k: int) -> Outlook:
         """Of a coreset two passes draw it and one fetches it; another fetches what it lacks."""

@@ -145,6 +145,10 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         """Bytes that are kept for every row."""
         return self._form.row_bytes(table, k, budget)
 
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """What is gathered where the fit is driven."""
+        return self._form.held_bytes(table, k, itemsize, n_threads)
+
     def outlook(self, table: TableShape, k: int) -> Outlook | None:
         """What a fit is going to read."""
         return self._form.outlook(table, k)

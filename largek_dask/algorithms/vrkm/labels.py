@@ -53,8 +53,15 @@ from largek_dask.algorithms.parts.bounded import (
     row_bytes,
     with_bounds,
 )
+from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.labels import label_rows
-from largek_dask.algorithms.parts.nested import GATHERED_VALUES, NestedRows
+from largek_dask.algorithms.parts.nested import (
+    COPIES,
+    GATHERED_VALUES,
+    NestedRows,
+    room_of_sample,
+    worth_gathering,
+)
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.parts.totals import Tally
@@ -315,9 +322,12 @@ class LabelTable(Algorithm[LabelTableState]):
         Of a cluster, where passes over few rows take longer than to compute them; in this process,
         where to copy the rows of every round anew is a good part of an epoch (measured).
         """
-        if passes.n_threads is None:
-            return NestedRows(passes, rng).worth_gathering(passes.n_rows, k, n_rounds)
-        return passes.n_rows * passes.row_values <= GATHERED_VALUES
+        return self._is_gathered(passes, k, n_rounds, passes.n_threads)
+
+    def _is_gathered(self, table: TableShape, k: int, n_rounds: int, n_threads: int | None) -> bool:
+        if n_threads is None:
+            return worth_gathering(table, None, table.n_rows, k, n_rounds)
+        return table.n_rows * table.row_values <= GATHERED_VALUES
 
     def _relocate(self, table: _Table, epoch: _Epoch) -> tuple[int, dict[str, float]]:
         """Move centres without rows to far ones; how many, and what is told of it."""
@@ -410,8 +420,11 @@ class LabelTable(Algorithm[LabelTableState]):
         stages, n = epoch.state.stages, passes.n_rows
         if epoch.rests or stages[-1] == n:
             return stages
-        doubled = min(2 * stages[-1], n)
-        return (*stages, doubled if doubled * passes.row_values <= GATHERED_VALUES else n)
+        return (*stages, self._next_stage(passes, stages[-1]))
+
+    def _next_stage(self, table: TableShape, stage: int) -> int:
+        doubled = min(2 * stage, table.n_rows)
+        return doubled if doubled * table.row_values <= GATHERED_VALUES else table.n_rows
 
     def model(self, state: LabelTableState) -> CenterArrays:
         """The centres that the next round would assign rows to."""
@@ -420,6 +433,24 @@ class LabelTable(Algorithm[LabelTableState]):
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row: label, bounds, and its place in the seeded order."""
         return row_bytes(groups_of_rounds(table, k, budget)) + PLACE_BYTES
+
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """The first rows, of which centres are drawn; samples; and all rows, where gathered."""
+        assert self.problem is not None
+        n, how, sample = table.n_rows, self.problem.init, 0
+        stage = first_rows(n, k, table.row_values)
+        if isinstance(how, str) and how == "auto":
+            sample = min(stage, room_of_sample(table, k))
+        largest = sample
+        while stage < n:
+            largest = max(largest, stage)
+            stage = self._next_stage(table, stage)
+        if self._is_gathered(table, k, self._rounds(table, k), n_threads):
+            largest = n
+        start = bytes_of_held(table, sample, itemsize, 0, COPIES)
+        return max(
+            start, bytes_of_held(table, largest, itemsize, 2 * self.row_bytes(table, k, None))
+        )
 
     def outlook(self, table: TableShape, k: int) -> Outlook:
         """Every round comes back to every chunk."""

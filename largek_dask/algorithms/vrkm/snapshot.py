@@ -64,7 +64,12 @@ from largek_dask.algorithms.parts.bounded import (
     row_bytes,
     with_bounds,
 )
-from largek_dask.algorithms.parts.gathered import GatheredRows, check_gathered, gather_rows
+from largek_dask.algorithms.parts.gathered import (
+    GatheredRows,
+    bytes_of_gathered,
+    check_gathered,
+    gather_rows,
+)
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.labels import label_rows
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
@@ -396,9 +401,15 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             check_gathered(table, "round_rows")
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row: its state, and its place in the order or itself."""
-        own = 8 * table.n_features if self._by_row else PLACE_BYTES
-        return row_bytes(groups_for("auto", table, k, budget)) + own
+        """Bytes that are kept for every row, where it is: its state, and its place in the order."""
+        if self._by_row:
+            return 0
+        return row_bytes(groups_for("auto", table, k, budget)) + PLACE_BYTES
+
+    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
+        """All rows and their state, where they are taken one after the other."""
+        kept = 2 * row_bytes(groups_for("auto", table, k, None))
+        return bytes_of_gathered(table, itemsize, kept) if self._by_row else 0
 
     def outlook(self, table: TableShape, k: int) -> Outlook:
         """Rows that are taken one after the other are read once, and held; else once a round."""

@@ -291,7 +291,7 @@ def test_what_a_plan_tells():
     method = Published(problem=KMeansProblem(20, "auto"))
     table = open_rows(blobs(300, 2, 4))
     assert method.outlook(table, 20).rows == 300
-    assert method.row_bytes(table, 20, None) == 72
+    assert method.held_bytes(table, 20, 4, None) == 300 * 72
     assert method.state_copies * 20 >= rows_of_path(20)
     assert Published().state_copies == 3
 
