@@ -372,7 +372,15 @@ class Algorithm(Protocol[State]):
         return self.solves.objective
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row, at most, where all rows' may take ``budget``."""
+        """Bytes that are kept for every row, at most, where all rows' may take ``budget``.
+
+        In one generation; where there is room the one before is kept beside it.
+        """
+        return 0
+
+    @property
+    def place_bytes(self) -> int:
+        """Those of ``row_bytes`` that no pass changes, and that are kept once."""
         return 0
 
     def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:

@@ -187,6 +187,11 @@ class MiniBatch(Algorithm[MiniBatchState]):
         """Bytes that are kept for every row: its place in its chunk's seeded order."""
         return 0 if self._by_row else 4
 
+    @property
+    def place_bytes(self) -> int:
+        """All of it."""
+        return 0 if self._by_row else 4
+
     def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
         """All rows, where they are taken one after the other."""
         return bytes_of_gathered(table, itemsize) if self._by_row else 0

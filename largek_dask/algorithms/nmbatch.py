@@ -390,6 +390,11 @@ class NMBatch(Algorithm[NMBatchState]):
         """
         return row_bytes(groups_for(self._kind, table, k, budget)) + PLACE_BYTES
 
+    @property
+    def place_bytes(self) -> int:
+        """Of the seeded order."""
+        return PLACE_BYTES // 2
+
     def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
         """Rows that centres are drawn from; batches that are gathered; a few for moves."""
         assert self.problem is not None

@@ -54,6 +54,9 @@ class Estimate:
     that are gathered; with what is kept of them."""
     row_bytes: int
     """Bytes that are kept of a row, at most; where they do not fit, rows are gone through anew."""
+    row_state: int
+    """Bytes of what is kept of all rows, in all processes, where there is room: those of the last
+    pass stay while the next one writes its own."""
     is_local: bool
     """The driver's process is the one that computes."""
     memory_available: int
@@ -136,7 +139,6 @@ class Estimate:
             "seconds_pass": self.seconds_pass,
             "seconds_most": self.seconds_most,
             "steps_a_reading": self.steps_a_reading,
-            "row_state": self.row_bytes * self.n_rows,
         }
 
     def table(self) -> Any:
@@ -177,7 +179,7 @@ class Estimate:
             return "nothing: steps go through rows that are held"
         whole = self.row_bytes * self.n_rows
         told = f"{human_bytes(self.memory_row_state)} ({self.row_bytes} B a row, "
-        told += f"{human_bytes(whole)} in all)"
+        told += f"{human_bytes(whole)} in all; twice while a pass is under way)"
         if self.memory_row_state < whole // self.n_processes:
             told += "; of rows beyond that it is found anew in every step"
         return told
@@ -268,7 +270,7 @@ def machines_of(threads: int | None, client: Client | None) -> Machines:
 def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     """Estimate a fit of ``rows``; times the kernel and one read for a moment."""
     from largek_dask.driver.fit import chosen, problem_of
-    from largek_dask.driver.plan import footprint
+    from largek_dask.driver.plan import footprint, row_state_of
     from largek_dask.kernels.exact.statistics import compute_dtype
     from largek_dask.passes.local import state_budget
 
@@ -286,8 +288,8 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     course = _Course(before, before + n_init * (options.max_iter + 1), 1, options.max_iter, n)
     if outlook is not None:
         course = _foreseen(outlook, n, n_init, scan, options.max_iter)
-    own = algorithm.row_bytes(rows, n_clusters, n_processes * budget)
-    takes = footprint(rows, n_clusters, own * course.rows_step)
+    kept = row_state_of(rows, n_clusters, algorithm, n_processes * budget)
+    takes = footprint(rows, n_clusters, kept)
     share = takes.on(n_processes, own_threads, available, options.memory_bytes)
     rate = flops(n_clusters, d, compute) * n_threads
     held, goes_through_held = 0, outlook is not None and outlook.rows is not None
@@ -323,7 +325,8 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
         memory_reading=share.chunks + share.cached,
         memory_row_state=share.row_state,
         memory_held=held,
-        row_bytes=own,
+        row_bytes=algorithm.row_bytes(rows, n_clusters, n_processes * budget),
+        row_state=kept,
         is_local=is_local,
         memory_available=available,
         passes_before=course.before,

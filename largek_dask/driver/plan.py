@@ -16,7 +16,7 @@ from largek_dask.driver.labels import LABEL_BYTES
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
 from largek_dask.passes.local import available_cpus, state_budget
-from largek_dask.passes.rowstate import process_memory
+from largek_dask.passes.rowstate import GENERATIONS, process_memory
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -211,11 +211,25 @@ def footprint(rows: Rows, n_clusters: int, row_state: int) -> Footprint:
     )
 
 
-def row_state_of(rows: Rows, n_clusters: int, algorithm: Algorithm[Any]) -> int:
-    """Bytes that an algorithm keeps of all rows together, where there is room for them."""
+def row_state_of(
+    rows: Rows, n_clusters: int, algorithm: Algorithm[Any], budget: int = 1 << 62
+) -> int:
+    """Bytes that an algorithm keeps of all rows together, where there is room for them.
+
+    While a pass writes them those of the pass before stay: one that fails is then run again.
+
+    Parameters
+    ----------
+    rows : Rows
+    n_clusters : int
+    algorithm : Algorithm
+    budget : int
+        Bytes that one generation of all rows may take; row state is chosen by it.
+    """
     outlook = algorithm.outlook(rows, n_clusters)
     n_rows = rows.n_rows if outlook is None or outlook.rows is None else outlook.rows
-    return algorithm.row_bytes(rows, n_clusters, 1 << 62) * n_rows
+    own = algorithm.row_bytes(rows, n_clusters, budget)
+    return n_rows * (GENERATIONS * own - (GENERATIONS - 1) * min(own, algorithm.place_bytes))
 
 
 FILES = 1 << 20

@@ -17,7 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowStateStore", "process_memory"]
+__all__ = ["GENERATIONS", "RowStateStore", "process_memory"]
+
+GENERATIONS = 2
+"""States of a chunk that are kept at most: the last one, and the one before it."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -68,7 +71,7 @@ class RowStateStore:
         self.nbytes = 0
         """Bytes kept, those reserved for totals included."""
         self.wanted = 0
-        """Bytes that there is use for: two generations, and the totals."""
+        """Bytes that there is use for: all generations, and the totals."""
         self.evictions = 0
 
     def begin(self, name: str, epoch: int, generation: int) -> None:
@@ -84,7 +87,7 @@ class RowStateStore:
         with self._lock:
             if self._epochs.get(name) != epoch:
                 self._epochs[name] = epoch
-                self.wanted -= 2 * sum(self._offered.pop(name, {}).values())
+                self.wanted -= GENERATIONS * sum(self._offered.pop(name, {}).values())
                 self.wanted -= self._totals.pop(name, 0)
                 self.nbytes -= self._reserved.pop(name, 0)
                 for versions in self._states.pop(name, {}).values():
@@ -145,7 +148,7 @@ class RowStateStore:
             if self._epochs.get(name) != epoch:
                 return
             offered = self._offered.setdefault(name, {})
-            self.wanted += 2 * (size - offered.get(chunk, 0))
+            self.wanted += GENERATIONS * (size - offered.get(chunk, 0))
             offered[chunk] = size
             versions = self._states.setdefault(name, {}).setdefault(chunk, {})
             if generation in versions:

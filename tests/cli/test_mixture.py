@@ -129,7 +129,7 @@ def test_plan(data):
     assert told["n_clusters"] == K
     # Four components and five candidates: one pass over all components is one step.
     assert told["anchors"].startswith("in every step")
-    assert told["row_state"] == 600 * told["row_bytes"] > 0
+    assert told["row_state"] == 2 * 600 * told["row_bytes"] > 0
     assert told["memory_row_state"] == told["row_state"]
     assert told["memory_held"] == 0
     assert told["fits"]
@@ -178,10 +178,11 @@ def test_plan__of_80_million_rows(k, kind, coreset, words, monkeypatch):
         rows, FitOptions(n_clusters=k, mixture=kind, algorithm=algorithm), machines_of(2, None)
     )
     assert plan.anchors.startswith(words)
-    assert plan.memory <= 5e9
+    # But for what the pass before has left.
+    assert plan.memory - plan.memory_row_state / 2 <= 5e9
     if coreset is None:
         assert 10 <= plan.row_bytes <= (20 if kind == "iso" else 40)
-        assert plan.memory_row_state == 80_000_000 * plan.row_bytes
+        assert plan.memory_row_state == 2 * 80_000_000 * plan.row_bytes
         assert plan.steps_a_reading < 1.1
     else:
         assert plan.seconds_most < 0.1 * plan.seconds_pass * plan.steps_most

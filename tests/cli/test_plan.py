@@ -126,6 +126,39 @@ def test_search_for_all_partitions__takes_its_own_labellings(monkeypatch):
     assert plan.seconds_most == pytest.approx(beside + plan.seconds_steps)
 
 
+# --- what is kept per row -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "k", "most", "least"),
+    [
+        (lk.Lloyd(), 100, 8, 1.0),
+        # Which rows are in the batch is kept until all are.
+        (lk.NMBatch(gather=0), 100, 25, 0.6),
+        (lk.Truncated(), 300, 60, 1.0),
+        # Candidates from before moves are kept while these are tried.
+        (lk.VCGMM(covariance="diag"), 60, 30, 0.6),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
+)
+def test_what_is_kept_of_rows__is_of_two_generations(stored, algorithm, k, most, least):
+    """One was planned: 16 B a row of the truncated search, of which a store of rows has 32."""
+    told, mixture = [], getattr(algorithm, "covariance", None)
+    init = "auto" if mixture or k == 300 else "random"
+    options = FitOptions(
+        n_clusters=k, algorithm=algorithm, mixture=mixture, init=init, max_iter=most, tol=0.0
+    )
+    with dask.config.set(SMALL_CHUNKS):
+        rows = lk.open_rows(stored)
+        fit(rows, options, n_threads=1, labels=False, events=[told.append])
+        plan = make_plan(rows, options, Machines(1, 1, 1 << 34, True))
+        # That of samples is in the driver's part.
+        held = max(event["state_bytes"] for event in told if event["event"] == "step")
+    totals = plan.memory_model
+    assert plan.row_bytes * rows.n_rows < held
+    assert least * plan.memory_row_state < held < plan.memory_row_state + totals
+
+
 # --- what the driver holds ------------------------------------------------------------------------
 
 
@@ -173,7 +206,7 @@ def test_what_the_driver_holds_is_in_the_plan(stored, algorithm, threads, least,
             tracemalloc.stop()
         plan = make_plan(rows, options, Machines(1, threads, 1 << 34, True))
     assert plan.memory_held >= least * rows.nbytes
-    assert 0.55 * plan.memory < held < 1.2 * plan.memory
+    assert 0.5 * plan.memory < held < 1.2 * plan.memory
 
 
 def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):

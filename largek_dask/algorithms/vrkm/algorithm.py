@@ -145,6 +145,11 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         """Bytes that are kept for every row."""
         return self._form.row_bytes(table, k, budget)
 
+    @property
+    def place_bytes(self) -> int:
+        """Those that are kept once."""
+        return self._form.place_bytes
+
     def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
         """What is gathered where the fit is driven."""
         return self._form.held_bytes(table, k, itemsize, n_threads)

@@ -434,6 +434,11 @@ class LabelTable(Algorithm[LabelTableState]):
         """Bytes that are kept for every row: label, bounds, and its place in the seeded order."""
         return row_bytes(groups_of_rounds(table, k, budget)) + PLACE_BYTES
 
+    @property
+    def place_bytes(self) -> int:
+        """Of the seeded order."""
+        return PLACE_BYTES
+
     def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
         """The first rows, of which centres are drawn; samples; and all rows, where gathered."""
         assert self.problem is not None

@@ -406,6 +406,11 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             return 0
         return row_bytes(groups_for("auto", table, k, budget)) + PLACE_BYTES
 
+    @property
+    def place_bytes(self) -> int:
+        """Of the seeded order."""
+        return 0 if self._by_row else PLACE_BYTES
+
     def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
         """All rows and their state, where they are taken one after the other."""
         kept = 2 * row_bytes(groups_for("auto", table, k, None))
