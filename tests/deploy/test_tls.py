@@ -4,15 +4,18 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import socket
 import ssl
 import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import dask
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 from cryptography import x509
@@ -21,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 import largek_dask as lk
 from largek_dask.cli import check_encryption, main
+from largek_dask.cli.slurm import Layout
 from largek_dask.passes.encryption import Certificate, certificates_in, look_at, why_no_answer
 from largek_dask.service.scheduler_file import Finder
 from tests.checks import eventually
@@ -270,6 +274,50 @@ def test_cluster__a_job_outlives_the_renewal_of_all_certificates(cluster, folder
         assert not [f for f in by_level["note"] if f["area"] == "tls"]
         [first] = [f for f in by_level["ok"] if "of 1 workers" in f["text"]]
         assert "in 364 days" in first["text"]
+
+
+@contextlib.contextmanager
+def script(path, env):
+    """A script that has been started; it ends with all that it has started, as in SLURM."""
+    with process(["bash", str(path)], path.with_suffix(".log"), env) as begun:
+        try:
+            yield
+        finally:
+            for child in psutil.Process(begun.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.terminate()
+
+
+def test_slurm__scripts_by_what_the_readme_says(tmp_path):
+    """The scheduler's and a worker's, by hand: what they ask SLURM is made up."""
+    program("openssl", "Debian's openssl")
+    text = (DEPLOY / "README.md").read_text().split("\n## SLURM\n")[1]
+    [command] = re.findall(r"`(deploy/tls/make\.sh [^`]*/shared/me/[^`]*)`", text)
+    home, shared = tmp_path / "largek", str(tmp_path)
+    command = command.replace("/shared/me", shared).replace("deploy/tls", str(DEPLOY / "tls"))
+    (home / "jobs").mkdir(parents=True)
+    subprocess.run(["bash", "-ec", command], cwd=tmp_path, check=True, capture_output=True)
+    for name, content in Layout(home=str(home)).rendered().items():
+        (home / name).write_text(content)
+    last = (home / "site.env.example").read_text().splitlines()[-1]
+    (home / "site.env").write_text(last.removeprefix("#") + "\n")
+    (tmp_path / "squeue").write_text("#!/bin/sh\n")
+    (tmp_path / "squeue").chmod(0o755)
+    places = [str(Path(sys.executable).parent), shared, os.environ["PATH"]]
+    env = quick_environment(
+        PATH=os.pathsep.join(places), LARGEK_HOME=str(home), LARGEK_SCRATCH=str(tmp_path / "node"),
+        SLURM_JOB_ID="11", SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID="0", SLURM_PROCID="0",
+        SLURM_MEM_PER_NODE="2000",
+    )  # fmt: skip
+    file = home / "jobs" / "scheduler.json"
+    with script(home / "scheduler.sbatch", env), script(home / "step.sh", env):
+        eventually(file.exists, "a scheduler")
+        with settings(home / "tls"), lk.connect(file, timeout="60s") as service:
+            rows = eventually(service.workers, "a worker")
+            assert service.client.scheduler.address.startswith("tls://")
+            assert [row["name"] for row in rows] == ["12-0-0"]
+            assert rows[0]["address"].startswith("tls://")
+            assert rows[0]["why"] is None
 
 
 def test_plain_client_at_a_scheduler_that_speaks_tls(cluster):
