@@ -255,7 +255,7 @@ class Jobs:
                 cleared=False,
             )
             # It begins when this thread lets go of it, and tells of that later.
-            job.feed({"event": "queued", "run": run, "owner": job.record.owner})
+            job.tell({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
@@ -384,7 +384,7 @@ class Jobs:
             # Told here, as what ends it tells of that end.
             kind = "cancelling" if ended is None else "cancelled"
             told = {} if who is None else {"who": who}
-            job.feed({"event": kind, "run": job.record.run, **told})
+            job.tell({"event": kind, "run": job.record.run, **told})
             job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")

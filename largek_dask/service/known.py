@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -36,6 +37,8 @@ Reason = Literal["storage", "workers", "credentials", "version", "memory"]
 """What a job can wait for."""
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
 """Topics of warnings by which a running fit says that it waits, and for what."""
+MOST_UNWRITTEN = 1_000
+"""Events that wait for a run to write them; older ones are forgotten."""
 GOES_ON = ("workers", "retry", "back")
 """Topics of warnings that a fit gives which does not wait."""
 
@@ -111,6 +114,7 @@ class KnownJob:
         self.feature_names: tuple[str, ...] | None = None
         """Names of the columns of the rows that the snapshot is of."""
         self.contender: Contender | None = None
+        self._unwritten: deque[Event] = deque(maxlen=MOST_UNWRITTEN)
         self._stop = threading.Event()
         self._why: Why | None = None
         self._writing = threading.Lock()
@@ -262,6 +266,23 @@ class KnownJob:
     def go_on(self) -> None:
         """Forget how often it has been tried: something has been done about what it waits for."""
         self.tries, self.not_before = 0, 0.0
+
+    def tell(self, event: Event) -> None:
+        """Take in an event that no run tells: the job's folder has it when a run writes there."""
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
+        told = {"time": stamp, **event}
+        with self._lock:
+            self._unwritten.append(told)
+        self.feed(told)
+
+    def unwritten(self) -> Iterator[Event]:
+        """Events that are in no file yet, each once."""
+        while True:
+            with self._lock:
+                if not self._unwritten:
+                    return
+                event = self._unwritten.popleft()
+            yield event
 
     def begin(self) -> None:
         """Forget what an earlier attempt was stopped for."""

@@ -446,7 +446,7 @@ class Notices(threading.Thread):
                 )
             return
         told = {"kind": notice.kind, "target": notice.target, "id": notice.id, **about}
-        job.feed({"event": "notice", "run": notice.run, **told})
+        job.tell({"event": "notice", "run": notice.run, **told})
         if state == "given up":
             last = outcome.answer
             logger.warning("The notice %s is given up, target %s: %s", *key, last)

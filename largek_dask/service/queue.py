@@ -120,7 +120,7 @@ class Queue(threading.Thread):
                 # Once, however the number changes.
                 reason, text = job.lacking
                 told = {"run": job.record.run, "reason": reason, "message": text}
-                job.feed({"event": "waiting", **told})
+                job.tell({"event": "waiting", **told})
 
     def _tell_versions(self) -> None:
         """Tell once of each job that waits for its version to be accepted."""
@@ -128,7 +128,7 @@ class Queue(threading.Thread):
             if not job.has_told_version and job.is_of_other_version and job.reason == "version":
                 job.has_told_version = True
                 told = {"run": job.record.run, "reason": "version", "message": job.told}
-                job.feed({"event": "waiting", **told})
+                job.tell({"event": "waiting", **told})
 
     def due(self) -> list[KnownJob]:
         """Jobs to begin now."""

@@ -107,7 +107,7 @@ class Runner(threading.Thread):
             job.snapshot = None
             job.running = False
             if job.state == "paused":
-                self._feed({"event": "paused", "run": job.record.run})
+                job.tell({"event": "paused", "run": job.record.run})
             self._done()
 
     # --- waiting ----------------------------------------------------------------------------------
@@ -257,16 +257,18 @@ class Runner(threading.Thread):
 
         def write(event: Event) -> None:
             nonlocal failed
-            try:
-                log(self._redact(event))
-            except LostJobError:
-                raise
-            except Exception as error:
-                if not failed:
-                    failed = True
-                    text = self._redact(str(error))
-                    self._feed({"event": "warning", "topic": "log", "message": text})
-                    logger.warning("Events cannot be written to %s: %s", log, text)
+            # Before it what nobody could write when it was told.
+            for each in (*self.job.unwritten(), event):
+                try:
+                    log(self._redact(each))
+                except LostJobError:
+                    raise
+                except Exception as error:
+                    if not failed:
+                        failed = True
+                        text = self._redact(str(error))
+                        self._feed({"event": "warning", "topic": "log", "message": text})
+                        logger.warning("Events cannot be written to %s: %s", log, text)
 
         return write
 

@@ -104,7 +104,7 @@ class Steering:
         """Have this version go on with what another one has computed."""
         job.change_now(versions=(*job.record.versions, __version__))
         versions = list(job.record.versions)
-        job.feed({"event": "accepted", "run": job.record.run, "versions": versions})
+        job.tell({"event": "accepted", "run": job.record.run, "versions": versions})
 
     def set_priority(self, job_id: str, priority: int) -> None:
         """Change the priority of a job that does not run.
@@ -176,4 +176,4 @@ class Steering:
             )
 
     def _tell(self, job: KnownJob, kind: str, **told: int) -> None:
-        job.feed({"event": kind, "run": job.record.run, **told})
+        job.tell({"event": kind, "run": job.record.run, **told})

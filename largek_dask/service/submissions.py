@@ -102,7 +102,7 @@ class Submissions:
                 raise _without_secrets(error, redactor(options)) from None
             job = KnownJob(record, places, secrets, self._tell, True, self._register.shelf)
             # Told before anybody can begin it, so that this is its first event.
-            job.feed({"event": "queued", "run": record.run, "owner": owner})
+            job.tell({"event": "queued", "run": record.run, "owner": owner})
             self._register.add(job, records)
         return job
 

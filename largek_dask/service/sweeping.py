@@ -151,7 +151,7 @@ class Sweeper(threading.Thread):
                 job.change_now(kept=bool(kept))
         self._register.keep(job)
         if changed:
-            job.feed({"event": "kept", "run": job.record.run, "kept": bool(kept)})
+            job.tell({"event": "kept", "run": job.record.run, "kept": bool(kept)})
 
     def delete(self, job_id: str, outputs: bool = True) -> int:
         """Remove a job that has ended: its record, checkpoints and events.

@@ -320,8 +320,8 @@ def test_close__a_later_scheduler_goes_on(open_jobs, document, slow_steps, rows_
     last = open_jobs()
     assert wait_until(last, job_id, *ENDED)["result"]["digest"] == expected(rows_url)
     told = [event["event"] for event in last.events(job_id, 0, 1000)]
-    # the first word is told before there is a folder to write it into
-    assert told[:2] == ["running", "started"]
+    # the first word is told before there is a folder to write it into, and written later
+    assert told[:3] == ["queued", "running", "started"]
     assert told[-1] == "finished"
 
 
@@ -488,7 +488,7 @@ def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_pat
     lines = Path(tmp_path / "out" / "events" / "000001.jsonl").read_text().splitlines()
     kinds = [json.loads(line)["event"] for line in lines]
     assert kinds.count("step") == jobs.status(job_id)["result"]["n_iter"]
-    assert kinds[0] == "running"
+    assert kinds[:2] == ["queued", "running"]
 
 
 def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, document, monkeypatch):
@@ -505,7 +505,7 @@ def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, documen
     assert held[0] == held[1] == 0
     assert held[2] > 0
     kinds = [event["event"] for event in jobs.events(ids[0], 0, 1000)]
-    assert kinds[0] == "running"
+    assert kinds[:2] == ["queued", "running"]
     assert kinds[-1] == "finished"
     assert jobs.status(ids[0])["n_events"] == len(kinds)
 
@@ -857,6 +857,34 @@ def test_cancel__is_told_before_the_end(open_jobs, document, slow_steps, monkeyp
     jobs.cancel(job_id)
     assert kinds(jobs, job_id)[-1] == "cancelled"
     assert kinds(jobs, job_id).count("cancelling") == 1
+
+
+def test_events__of_what_is_done_to_a_job_outlive_the_scheduler(open_jobs, document, slow_steps):
+    """They are written by a run, in the order of telling, and so told as they were before."""
+    first = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        job_id = first.submit(document(), {}, "me")
+        first.steering.set_priority(job_id, 7)
+        first.steering.pause(job_id)
+        first.steering.resume(job_id)
+    begun(first, job_id, 2)
+    first.steering.pause(job_id)
+    wait_until(first, job_id, "paused")
+    eventually(lambda: kinds(first, job_id)[-1] == "paused", "it is told")
+    first.sweeper.keep(job_id, True)
+    first.steering.resume(job_id)
+    slow_steps.set()
+    wait_until(first, job_id, "finished")
+    eventually(lambda: kinds(first, job_id)[-1] == "finished", "its end is told")
+    told = [event for event in first.events(job_id, 0, 1000) if event["event"] != "step"]
+    assert first.close(20.0) == []
+    second = open_jobs()
+    again = [event for event in second.events(job_id, 0, 1000) if event["event"] != "step"]
+    done = ["queued", "priority", "paused", "resumed", "running"]
+    assert [event["event"] for event in again][:5] == done
+    assert {"pausing", "interrupted", "kept"} <= {event["event"] for event in again}
+    number = {"n": None}
+    assert [{**event, **number} for event in again] == [{**event, **number} for event in told]
 
 
 def test_status__what_limits_a_job_and_where_it_is(open_jobs, document):
