@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.jit import njit, readonly
 
 __all__ = ["SparseBlock", "Table", "dense_rows", "rows_at", "sparse_rows", "stack_rows"]
 
@@ -63,11 +63,14 @@ class SparseBlock:
             indptr = self.indptr[begin : max(begin, end) + 1]
             return SparseBlock(self.data, self.indices, indptr, self.n_features)
         chosen = np.arange(len(self))[rows]
-        lengths = self.indptr[chosen + 1] - self.indptr[chosen]
         indptr = np.zeros(len(chosen) + 1, np.int64)
-        np.cumsum(lengths, out=indptr[1:])
-        places = np.repeat(self.indptr[chosen] - indptr[:-1], lengths) + np.arange(indptr[-1])
-        return SparseBlock(self.data[places], self.indices[places], indptr, self.n_features)
+        np.cumsum(self.indptr[chosen + 1] - self.indptr[chosen], out=indptr[1:])
+        data, indices = np.empty(indptr[-1], self.dtype), np.empty(indptr[-1], np.int32)
+        _copy_rows(
+            readonly(_as_bits(self.data)), readonly(self.indices), readonly(self.indptr),
+            readonly(chosen), readonly(indptr), _as_bits(data), indices,
+        )  # fmt: skip
+        return SparseBlock(data, indices, indptr, self.n_features)
 
     def astype(self, dtype: Any, copy: bool = False) -> SparseBlock:
         """The same rows with numbers of another type; of the same type a copy only if asked."""
@@ -90,6 +93,23 @@ class SparseBlock:
         data = self.data.copy()
         data[self.stored][rows[self.row_numbers()]] = 0
         return SparseBlock(data, self.indices, self.indptr, self.n_features)
+
+
+def _as_bits(data: Array) -> Array:
+    """The same memory as unsigned integers: there is one kernel for all types of a size."""
+    return data.view(f"u{data.dtype.itemsize}")
+
+
+@njit
+def _copy_rows(
+    data: Any, indices: Any, indptr: Any, rows: Any, into: Any, out: Any, columns: Any
+) -> None:
+    """Stored numbers of some rows, one row after the other."""
+    for i in range(rows.shape[0]):
+        begin, at = indptr[rows[i]], into[i]
+        for p in range(into[i + 1] - at):
+            out[at + p] = data[begin + p]
+            columns[at + p] = indices[begin + p]
 
 
 Table = Array | SparseBlock

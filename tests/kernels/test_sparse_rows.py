@@ -256,3 +256,29 @@ def test_squared_lengths_of_centers_are_added_in_order(k):
     for column in centers.T.astype(np.float64):
         expected += column * column
     np.testing.assert_array_equal(center_norms(centers), expected)
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u2", "f2", "f4", "i8", "f8"])
+def test_rows_of_a_block__are_those_of_the_array(dtype):
+    rng = np.random.default_rng(8)
+    dense = (rng.integers(0, 3, (40, 7)) * (rng.random((40, 7)) < 0.4)).astype(dtype)
+    dense[[3, 39]] = 0
+    block = block_of(dense)[2:]
+    dense = dense[2:]
+    assert block.indptr[0] > 0, "it begins within what is stored"
+    some = rng.integers(0, 38, 60)
+    for rows in (
+        some,
+        some - 38,
+        rng.random(38) < 0.5,
+        np.zeros(38, np.bool_),
+        slice(30, 2, -3),
+        [],
+    ):
+        found = block[rows]
+        assert (found.dtype, found.indices.dtype, found.indptr[0]) == (dense.dtype, np.int32, 0)
+        np.testing.assert_array_equal(found.toarray(), dense[rows])
+        assert len(found.data) == np.count_nonzero(dense[rows])
+    np.testing.assert_array_equal(block[5], dense[5])
+    with pytest.raises(IndexError):
+        block[[38]]
