@@ -94,6 +94,8 @@ class Estimate:
     in its own way, as a mixture does."""
     seconds_search: float
     """Seconds of a search in the driver's process, on one thread."""
+    max_time: float | None
+    """Seconds that it has; None: as many as it takes."""
 
     @property
     def memory(self) -> int:
@@ -125,6 +127,26 @@ class Estimate:
         return self.seconds_pass * passes + self.seconds_steps + beside
 
     @property
+    def seconds_for_steps(self) -> float | None:
+        """What a time limit leaves for steps; negative: not even the other passes have room."""
+        if self.max_time is None:
+            return None
+        return self.max_time - self.seconds_before - self.seconds_last
+
+    @property
+    def seconds_of_a_step(self) -> float:
+        """About as long as a step takes."""
+        if self.searches or self.seconds_step is not None or self.rows_step < self.n_rows:
+            return self.seconds_steps / max(1, self.steps_most)
+        return self.seconds_pass
+
+    @property
+    def leaves_a_step(self) -> bool:
+        """Whether a time limit, if there is one, has room for a step beside the last pass."""
+        left = self.seconds_for_steps
+        return left is None or left >= self.seconds_of_a_step
+
+    @property
     def steps_a_reading(self) -> float | None:
         """Steps in which as much is read as the data are; None: nothing is read in any."""
         read = 0.0 if self.rows_step < self.n_rows else self.readings_step * (1 - self.share_cached)
@@ -139,6 +161,8 @@ class Estimate:
             "seconds_pass": self.seconds_pass,
             "seconds_most": self.seconds_most,
             "steps_a_reading": self.steps_a_reading,
+            "seconds_for_steps": self.seconds_for_steps,
+            "leaves_a_step": self.leaves_a_step,
         }
 
     def table(self) -> Any:
@@ -170,8 +194,26 @@ class Estimate:
                 f"{human_seconds(self.seconds_last)} the last one, "
                 f"{'about' if self.searches or self.seconds_step else 'at most'} "
                 f"{human_seconds(self.seconds_most)} in all",
+                **({} if self.max_time is None else {"max_time": self._limit()}),
             },
             title="largek fit --plan",
+        )
+
+    def _limit(self) -> Any:
+        """What a time limit leaves for steps."""
+        from rich.text import Text
+
+        left, asked = self.seconds_for_steps, self.max_time
+        assert asked is not None
+        assert left is not None
+        told = Text(human_seconds(asked) + ": ")
+        if self.leaves_a_step:
+            return told.append(f"{human_seconds(left)} of it for steps")
+        least = asked - left + self.seconds_of_a_step
+        return told.append(
+            f"no room for a step of {human_seconds(self.seconds_of_a_step)} beside the last pass; "
+            f"allow more than {human_seconds(least)}",
+            "bold red",
         )
 
     def _kept(self) -> str:
@@ -345,6 +387,7 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
         seconds_after=(course.after - 1) * seconds_of(beside[1]),
         seconds_last=max(reading, whole if last is None else last / n_threads),
         seconds_search=seconds_of_search(outlook, n_clusters, d),
+        max_time=None if options.max_time is None else options.stop.seconds,
     )
 
 

@@ -24,7 +24,7 @@ from largek_dask.driver.stopping import StopReason, StopRules
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.driver.unsearched import rows_at_hand
 from largek_dask.driver.words import human_seconds
-from largek_dask.errors import CancelledFit, NoModelError
+from largek_dask.errors import CancelledFit, NoModelError, ParameterWarning, warn
 from largek_dask.kernels.compiling import asked_before
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.local import LocalPasses
@@ -46,7 +46,10 @@ SLACK, SLACK_SECONDS = 1.05, 0.05
 """How far beyond its time limit a fit may end: a factor of it, or seconds."""
 MOST_KEPT = 0.8
 """Most that is kept for the last pass where it can be done without, or for labels without it: a
-share of the time that is left after the start. The rest is for steps."""
+share of the time that is left after the start. The rest is for steps. So it is where the last pass
+has no room in that time at all."""
+LONG = 60.0
+"""Seconds of a last pass, at least, before which it is told that it is late, or after no step."""
 ROWS_SECONDS = 20.0
 """Longest that a fit whose time is over waits for a few rows to make a model of."""
 HAS_TIME = ("converged", "tol", "max_iter", "callback")
@@ -208,6 +211,7 @@ class Starts:
             watch=self.watch,
         )
         reason = result.stop_reason
+        self._tell_no_step(result)
         if reason == "max_time" and (final := self._plainly(result)) is not None:
             return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
@@ -253,22 +257,40 @@ class Starts:
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
         """What to keep back of so many seconds for the last pass, or for labels without it."""
         full = seconds_of_last_pass(self.passes, self.problem.labelling(arrays))
-        share = self._share_without()
-        if full <= MOST_KEPT * left or share is None:
-            if left < full < math.inf:
-                self._tell_late(full, left)
+        share, most = self._share_without(), MOST_KEPT * left
+        if share is not None and full > most:
+            return Reserve(full, min(share * full, most))
+        if not 0 < left < full < math.inf:
             return Reserve(full, full)
-        return Reserve(full, min(share * full, MOST_KEPT * left))
+        # It ends late in any case, and labels by a model without a step are worth nothing.
+        if full >= LONG:
+            self._tell_late(full, left)
+        return Reserve(full, most)
 
     def _tell_late(self, full: float, left: float) -> None:
-        """Say that no time is left for steps, as the last pass alone takes more."""
-        asked, needed = self.stop.seconds, self.stop.seconds - left + full
-        self.events.emit(
-            "warning",
-            topic="max_time",
-            message=f"max_time is {human_seconds(asked)}, of which {human_seconds(max(0.0, left))} "
-            f"are left, and the last pass over all rows takes about {human_seconds(full)}: no step "
-            f"is taken any more, and it ends late; allow more than {human_seconds(needed)}",
+        """Say that the last pass alone takes more than there is."""
+        asked, steps = self.stop.seconds, (1 - MOST_KEPT) * left
+        late = full - MOST_KEPT * left
+        warn(
+            f"max_time={human_seconds(asked)} cannot be kept: {human_seconds(left)} of it are left "
+            f"and the last pass over all rows alone takes about {human_seconds(full)}. Steps are "
+            f"taken for {human_seconds(steps)}, and it ends about {human_seconds(late)} late: stop "
+            f"it and allow more than {human_seconds(asked - left + full)}, or take fewer clusters.",
+            ParameterWarning,
+        )
+
+    def _tell_no_step(self, result: RunResult[Any]) -> None:
+        """Say that a long last pass is one of the start, as no step has come to its end."""
+        full = result.reserve.last_pass
+        if result.stop_reason != "max_time" or result.n_iter or not LONG <= full < math.inf:
+            return
+        left = self.stop.seconds - result.reserve.kept_back
+        warn(
+            f"no step has come to its end within max_time={human_seconds(self.stop.seconds)}, of "
+            f"which {human_seconds(left)} were left for the start and for steps. The last pass "
+            f"over all rows takes about {human_seconds(full)} and labels them by the start: stop "
+            "it, and allow more time.",
+            ParameterWarning,
         )
 
     def _share_without(self) -> float | None:

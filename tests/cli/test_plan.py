@@ -86,6 +86,35 @@ def test_plan__of_rows_that_no_trial_can_be_made_on(x):
     assert plan.seconds_last > 0
 
 
+@pytest.mark.parametrize(
+    ("max_time", "leaves", "words"),
+    [
+        (None, True, ""),
+        ("5s", True, "5 s: 3 s of it for steps"),
+        ("1.2s", False, "1.2 s: no room for a step of 1 s beside the last pass; allow more than 3"),
+    ],
+)
+def test_a_time_limit_is_told_beside_the_last_pass(max_time, leaves, words, monkeypatch):
+    """That it leaves no step was known once the fit had begun, if at all."""
+    n, d, k = 1_000_000, 50, 10
+    x = np.broadcast_to(np.zeros(d, np.float32), (n, d))
+    monkeypatch.setattr(plans, "ROW_SECONDS", 1e-9)
+    monkeypatch.setattr(plans, "flops", lambda *shape: 1e9 / 2)
+    monkeypatch.setattr(plans, "read_rate", lambda rows: 1e12)
+    plan = plan_of(x, lk.Lloyd(), k, init="random", max_time=max_time)
+    assert plan.seconds_pass == plan.seconds_last == pytest.approx(1.0)
+    told = plan.as_json()
+    assert told["leaves_a_step"] is leaves
+    if max_time is None:
+        assert (told["max_time"], told["seconds_for_steps"]) == (None, None)
+        return
+    assert told["seconds_for_steps"] == pytest.approx(told["max_time"] - 2.0, abs=0.01)
+    assert str(plan._limit()).startswith(words)
+    # Steps of a search on samples, and of rows that are held, are shorter than a pass.
+    short = plan_of(x, lk.Truncated(neighbours=2), 500, max_time=max_time)
+    assert short.seconds_of_a_step < short.seconds_pass
+
+
 # --- searches for all partitions ------------------------------------------------------------------
 
 
