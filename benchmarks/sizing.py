@@ -1,10 +1,11 @@
 """What a fit of so many rows wants: memory of a worker, storage and network.
 
-    python -m benchmarks.sizing [--write]
+    python -m benchmarks.sizing [--plans] [--write]
 
 Planned by the code of ``largek fit --plan`` for stores without any rows in them. How far plans can
 be trusted is measured beside: two fits are timed, and each algorithm goes over a hundredth of 80
-million rows on two workers, whose largest memory is compared with what was planned for them.
+million rows on two workers, whose largest memory is compared with what was planned for them. With
+--plans what was measured stays, and all plans are made anew.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def plans() -> list[dict[str, Any]]:
                         written = space_needed(rows, k, algorithm_of(name), n_init=1, labels=False)
                         found.append({
                             "n": n, "d": d, "k": k, "algorithm": name,
-                            "row_bytes": each[0].row_bytes, "written": written,
+                            "row_state": each[0].row_state, "written": written,
                             "state": [plan.memory_row_state for plan in each],
                             "memory": [plan.memory for plan in each],
                         })  # fmt: skip
@@ -227,14 +228,15 @@ def storage_table(result: dict[str, Any]) -> str:
         [small] = [p for p in mine if (p["n"], p["d"], p["k"]) == (80_000_000, 32, 1_000)]
         [large] = [p for p in mine if (p["n"], p["d"], p["k"]) == (80_000_000, 768, 32_000)]
         lines.append(
-            f"| {name} | {small['row_bytes']} B | {size(small['row_bytes'] * small['n'])} "
+            f"| {name} | {small['row_state'] / small['n']:.0f} B | {size(small['row_state'])} "
             f"| {' / '.join(map(size, small['state']))} | {size(small['written'])} "
             f"| {size(large['written'])} |"
         )
     lines += [
         "",
-        "Labels take 4 B a row: 320 MB of 80 million. A step sends k × d numbers of 4 B to each "
-        "worker and gets k × (d + 1) of 8 B from it: "
+        "Kept of a row is what the last pass has written, and what the one before has, which stays "
+        "while a pass is under way. Labels take 4 B a row: 320 MB of 80 million. A step sends "
+        "k × d numbers of 4 B to each worker and gets k × (d + 1) of 8 B from it: "
         f"{size(1_000 * (4 * 32 + 8 * 33))} with 32 features and 1,000 clusters, "
         f"{size(32_000 * (4 * 768 + 8 * 769))} with 768 and 32,000. Events are {size(events)} a "
         "day of 10,000 steps with 64 workers. A worker needs no scratch. Made by "
@@ -266,17 +268,33 @@ def trust_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Plan, measure, save, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="save results, write the tables")
-    args = parser.parse_args()
-    result = {
+def planned_anew() -> dict[str, Any]:
+    """The last result, with what is planned now beside what was measured then."""
+    result: dict[str, Any] = json.loads((RESULTS / "sizing.json").read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        rows = empty(folder, ROWS["80M"] // CHECKED, FEATURES[0])
+        for name, one in result["memory"].items():
+            one["planned"] = planned(rows, CLUSTERS[0], name, 2, 1, LIMIT).memory
+    return {**result, "plans": plans()}
+
+
+def measured() -> dict[str, Any]:
+    """Plans, and how far they can be trusted on this machine."""
+    return {
         "cpu": cpu_description(),
         "memory": memory(),
         "timed": {name: timed(name) for name in TIMED},
         "plans": plans(),
     }
+
+
+def main() -> None:
+    """Plan, measure, save, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plans", action="store_true", help="measure nothing")
+    parser.add_argument("--write", action="store_true", help="save results, write the tables")
+    args = parser.parse_args()
+    result = planned_anew() if args.plans else measured()
     for make in (table, storage_table, trust_table):
         print(make(result), end="\n\n")
     if args.write:

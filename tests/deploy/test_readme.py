@@ -13,7 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.common import RESULTS
-from benchmarks.sizing import CHUNK_ROWS, THREADS, WORKERS
+from benchmarks.sizing import (
+    ALGORITHMS,
+    CHUNK_ROWS,
+    LIMIT,
+    THREADS,
+    WORKERS,
+    empty,
+    planned,
+)
 from largek_dask.cli.check_encryption import _ends
 from largek_dask.passes.admission import differences
 from largek_dask.passes.picking import Pick, lacking
@@ -157,19 +165,31 @@ def test_sizing__the_formula_gives_what_was_planned():
         "min(data / workers, 0.54 GB) + rows · kept / workers\n"
     ) in part("Sizing")
     found = json.loads((RESULTS / "sizing.json").read_text())
-    kept = {"minibatch": 4, "truncated": 16, "lloyd": 72, "nmbatch": 80}
+    kept = {"minibatch": 4, "truncated": 32, "lloyd": 144, "nmbatch": 156}
     seen = 0
     for plan in found["plans"]:
         if plan["algorithm"] not in kept:
             continue
         n, d, k = plan["n"], plan["d"], plan["k"]
         # Beside what the process itself takes.
-        for workers, planned in zip(WORKERS, plan["memory"], strict=True):
+        for workers, memory in zip(WORKERS, plan["memory"], strict=True):
             ram = k * d * (40 + 8 * THREADS) + (THREADS + 2) * CHUNK_ROWS * d * 4
             ram += min(n * d * 4 / workers, 0.54e9) + n * kept[plan["algorithm"]] / workers
-            assert ram == pytest.approx(planned, rel=0.05), (plan["algorithm"], n, d, k, workers)
+            assert ram == pytest.approx(memory, rel=0.05), (plan["algorithm"], n, d, k, workers)
             seen += 1
     assert seen > 100
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_sizing__is_what_is_planned_now(algorithm, tmp_path):
+    """Whoever changes a plan has `python -m benchmarks.sizing --plans --write` make the tables."""
+    n, d, k = 80_000_000, 32, 1_000
+    found = json.loads((RESULTS / "sizing.json").read_text())["plans"]
+    wanted = {"n": n, "d": d, "k": k, "algorithm": algorithm}
+    [told] = [plan for plan in found if plan.items() >= wanted.items()]
+    rows = empty(str(tmp_path), n, d)
+    now = [planned(rows, k, algorithm, workers, THREADS, LIMIT).memory for workers in WORKERS]
+    assert now == pytest.approx(told["memory"], rel=0.05)
 
 
 # --- names ----------------------------------------------------------------------------------------
