@@ -231,7 +231,10 @@ class Truncated(Algorithm[TruncatedState]):
         k = self.problem.n_clusters
         rounds = TUNING.most_rounds if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
-        return Search(passes.n_rows, k, self.moves and k > 2, rounds, length, passes.is_sparse)
+        moves, beside = self.moves and k > 2, 0.0
+        if passes.is_sparse:
+            beside = TUNING.center_work * k * passes.n_features / passes.row_values
+        return Search(passes.n_rows, k, moves, rounds, length, passes.is_sparse, beside)
 
     # --- fewer features first ---------------------------------------------------------------------
 

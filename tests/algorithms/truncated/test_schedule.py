@@ -97,6 +97,17 @@ def test_sample_is_searched_while_a_round_gains_more_for_its_work_than_more_rows
     assert schedule.task == Task("cells", True, keeps_centers=True)
 
 
+def test_sample_is_left_sooner_where_a_pass_takes_long_for_its_centres_alone():
+    """A pass over all rows is then hardly longer than one over the sample."""
+
+    def after_round(beside):
+        schedule = on_sample()
+        search = replace(schedule.search, beside_rows=beside)
+        return round_over(replace(schedule, search=search), 99.95)[0].task.everywhere
+
+    assert [after_round(beside) for beside in (0.0, 1e6, 1e10)] == [False, False, True]
+
+
 def test_sample_is_left_when_three_rounds_have_been_undone():
     schedule, places = on_sample(), []
     for _ in range(3):
