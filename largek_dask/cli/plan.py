@@ -13,7 +13,7 @@ from largek_dask.driver.words import human_bytes, human_seconds
 if TYPE_CHECKING:
     from distributed import Client
 
-    from largek_dask.algorithms.base import Outlook
+    from largek_dask.algorithms.base import Algorithm, Outlook
     from largek_dask.algorithms.problem import Problem
     from largek_dask.data.rows import Rows
     from largek_dask.driver.options import FitOptions
@@ -52,6 +52,8 @@ class Estimate:
     memory_held: int
     """Bytes of rows that the driver's process holds at most: those of all steps, samples, batches
     that are gathered; with what is kept of them."""
+    memory_state: int
+    """Bytes of models that the driver's process keeps to go on from, at most."""
     row_bytes: int
     """Bytes that are kept of a row, at most; where they do not fit, rows are gone through anew."""
     row_state: int
@@ -100,7 +102,7 @@ class Estimate:
     @property
     def memory(self) -> int:
         """Bytes a process in all."""
-        held = self.memory_held if self.is_local else 0
+        held = self.memory_held + self.memory_state if self.is_local else 0
         return self.memory_model + self.memory_reading + self.memory_row_state + held
 
     @property
@@ -171,6 +173,7 @@ class Estimate:
 
         fits = self.memory <= self.memory_available
         held = self.memory_held > 0
+        state = f"{human_bytes(self.memory_state)} by the driver, as in checkpoints"
         verdict = Text("fits") if fits else Text("does not fit", "bold red")
         return key_values(
             {
@@ -184,6 +187,7 @@ class Estimate:
                 "  model and sums": human_bytes(self.memory_model),
                 "  reading": human_bytes(self.memory_reading),
                 **({"  held": f"{human_bytes(self.memory_held)} by the driver"} if held else {}),
+                "  to go on from": state,
                 "  kept per row": self._kept(),
                 "passes": self._passes(),
                 "a reading": self._reading(),
@@ -312,7 +316,7 @@ def machines_of(threads: int | None, client: Client | None) -> Machines:
 def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     """Estimate a fit of ``rows``; times the kernel and one read for a moment."""
     from largek_dask.driver.fit import chosen, problem_of
-    from largek_dask.driver.plan import footprint, row_state_of
+    from largek_dask.driver.plan import footprint, row_state_of, state_needed
     from largek_dask.kernels.exact.statistics import compute_dtype
     from largek_dask.passes.local import state_budget
 
@@ -334,11 +338,6 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
     takes = footprint(rows, n_clusters, kept)
     share = takes.on(n_processes, own_threads, available, options.memory_bytes)
     rate = flops(n_clusters, d, compute) * n_threads
-    held, goes_through_held = 0, outlook is not None and outlook.rows is not None
-    if goes_through_held or rows.location is not None:
-        # Of rows that lie here samples are little beside them.
-        alone = n_threads if is_local else None
-        held = algorithm.held_bytes(rows, n_clusters, compute.itemsize, alone)
     seconds_step = None
     if outlook is not None and outlook.distances is not None:
         seconds_step = n * (2.0 * d * outlook.distances / rate + ROW_SECONDS / n_threads)
@@ -366,7 +365,8 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
         memory_model=share.model,
         memory_reading=share.chunks + share.cached,
         memory_row_state=share.row_state,
-        memory_held=held,
+        memory_held=held_in(algorithm, rows, n_clusters, outlook, n_threads if is_local else None),
+        memory_state=state_needed(rows, n_clusters, algorithm),
         row_bytes=algorithm.row_bytes(rows, n_clusters, n_processes * budget),
         row_state=kept,
         is_local=is_local,
@@ -404,6 +404,22 @@ def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
     packed = pack_centers(x[np.arange(k) % PROBE_ROWS] + 1, np.zeros(n_features, dtype))
     seconds = best_seconds(lambda: nearest(x, packed))
     return 2.0 * len(x) * k * n_features / seconds
+
+
+def held_in(
+    algorithm: Algorithm[Any],
+    rows: Rows,
+    n_clusters: int,
+    outlook: Outlook | None,
+    n_threads: int | None,
+) -> int:
+    """Bytes of rows that the driver's process holds; ``n_threads`` as of ``Passes``."""
+    from largek_dask.kernels.exact.statistics import compute_dtype
+
+    if rows.location is None and (outlook is None or outlook.rows is None):
+        # Of rows that lie here samples are little beside them.
+        return 0
+    return algorithm.held_bytes(rows, n_clusters, compute_dtype(rows.dtype).itemsize, n_threads)
 
 
 def seconds_of_labels(rows: Rows, problem: Problem) -> float | None:

@@ -33,6 +33,7 @@ __all__ = [
     "memory_needed",
     "row_state_of",
     "space_needed",
+    "state_needed",
 ]
 
 
@@ -236,6 +237,16 @@ FILES = 1 << 20
 """Bytes of everything small: events, descriptions, the last piece of each array."""
 
 
+def state_needed(rows: Rows, n_clusters: int, algorithm: Algorithm[Any]) -> int:
+    """About how many bytes an algorithm's state takes at most, in memory and in a checkpoint."""
+    return _center_bytes(rows, n_clusters) * algorithm.state_copies
+
+
+def _center_bytes(rows: Rows, n_clusters: int) -> int:
+    """Bytes of all centres with their weights."""
+    return n_clusters * (rows.n_features * compute_dtype(rows.dtype).itemsize + 8)
+
+
 def space_needed(
     rows: Rows, n_clusters: int, algorithm: Algorithm[Any], *, n_init: int, labels: bool
 ) -> int:
@@ -243,10 +254,10 @@ def space_needed(
 
     One checkpoint more than are kept: the next is whole before an old one goes.
     """
-    centers = n_clusters * (rows.n_features * compute_dtype(rows.dtype).itemsize + 8)
+    state, models = state_needed(rows, n_clusters, algorithm), 2 * _center_bytes(rows, n_clusters)
     kept = max(1, int(config.get("checkpoints.keep"))) + 1
     # Models are replaced: for a moment there are two.
-    written = centers * (n_init * kept * algorithm.state_copies + 2)
+    written = n_init * kept * state + models
     return written + FILES + (rows.n_rows * LABEL_BYTES if labels else 0)
 
 

@@ -261,3 +261,9 @@ def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
     options = FitOptions(n_clusters=1_000, algorithm=lk.VRKM())
     plan = make_plan(many, options, Machines(2, 2, 1 << 34, False))
     assert plan.memory_held == n * (3 * 32 * 4 + 16)
+    # What a checkpoint takes the driver has, too; of a cluster it is not in workers.
+    assert plan.memory_state == 15 * 1_000 * (32 * 4 + 8)
+    here = make_plan(many, options, Machines(1, 1, 1 << 34, True))
+    assert here.memory == sum(
+        (here.memory_model, here.memory_reading, here.memory_row_state, here.memory_held)
+    ) + here.memory_state  # fmt: skip
