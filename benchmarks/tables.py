@@ -57,6 +57,7 @@ TABLES = {
     "auto_behind": Table(PAGE, "auto", "behind_table"),
     "auto_parts": Table(PAGE, "auto_parts"),
     "auto_scale": Table(PAGE, "auto_scale"),
+    "clusters": Table(PAGE, "clusters"),
     "large": Table(PAGE, "large"),
     "large_papers": Table(PAGE, "large", "papers_table"),
     "directions": Table(PAGE, "directions"),
