@@ -361,8 +361,7 @@ class Algorithm(Protocol[State]):
         """Raise ``ParameterError`` where it cannot work on such a table; the problem is known."""
         return
 
-    @property
-    def state_copies(self) -> int:
+    def state_copies(self, table: TableShape, k: int) -> int:
         """How many times a model a checkpoint takes, about: centres, and sums of their rows."""
         return 2
 

@@ -239,7 +239,7 @@ FILES = 1 << 20
 
 def state_needed(rows: Rows, n_clusters: int, algorithm: Algorithm[Any]) -> int:
     """About how many bytes an algorithm's state takes at most, in memory and in a checkpoint."""
-    return _center_bytes(rows, n_clusters) * algorithm.state_copies
+    return _center_bytes(rows, n_clusters) * algorithm.state_copies(rows, n_clusters)
 
 
 def _center_bytes(rows: Rows, n_clusters: int) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
+from scipy.sparse import random
 
 import largek_dask as lk
 from largek_dask.data.patience import trouble
@@ -92,6 +94,30 @@ def test_space_needed__is_about_what_is_written(tmp_path: Path, rows: Any, algor
     most = max(most, most_written(tmp_path))
     assert len(list((tmp_path / "starts/01/checkpoints").glob("*.json"))) == 3
     assert most <= needed <= 3 * most + FILES
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_space_needed__is_less_where_rows_meet_all_centres(
+    tmp_path: Path, rows: Any, kind: str
+) -> None:
+    """Such a search keeps few models: a disk with room for these is not refused."""
+    k, algorithm = (60 if kind == "dense" else K), lk.Truncated()
+    if kind == "sparse":
+        rows = lk.open_rows(random(30_000, 300, 0.03, format="csr", dtype="f4", random_state=0))
+    needed = space_needed(rows, k, algorithm, n_init=1, labels=True)
+    most = 0
+
+    def look(snapshot: Any) -> None:
+        nonlocal most
+        most = max(most, most_written(tmp_path))
+
+    options = FitOptions(algorithm=algorithm, n_clusters=k, max_iter=60, tol=0.0)
+    with dask.config.set({"largek.checkpoints.seconds": 0}):
+        fit_into(Folder(str(tmp_path)), rows, options, labels=True, callbacks=[look])
+    assert most <= needed < 4 * most + FILES
+    lists = replace(algorithm, neighbours=32)
+    if kind == "dense":
+        assert space_needed(rows, k, lists, n_init=1, labels=True) > 2 * needed
 
 
 def test_space_needed__grows_with_what_is_asked(rows: Any) -> None:

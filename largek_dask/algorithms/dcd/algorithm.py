@@ -118,10 +118,9 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
         """Refuse what cannot work with such a table."""
         self._form.check(table)
 
-    @property
-    def state_copies(self) -> int:
+    def state_copies(self, table: TableShape, k: int) -> int:
         """As many as the form has."""
-        return self._form.state_copies
+        return self._form.state_copies(table, k)
 
     def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
         """The rows that are searched."""

@@ -137,10 +137,8 @@ class PathSearch(Algorithm[SearchState]):
         """Refuse sparse rows, starting centres, and more partitions than memory holds."""
         refuse(table, self.problem)
 
-    @property
-    def state_copies(self) -> int:
+    def state_copies(self, table: TableShape, k: int) -> int:
         """All partitions, in float64 and as they are given back; and populations of them."""
-        k = 1 if self.problem is None else self.problem.n_clusters
         return 2 + (k + 1) // 2 * (4 + 2 * self._plan.members)
 
     def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:

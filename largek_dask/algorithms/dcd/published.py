@@ -191,10 +191,8 @@ class Published(Algorithm[PublishedState]):
         """Rows are read once, and held."""
         return Outlook(before=1, after=0, rows=table.n_rows, anchors="every row, at every step")
 
-    @property
-    def state_copies(self) -> int:
+    def state_copies(self, table: TableShape, k: int) -> int:
         """The partitions into fewer clusters, beside the last."""
-        k = 1 if self.problem is None else self.problem.n_clusters
         return 2 + (k + 1) // 2
 
     def init(self, passes: Passes, rng: Rng) -> PublishedState:

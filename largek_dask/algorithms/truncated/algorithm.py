@@ -116,6 +116,8 @@ SPLIT_VALUES = 1 << 26
 GATHERED = 2.0
 """What distances to lists take for all rows at once, beside those to all centres (measured)."""
 
+COPIES, DENSE_COPIES = 72, 16
+"""Models that a search keeps to go on from, at most: with lists of near centres, and without."""
 ROW_BYTES = 16
 """Kept of a row: label, two distances, and the label to go back to."""
 USUAL_STEPS = 120
@@ -180,9 +182,6 @@ class Truncated(Algorithm[TruncatedState]):
     directions: int | Literal["auto"] = "auto"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
-    state_copies: ClassVar[int] = 72
-    """Centres, and how far each went, of all passes since one that asked nothing of what rows were:
-    up to 53 passes (measured, in fits that ended by themselves)."""
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -229,13 +228,15 @@ class Truncated(Algorithm[TruncatedState]):
 
     def _search(self, passes: Passes) -> Search:
         assert self.problem is not None
-        k = self.problem.n_clusters
+        return self._search_of(passes, self.problem.n_clusters)
+
+    def _search_of(self, table: TableShape, k: int) -> Search:
         rounds = TUNING.most_rounds if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
         moves, beside = self.moves and k > 2, 0.0
-        if passes.is_sparse:
-            beside = TUNING.center_work * k * passes.n_features / passes.row_values
-        return Search(passes.n_rows, k, moves, rounds, length, passes.is_sparse, beside)
+        if table.is_sparse:
+            beside = TUNING.center_work * k * table.n_features / table.row_values
+        return Search(table.n_rows, k, moves, rounds, length, table.is_sparse, beside)
 
     # --- fewer features first ---------------------------------------------------------------------
 
@@ -481,6 +482,14 @@ class Truncated(Algorithm[TruncatedState]):
         cells = sqrt(k)
         met = cells + NEAR_CELLS * k / cells + max(TUNING.usual_lengths)
         return min(1.0, GATHERED * (met + 2 * (TUNING.row_work + TUNING.pass_work)) / k)
+
+    def state_copies(self, table: TableShape, k: int) -> int:
+        """Centres, and how far each went, since a pass that asked nothing of what rows were.
+
+        In fits that ended by themselves those were up to 53 passes, and up to 7 where rows meet all
+        centres (measured).
+        """
+        return DENSE_COPIES if self._search_of(table, k).dense else COPIES
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row, at most."""

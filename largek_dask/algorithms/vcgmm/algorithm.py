@@ -174,8 +174,6 @@ class VCGMM(Algorithm[VCGMMState]):
     problem: Problem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[Problem]] = KMeansProblem
     """Hard clusters, unless a mixture is asked for (``MixtureProblem``)."""
-    state_copies: ClassVar[int] = 24
-    """Models since the last anchor, and candidates of few rows."""
 
     def __post_init__(self) -> None:
         if self.candidates != "auto":
@@ -749,6 +747,10 @@ class VCGMM(Algorithm[VCGMMState]):
             first = replace(first, kind="nearest", near=near, listed=listed, keeps=True)
             then = replace(first, kind="lists")
         return report_of(passes, coreset, unseen, first, then, self.covariance)
+
+    def state_copies(self, table: TableShape, k: int) -> int:
+        """Models since the last anchor, and candidates of few rows."""
+        return 24
 
     def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
         """Bytes that are kept for every row: candidates, or what the search for means keeps."""

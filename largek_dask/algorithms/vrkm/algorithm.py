@@ -136,8 +136,7 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         """Refuse what cannot work with such a table."""
         self._form.check(table)
 
-    @property
-    def state_copies(self) -> int:
+    def state_copies(self, table: TableShape, k: int) -> int:
         """Centres of every round of an epoch, sums, and what is expected (measured)."""
         return self.rounds + 5 if self.table == "labels" else 5
 

@@ -292,8 +292,8 @@ def test_what_a_plan_tells():
     table = open_rows(blobs(300, 2, 4))
     assert method.outlook(table, 20).rows == 300
     assert method.held_bytes(table, 20, 4, None) == 300 * 72
-    assert method.state_copies * 20 >= rows_of_path(20)
-    assert Published().state_copies == 3
+    assert method.state_copies(table, 20) * 20 >= rows_of_path(20)
+    assert method.state_copies(table, 1) == 3
 
 
 @pytest.mark.parametrize("name", PAPER)
