@@ -71,8 +71,8 @@ class Tuning:
     194,250 from 64. Not measured otherwise."""
     sparse_share: int = 20
     """Numbers that sparse rows of the first sample take, at least, beside those of a centre. Of
-    short texts it is 25,000 rows instead of 6,400: it takes 0.36 s instead of 0.61 s until 1 %
-    above where Lloyd's algorithm ends (`python -m benchmarks.sparse`)."""
+    short texts it is 25,000 rows instead of 6,400: when it was set, it took 0.3 s instead of 0.6 s
+    until 1 % above where Lloyd's algorithm ends (cases and clock of ``benchmarks.sparse``)."""
     least_restart_rows: int = 2_048
     """Rows on which several starts are made, at least. Not measured."""
     dense_clusters: int = 128
@@ -105,9 +105,9 @@ class Tuning:
     """What a row costs in any pass, in distances. As ``row_work``."""
     center_work: float = 128.0
     """What a number of a sparse row's centre costs in any pass, in numbers that a row stores: sums,
-    means and what centres are packed into have all features. Without it a search of 19,043 rows of
-    Reuters in 50 clusters takes 0.67 s instead of 0.46 s until 0.1 % above where Lloyd's algorithm
-    ends, and of short texts in 100 clusters 1.7 s instead of 1.2 s (`benchmarks.sparse`)."""
+    means and what centres are packed into have all features. When it was set, Reuters in 50
+    clusters took 0.46 s instead of 0.67 s until 0.1 % above where Lloyd's algorithm ends, and short
+    texts in 100 clusters 1.2 s instead of 1.7 s (cases and clock of ``benchmarks.sparse``)."""
     rows_to_move: int = 32
     """Rows a centre of a sample that tells which centres to move. Not measured."""
     rows_to_search: int = 64
