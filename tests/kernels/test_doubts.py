@@ -277,6 +277,23 @@ def test_sparse_rows__that_share_no_column_with_a_centre_are_at_their_nearest(dt
     assert (first[:half] == 0).all() or kind not in ("twice", "near") or dtype == "f8"
 
 
+@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize(("dtype", "size"), [("f4", 1e30), ("f8", 1e200)])
+def test_sparse_rows__whose_squares_overflow_are_at_their_nearest_where_float64_tells(
+    dtype, size, k
+):
+    """Of float32 it does; beyond float64 any label will do, and the first one is taken."""
+    x = short_texts(dtype, 40, 30, 4) * np.dtype(dtype).type(size)
+    packed = pack_centers(x[:k], np.zeros(30, dtype))
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert not np.isfinite((x * x).sum(axis=1)).any()
+        labels, _, second_labels, _ = nearest_two(sparse_block(x), packed)
+        squares = oracles.squared_distances(x, x[:k])
+    expected = squares.argmin(axis=1) if dtype == "f4" else np.zeros(40)
+    np.testing.assert_array_equal(labels[k:], expected[k:])
+    assert (second_labels == -1).all() == (k == 1)
+
+
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("d", [3, 9, 64])
