@@ -362,7 +362,7 @@ class Jobs:
             job.recall(folder) if is_own else job.feed.load([])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
-        """Ask a job to end, also after a restart; its state now.
+        """Ask a job to end, also after a restart; its state as it was asked.
 
         Parameters
         ----------
@@ -388,10 +388,12 @@ class Jobs:
             job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")
+            # What ends it may do so at any moment from here on.
+            state = job.state
             self._changed.notify_all()
         # It ends now, whether or not the store can be written at the moment.
         self._register.keep(job)
-        return job.state
+        return state
 
     def delete(self, job_id: str, outputs: bool = True) -> int:
         """Remove a job that has ended: see :meth:`Sweeper.delete`."""

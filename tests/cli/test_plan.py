@@ -219,8 +219,9 @@ def stored(tmp_path_factory):
 )  # fmt: skip
 def test_what_the_driver_holds_is_in_the_plan(stored, algorithm, threads, least, most, monkeypatch):
     """Rows that it gathers, with copies and state: all that a fit takes beside chunks."""
-    # Blocks that are not filled take no memory, but are counted.
-    monkeypatch.setattr(collected, "BLOCK_BYTES", 1 << 16)
+    # What is not filled of blocks takes no memory, but is counted: one of each share of rows, in
+    # as many totals as the moment has threads take.
+    monkeypatch.setattr(collected, "BLOCK_BYTES", 1 << 13)
     mixture = "iso" if isinstance(algorithm, lk.VCGMM) else None
     options = FitOptions(n_clusters=40, algorithm=algorithm, mixture=mixture, max_iter=most, seed=0)
     with dask.config.set(SMALL_CHUNKS):
