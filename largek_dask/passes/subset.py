@@ -26,6 +26,8 @@ from largek_dask.algorithms.base import (
     TakenRows,
 )
 from largek_dask.kernels.blocks import rows_at
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.projection import project
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import Preparation
 from largek_dask.passes.collected import (
@@ -338,8 +340,16 @@ class Subsets:
         """All rows that count as they are seen in some directions, in the order of the table.
 
         Those as they are seen in the first of them are there already, if these were asked for.
+        Rows of a subset stay as they lie.
         """
         directions, there = asked.directions, None
+        if isinstance(of, Subset):
+            if known is not None:
+                known.passes.close()
+            seen = of.take()
+            seen = seen._replace(x=readonly(project(seen.x, directions)))
+            rows = HeldRows(len(directions.vectors), directions.vectors.dtype, False, seen)
+            return Subset(of, rows, own_features=True)
         if known is not None:
             assert isinstance(known.asked, ProjectedRows)
             if directions.extend(known.asked.directions):

@@ -61,6 +61,7 @@ from largek_dask.algorithms.truncated.passes import Pass, PassDone, pass_over
 from largek_dask.algorithms.truncated.probe import ask_sample
 from largek_dask.algorithms.truncated.projected import (
     MOST_VALUES,
+    asks_few,
     begins_round,
     directions_of,
     first_directions,
@@ -69,12 +70,14 @@ from largek_dask.algorithms.truncated.projected import (
     lifted,
     opened,
     saves,
+    seen_ahead,
     seen_back,
     some_directions,
     tells_little,
     told,
     widened,
     with_means,
+    with_sample_means,
 )
 from largek_dask.algorithms.truncated.schedule import (
     TUNING,
@@ -263,18 +266,51 @@ class Truncated(Algorithm[TruncatedState]):
         self, passes: Passes, rng: Rng, directions: Directions, outside: LeftOut
     ) -> TruncatedState:
         """The state before the first step, which is one among projected rows."""
-        view = passes.subset(ProjectedRows(directions))
-        search = self._first(view, rng)
-        return opened(passes, directions, outside, search, first_schedule(self._search(passes)))
+        assert self.problem is not None
+        k, n, m = self.problem.n_clusters, passes.statistics.n_rows, len(directions.vectors)
+        search, sizes = replace(self._search(passes), n_rows=n), sample_sizes(n, m, k)
+        schedule = first_schedule(search, sizes)
+        if schedule.stage.name == "first":
+            # To fetch its rows takes longer than to search the next sample in few directions.
+            schedule = first_schedule(search, sizes[1:])
+        if asks_few(schedule):
+            view = sample = self._few_rows(passes, rng, schedule).subset(ProjectedRows(directions))
+        else:
+            view = passes.subset(ProjectedRows(directions))
+            sample = self._start_sample(view, rng, sizes[0])
+        if schedule.task.kind == "start":
+            # The first step makes better ones.
+            centers = np.resize(sample.take().x[:k], (k, m))
+            coarse = centers[:1]
+        else:
+            centers, coarse, _ = self._start(view, rng, sample)
+        inner = TruncatedState(0, schedule, centers, np.zeros(k), view.statistics.shift, coarse)
+        return opened(passes, directions, outside, inner, first_schedule(self._search(passes)))
+
+    def _few_rows(self, passes: Passes, rng: Rng, schedule: Schedule) -> Passes:
+        """The rows of a small sample, in all features."""
+        return self._start_sample(passes, rng, schedule.sampling.sizes[0])
 
     def _projected_step(
         self, passes: Passes, rng: Rng, state: TruncatedState, projected: Projected
     ) -> tuple[TruncatedState, Info]:
-        """One step among projected rows; at the end of a round, what it means in all features."""
-        directions = directions_of(projected)
+        """One step among projected rows; at the end of a round, what it means in all features.
+
+        While it is about a small sample only that is projected, and means are told at once.
+        """
+        directions, before = directions_of(projected), projected.search
+        if asks_few(before.schedule):
+            rows = self._few_rows(passes, rng, before.schedule)
+            view: Passes = rows.subset(ProjectedRows(directions))
+            search, info, done = self._step(passes, rng, before, view)
+            assert done.labels is not None
+            after = replace(state, step=state.step + 1, projected=replace(projected, search=search))
+            after = with_sample_means(rows, done.labels, after, done.scale)
+            return after, told(info, after)
         view = passes.subset(ProjectedRows(directions))
-        search, info = self.step(view, rng, projected.search)
+        search, info = self.step(view, rng, before)
         after = replace(state, step=state.step + 1, projected=replace(projected, search=search))
+        after = seen_ahead(after)
         ends = search.schedule.stage.name == "end"
         if not ends and not begins_round(search):
             return after, told(info, after)
@@ -322,7 +358,7 @@ class Truncated(Algorithm[TruncatedState]):
         """
         assert self.problem is not None
         x, weight, _ = sample.take()
-        k, shift, n_threads = self.problem.n_clusters, passes.statistics.shift, passes.threads.n
+        k, shift, n_threads = self.problem.n_clusters, sample.statistics.shift, passes.threads.n
         if known is None and not is_restarted(k) and not isinstance(x, SparseBlock):
             return two_level_start(x, weight, k, shift, n_threads)
         if isinstance(x, SparseBlock):
@@ -347,10 +383,15 @@ class Truncated(Algorithm[TruncatedState]):
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
         """One pass, and what comes next."""
-        assert self.problem is not None
         if state.projected is not None:
             return self._projected_step(passes, rng, state, state.projected)
-        sample = self._sample(passes, rng, state)
+        return self._step(passes, rng, state, self._sample(passes, rng, state))[:2]
+
+    def _step(
+        self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
+    ) -> tuple[TruncatedState, Info, PassDone]:
+        """A step that is about a sample, or asks it."""
+        assert self.problem is not None
         state, origin = self._started(passes, rng, state, sample)
         state = with_neighbours(state, passes.threads.n)
         done = run_pass(passes, state, sample, origin)
@@ -392,7 +433,7 @@ class Truncated(Algorithm[TruncatedState]):
         leaves_sample = schedule.everywhere and not state.schedule.everywhere
         if sample is not None and state.far is None and leaves_sample:
             sample.close()
-        return after, _info(state, done, schedule, back)
+        return after, _info(state, done, schedule, back), done
 
     def _started(
         self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
@@ -404,7 +445,8 @@ class Truncated(Algorithm[TruncatedState]):
         if state.schedule.task.kind == "start":
             assert sample is not None
             centers, coarse, labels = self._start(passes, rng, sample)
-            return replace(state, centers=centers, coarse=coarse, history=History()), labels
+            begun = replace(state, centers=centers, coarse=coarse, history=History())
+            return replace(begun, shift=sample.statistics.shift), labels
         if state.schedule.task.restarts:
             assert sample is not None
             centers, coarse, _ = self._start(passes, rng, sample, state.centers)
@@ -525,7 +567,7 @@ class Truncated(Algorithm[TruncatedState]):
         Of a search in few directions those of its last round, and its own before there was one.
         """
         projected = state.projected
-        if projected is not None and projected.shown.generation == 0:
+        if projected is not None and projected.is_ahead:
             own = self.model(projected.search)
             return CenterArrays(seen_back(own.centers, projected), own.counts, state.shift)
         before = state.fallback

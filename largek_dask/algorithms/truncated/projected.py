@@ -40,10 +40,13 @@ from largek_dask.algorithms.truncated.passes import (
 )
 from largek_dask.algorithms.truncated.schedule import Schedule, Search, on_all_rows
 from largek_dask.algorithms.truncated.state import Projected, Shown, TruncatedState
+from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.projection import Directions, project
 
 __all__ = [
     "MOST_VALUES",
+    "asks_few",
     "begins_round",
     "directions_of",
     "first_directions",
@@ -52,12 +55,14 @@ __all__ = [
     "lifted",
     "opened",
     "saves",
+    "seen_ahead",
     "seen_back",
     "some_directions",
     "tells_little",
     "told",
     "widened",
     "with_means",
+    "with_sample_means",
 ]
 
 NARROWEST = 32
@@ -187,6 +192,25 @@ def seen_back(points: NDArray[Any], projected: Projected) -> NDArray[Any]:
     return _in_all_features(points, directions_of(projected))
 
 
+def asks_few(schedule: Schedule) -> bool:
+    """Whether a step is about a small sample: nobody needs to see all rows in the directions."""
+    sizes = schedule.sampling.sizes
+    return bool(sizes) and not schedule.searched and sizes[0] < schedule.search.n_rows
+
+
+def seen_ahead(state: TruncatedState) -> TruncatedState:
+    """The state, with whether its search costs less than the means in all features by now.
+
+    A search over all rows soon leaves those of a sample behind, before they have means of their
+    own.
+    """
+    projected = state.projected
+    assert projected is not None
+    now = projected.search.schedule.cost + projected.beside
+    ahead = projected.shown.generation == 0 and now < state.cost
+    return replace(state, projected=replace(projected, is_ahead=ahead))
+
+
 def begins_round(search: TruncatedState) -> bool:
     """Whether a round over all rows is about to begin: rows are labelled as the search has it."""
     return search.schedule.everywhere and search.everywhere and search.schedule.opens_round
@@ -246,6 +270,51 @@ def count_chunk(chunk: Chunk, total: PassTotal, labels: NDArray[np.int32], step:
     chunk.keep(labels=own)
 
 
+def with_sample_means(
+    sample: Passes, labels: NDArray[np.int32], state: TruncatedState, scale: float
+) -> TruncatedState:
+    """The state after a step over a sample, with means in all features of its rows.
+
+    Parameters
+    ----------
+    sample : Passes
+        Over these rows in all features.
+    labels : (n,) int32
+        As the step has left them.
+    state : TruncatedState
+    scale : float
+        How many times all rows weigh what these do.
+    """
+    assert state.projected is not None
+    projected, (k, d) = state.projected, state.centers.shape
+    sums: ClusterSums = sample.reduce(
+        sum_chunk,
+        labels,
+        start=partial(ClusterSums, k, d, sample.statistics.grid),
+        combine=ClusterSums.merge,
+        joined=True,
+    )
+    centers = sums.means(seen_back(projected.search.centers, projected))
+    counts = sums.counts * scale
+    # Outside, rows cost what they vary by there, less what their means do.
+    whole, seen, directions = Squares(1), Squares(1), directions_of(projected)
+    whole.add_squares(centers, directions.origin, counts)
+    seen.add_squares(project(centers, directions), np.zeros(len(directions.vectors)), counts)
+    beside = max(0.0, projected.beside - max(0.0, whole.value - seen.value))
+    return replace(
+        state,
+        centers=centers,
+        counts=counts,
+        cost=projected.search.schedule.cost + beside,
+        projected=replace(projected, is_ahead=False),
+    )
+
+
+def sum_chunk(chunk: Chunk, total: ClusterSums, labels: NDArray[np.int32]) -> None:
+    """Add up the rows of a chunk."""
+    total.add(chunk.x, labels[chunk.start : chunk.start + len(chunk.x)], chunk.weight)
+
+
 def with_means(
     state: TruncatedState, total: PassTotal, labels: NDArray[np.int32]
 ) -> TruncatedState:
@@ -264,6 +333,7 @@ def with_means(
             beside=max(0.0, cost - before.search.schedule.cost),
             round_cost=cost,
             shown=before.shown.then(labels),
+            is_ahead=False,
         ),
     )
 
@@ -332,9 +402,11 @@ def told(info: Info, state: TruncatedState) -> Info:
     projected = state.projected
     assert projected is not None
     m, itemsize = len(projected.vectors), projected.vectors.itemsize
+    ahead = projected.is_ahead or projected.shown.generation > 0
     extra = {
         **info.extra,
         "steps_per_reading": state.step / _times_read(projected),
         "row_state_bytes": info.extra["row_state_bytes"] + m * itemsize,
     }
-    return replace(info, cost=info.cost + projected.beside, converged=False, extra=extra)
+    cost = info.cost + projected.beside if ahead else state.cost
+    return replace(info, cost=cost, converged=False, extra=extra)

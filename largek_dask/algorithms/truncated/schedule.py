@@ -44,10 +44,14 @@ class Tuning:
     no figure of what another value would do is known.
     """
 
-    first_rows: int = 8
-    """Rows a centre of the sample that gives the first centres. Without such a sample A in 1,000
-    clusters takes 0.95 s instead of 0.88 s until 0.2 % above the lowest cost, but uniform rows in
-    100 clusters 0.07 s instead of 0.15 s until 1 % (table of ``benchmarks.auto_parts``)."""
+    first_rows: int = 16
+    """Rows a centre of the sample that gives the first centres. With 8 the first model is too rough
+    by then (table of ``benchmarks.first``): of sift200k mini-batches were twice as soon where it
+    is, of C as soon as the second one."""
+    first_rows_dense: int = 8
+    """The same where rows meet all centres: then the next sample goes on from these. Without such a
+    sample uniform rows in 100 clusters take 0.07 s instead of 0.15 s until 1 % above the lowest
+    cost (table of ``benchmarks.auto_parts``)."""
     start_rows: int = 32
     """Rows a centre of the sample to go on from. Not measured."""
     growth: int = 4
@@ -463,7 +467,9 @@ def sample_sizes(
     sparse = n_features is not None
     # Few sparse rows have hardly a number in common: what they tell of all rows is no start.
     restarted, t = is_restarted(k) or sparse, TUNING
-    first = max(t.restart_rows * k, t.least_restart_rows) if restarted else t.first_rows * k
+    first = t.first_rows_dense * k
+    if restarted:
+        first = max(t.restart_rows * k, t.least_restart_rows)
     if n_rows <= t.largest_share * first and n_rows * row_values <= t.whole_values:
         return (n_rows,)
     most = n_rows // t.largest_share
@@ -474,6 +480,9 @@ def sample_sizes(
     sizes = [min(wanted, most, max(t.least_rows * k, t.start_values // row_values))]
     while t.growth * sizes[-1] <= min(most, t.largest_values // row_values):
         sizes.append(t.growth * sizes[-1])
+    if not restarted and k > t.dense_clusters and t.start_rows * k <= sizes[0]:
+        # Nothing is gone on from: it may be as large as makes a good first model soon.
+        return (t.first_rows * k, *sizes)
     return (first, *sizes) if t.growth * first <= sizes[0] else tuple(sizes)
 
 

@@ -159,6 +159,9 @@ class Projected:
     """What they cost in all features when that began; infinity: there has been none."""
     shown: Shown
     """What rows have counted for when the last round began."""
+    is_ahead: bool = False
+    """The search has come farther than the means in all features: so it is from the first samples,
+    of few rows, to the first round."""
 
 
 # --- the next pass --------------------------------------------------------------------------------

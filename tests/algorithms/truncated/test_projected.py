@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -247,16 +248,127 @@ def test_stopped_among_projected_rows(x):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_stopped_before_the_first_round_over_all_rows(x, weighted):
-    """The model is that of the search so far, seen back, and costs about what was told."""
+    """The model is that of the search so far, with means of the sample in all features.
+
+    What was told counts rows as few directions label them, which is more than the inertia.
+    """
     weight = np.random.default_rng(2).integers(1, 5, N) if weighted else None
     by_steps = [fit(x, max_iter=steps, weight=weight) for steps in (1, 2, 3)]
     for km in by_steps:
         for step in km.history_:
             assert (step["extra"]["everywhere"], step["extra"]["features"]) == (0, FEW)
-        assert km.inertia_ == pytest.approx(km.history_[-1]["cost"], rel=0.05)
+        assert 0.85 < km.inertia_ / km.history_[-1]["cost"] < 1.02
         assert km.model_.counts.sum() == (N if weight is None else weight.sum())
     costs = [km.inertia_ for km in by_steps]
     assert costs[0] > costs[1] > costs[2]
+
+
+# --- the first model ------------------------------------------------------------------------------
+
+MANY = 12_000
+"""Rows of which the first sample is a small part."""
+
+
+@pytest.fixture(scope="module")
+def many():
+    return planted(MANY)
+
+
+def first_steps(data, n=4, **options):
+    """Steps before and after all rows are projected."""
+    return fit(data, max_iter=n, **options)
+
+
+@pytest.fixture(scope="module")
+def begun(many):
+    return first_steps(many, n_threads=1)
+
+
+@pytest.mark.parametrize("k", [K, 200])
+def test_the_first_model_is_of_few_rows_and_has_means_in_all_features(many, k, monkeypatch):
+    """Of rows that meet all centres, and of those that lists lead."""
+    looked, seen = [], []
+
+    def watched(x, directions):
+        looked.append(len(x))
+        return project(x, directions)
+
+    def spied(sample, labels, state, scale):
+        after = real(sample, labels, state, scale)
+        seen.append((sample.take().x, labels, after.centers))
+        return after
+
+    real = projected.with_sample_means
+    monkeypatch.setattr("largek_dask.passes.subset.project", watched)
+    monkeypatch.setattr(collected, "project", watched)
+    monkeypatch.setattr("largek_dask.algorithms.truncated.algorithm.with_sample_means", spied)
+    km = fit(many, k, max_iter=1)
+    [(x, labels, centers)] = seen
+    assert looked == [len(x)]
+    assert len(x) == km.history_[0]["rows"] <= MANY / 3
+    assert len(np.unique(labels)) == k
+    means = np.array([x[labels == j].mean(axis=0, dtype="f8") for j in range(k)])
+    np.testing.assert_allclose(centers, means, rtol=1e-5, atol=1e-3)
+    # One that no row is nearest to is moved in the last pass.
+    assert (km.cluster_centers_ == centers).all(axis=1).sum() >= 0.99 * k
+    # Outside of the directions it is what others than these rows vary by.
+    cost = ((x - means[labels]) ** 2).sum() * (MANY / len(x))
+    assert km.history_[0]["cost"] == pytest.approx(cost, rel=0.05)
+    assert km.model_.counts.sum() == MANY
+
+
+def spans_more(km, x):
+    """Whether centres differ by more than directions to begin with can tell."""
+    centers = km.cluster_centers_ - x.mean(axis=0, dtype="f8")
+    return np.linalg.matrix_rank(centers, tol=1e-3 * np.abs(centers).max()) > FEW
+
+
+def test_models_are_seen_back_once_that_is_better_than_means_of_a_sample(many, monkeypatch):
+    def never(state):
+        return replace(state, projected=replace(state.projected, is_ahead=False))
+
+    few = fit(many, max_iter=1)
+    assert spans_more(few, many)
+    assert few.history_[0]["rows"] < MANY
+    ends = [h["extra"]["opens_round"] for h in fit(many, max_iter=20).history_]
+    last = ends.index(1.0)
+    ahead = fit(many, max_iter=last)
+    assert ahead.history_[-1]["rows"] == MANY
+    assert {h["extra"]["features"] for h in ahead.history_} == {FEW}
+    monkeypatch.setattr("largek_dask.algorithms.truncated.algorithm.seen_ahead", never)
+    behind = fit(many, max_iter=last)
+    assert spans_more(behind, many)
+    assert ahead.inertia_ <= behind.inertia_
+
+
+@pytest.mark.parametrize("n_threads", [2, 5])
+def test_first_models_on_threads(many, begun, n_threads):
+    assert bits(first_steps(many, n_threads=n_threads)) == bits(begun)
+
+
+def test_first_models_elsewhere(many, begun, cluster2, tmp_path):
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(many, url, chunk_rows=1_100, progress=False)
+    assert bits(first_steps(url)) == bits(begun)
+    assert bits(first_steps(url, client=cluster2)) == bits(begun)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_resumed_among_first_models(many, begun, tmp_path, at):
+    folder = str(tmp_path / "checkpoints")
+    assert first_steps(many, at, checkpoint=folder).n_iter_ == at
+    assert bits(first_steps(many, checkpoint=folder)) == bits(begun)
+
+
+def test_first_models_of_weighted_rows(many):
+    """Rows of weight 0 are not among them, and costs are those of all weights."""
+    weight = np.random.default_rng(0).integers(0, 3, MANY).astype(float)
+    dirty = many.copy()
+    dirty[weight == 0] = np.nan
+    for steps in (1, 2, 4):
+        km = first_steps(dirty, steps, weight=weight)
+        assert km.model_.counts.sum() == weight.sum()
+        assert km.inertia_ == pytest.approx(km.history_[-1]["cost"], rel=0.2)
 
 
 # --- no bit depends on where ----------------------------------------------------------------------
