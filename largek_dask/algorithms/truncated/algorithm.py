@@ -310,7 +310,7 @@ class Truncated(Algorithm[TruncatedState]):
         view = passes.subset(ProjectedRows(directions))
         search, info = self.step(view, rng, before)
         after = replace(state, step=state.step + 1, projected=replace(projected, search=search))
-        after = seen_ahead(after)
+        after = seen_ahead(before.schedule, after)
         ends = search.schedule.stage.name == "end"
         if not ends and not begins_round(search):
             return after, told(info, after)

@@ -198,17 +198,26 @@ def asks_few(schedule: Schedule) -> bool:
     return bool(sizes) and not schedule.searched and sizes[0] < schedule.search.n_rows
 
 
-def seen_ahead(state: TruncatedState) -> TruncatedState:
-    """The state, with whether its search costs less than the means in all features by now.
+def seen_ahead(before: Schedule, state: TruncatedState) -> TruncatedState:
+    """The state after a step, with whether its search is better by now than means of a sample.
 
-    A search over all rows soon leaves those of a sample behind, before they have means of their
-    own.
+    So it is where larger samples are searched for long, before means of all rows are known.
     """
     projected = state.projected
     assert projected is not None
+    sizes, n = before.sampling.sizes, before.search.n_rows
     now = projected.search.schedule.cost + projected.beside
-    ahead = projected.shown.generation == 0 and now < state.cost
+    expected = _of_all_rows(now, len(state.centers), sizes[0] if sizes else n)
+    ahead = projected.shown.generation == 0 and expected < projected.expected
     return replace(state, projected=replace(projected, is_ahead=ahead))
+
+
+def _of_all_rows(cost: float, k: int, n: int) -> float:
+    """What all rows are to be expected to cost, where n of them in k clusters tell so much.
+
+    With s of a row about its true mean they cost (n - k) s, and others (n + k) s.
+    """
+    return cost * (1 + 2 * k / n)
 
 
 def begins_round(search: TruncatedState) -> bool:
@@ -301,12 +310,13 @@ def with_sample_means(
     whole.add_squares(centers, directions.origin, counts)
     seen.add_squares(project(centers, directions), np.zeros(len(directions.vectors)), counts)
     beside = max(0.0, projected.beside - max(0.0, whole.value - seen.value))
+    cost = projected.search.schedule.cost + beside
     return replace(
         state,
         centers=centers,
         counts=counts,
-        cost=projected.search.schedule.cost + beside,
-        projected=replace(projected, is_ahead=False),
+        cost=cost,
+        projected=replace(projected, is_ahead=False, expected=_of_all_rows(cost, k, sample.n_rows)),
     )
 
 

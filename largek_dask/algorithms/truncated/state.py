@@ -160,8 +160,10 @@ class Projected:
     shown: Shown
     """What rows have counted for when the last round began."""
     is_ahead: bool = False
-    """The search has come farther than the means in all features: so it is from the first samples,
-    of few rows, to the first round."""
+    """The search is better than the means in all features that are known: it may be so while larger
+    samples are searched, until means of all rows are."""
+    expected: float = float("inf")
+    """What all rows are expected to cost with the means of a sample; infinity: there are none."""
 
 
 # --- the next pass --------------------------------------------------------------------------------
