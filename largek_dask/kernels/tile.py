@@ -18,7 +18,9 @@ __all__ = [
     "BEST",
     "BLOCK",
     "DIRECT_FEATURES",
+    "FEW",
     "NUMBERED",
+    "NUMBERS",
     "PAIR",
     "SCORES",
     "SOME",
@@ -42,6 +44,11 @@ SCORES = 2  # store them
 BLOCK = 3  # keep the smallest score and the tile it was in (direct form)
 PAIR = 4  # keep the two smallest, and the centre of the smallest
 NUMBERED = 5  # the same, of scores whose lowest bits give way to the centre's number in its tile
+
+NUMBERS = 8
+"""Numbers that these bits have room for: no tile has more centres."""
+FEW = 2
+"""Centres of the tiles at the end of a search, where those that are left fill no half of a tile."""
 
 
 def direct_features(n_features: int) -> int:

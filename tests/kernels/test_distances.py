@@ -248,20 +248,60 @@ def test_every_row_offset__gives_the_same_bits(d, tile):
     np.testing.assert_array_equal(table_.argmin(axis=1), labels)
 
 
-@pytest.mark.parametrize("d", [6, 70])
-@pytest.mark.parametrize("mode", [nearest, nearest_two])
-def test_blocks__do_not_change_a_bit(mode, d, monkeypatch):
+def nearest_with_distances(x, packed):
+    distances_ = np.empty(len(x), packed.dtype)
+    return nearest(x, packed, None, distances_).astype(packed.dtype), distances_
+
+
+@pytest.mark.parametrize(("d", "k"), [(6, 61), (70, 61), (70, 50), (70, 3)])
+@pytest.mark.parametrize("mode", [nearest, nearest_with_distances, nearest_two])
+def test_blocks__do_not_change_a_bit(mode, d, k, monkeypatch):
     rng = np.random.default_rng(6)
-    x, centers = rng.normal(size=(200, d)).astype("f4"), rng.normal(size=(61, d)).astype("f4")
+    x, centers = rng.normal(size=(200, d)).astype("f4"), rng.normal(size=(k, d)).astype("f4")
     packed = pack_centers(centers, x.mean(axis=0))
     expected = mode(x, packed)
-    for sizes in ((1, 1, 70), (3, 2, 69), (2, 5, 32), (9, 99, 9)):
+    # the last block of features is one of less than eight, or whole; all centres are met at once
+    # or block by block
+    for sizes in ((1, 1, 70), (3, 2, 69), (2, 5, 32), (9, 99, 9), (1, 99, 35)):
         blocks = Blocking(*sizes)
         monkeypatch.setattr(panels, "blocking", lambda *_, blocks=blocks: blocks)
         distances._method.cache_clear()
         for got, want in zip(np.atleast_2d(mode(x, packed)), np.atleast_2d(expected), strict=True):
             assert same(got, want)
     distances._method.cache_clear()  # other tests are to meet the real blocks
+
+
+@pytest.mark.parametrize("k", range(1, 20))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_few_centres__that_fill_no_tile(k, dtype, tile):
+    x, centers = table(60, k, 20, dtype=dtype, seed=k)
+    exact = oracles.squared_distances(x, centers)
+    packed = pack_centers(centers, np.zeros(20, dtype))
+    labels, values = nearest_with_distances(x, packed)
+    np.testing.assert_array_equal(labels, exact.argmin(axis=1))
+    np.testing.assert_array_equal(values, exact.min(axis=1))
+    np.testing.assert_array_equal(nearest(x, packed), labels)
+    order = exact.argsort(axis=1, kind="stable")
+    if k > 1:
+        np.testing.assert_array_equal(nearest_two(x, packed)[2], order[:, 1])
+
+
+@pytest.mark.parametrize("k", [1, 50, 130])
+def test_long_rows__have_the_bits_of_every_tile(k):
+    """Of more features than a block, and a last block of one."""
+    rng = np.random.default_rng(k)
+    x, centers = rng.normal(size=(101, 1025)).astype("f4"), rng.normal(size=(k, 1025)).astype("f4")
+    packed, found = pack_centers(centers, x.mean(axis=0)), {}
+    for name, shape in TILES.items():
+        blocks = panels.blocking(shape, 4, 1025, k)
+        assert 1025 % blocks.features == 1
+        with with_tile(name):
+            found[name] = (*nearest_with_distances(x, packed), *nearest_two(x, packed))
+    exact = oracles.squared_distances(x, centers)
+    np.testing.assert_array_equal(found["plain"][0], exact.argmin(axis=1))
+    np.testing.assert_allclose(found["plain"][1], exact.min(axis=1), rtol=1e-5)
+    for name in ("avx2", "avx512"):
+        assert all(same(a, b) for a, b in zip(found[name], found["plain"], strict=True))
 
 
 def test_blocking__fits_any_size():

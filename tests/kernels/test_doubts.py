@@ -396,8 +396,8 @@ def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
         emitted_rows.square_lengths(width, 4, panel, at, width, d, out)
 
     @njit
-    def conclude(values, labels, at, norms, m, a, b, c, e, f):
-        return emitted_rows.conclude(width, centres, values, labels, at, norms, m, a, b, c, e, f)
+    def conclude(values, labels, at, norms, norms_at, m, a, b, c, e, f):
+        return emitted_rows.conclude(width, values, labels, at, norms, norms_at, m, a, b, c, e, f)
 
     rng = np.random.default_rng(9)
     values, labels = np.zeros(4 * width, dtype), np.zeros(4 * width, label_type)
@@ -406,7 +406,7 @@ def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
     standins.clear(width, 2, -1, *other, width)
     np.testing.assert_array_equal(values, other[0])
     np.testing.assert_array_equal(labels, other[1])
-    norms, plain = np.zeros(width, dtype), np.zeros(width, dtype)
+    norms, plain = np.zeros((2, 2 * width), dtype)
     for d in (1, 3, 4, 5, 18):
         panel = rng.normal(size=(2 + d) * width).astype(dtype)
         lengths(panel, width, d, norms)
@@ -418,15 +418,47 @@ def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
     labels[width : 2 * width] = rng.integers(4, size=width) * centres
     labels[width + 2] = -1
     values[width : 3 * width] = scores.astype(dtype).reshape(-1)
+    norms[width:] = rng.permutation(norms[:width])
     coarse = tuple(kind.type(v) for v in (0.5, 0.1, 0.2, 0.01, 0.01))
     for m in (1, 3, width):
         expected = labels.copy()
-        count = standins.conclude(width, centres, values, expected, width, norms, m, *coarse)
+        count = standins.conclude(width, values, expected, width, norms, 3, m, *coarse)
         found = labels.copy()
-        assert conclude(values, found, width, norms, m, *coarse) == count
+        assert conclude(values, found, width, norms, 3, m, *coarse) == count
         np.testing.assert_array_equal(found, expected)
         assert found[width + 2] == 0
     assert 0 < count < width - 1
+
+
+@pytest.mark.skipif(not COMPILED, reason="one of the two is not compiled")
+@pytest.mark.parametrize("wide", [1, 2])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_blocks_of_rows__are_transposed_as_the_stand_in_does(dtype, wide):
+    side, count = 32 // np.dtype(dtype).itemsize, wide * 32 // np.dtype(dtype).itemsize
+
+    @njit
+    def transposed(rows, shift, begin, end, panel, norms):
+        emitted_rows.transpose(1, count, rows, 3, 20, shift, 2, begin, end, panel, 5, 24, norms, 7)
+
+    @njit
+    def without_lengths(rows, shift, begin, end, panel, norms):
+        emitted_rows.transpose(0, count, rows, 3, 20, shift, 2, begin, end, panel, 5, 24, norms, 7)
+
+    rng = np.random.default_rng(3)
+    rows, shift = rng.normal(size=340).astype(dtype), rng.normal(size=12).astype(dtype)
+    for lengths, run in ((1, transposed), (0, without_lengths)):
+        for begin, end in ((0, side), (side - 1, side), (0, 3)):
+            found, plain = np.zeros((2, 5 + 24 * side), dtype)
+            norms, own = np.ones((2, 7 + count), dtype)
+            run(rows, shift, begin, end, found, norms)
+            standins.transpose(
+                lengths, count, rows, 3, 20, shift, 2, begin, end, plain, 5, 24, own, 7
+            )  # fmt: skip
+            assert found[5 : 5 + count].all()
+            np.testing.assert_array_equal(found, plain)
+            np.testing.assert_allclose(norms, own, rtol=1e-6)
+            assert (norms[7:] > 1).all() == bool(lengths)
+            assert (norms[:7] == 1).all()
 
 
 # --- the margin -------------------------------------------------------------------------------

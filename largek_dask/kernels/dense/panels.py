@@ -32,6 +32,7 @@ __all__ = [
     "dense_form",
     "direct_form",
     "inner",
+    "pack_block",
     "pack_rows",
     "real_arrays",
     "square_distances",
@@ -41,6 +42,9 @@ __all__ = [
 
 PAD = 8
 """Centres are padded to a multiple of this, which every tile divides."""
+
+NEAR = 256 << 10
+"""Bytes of centres (of a block of their features) that all panels meet at once."""
 
 CACHE_LINE = 64
 
@@ -69,18 +73,20 @@ class Blocking:
 def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Blocking:
     """Blocks for `n_centers` centres of `n_features` features of `itemsize` bytes.
 
-    Measured on a CPU with 32 KB and 512 KB of first- and second-level cache: the optimum is flat,
-    except that a few panels must share what is read of many large centres. Where all centres
-    stay near, few panels at a time leave room for the rows that come next.
+    Measured on CPUs with 32 KB and 512 KB, and with 48 KB and 2 MB, of first- and second-level
+    cache: the optimum is flat, except that a few panels must share what is read of many large
+    centres. Where all centres stay near, few panels at a time leave room for the rows that come
+    next.
     """
     width = tile.vectors * tile.lanes_of(itemsize)
     features = n_features if n_features <= 1024 else 512
-    per_tile = tile.centres * features * itemsize
-    tiles = max(1, min(-(-n_centers // tile.centres), (128 << 10) // per_tile))
+    tiles, per_tile = -(-n_centers // tile.centres), tile.centres * features * itemsize
     panel = width * features * itemsize
-    panels = max(2 if features == n_features else 4, min(16, (192 << 10) // panel))
-    if tiles * tile.centres >= n_centers and features == n_features:
+    if tiles * per_tile <= NEAR:
         panels = max(1, min(16, (16 << 10) // panel))
+    else:
+        tiles = max(1, min(tiles, (128 << 10) // per_tile))
+        panels = max(2 if features == n_features else 4, min(16, (192 << 10) // panel))
     return Blocking(panels=panels, tiles=tiles, features=features)
 
 
@@ -94,8 +100,12 @@ def blockwise(n_rows: int, n_features: int, n_centers: int) -> bool:
 
 
 def inner(function: Kernel) -> Kernel:
-    """Compile a function that only other kernels call: without an entry from Python."""
-    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    """Compile a function that only other kernels call, and that owns no array.
+
+    It has no entry from Python, and does not count references: with a dozen arrays that takes as
+    long as packing a panel.
+    """
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
 
 
 def real_arrays(dtype: Dtype, *ndims: int) -> list[Any]:
@@ -105,36 +115,88 @@ def real_arrays(dtype: Dtype, *ndims: int) -> list[Any]:
 
 
 @cache
-def pack_rows(dtype: Dtype, width: int) -> Kernel:
-    """Rows to a transposed panel of `width` lanes, less the shift."""
+def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
+    """A block of features of `width` rows to a panel; with `lengths` their squares to `norms`."""
     side = 32 // dtype.itemsize
+    # as many rows at a time as a vector has where vectors, and so panels, are widest
+    count = 2 * side if width == 6 * side else side
 
     @inner
-    def fill(rows: Any, rows_at: Any, d: Any, shift: Any, panel: Any, at: Any) -> None:
-        for r in range(0, width, side):
-            for f in range(0, d - side + 1, side):
-                transpose(rows, rows_at + r * d + f, d, shift, f, panel, at + f * width + r, width)
-            if d % side != 0:
-                # the last block overlaps the one before it and writes the same numbers again; of
-                # rows shorter than a block it reads on into the next row and writes beyond the
-                # panel, where the next panel will stand
-                f = max(d - side, 0)
-                transpose(rows, rows_at + r * d + f, d, shift, f, panel, at + f * width + r, width)
+    def fill(
+        rows: Any, rows_at: Any, stride: Any, first: Any, size: Any, shift: Any, panel: Any,
+        at: Any, norms: Any, own: Any,
+    ) -> None:  # fmt: skip
+        # all rows of a few features at a time: what is written together lies together
+        for f in range(0, size - side + 1, side):
+            for r in range(0, width, count):
+                transpose(
+                    lengths, count, rows, rows_at + r * stride + f, stride, shift, first + f, 0,
+                    side, panel, at + f * width + r, width, norms, own + r,
+                )  # fmt: skip
+        left = size % side
+        if left != 0:
+            # the last block overlaps the one before it and writes the same numbers again; of
+            # rows shorter than a block it reads on into the next row and writes beyond the
+            # panel, where the next panel will stand
+            f = max(size - side, 0)
+            begin = side - left if f > 0 else 0
+            for r in range(0, width, count):
+                transpose(
+                    lengths, count, rows, rows_at + r * stride + f, stride, shift, first + f, begin,
+                    begin + left, panel, at + f * width + r, width, norms, own + r,
+                )  # fmt: skip
+
+    return fill
+
+
+@cache
+def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
+    """A block of features of rows to a transposed panel of `width` lanes, less the shift.
+
+    Returns
+    -------
+    callable
+        ``pack(rows, row, count, d, first, size, shift, panel, at, spare, norms, own)`` takes
+        features ``first .. first + size`` of `count` rows of `d`. With `lengths` of 1 it adds their
+        squares to ``norms[own : own + width]``, one fused multiply-add each, in order, and begins
+        with 0 where `first` is 0.
+    """
+    side, fill = 32 // dtype.itemsize, _fill(dtype, width, lengths)
+
+    @inner
+    def pack(
+        rows: Any, row: Any, count: Any, d: Any, first: Any, size: Any, shift: Any, panel: Any,
+        at: Any, spare: Any, norms: Any, own: Any,
+    ) -> None:  # fmt: skip
+        if lengths and first == 0:
+            for q in range(width):
+                norms[own + q] = 0
+        begin = row * d + first
+        if count == width and begin + (width - 1) * d + max(size, side) <= rows.size:
+            fill(rows, begin, d, first, size, shift, panel, at, norms, own)
+        else:
+            # the tail goes through a copy, so that its numbers take the same way as all others
+            # (loops: numba compiles a slice assignment with all the text of its error message)
+            for q in range(count):
+                for f in range(size):
+                    spare[q * size + f] = rows[begin + q * d + f]
+            for q in range(count * size, width * size + side):
+                spare[q] = 0
+            fill(spare, 0, size, first, size, shift, panel, at, norms, own)
+
+    return pack
+
+
+@cache
+def pack_rows(dtype: Dtype, width: int) -> Kernel:
+    """Rows to a transposed panel of `width` lanes, less the shift."""
+    block = pack_block(dtype, width, 0)
 
     @inner
     def pack(
         rows: Any, row: Any, count: Any, d: Any, shift: Any, panel: Any, at: Any, spare: Any
     ) -> None:
-        if count == width and (row + width - 1) * d + max(d, side) <= rows.size:
-            fill(rows, row * d, d, shift, panel, at)
-        else:
-            # the tail goes through a copy, so that its numbers take the same way as all others
-            # (loops: numba compiles a slice assignment with all the text of its error message)
-            for q in range(count * d):
-                spare[q] = rows[row * d + q]
-            for q in range(count * d, spare.size):
-                spare[q] = 0
-            fill(spare, 0, d, shift, panel, at)
+        block(rows, row, count, d, 0, d, shift, panel, at, spare, panel, 0)
 
     return pack
 
@@ -174,12 +236,13 @@ def _new_workspace(
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     side = 32 // dtype.itemsize
     winners = blocks.panels * width * (2 if two or n_features > DIRECT_FEATURES else 1)
-    carried = blocks.panels * blocks.tiles * tile.centres * width
+    # after the tiles of a block come those of few centres, which take less than one
+    carried = blocks.panels * (blocks.tiles + 1) * tile.centres * width
     listed, transposed = (-(-size // PAD) * PAD for size in sizes)
     return (
         _aligned(blocks.panels * width * n_features + side * width, dtype),
         _aligned(width * n_features + side, dtype),
-        _aligned(width, dtype),
+        _aligned(blocks.panels * width, dtype),
         _aligned(winners, dtype),
         _aligned(winners, label_dtype(dtype)),
         _aligned(carried if n_features > blocks.features else 0, dtype),
@@ -262,7 +325,7 @@ class DenseForm:
     starts: Array
     """(k padded,) what a score starts from: the norm, or 0; infinity for padding."""
     offsets: Array
-    """(d padded,) what packing takes off a row."""
+    """(d padded,) what packing takes off a row; blocks that begin anywhere may read on."""
     rounding: Rounding
     """What the scores of the product form are worth."""
     numbered: Rounding
@@ -283,7 +346,7 @@ def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
     (k, d), dtype = centers.shape, centers.dtype
     padded = -(-k // PAD) * PAD
     factors, starts = np.zeros((padded, d), dtype), np.full(padded, np.inf, dtype)
-    offsets, norms = np.zeros(-(-d // 8) * 8, dtype), np.empty(k)
+    offsets, norms = np.zeros(-(-d // 8) * 8 + 8, dtype), np.empty(k)
     center_factors(dtype)(centers, shift, factors[:k], norms)
     if direct:
         factors[:k], starts[:k] = centers, 0

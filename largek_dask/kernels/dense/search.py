@@ -17,16 +17,18 @@ from numba import types
 
 from largek_dask.kernels.dense.doubts import choose, margin
 from largek_dask.kernels.dense.panels import (
+    CACHE_LINE,
     PAD,
     Dtype,
     Kernel,
     inner,
+    pack_block,
     pack_rows,
     real_arrays,
     workspace_type,
 )
 from largek_dask.kernels.jit import njit
-from largek_dask.kernels.tile import BLOCK, NUMBERED, SCORES, TWO, Micro, Tile
+from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
 
 if numba.config.DISABLE_JIT:
     from largek_dask.kernels.emit.standins import (
@@ -35,114 +37,188 @@ if numba.config.DISABLE_JIT:
         frozen,
         scan,
         settle,
-        square_lengths,
     )
 else:
     from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.rows import clear, conclude, frozen, settle, square_lengths
+    from largek_dask.kernels.emit.rows import clear, conclude, frozen, settle
 
 __all__ = ["scores", "search"]
 
-FETCHED = 1 << 15
-"""Most numbers of a block of rows that is fetched ahead: more would push out what is in use."""
-CHAINS = 4
-"""In which squared lengths are summed where they only tell how far the scores can be relied on."""
+FETCHED, FETCHED_WIDE = 5 << 13, 1 << 17
+"""Most numbers of a block of rows that is fetched ahead: more would push out what is in use. Where
+vectors are as wide as cache lines, second-level caches are larger."""
 LITTLE = 1 << 19
 """Rows in doubt times centres times features that are decided at once, by all centres."""
 
 
 @cache
+def _pack(dtype: Dtype, width: int, lengths: int) -> Kernel:
+    """All panels of a block of rows."""
+    pack = pack_block(dtype, width, lengths)
+
+    @inner
+    def pack_all(
+        rows: Any, block: Any, total: Any, d: Any, shift: Any, panels: Any, spare: Any, norms: Any
+    ) -> None:
+        for p in range(0, total, width):
+            count = min(width, total - p)
+            pack(rows, block + p, count, d, 0, d, shift, panels, p * d, spare, norms, p)
+
+    return pack_all
+
+
+@cache
 def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """Packed panels against all centres; running winners in `values` and `labels`.
+    """Rows against all centres; running winners in `values` and `labels`, lengths in `norms`.
 
     The second smallest score is always found: it tells whether the smallest is certain to be.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
-    ranks, size = 2, centres * width
-    spec = Micro(centres, tile.vectors, lanes, mode).code
+    ranks, pack = 2, _pack(dtype, width, 1)
+    whole = Micro(centres, tile.vectors, lanes, mode).code
+    few = Micro(FEW, tile.vectors, lanes, mode).code
 
     @inner
     def sweep(
-        panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
-        blocks: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
+        rows: Any, block: Any, total: Any, d: Any, shift: Any, centers: Any, starts: Any,
+        n_tiles: Any, n_few: Any, blocks: Any, space: Any, later: Any,
     ) -> None:  # fmt: skip
-        for t in range(0, n_tiles, blocks[1]):
-            tiles, first = min(blocks[1], n_tiles - t), t * centres
-            for p in range(count):
-                at, own = p * d * width, p * ranks * width
+        panels, spare, norms, values, labels, sums, _, _, _ = space
+        pack(rows, block, total, d, shift, panels, spare, norms)
+        for t in range(0, max(n_tiles, 1), blocks[1]):
+            tiles = min(blocks[1], n_tiles - t)
+            for p in range(0, total, width):
                 # while a panel meets its first centres, its rows of the next block come near
-                soon = later + at if t == 0 and later >= 0 else -1
+                soon = later + p * d if t == 0 and later >= 0 else -1
                 scan(
-                    spec, panels, at, centers, d, 0, d, starts, first, tiles,
-                    values, labels, own, sums, p * blocks[1] * size, rows, soon,
+                    whole, panels, p * d, centers, d, 0, d, starts, t * centres, tiles,
+                    values, labels, p * ranks, sums, 0, rows, soon,
                 )  # fmt: skip
+                if t + tiles == n_tiles and n_few > 0:
+                    scan(
+                        few, panels, p * d, centers, d, 0, d, starts, n_tiles * centres, n_few,
+                        values, labels, p * ranks, sums, 0, rows, -1 if n_tiles > 0 else soon,
+                    )  # fmt: skip
 
     return sweep
 
 
 @cache
 def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """The same of rows that are longer than a block of features."""
+    """The same of rows that are longer than a block of features.
+
+    Where all centres are met at once, a block of features is packed when it is its turn: whole
+    panels of long rows would leave the cache before they are used.
+    """
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    pack, pack_all = pack_block(dtype, width, 1), _pack(dtype, width, 1)
+    meet, size = _meet_block(tile, dtype, mode), tile.centres * width
+
+    @inner
+    def sweep(
+        rows: Any, block: Any, total: Any, d: Any, shift: Any, centers: Any, starts: Any,
+        n_tiles: Any, n_few: Any, blocks: Any, space: Any, later: Any,
+    ) -> None:  # fmt: skip
+        panels, spare, norms, values, labels, sums, _, _, _ = space
+        in_turn = n_tiles <= blocks[1]
+        if not in_turn:
+            pack_all(rows, block, total, d, shift, panels, spare, norms)
+        for t in range(0, max(n_tiles, 1), blocks[1]):
+            tiles = min(blocks[1], n_tiles - t)
+            few = n_few if t + tiles == n_tiles else 0
+            for f in range(0, d, blocks[2]):
+                length = min(blocks[2], d - f)
+                for p in range(0, total, width):
+                    at, soon = p * d + f * width, -1
+                    if in_turn:
+                        count, at = min(width, total - p), 0
+                        pack(
+                            rows, block + p, count, d, f, length, shift, panels, 0, spare, norms, p
+                        )
+                        if later >= 0:
+                            # as many of the next rows, each time, as have been packed now
+                            soon = later + f * total + p * length
+                    meet(
+                        panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values,
+                        labels, p, sums, p // width * (blocks[1] + 1) * size, rows, soon,
+                    )  # fmt: skip
+
+    return sweep
+
+
+@cache
+def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
+    """A block of features of a panel against some centres."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
     ranks, size = 2, centres * width
     opening = Micro(centres, tile.vectors, lanes, SCORES).code
     going_on = Micro(centres, tile.vectors, lanes, SCORES, carry=True).code
     closing = Micro(centres, tile.vectors, lanes, mode, carry=True).code
+    few_opening = Micro(FEW, tile.vectors, lanes, SCORES).code
+    few_going_on = Micro(FEW, tile.vectors, lanes, SCORES, carry=True).code
+    few_closing = Micro(FEW, tile.vectors, lanes, mode, carry=True).code
 
     @inner
-    def sweep(
-        panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
-        blocks: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
+    def meet(
+        panels: Any, at: Any, centers: Any, d: Any, f: Any, length: Any, starts: Any, t: Any,
+        tiles: Any, few: Any, n_tiles: Any, values: Any, labels: Any, p: Any, sums: Any, kept: Any,
+        rows: Any, soon: Any,
     ) -> None:  # fmt: skip
-        for t in range(0, n_tiles, blocks[1]):
-            tiles, first = min(blocks[1], n_tiles - t), t * centres
-            for f in range(0, d, blocks[2]):
-                length = min(blocks[2], d - f)
-                for p in range(count):
-                    at, own = (p * d + f) * width, p * ranks * width
-                    kept = p * blocks[1] * size
-                    # while a panel meets its first centres, its rows of the next block come near
-                    soon = later + at if t == 0 and later >= 0 else -1
-                    if f == 0:
-                        scan(
-                            opening, panels, at, centers, d, f, length, starts, first, tiles,
-                            values, labels, own, sums, kept, rows, soon,
-                        )  # fmt: skip
-                    elif f + length < d:
-                        scan(
-                            going_on, panels, at, centers, d, f, length, starts, first, tiles,
-                            values, labels, own, sums, kept, rows, soon,
-                        )  # fmt: skip
-                    else:
-                        scan(
-                            closing, panels, at, centers, d, f, length, starts, first, tiles,
-                            values, labels, own, sums, kept, rows, soon,
-                        )  # fmt: skip
+        own, first, last = p * ranks, t * centres, n_tiles * centres
+        after = kept + tiles * size
+        if f == 0:
+            scan(
+                opening, panels, at, centers, d, f, length, starts, first, tiles,
+                values, labels, own, sums, kept, rows, soon,
+            )  # fmt: skip
+            scan(
+                few_opening, panels, at, centers, d, f, length, starts, last, few,
+                values, labels, own, sums, after, rows, -1,
+            )  # fmt: skip
+        elif f + length < d:
+            scan(
+                going_on, panels, at, centers, d, f, length, starts, first, tiles,
+                values, labels, own, sums, kept, rows, soon,
+            )  # fmt: skip
+            scan(
+                few_going_on, panels, at, centers, d, f, length, starts, last, few,
+                values, labels, own, sums, after, rows, -1,
+            )  # fmt: skip
+        else:
+            scan(
+                closing, panels, at, centers, d, f, length, starts, first, tiles,
+                values, labels, own, sums, kept, rows, soon,
+            )  # fmt: skip
+            scan(
+                few_closing, panels, at, centers, d, f, length, starts, last, few,
+                values, labels, own, sums, after, rows, -1,
+            )  # fmt: skip
 
-    return sweep
+    return meet
 
 
 @cache
 def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kernel:
-    """The same in the direct form."""
+    """The same in the direct form, without lengths."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres, ranks = tile.vectors * lanes, tile.centres, 2 if mode == TWO else 1
-    spec = Micro(centres, tile.vectors, lanes, mode, direct).code
+    spec, pack = Micro(centres, tile.vectors, lanes, mode, direct).code, _pack(dtype, width, 0)
 
     @inner
     def sweep(
-        panels: Any, count: Any, centers: Any, d: Any, starts: Any, n_tiles: Any,
-        blocks: Any, values: Any, labels: Any, sums: Any, rows: Any, later: Any,
+        rows: Any, block: Any, total: Any, d: Any, shift: Any, centers: Any, starts: Any,
+        n_tiles: Any, n_few: Any, blocks: Any, space: Any, later: Any,
     ) -> None:  # fmt: skip
+        panels, spare, norms, values, labels, sums, _, _, _ = space
+        pack(rows, block, total, d, shift, panels, spare, norms)
         for t in range(0, n_tiles, blocks[1]):
-            tiles, first = min(blocks[1], n_tiles - t), t * centres
-            for p in range(count):
-                at, own = p * d * width, p * ranks * width
+            tiles = min(blocks[1], n_tiles - t)
+            for p in range(0, total, width):
                 scan(
-                    spec, panels, at, centers, d, 0, d, starts, first, tiles,
-                    values, labels, own, sums, 0, rows, -1,
+                    spec, panels, p * d, centers, d, 0, d, starts, t * centres, tiles,
+                    values, labels, p * ranks, sums, 0, rows, -1,
                 )  # fmt: skip
 
     return sweep
@@ -186,13 +262,13 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
     @inner
     def decide(
         rows: Any, first: Any, m: Any, given: Any, d: Any, starts: Any, lists: Any, list_at: Any,
-        length: Any, values: Any, own: Any, norms: Any, rounding: Any,
+        length: Any, values: Any, own: Any, norms: Any, at: Any, rounding: Any,
         doubtful: Any, limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any,
         second_labels_out: Any, second_out: Any,
     ) -> Any:  # fmt: skip
         for q in range(m):
             best, second = np.float64(values[own + q]), np.float64(values[own + width + q])
-            square = np.float64(norms[q])
+            square = np.float64(norms[at + q])
             limit = best + margin(best, square, rounding)
             if second > limit:
                 continue
@@ -212,81 +288,100 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
 
 
 @cache
+def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
+    """Of a panel: how many rows are not in doubt, and squared distances of scores."""
+    real = dtype.type
+
+    @inner
+    def count(
+        best: Any, second: Any, lengths: Any, m: Any, a: Any, b: Any, c: Any, e: Any, f: Any
+    ) -> Any:
+        certain = 0  # (counted: a branch would keep the loop out of vectors)
+        for q in range(m):
+            square = max(best[q] + lengths[q], real(0))
+            limit = min(a + b * lengths[q], c + e * lengths[q] + f * square)
+            certain += second[q] - best[q] > limit
+        return certain
+
+    @inner
+    def write(scores: Any, lengths: Any, out: Any) -> None:
+        for q in range(out.size):
+            out[q] = max(scores[q] + lengths[q], real(0))
+
+    return count, write
+
+
+@cache
 def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
     """Rows ``begin .. end`` against all given centres, through a workspace made once."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
     # (`product` by a name of its own: what numba can tell never to run is not compiled)
     two, numbered, blockwise, product = mode == TWO, mode == NUMBERED, mode == BLOCK, not direct
     ranks, nobody = (1, 0) if direct and not two else (2, -1)
-    pack = pack_rows(dtype, width)
     if direct:
         sweep = _sweep_differences(tile, dtype, mode, direct)
     else:
         sweep = (_sweep_divided if divided else _sweep_products)(tile, dtype, mode)
-    centres, doubts = tile.centres, _decide(dtype, width, two)
+    centres, doubts, (count, write) = tile.centres, _decide(dtype, width, two), _squares(dtype)
+    fetched = FETCHED_WIDE if tile.lanes_of(1) >= CACHE_LINE else FETCHED
+    fetched *= 2 if divided else 1  # a part of them with each block of features
 
     @inner
     def assign(
         rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, blocks: Any, space: Any, given: Any,
+        n_tiles: Any, n_few: Any, blocks: Any, space: Any, given: Any,
         lists: Any, list_at: Any, length: Any, coarse: Any, rounding: Any, doubtful: Any,
         limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any, second_labels_out: Any,
         second_out: Any,
     ) -> Any:  # fmt: skip
-        panels, spare, norms, values, labels, sums, _, _, columns = space
+        panels, _, norms, values, labels, _, _, _, columns = space
         a, b = real(coarse[0]), real(coarse[1])
         c, e, f = real(coarse[2]), real(coarse[3]), real(coarse[4])
         for block in range(begin, end, blocks[0] * width):
             total = min(blocks[0] * width, end - block)
-            count = (total + width - 1) // width
-            for p in range(count):
-                m = min(width, total - p * width)
-                own = p * ranks * width
-                pack(rows, block + p * width, m, d, shift, panels, p * width * d, spare)
-                clear(width, ranks, nobody, values, labels, own)
+            for p in range(0, total, width):
+                clear(width, ranks, nobody, values, labels, p * ranks)
             later = -1
-            if block + total < end and blocks[0] * width * d <= FETCHED:
+            if block + total < end and blocks[0] * width * d <= fetched:
                 later = (block + total) * d
             sweep(
-                panels, count, centers, d, starts, n_tiles, blocks, values, labels, sums, rows,
-                later,
-            )  # fmt: skip
-            for p in range(count):
-                first, own = block + p * width, p * ranks * width
-                m = min(width, total - p * width)
+                rows, block, total, d, shift, centers, starts, n_tiles, n_few, blocks, space, later
+            )
+            for p in range(0, total, width):
+                first, own = block + p, p * ranks
+                m = min(width, total - p)
                 certain = m
+                # (slices: an index that might be negative is gathered)
+                best, lengths = values[own : own + width], norms[p : p + width]
+                second, winners = values[own + width :], labels[own : own + width]
                 if numbered:
-                    square_lengths(width, CHAINS, panels, p * width * d, width, d, norms)
-                    certain = conclude(width, centres, values, labels, own, norms, m, a, b, c, e, f)
+                    certain = conclude(width, values, labels, own, norms, p, m, a, b, c, e, f)
                 elif product:
-                    square_lengths(width, 1, panels, p * width * d, width, d, norms)
-                    certain = 0  # (counted: a branch would keep the loop out of vectors)
-                    for q in range(m):
-                        gap = values[own + width + q] - values[own + q]
-                        square = max(values[own + q] + norms[q], real(0))
-                        certain += gap > min(a + b * norms[q], c + e * norms[q] + f * square)
+                    certain = count(best, second, lengths, m, a, b, c, e, f)
                 if blockwise:
                     for q in range(m):
-                        labels[own + q] = settle(
-                            centres, panels, p * width * d + q, width, columns, d, starts,
-                            labels[own + q], values[own + q],
+                        winners[q] = settle(
+                            centres, panels, p * d + q, width, columns, d, starts, winners[q],
+                            best[q],
                         )  # fmt: skip
+                out = labels_out[first : first + m]
                 for q in range(m):
                     # scores that overflow, or NaN, leave no winner
-                    labels_out[first + q] = max(labels[own + q], 0)
+                    out[q] = max(winners[q], 0)
                 if two:
+                    out, runners_up = second_labels_out[first:], labels[own + width :]
                     for q in range(m):
-                        second_labels_out[first + q] = labels[own + width + q]
+                        out[q] = runners_up[q]
                 if lists.size > 0:
                     _name(lists, list_at, labels_out, first, m)
-                for q in range(m if values_out.size > 0 else 0):
-                    values_out[first + q] = max(values[own + q] + norms[q], real(0))
+                if values_out.size > 0:
+                    write(best, lengths, values_out[first : first + m])
                     if two:
-                        second_out[first + q] = max(values[own + width + q] + norms[q], real(0))
+                        write(second, lengths, second_out[first : first + m])
                 if product and certain < m:
                     n_doubtful = doubts(
                         rows, first, m, given, d, starts, lists, list_at, length, values, own,
-                        norms, rounding, doubtful, limits, n_doubtful, labels_out,
+                        norms, p, rounding, doubtful, limits, n_doubtful, labels_out,
                         values_out, second_labels_out, second_out,
                     )  # fmt: skip
         return n_doubtful
@@ -366,10 +461,10 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
         copied side by side first: what that costs, every panel of its rows gets back. Of the
         outputs, values of length 0 are not wanted.
     """
-    assign, centres = _assign(tile, dtype, mode, direct, divided), tile.centres
+    assign, centres, few = _assign(tile, dtype, mode, direct, divided), tile.centres, FEW
     write, blockwise, product = _choose(dtype, mode == TWO), mode == BLOCK, not direct
 
-    @njit(_arguments(dtype))
+    @njit(_arguments(dtype), _nrt=False)
     def run(
         x: Any, given: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any,
         list_offsets: Any, lists: Any, blocks: Any, space: Any,
@@ -384,19 +479,21 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
         for s in range(row_offsets.size - 1):
             begin, end, first = row_offsets[s], row_offsets[s + 1], list_offsets[s]
             length = list_offsets[s + 1] - first
-            n_tiles = (length + centres - 1) // centres
+            n_tiles, n_few = (length + centres - 1) // centres, 0
+            if product and 0 < length % centres <= centres // 2:
+                n_tiles, n_few = length // centres, (length % centres + few - 1) // few
             block, block_starts = flat, starts
             if lists.size > 0 and begin < end:
                 _side_by_side(
-                    lists, first, length, n_tiles * centres, centers, starts, d, copies,
-                    copied_starts,
+                    lists, first, length, n_tiles * centres + n_few * few, centers, starts, d,
+                    copies, copied_starts,
                 )  # fmt: skip
                 block, block_starts = frozen(copies), frozen(copied_starts)
             if blockwise:
                 _transpose(block, n_tiles * centres, d, columns)
             n_doubtful = assign(
-                rows, begin, end, d, shift, block, block_starts, n_tiles, blocks, space, whole,
-                lists, first, length, coarse, rounding, doubtful, limits, n_doubtful, labels,
+                rows, begin, end, d, shift, block, block_starts, n_tiles, n_few, blocks, space,
+                whole, lists, first, length, coarse, rounding, doubtful, limits, n_doubtful, labels,
                 values, second_labels, second,
             )  # fmt: skip
         if product:

@@ -28,6 +28,7 @@ from largek_dask.kernels.tile import (
     BEST,
     BLOCK,
     NUMBERED,
+    NUMBERS,
     PAIR,
     SCORES,
     SOME,
@@ -81,8 +82,8 @@ def scan(
     sums, sums_at : real (…,), int
         Accumulators, tile after tile, for `SCORES` (written) and `carry` (read).
     ahead, ahead_at : real (…,), int
-        A panel's worth of memory from here on is fetched into the cache on the way, a line with
-        every four features (not in the direct form); nothing if `ahead_at` is negative.
+        A panel's worth of memory from here on is fetched into the cache on the way, a line or two
+        with every four features (not in the direct form); nothing if `ahead_at` is negative.
     """
     if not isinstance(spec, types.IntegerLiteral):
         return None
@@ -172,12 +173,12 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
         for f in range(unrolled):
             total = _emit_feature(emit, micro, panel, rows, total, f * width, f)
     else:
-        # a tile fetches as many bytes as `lines` says for every four features: this many make
-        # a panel, and the rest go back to where they are for certain
-        tiles = -(-4 * width * emit.bits // (8 * LINE)) + 2
+        # this many tiles fetch a panel, and the rest go back to where they are for certain
+        tiles = -(-4 * width * emit.bits // (8 * LINE * _lines(emit))) + 2
         wanted = builder.and_(fetched, builder.icmp_signed("<", tile, ir.Constant(I64, tiles)))
         turns = builder.lshr(n_features, ir.Constant(I64, 2))
-        line = builder.mul(builder.mul(tile, turns), ir.Constant(I64, LINE * 8 // emit.bits))
+        step = ir.Constant(I64, _lines(emit) * LINE * 8 // emit.bits)
+        line = builder.mul(builder.mul(tile, turns), step)
         line = builder.select(wanted, emit.at(ahead, line), panel)
         total = _emit_features(emit, micro, panel, rows, start, n_features, line)
     if micro.mode == SCORES:
@@ -218,6 +219,15 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
     _store_winners(emit, micro, final, values, labels)
 
 
+def _lines(emit: Emitter) -> int:
+    """Cache lines that are fetched with four features.
+
+    Twice as many where a vector fills one: its panels are twice as wide, and few centres make
+    half as many tiles.
+    """
+    return max(1, emit.lanes * emit.bits // (4 * LINE))
+
+
 def _emit_feature(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], total: Any, at: Any, feature: Any
 ) -> list[list[Any]]:
@@ -250,7 +260,7 @@ def _emit_features(
     """All features, accumulators in registers: four a turn of the loop, then two, then one.
 
     Counting and addressing cost as much as a feature's loads where every feature is a turn. Every
-    turn of four fetches a cache line from `line` on.
+    turn of four fetches cache lines from `line` on.
     """
     builder = emit.builder
     total: list[list[Any]] = start
@@ -266,9 +276,10 @@ def _emit_features(
         at = builder.mul(f, ir.Constant(I64, micro.vectors * micro.lanes))
         new: list[list[Any]] = sums
         if step == 4:
-            emit.prefetch(
-                emit.at(line, builder.mul(f, ir.Constant(I64, LINE // 4 * 8 // emit.bits)))
-            )
+            size, count = LINE * 8 // emit.bits, _lines(emit)
+            fetched = emit.at(line, builder.mul(f, ir.Constant(I64, count * size // 4)))
+            for number in range(count):
+                emit.prefetch(emit.at(fetched, number * size))
         for after in range(step):
             place = builder.add(at, ir.Constant(I64, after * micro.vectors * micro.lanes))
             feature = builder.add(f, ir.Constant(I64, after))
@@ -362,7 +373,7 @@ def _emit_winners(
         old, second = best, runner_up[0]
         for m, score in enumerate(scores):
             bits = builder.bitcast(score, emit.labels)
-            rest = builder.and_(bits, emit.spread(ir.Constant(emit.label, -micro.centres)))
+            rest = builder.and_(bits, emit.spread(ir.Constant(emit.label, -NUMBERS)))
             bits = builder.or_(rest, emit.spread(ir.Constant(emit.label, m)))
             score = builder.bitcast(bits, emit.vector)
             wins = smaller(score, best)
@@ -371,7 +382,19 @@ def _emit_winners(
             best = builder.select(wins, score, best)
         label = builder.select(smaller(best, old), own(0), label)
         runner_up = [second]
-    for m, score in enumerate(scores if micro.mode in (BEST, TWO, PAIR) else ()):
+    if micro.mode == PAIR:
+        # Which centre of the tile, first: constants cost less than names of centres.
+        old, second = best, runner_up[0]
+        number = emit.spread(ir.Constant(emit.label, 0))
+        for m, score in enumerate(scores):
+            wins = smaller(score, best)
+            loser = builder.select(wins, best, score)
+            second = builder.select(smaller(loser, second), loser, second)
+            best = builder.select(wins, score, best)
+            number = builder.select(wins, emit.spread(ir.Constant(emit.label, m)), number)
+        label = builder.select(smaller(best, old), builder.add(own(0), number), label)
+        runner_up = [second]
+    for m, score in enumerate(scores if micro.mode in (BEST, TWO) else ()):
         wins = smaller(score, best)
         if micro.mode == TWO:
             second, runner = runner_up
@@ -383,9 +406,6 @@ def _emit_winners(
                 builder.select(follows, loser, second),
                 builder.select(follows, loser_label, runner),
             ]
-        if micro.mode == PAIR:
-            loser, second = builder.select(wins, best, score), runner_up[0]
-            runner_up = [builder.select(smaller(loser, second), loser, second)]
         best = builder.select(wins, score, best)
         label = builder.select(wins, own(m), label)
     return [best, label, *runner_up]

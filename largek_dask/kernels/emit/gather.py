@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 
 from largek_dask.kernels.emit.emitter import I64, Emitter, bits_of, typed_intrinsic
-from largek_dask.kernels.emit.rows import _transposed
+from largek_dask.kernels.emit.rows import emit_block
 
 __all__ = ["fetch", "gather"]
 
@@ -61,36 +61,20 @@ def gather(
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         side = 8 if bits_of(rows) == 32 else 4
         emit = Emitter(context, builder, sig, args, bits_of(rows), side)
-        half = side // 2
-        short = ir.VectorType(emit.real, half)
         where = emit.at(emit.data(2), args[3])
         pointers = []
         for r in range(side):
             row = builder.sext(builder.load(emit.at(where, r)), I64)
             pointers.append(emit.at(emit.data(1), builder.mul(row, args[4]), args[6]))
-        offsets = emit.at(emit.data(5), args[6])
-        out = emit.at(emit.data(8), args[9])
-        norm_at = emit.at(emit.data(11), args[12])
-        norm = emit.load(norm_at) if adds else None
-        # halves are joined on loading, as where rows are neighbours
-        for column in (0, half):
-            block = [
-                emit.shuffle(
-                    emit.load(emit.at(pointers[r], column), short),
-                    emit.load(emit.at(pointers[r + half], column), short),
-                    list(range(side)),
-                )
-                for r in range(half)
-            ]
-            for f, lane in enumerate(_transposed(emit, block, half)):
-                number = ir.Constant(I64, column + f)
-                moved = builder.fsub(lane, emit.spread(builder.load(emit.at(offsets, column + f))))
-                emit.store(moved, emit.at(out, builder.mul(args[10], number)))
-                if adds:
-                    is_new = builder.icmp_signed("<=", args[7], number)
-                    norm = builder.select(is_new, emit.fma(moved, moved, norm), norm)
-        if adds:
-            emit.store(norm, norm_at)
+        emit_block(
+            emit,
+            pointers,
+            emit.at(emit.data(5), args[6]),
+            emit.at(emit.data(8), args[9]),
+            args[10],
+            emit.at(emit.data(11), args[12]) if adds else None,
+            (args[7], ir.Constant(I64, side)),
+        )
         return context.get_dummy_value()
 
     return sig, codegen

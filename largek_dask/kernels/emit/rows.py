@@ -14,10 +14,12 @@ from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 
 from largek_dask.kernels.emit.emitter import I32, I64, Emitter, bits_of, typed_intrinsic
+from largek_dask.kernels.tile import NUMBERS
 
 __all__ = [
     "clear",
     "conclude",
+    "emit_block",
     "four_square_distances",
     "four_weighted_square_distances",
     "frozen",
@@ -32,61 +34,109 @@ __all__ = [
 @typed_intrinsic
 def transpose(
     typingctx: Any,
+    lengths: Any,
+    n_rows: Any,
     rows: Any,
     rows_at: Any,
     row_stride: Any,
     shift: Any,
     feature: Any,
+    begin: Any,
+    end: Any,
     panel: Any,
     panel_at: Any,
     width: Any,
+    norms: Any,
+    norms_at: Any,
 ) -> Any:
-    """A square block of rows (8 x 8 single, 4 x 4 double precision), shifted, into a panel.
+    """A block of `n_rows` rows (of 8 features, or 4 in double precision), shifted, into a panel.
 
     Row r, feature f of the block is read at ``rows[rows_at + r*row_stride + f]``, has
-    ``shift[feature + f]`` taken off and is written to ``panel[panel_at + f*width + r]``.
+    ``shift[feature + f]`` taken off and is written to ``panel[panel_at + f*width + r]``. With
+    `lengths` of 1 its squares of the features from `begin` to `end` of the block are added to
+    ``norms[norms_at + r]``, in order. `lengths` and `n_rows`, a multiple of half the features, are
+    compile-time constants.
     """
-    integer = types.int64
-    sig = types.void(rows, integer, integer, shift, integer, panel, integer, integer)
+    if not all(isinstance(kind, types.IntegerLiteral) for kind in (lengths, n_rows)):
+        return None
+    adds, count, integer = bool(lengths.literal_value), n_rows.literal_value, types.int64
+    sig = types.void(
+        lengths, n_rows, rows, integer, integer, shift, integer, integer, integer, panel, integer,
+        integer, norms, integer,
+    )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        side = 8 if bits_of(rows) == 32 else 4
-        emit = Emitter(context, builder, sig, args, bits_of(rows), side)
-        half = side // 2
-        short = ir.VectorType(emit.real, half)
-        pointers = [emit.at(emit.data(0), args[1])]
-        for _ in range(1, side):
-            pointers.append(emit.at(pointers[-1], args[2]))
-        offsets = emit.at(emit.data(3), args[4])
-        out = emit.at(emit.data(5), args[6])
-        # Two halves are joined on loading (which costs no shuffle on x86), so that what is left
-        # to transpose stays inside 128-bit lanes.
-        joined = list(range(side))
-        for column in (0, half):
-            block = [
-                emit.shuffle(
-                    emit.load(emit.at(pointers[r], column), short),
-                    emit.load(emit.at(pointers[r + half], column), short),
-                    joined,
-                )
-                for r in range(half)
-            ]
-            for f, lane in enumerate(_transposed(emit, block, half)):
-                moved = builder.fsub(lane, emit.spread(builder.load(emit.at(offsets, column + f))))
-                emit.store(moved, emit.at(out, builder.mul(args[7], ir.Constant(I64, column + f))))
+        emit = Emitter(context, builder, sig, args, bits_of(rows), count)
+        pointers = [emit.at(emit.data(2), args[3])]
+        for _ in range(1, count):
+            pointers.append(emit.at(pointers[-1], args[4]))
+        emit_block(
+            emit,
+            pointers,
+            emit.at(emit.data(5), args[6]),
+            emit.at(emit.data(9), args[10]),
+            args[11],
+            emit.at(emit.data(12), args[13]) if adds else None,
+            (args[7], args[8]),
+        )
         return context.get_dummy_value()
 
     return sig, codegen
 
 
+def emit_block(
+    emit: Emitter,
+    pointers: list[Any],
+    offsets: Any,
+    out: Any,
+    width: Any,
+    norms: Any,
+    counted: tuple[Any, Any],
+) -> None:
+    """A block of 32 bytes of each row from `pointers` on, less `offsets`, transposed to `out`.
+
+    To `norms`, if there are any, the squares of its `counted` features are added: one fused
+    multiply-add each, in order.
+    """
+    builder, half = emit.builder, 128 // emit.bits
+    short = ir.VectorType(emit.real, half)
+    norm = None if norms is None else emit.load(norms)
+    # Parts of vectors are joined on loading (which costs few shuffles on x86), so that what is
+    # left to transpose stays inside 128-bit lanes.
+    for column in (0, half):
+        block = [
+            _joined(emit, [emit.load(emit.at(row, column), short) for row in pointers[first::half]])
+            for first in range(half)
+        ]
+        for f, lane in enumerate(_transposed(emit, block, half)):
+            number = ir.Constant(I64, column + f)
+            moved = builder.fsub(lane, emit.spread(builder.load(emit.at(offsets, number))))
+            emit.store(moved, emit.at(out, builder.mul(width, number)))
+            if norm is not None:
+                begin, end = counted
+                counts = builder.and_(
+                    builder.icmp_signed("<=", begin, number), builder.icmp_signed("<", number, end)
+                )
+                norm = builder.select(counts, emit.fma(moved, moved, norm), norm)
+    if norm is not None:
+        emit.store(norm, norms)
+
+
+def _joined(emit: Emitter, parts: list[Any]) -> Any:
+    """Vectors of one size, a power of two of them, one after the other."""
+    while len(parts) > 1:
+        both = list(range(2 * parts[0].type.count))
+        parts = [emit.shuffle(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
 def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
-    """Transpose inside each 128-bit half of the vectors: (half x half) twice, side by side."""
+    """Transpose inside each 128-bit lane of the vectors: (half x half), several side by side."""
 
     def low(a: Any, b: Any, pieces: list[int]) -> Any:
-        side = 2 * half
         mask = []
-        for lane in (0, half):
-            mask += [lane + p if p < half else side + lane + p - half for p in pieces]
+        for lane in range(0, emit.lanes, half):
+            mask += [lane + p if p < half else emit.lanes + lane + p - half for p in pieces]
         return emit.shuffle(a, b, mask)
 
     if half == 2:
@@ -203,11 +253,11 @@ def square_lengths(
 def conclude(
     typingctx: Any,
     width: Any,
-    centres: Any,
     values: Any,
     labels: Any,
     at: Any,
     norms: Any,
+    norms_at: Any,
     m: Any,
     a: Any,
     b: Any,
@@ -219,12 +269,12 @@ def conclude(
 
     Parameters
     ----------
-    width, centres : int
-        Rows of a panel and centres of a tile, compile-time constants.
+    width : int
+        Rows of a panel, a compile-time constant.
     values, labels, at : real (…,), int (…,), int
         The smallest score of each row, and after these the second smallest; the first centre of
         the tile that won, -1 if none has, which becomes the centre, or 0.
-    norms : real (…,)
+    norms, norms_at : real (…,), int
         Squared lengths of the rows.
     m : int
         How many rows count, from the first on.
@@ -232,17 +282,17 @@ def conclude(
         `Rounding.coarse`: a row is certain if its two scores are farther apart than one of the two
         bounds.
     """
-    if not all(isinstance(kind, types.IntegerLiteral) for kind in (width, centres)):
+    if not isinstance(width, types.IntegerLiteral):
         return None
-    count, numbers, integer = width.literal_value, centres.literal_value - 1, types.int64
-    real = values.dtype
-    sig = integer(width, centres, values, labels, integer, norms, integer, *[real] * 5)
+    count, integer, real = width.literal_value, types.int64, values.dtype
+    sig = integer(width, values, labels, integer, norms, integer, integer, *[real] * 5)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         piece = _piece(count, bits_of(values))
         emit = Emitter(context, builder, sig, args, bits_of(values), piece)
-        _, _, _, _, at, _, m, *coarse = args
-        scores, names = emit.at(emit.data(2), at), emit.at(emit.data(3), at)
+        _, _, _, at, _, norms_at, m, *coarse = args
+        scores, names = emit.at(emit.data(1), at), emit.at(emit.data(2), at)
+        lengths = emit.at(emit.data(4), norms_at)
         a, b, c, e, f = (emit.spread(number) for number in coarse)
         zero = ir.Constant(emit.vector, [0.0] * piece)
         first = ir.Constant(emit.labels, [0] * piece)
@@ -250,10 +300,10 @@ def conclude(
         certain = ir.Constant(I64, 0)
         for i in range(0, count, piece):
             best, second = (emit.load(emit.at(scores, rank + i)) for rank in (0, count))
-            norm = emit.load(emit.at(emit.data(5), i))
+            norm = emit.load(emit.at(lengths, i))
             name = emit.at(names, i)
             number = builder.and_(
-                builder.bitcast(best, emit.labels), ir.Constant(emit.labels, [numbers] * piece)
+                builder.bitcast(best, emit.labels), ir.Constant(emit.labels, [NUMBERS - 1] * piece)
             )
             label = builder.add(emit.load(name, emit.labels), number)
             emit.store(builder.select(builder.icmp_signed("<", label, first), first, label), name)

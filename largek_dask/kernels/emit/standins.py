@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import readonly
-from largek_dask.kernels.tile import BLOCK, NUMBERED, PAIR, SCORES, TWO, Micro
+from largek_dask.kernels.tile import BLOCK, NUMBERED, NUMBERS, PAIR, SCORES, TWO, Micro
 
 __all__ = [
     "LANES",
@@ -76,7 +76,7 @@ def scan(
             continue
         if micro.mode == NUMBERED:
             bits = score.view(labels.dtype)
-            bits &= -micro.centres
+            bits &= -NUMBERS
             bits |= number % micro.centres
         wins = score < best
         if micro.mode == TWO:
@@ -93,20 +93,28 @@ def scan(
 
 
 def transpose(
+    lengths: int,
+    n_rows: int,
     rows: Array,
     rows_at: int,
     row_stride: int,
     shift: Array,
     feature: int,
+    begin: int,
+    end: int,
     panel: Array,
     panel_at: int,
     width: int,
+    norms: Array,
+    norms_at: int,
 ) -> None:
     """Twin of :func:`largek_dask.kernels.emit.rows.transpose`."""
-    side = 32 // rows.itemsize
-    for f in range(side):
-        column = rows[rows_at + f : rows_at + f + (side - 1) * row_stride + 1 : row_stride]
-        panel[panel_at + f * width : panel_at + f * width + side] = column - shift[feature + f]
+    for f in range(32 // rows.itemsize):
+        column = rows[rows_at + f : rows_at + f + (n_rows - 1) * row_stride + 1 : row_stride]
+        moved = column - shift[feature + f]
+        panel[panel_at + f * width : panel_at + f * width + n_rows] = moved
+        if lengths and begin <= f < end:
+            norms[norms_at : norms_at + n_rows] += moved**2
 
 
 def square_lengths(
@@ -131,11 +139,11 @@ def clear(width: int, ranks: int, label: int, values: Array, labels: Array, at: 
 
 def conclude(
     width: int,
-    centres: int,
     values: Array,
     labels: Array,
     at: int,
     norms: Array,
+    norms_at: int,
     m: int,
     a: float,
     b: float,
@@ -146,9 +154,9 @@ def conclude(
     """Twin of :func:`largek_dask.kernels.emit.rows.conclude`."""
     best, second = values[at : at + 2 * width].reshape(2, width)
     label = labels[at : at + width]
-    label += best.view(labels.dtype) & (centres - 1)
+    label += best.view(labels.dtype) & (NUMBERS - 1)
     np.maximum(label, 0, out=label)
-    square = norms[:width]
+    square = norms[norms_at : norms_at + width]
     with np.errstate(invalid="ignore"):
         own = c + e * square + f * np.maximum(best + square, 0)
         return int((second - best > np.fmin(a + b * square, own))[:m].sum())
